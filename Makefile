@@ -1,0 +1,47 @@
+# The whole developer interface. Every target builds .venv first when it is missing, and anew when pyproject.toml changed.
+
+VENV  := .venv
+READY := $(VENV)/.ready
+BIN   := $(VENV)/bin
+
+# Python/PySpark: the oldest and the newest of both, what Spark 4.2 changed for streaming sources, the oldest dependencies.
+MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/lowest
+
+.PHONY: demo test lint docs test-matrix bench clean java
+
+demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven complete
+	@$(BIN)/pubsub-spark demo
+
+test: lint java  ## linter, type checker, tests; the promise on the oldest Spark, too
+	$(BIN)/pytest
+	.ci/matrix -t tests/spark/test_read.py any/4.0
+
+lint: $(READY)  ## linter and type checker alone
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(READY)  ## the README's tables, from the code
+	$(BIN)/python docs/tables.py
+
+test-matrix: java  ## the Spark scenarios under every Python and PySpark of MATRIX
+	.ci/matrix $(MATRIX)
+
+bench: java $(READY)  ## how fast it is on this machine, in ratios taken in one run
+	$(BIN)/python benchmarks/codec.py
+	$(BIN)/python benchmarks/codec_protobuf.py
+	$(BIN)/python benchmarks/emulator.py
+	$(BIN)/python benchmarks/write.py throughput
+	$(BIN)/python benchmarks/read.py throughput
+	$(BIN)/python benchmarks/read.py client
+
+clean:  ## everything that can be made again
+	rm -rf $(VENV) .venv-matrix build dist demo-output spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml .ci/environment
+	@.ci/environment python $(VENV)
+	@touch $@
+
+java:
+	@.ci/environment java

@@ -1,0 +1,128 @@
+"""The share of decoding in a whole streaming run: the same flights read with `decode=topic` and as bytes.
+
+    python benchmarks/codec_stream.py [--messages N]
+    python benchmarks/codec_stream.py serve MESSAGES        its server, in a process of its own
+
+The server is that of `canned.py`, with the demo's flights (20 fields of Avro, 60 bytes) as payloads and their schema.
+The query is that of `read.py`: `local[2]`, two partitions, `noop` sink, staging on local disk. Each way twice, the
+better counts; the share is what the time per message grows by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import grpc
+from google.pubsub_v1 import types
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+
+import canned  # noqa: E402
+import read  # noqa: E402
+
+from pubsub_spark.demo import flights  # noqa: E402
+
+SCHEMA = "projects/bench/schemas/flight"
+REVISION = "f11947ab"
+
+
+def serve(messages: int) -> None:
+    """Hand out flights in place of the random payloads, and tell their schema."""
+    flown = flights.read(canned.PER_RESPONSE).to_pylist()
+    parsed = fastavro.parse_schema(json.loads(flights.avro_schema()))
+    payloads = []
+    for flight in flown:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, flight)
+        payloads.append(out.getvalue())
+    attributes = {
+        "googclient_schemaname": SCHEMA,
+        "googclient_schemaencoding": "BINARY",
+        "googclient_schemarevisionid": REVISION,
+    }
+    service = canned.Canned(messages)
+    service._pool = [_with_payloads(response, payloads, attributes) for response in service._pool]
+    schema = types.Schema.pb()(
+        name=SCHEMA, type_=types.Schema.Type.AVRO, definition=flights.avro_schema(), revision_id=REVISION
+    )
+    unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+    subscriber = {
+        "StreamingPull": stream(service.streaming_pull),
+        "Acknowledge": unary(service.take),
+        "ModifyAckDeadline": unary(service.take),
+        "GetSubscription": unary(service.subscription),
+    }
+    schemas = {"GetSchema": unary(lambda _request, _context: schema.SerializeToString())}
+    server = grpc.server(ThreadPoolExecutor(64), options=[("grpc.max_receive_message_length", -1)])
+    server.add_generic_rpc_handlers(
+        [
+            grpc.method_handlers_generic_handler("google.pubsub.v1.Subscriber", subscriber),
+            grpc.method_handlers_generic_handler("google.pubsub.v1.SchemaService", schemas),
+        ]
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    print(port, flush=True)
+    sys.stdin.read()
+
+
+def _with_payloads(data: bytes, payloads: list[bytes], attributes: dict[str, str]) -> bytes:
+    response = types.StreamingPullResponse.pb().FromString(data)
+    for received, payload in zip(response.received_messages, payloads, strict=True):
+        received.message.data = payload
+        received.message.attributes.clear()
+        received.message.attributes.update(attributes)
+    return bytes(response.SerializeToString())
+
+
+def run(spark: Any, messages: int, **options: Any) -> float:
+    """Messages/s of a query against a server of its own."""
+    server = subprocess.Popen(
+        [sys.executable, __file__, "serve", str(messages)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        with tempfile.TemporaryDirectory() as staging:
+            settings = {
+                "subscriptionId": canned.SUBSCRIPTION,
+                "endpoint": f"127.0.0.1:{server.stdout.readline().strip()}",
+                "stagingLocation": staging,
+                "numFetchPartitions": 2,
+                "maxMessagesPerTrigger": 400_000,
+                "maxBytesPerTrigger": "1g",
+                "maxFetchPeriod": "10s",
+            } | options
+            return read.drained(read.noop(spark.readStream.format("pubsub"), settings), messages)
+    finally:
+        server.stdin.close()
+        server.wait(10)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["serve"]:
+        serve(int(sys.argv[2]))
+        return
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--messages", type=int, default=2_000_000)
+    messages = arguments.parse_args().messages
+    spark = read.session()
+    as_bytes = decoded = 0.0
+    for _ in range(2):
+        as_bytes = max(as_bytes, run(spark, messages))
+        decoded = max(decoded, run(spark, messages, decode="topic", schema=SCHEMA))
+    print(f"as bytes       {as_bytes:12,.0f} messages/s")
+    print(f"decode=topic   {decoded:12,.0f} messages/s, of which decoding is {1 - decoded / as_bytes:.0%}")
+
+
+if __name__ == "__main__":
+    main()

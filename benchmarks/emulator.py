@@ -1,0 +1,396 @@
+"""How fast the emulator is, beside Google's, on this machine, in one run.
+
+    python benchmarks/emulator.py                       ours and, where `gcloud` has it, Google's: the table
+    python benchmarks/emulator.py --only ours           ours alone
+    python benchmarks/emulator.py --curves              ours: cost per message as backlog, subscriptions, streams grow
+    python benchmarks/emulator.py --soak 300            ours: 100 streams on 10 subscriptions for so many seconds
+
+A raw gRPC client (bytes, no client library) in this process, the emulator in another; 100-byte payloads. Each figure is
+the best of three, because the machine has other things to do too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import queue
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from pubsub_spark.emulator import protos
+
+PAYLOAD = b"x" * 100
+PER_REQUEST = 1000
+FIRST_ID = 10**16  # of our message ids
+_UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+class Client:
+    """The RPCs, with bytes."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._channel = grpc.insecure_channel(endpoint, _UNLIMITED)
+        self.topic = f"projects/bench/topics/t{uuid.uuid4().hex}"
+        self.subscription = f"projects/bench/subscriptions/s{uuid.uuid4().hex}"
+
+    def call(self, service: str, rpc: str, request: Any, timeout: float = 60) -> bytes:
+        method = self._channel.unary_unary(f"/google.pubsub.v1.{service}/{rpc}")
+        raw: bytes = method(request if isinstance(request, bytes) else request.SerializeToString(), timeout=timeout)
+        return raw
+
+    def stream(self, requests: Iterator[bytes]) -> Any:
+        return self._channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(requests)
+
+    def create(self, **settings: Any) -> None:
+        self.call("Publisher", "CreateTopic", protos.Topic(name=self.topic))
+        self.call(
+            "Subscriber",
+            "CreateSubscription",
+            protos.Subscription(name=self.subscription, topic=self.topic, ack_deadline_seconds=600, **settings),
+        )
+
+    def publish(self, count: int, topic: str = "") -> None:
+        request = publish_request(topic or self.topic, PER_REQUEST)
+        for _ in range(count // PER_REQUEST):
+            self.call("Publisher", "Publish", request)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def publish_request(topic: str, messages: int, payload: bytes = PAYLOAD) -> bytes:
+    raw: bytes = protos.PublishRequest(
+        topic=topic, messages=[protos.PubsubMessage(data=payload)] * messages
+    ).SerializeToString()
+    return raw
+
+
+def drain(client: Client, count: int, streams: int = 1, seconds: float = 60) -> float:
+    """Messages per second through StreamingPull, every one acked on its stream."""
+    got = [0] * streams
+    done = threading.Event()
+
+    def pull(index: int) -> None:
+        outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        first = protos.StreamingPullRequest(subscription=client.subscription, stream_ack_deadline_seconds=600)
+        outgoing.put(first.SerializeToString())
+        call = client.stream(iter(outgoing.get, None))
+        try:
+            for raw in call:
+                received = protos.StreamingPullResponse.FromString(raw).received_messages
+                acks = protos.StreamingPullRequest(ack_ids=[each.ack_id for each in received])
+                outgoing.put(acks.SerializeToString())
+                got[index] += len(received)
+                if sum(got) >= count:
+                    done.set()
+        except grpc.RpcError:
+            pass  # cancelled below
+        finally:
+            outgoing.put(None)
+
+    calls = [threading.Thread(target=pull, args=(index,), daemon=True) for index in range(streams)]
+    begin = time.perf_counter()
+    for each in calls:
+        each.start()
+    done.wait(seconds)
+    rate = sum(got) / (time.perf_counter() - begin)
+    client.close()
+    return rate
+
+
+# The measurements: each takes an endpoint and gives one figure
+
+
+def publishing(endpoint: str) -> float:
+    client = Client(endpoint)
+    client.create()
+    client.publish(10_000)
+    request = publish_request(client.topic, PER_REQUEST)
+    begin = time.perf_counter()
+    count = 0
+    while time.perf_counter() - begin < 2:
+        client.call("Publisher", "Publish", request)
+        count += PER_REQUEST
+    rate = count / (time.perf_counter() - begin)
+    client.call("Subscriber", "DeleteSubscription", protos.DeleteSubscriptionRequest(subscription=client.subscription))
+    client.close()
+    return rate
+
+
+def streaming(endpoint: str, count: int = 200_000) -> float:
+    client = Client(endpoint)
+    client.create()
+    client.publish(count)
+    return drain(client, count)
+
+
+def pulling(endpoint: str, seconds: float = 3) -> float:
+    """Pull 1000, acknowledge them, again."""
+    client = Client(endpoint)
+    client.create()
+    client.publish(100_000)
+    request = protos.PullRequest(subscription=client.subscription, max_messages=1000).SerializeToString()
+    begin = time.perf_counter()
+    count = 0
+    while time.perf_counter() - begin < seconds and count < 100_000:
+        received = protos.PullResponse.FromString(client.call("Subscriber", "Pull", request)).received_messages
+        acks = protos.AcknowledgeRequest(subscription=client.subscription, ack_ids=[each.ack_id for each in received])
+        client.call("Subscriber", "Acknowledge", acks)
+        count += len(received)
+    rate = count / (time.perf_counter() - begin)
+    client.close()
+    return rate
+
+
+def latency(endpoint: str, samples: int = 300) -> float:
+    """Median milliseconds from Publish (sent) to StreamingPull (received), one message at a time."""
+    client = Client(endpoint)
+    client.create()
+    outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    first = protos.StreamingPullRequest(subscription=client.subscription, stream_ack_deadline_seconds=600)
+    outgoing.put(first.SerializeToString())
+    call = client.stream(iter(outgoing.get, None))
+    publish = publish_request(client.topic, 1)
+    delays = []
+    for _ in range(samples):
+        begin = time.perf_counter()
+        client.call("Publisher", "Publish", publish)
+        received = protos.StreamingPullResponse.FromString(next(call)).received_messages
+        delays.append(time.perf_counter() - begin)
+        acks = protos.StreamingPullRequest(ack_ids=[each.ack_id for each in received])
+        outgoing.put(acks.SerializeToString())
+    call.cancel()
+    outgoing.put(None)
+    client.close()
+    return 1000 * statistics.median(delays)
+
+
+def thousand(endpoint: str) -> float:
+    """Seconds to create 1,000 topics with a subscription each and get a message through every one."""
+    begin = time.perf_counter()
+    channel = Client(endpoint)
+    mark = uuid.uuid4().hex
+    for index in range(1000):
+        channel.topic, channel.subscription = (
+            f"projects/b/topics/t{mark}{index}",
+            f"projects/b/subscriptions/s{mark}{index}",
+        )
+        channel.create()
+        channel.call("Publisher", "Publish", publish_request(channel.topic, 1))
+    for index in range(1000):
+        request = protos.PullRequest(subscription=f"projects/b/subscriptions/s{mark}{index}", max_messages=1)
+        received = protos.PullResponse.FromString(channel.call("Subscriber", "Pull", request)).received_messages
+        assert 1 == len(received)
+    channel.close()
+    return time.perf_counter() - begin
+
+
+MEASURES: dict[str, tuple[Callable[[str], float], str, bool]] = {
+    "Publish, 1000 a request": (publishing, "messages/s", True),
+    "StreamingPull with acks": (streaming, "messages/s", True),
+    "Pull 1000, Acknowledge": (pulling, "messages/s", True),
+    "Publish to StreamingPull, median": (latency, "ms", False),
+    "1,000 topics, subscriptions, messages": (thousand, "s", False),
+}
+
+
+# The servers
+
+
+@contextlib.contextmanager
+def ours() -> Iterator[tuple[str, int]]:
+    """Our emulator in a process of its own: endpoint and process id."""
+    command = [sys.executable, "-m", "pubsub_spark.emulator", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip().partition("=")[2], process.pid
+        process.send_signal(signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def googles() -> Iterator[tuple[str, int]]:
+    """Google's emulator, through gcloud."""
+    port = 8900 + os.getpid() % 100
+    command = ["gcloud", "beta", "emulators", "pubsub", "start", f"--host-port=127.0.0.1:{port}"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            grpc.channel_ready_future(channel).result(timeout=60)
+        yield f"127.0.0.1:{port}", process.pid
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+
+
+def resident(pid: int) -> float:
+    """Megabytes of memory that a process holds."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def table(only: str) -> None:
+    servers: dict[str, Any] = {"ours": ours, "google": googles}
+    if only:
+        servers = {only: servers[only]}
+    elif not shutil.which("gcloud"):
+        del servers["google"]
+    figures: dict[str, dict[str, float]] = {}
+    for name, server in servers.items():
+        with server() as (endpoint, _):
+            for label, (measure, _, more_is_better) in MEASURES.items():
+                best = max if more_is_better else min
+                figures.setdefault(label, {})[name] = best(measure(endpoint) for _ in range(3))
+                print(f"{name:8} {label:40} {figures[label][name]:14,.2f}", flush=True)
+    print()
+    for label, by_server in figures.items():
+        unit, more = MEASURES[label][1:]
+        row = "  ".join(f"{name} {value:12,.2f}" for name, value in by_server.items())
+        ratio = by_server.get("ours", 0) / by_server.get("google", float("inf"))
+        ratio = ratio if more or not ratio else 1 / ratio
+        print(f"{label:40} {row} {unit}" + (f"  {ratio:6.1f}x" if ratio else ""))
+
+
+def curves() -> None:
+    """Cost per message while something grows: each line should stay flat."""
+    for backlog in (10_000, 100_000, 1_000_000):
+        with ours() as (endpoint, pid):
+            before = resident(pid)
+            client = Client(endpoint)
+            client.create()
+            begin = time.perf_counter()
+            client.publish(backlog)
+            published = backlog / (time.perf_counter() - begin)
+            memory = resident(pid) - before
+            rate = drain(client, min(backlog, 200_000))
+            print(
+                f"backlog {backlog:9,}: publish {published:10,.0f}/s  stream {rate:10,.0f}/s  {memory:6.0f} MB",
+                flush=True,
+            )
+    for subscriptions in (1, 10, 100, 1000):
+        with ours() as (endpoint, _):
+            client = Client(endpoint)
+            client.create()
+            for index in range(subscriptions - 1):
+                name = f"projects/bench/subscriptions/other{index}"
+                client.call("Subscriber", "CreateSubscription", protos.Subscription(name=name, topic=client.topic))
+            begin = time.perf_counter()
+            client.publish(50_000)
+            published = 50_000 / (time.perf_counter() - begin)
+            rate = drain(client, 50_000)
+            print(f"subscriptions {subscriptions:5,}: publish {published:10,.0f}/s  stream {rate:10,.0f}/s", flush=True)
+    for streams in (1, 4, 16, 64, 256):
+        with ours() as (endpoint, _):
+            client = Client(endpoint)
+            client.create()
+            client.publish(200_000)
+            print(f"streams {streams:5,}: stream {drain(client, 200_000, streams):10,.0f}/s", flush=True)
+
+
+def soak(seconds: float) -> None:
+    """Many streams for minutes: everything arrives, and memory stays where it was after the first minute."""
+    subscriptions, streams_each, rate = 10, 10, 20
+    with ours() as (endpoint, pid):
+        clients = [Client(endpoint) for _ in range(subscriptions)]
+        for each in clients:
+            each.topic = clients[0].topic
+        clients[0].create()
+        for each in clients[1:]:
+            each.call(
+                "Subscriber",
+                "CreateSubscription",
+                protos.Subscription(name=each.subscription, topic=each.topic, ack_deadline_seconds=10),
+            )
+        seen = [bytearray(int(rate * 100 * seconds) + 100_000) for _ in clients]  # a mark for each message id
+        stop = threading.Event()
+        for index, each in enumerate(clients):
+            for _ in range(streams_each):
+                threading.Thread(target=_consume, args=(each, seen[index], stop), daemon=True).start()
+        begin = time.perf_counter()
+        published, first, ticks = 0, 0.0, 0
+        request = publish_request(clients[0].topic, 100)
+        while (elapsed := time.perf_counter() - begin) < seconds:
+            clients[0].call("Publisher", "Publish", request)
+            published += 100
+            if elapsed > 10 * ticks:
+                ticks += 1
+                first = first or (resident(pid) if elapsed > 60 else 0.0)
+                print(
+                    f"{elapsed:6.0f} s {published:10,} published {_marks(seen):12,} acked {resident(pid):6.0f} MB",
+                    flush=True,
+                )
+            stop.wait(1 / rate)
+        while _marks(seen) < published * subscriptions and time.perf_counter() - begin < seconds + 60:
+            stop.wait(0.1)
+        counts = sorted(sum(marks) for marks in seen)
+        print(
+            f"published {published:,}; different messages acked on each subscription: {counts[0]:,} to {counts[-1]:,}"
+        )
+        print(f"memory after a minute {first:.0f} MB, at the end {resident(pid):.0f} MB")
+        stop.set()
+        for each in clients:
+            each.close()
+
+
+def _marks(seen: list[bytearray]) -> int:
+    return sum(sum(marks) for marks in seen)
+
+
+def _consume(client: Client, seen: bytearray, stop: threading.Event) -> None:
+    """A stream that acks what it gets, nacks one in a hundred once, and is opened anew every 500 messages."""
+    nacked: set[str] = set()
+    while not stop.is_set():
+        outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        first = protos.StreamingPullRequest(subscription=client.subscription, stream_ack_deadline_seconds=10)
+        outgoing.put(first.SerializeToString())
+        call = client.stream(iter(outgoing.get, None))
+        got = 0
+        with contextlib.suppress(grpc.RpcError, ValueError):
+            for raw in call:
+                messages = protos.StreamingPullResponse.FromString(raw).received_messages
+                bad = [
+                    each
+                    for each in messages
+                    if each.message.message_id.endswith("00") and each.message.message_id not in nacked
+                ]
+                nacked.update(each.message.message_id for each in bad)
+                refused = {each.ack_id for each in bad}
+                good = [each.ack_id for each in messages if each.ack_id not in refused]
+                answer = protos.StreamingPullRequest(
+                    ack_ids=good, modify_deadline_ack_ids=refused, modify_deadline_seconds=[0] * len(refused)
+                )
+                outgoing.put(answer.SerializeToString())
+                for each in messages:
+                    if each.ack_id not in refused:
+                        seen[int(each.message.message_id) - FIRST_ID] = 1
+                got += len(messages)
+                if got >= 500 or stop.is_set():
+                    break
+        outgoing.put(None)
+        time.sleep(0.05)  # the acks on their way
+        call.cancel()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("ours", "google"), default="")
+    parser.add_argument("--curves", action="store_true")
+    parser.add_argument("--soak", type=float, default=0, metavar="SECONDS")
+    options = parser.parse_args()
+    if options.soak:
+        soak(options.soak)
+    elif options.curves:
+        curves()
+    else:
+        table(options.only)

@@ -1,0 +1,248 @@
+"""How fast the read path is, each figure as a ratio taken in one run.
+
+    python benchmarks/read.py throughput [--messages N]    against a source that yields ready-made Arrow batches
+    python benchmarks/read.py client [--messages N]        against google-cloud-pubsub's SubscriberClient and callback
+    python benchmarks/read.py latency [--seconds N]        Publish to foreachBatch, against Spark's own floor
+    python benchmarks/read.py memory                       peak memory of a task: 1 M and 10 M messages
+    python benchmarks/read.py linear                       cost as messages and partitions grow
+
+Throughput is measured against `canned.py` in a process of its own, with `local[2]`, 100-byte payloads, 2 attributes, a
+`noop` sink and staging on local disk; from the start of the first batch with rows to the end of the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+
+from canned import PER_RESPONSE, SUBSCRIPTION  # noqa: E402
+from ready_made import BATCH, ReadyMade  # noqa: E402
+
+from pubsub_spark.source import PubSubDataSource  # noqa: E402
+
+
+def session(cores: int = 2) -> SparkSession:
+    """Spark as a laptop has it; workers are this Python with this tree."""
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(sys.path[:2])}
+    spark = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        .getOrCreate()
+    )
+    spark.dataSource.register(PubSubDataSource)
+    spark.dataSource.register(ReadyMade)
+    return spark
+
+
+@contextlib.contextmanager
+def canned(messages: int) -> Iterator[str]:
+    """The canned server in a process of its own; its endpoint."""
+    server = subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "canned.py"), str(messages)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None and server.stdin is not None
+    try:
+        yield f"127.0.0.1:{server.stdout.readline().strip()}"
+    finally:
+        server.stdin.close()
+        server.wait(10)
+
+
+def drained(query: Any, messages: int, timeout: float = 600) -> float:
+    """Wait until a query has read so many rows; messages/s from the start of its first batch with rows to the last."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        if query.exception():
+            raise RuntimeError(str(query.exception()))
+        busy = [p for p in query.recentProgress if p["numInputRows"]]
+        if sum(p["numInputRows"] for p in busy) >= messages:
+            break
+        time.sleep(0.2)
+    query.stop()
+    first = datetime.fromisoformat(busy[0]["timestamp"])
+    last = datetime.fromisoformat(busy[-1]["timestamp"])
+    seconds = (last - first).total_seconds() + busy[-1]["durationMs"]["triggerExecution"] / 1000
+    return sum(p["numInputRows"] for p in busy) / seconds
+
+
+def noop(stream: Any, options: Mapping[str, Any]) -> Any:
+    """Start a query into Spark's `noop` sink."""
+    checkpoint = tempfile.mkdtemp()
+    return stream.options(**options).load().writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+
+
+def read_canned(spark: SparkSession, messages: int, partitions: int = 2, **options: Any) -> float:
+    """Messages/s of the connector."""
+    with canned(messages) as endpoint, tempfile.TemporaryDirectory() as staging:
+        settings = {
+            "subscriptionId": SUBSCRIPTION,
+            "endpoint": endpoint,
+            "stagingLocation": staging,
+            "numFetchPartitions": partitions,
+            "maxMessagesPerTrigger": BATCH,
+            "maxBytesPerTrigger": "1g",
+            "maxFetchPeriod": "10s",
+        } | options
+        return drained(noop(spark.readStream.format("pubsub"), settings), messages)
+
+
+def throughput(messages: int) -> None:
+    """Against ready-made batches; both twice, the better of each."""
+    spark = session()
+    floor = ours = 0.0
+    for _ in range(2):
+        ready = noop(spark.readStream.format("ready_made"), {"messages": messages, "partitions": 2})
+        floor = max(floor, drained(ready, messages))
+        ours = max(ours, read_canned(spark, messages))
+    print(f"ready-made Arrow batches {floor:12,.0f} messages/s")
+    print(f"readStream               {ours:12,.0f} messages/s  {ours / floor:.2f} of it")
+
+
+def client(messages: int) -> None:
+    """Against google-cloud-pubsub's SubscriberClient, which acknowledges in its callback."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import pubsub_v1
+
+    few = min(messages, 200_000) // PER_RESPONSE * PER_RESPONSE
+    with canned(few) as endpoint:
+        os.environ["PUBSUB_EMULATOR_HOST"] = endpoint
+        subscriber = pubsub_v1.SubscriberClient(credentials=AnonymousCredentials())
+        del os.environ["PUBSUB_EMULATOR_HOST"]
+        seen, done, start = 0, threading.Event(), 0.0
+
+        def callback(message: Any) -> None:
+            nonlocal seen, start
+            start = start or time.monotonic()
+            message.ack()
+            seen += 1
+            if seen >= few:
+                done.set()
+
+        flow = pubsub_v1.types.FlowControl(max_messages=few * 2, max_bytes=1 << 40)
+        future = subscriber.subscribe(SUBSCRIPTION, callback, flow_control=flow)
+        done.wait(300)
+        theirs = seen / (time.monotonic() - start)
+        future.cancel()
+    ours = read_canned(session(), messages)
+    print(f"SubscriberClient, callback {theirs:12,.0f} messages/s")
+    print(f"readStream                 {ours:12,.0f} messages/s  {ours / theirs:.0f}x")
+
+
+def latency(seconds: int) -> None:
+    """10 messages/s on the emulator, against a rate source with the same trigger."""
+    from pubsub_spark.emulator import Emulator
+
+    spark = session()
+    with Emulator() as emulator, tempfile.TemporaryDirectory() as staging:
+        topic, subscription = "projects/bench/topics/latency", "projects/bench/subscriptions/latency"
+        emulator.create_topic(topic)
+        emulator.create_subscription(subscription, topic)
+        stream = spark.readStream.format("pubsub").options(
+            subscriptionId=subscription, endpoint=emulator.endpoint, stagingLocation=staging
+        )
+        query, taken = _timed(stream.load(), "publish_time")
+        for _ in range(20):  # Spark's and Python's first batches are not what is measured
+            emulator.publish(topic, b"warm")
+            time.sleep(0.1)
+        time.sleep(5)
+        taken.clear()
+        for _ in range(seconds * 10):
+            emulator.publish(topic, b"x" * 100)
+            time.sleep(0.1)
+        time.sleep(3)
+        query.stop()
+        ours = sorted(taken)
+    query, taken = _timed(spark.readStream.format("rate").option("rowsPerSecond", 10).load(), "timestamp")
+    time.sleep(10)
+    taken.clear()
+    time.sleep(seconds)
+    query.stop()
+    floor = sorted(taken)
+    for name, times in (("rate source", floor), ("pubsub", ours)):
+        p50, p99 = statistics.median(times), times[int(len(times) * 0.99)]
+        print(f"{name:12} {len(times):5} rows  p50 {p50 * 1000:6.0f} ms  p99 {p99 * 1000:6.0f} ms")
+
+
+def _timed(frame: Any, column: str) -> tuple[Any, list[float]]:
+    taken: list[float] = []
+
+    def note(batch: Any, _number: int) -> None:
+        rows = batch.select(column).collect()
+        now = time.time()
+        taken.extend(now - row[0].timestamp() for row in rows)
+
+    checkpoint = tempfile.mkdtemp()
+    return frame.writeStream.foreachBatch(note).option("checkpointLocation", checkpoint).start(), taken
+
+
+def memory() -> None:
+    """The most that a Python worker of Spark ever held (VmHWM), for two backlogs; a fresh Spark for each."""
+    for messages in (1_000_000, 10_000_000):
+        code = (
+            f"import read; s = read.session(); read.read_canned(s, {messages}, maxMessagesPerTrigger=200_000);"
+            " print(read.peak_of_workers())"
+        )
+        peak = subprocess.run(
+            [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        ).stdout.split()[-1]
+        print(f"{messages:12,} messages  {int(peak) / 1024:6.0f} MiB")
+
+
+def peak_of_workers() -> int:
+    """VmHWM in KiB of the largest living PySpark worker below this process."""
+    mine = {os.getpid()}
+    peaks = [0]
+    for entry in sorted(int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()):
+        with contextlib.suppress(OSError):
+            status = dict(line.split(":", 1) for line in Path(f"/proc/{entry}/status").read_text().splitlines())
+            if int(status["PPid"]) in mine:
+                mine.add(entry)
+                if b"pyspark" in Path(f"/proc/{entry}/cmdline").read_bytes():
+                    peaks.append(int(status["VmHWM"].split()[0]))
+    return max(peaks)
+
+
+def linear() -> None:
+    """Seconds per million messages, as messages and as partitions grow."""
+    spark = session()
+    read_canned(spark, 1_000_000)
+    print("| messages | partitions | s per 1 M |\n|---|---|---|")
+    for messages, partitions in ((1, 2), (2, 2), (4, 2), (8, 2), (4, 1), (4, 4), (4, 8)):
+        speed = read_canned(spark, messages * 1_000_000, partitions)
+        print(f"| {messages} M | {partitions} | {1e6 / speed:.2f} |")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("throughput", "client", "latency", "memory", "linear"))
+    parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--seconds", type=int, default=30)
+    given = parser.parse_args()
+    match given.what:
+        case "throughput" | "client":
+            globals()[given.what](given.messages)
+        case "latency":
+            latency(given.seconds)
+        case what:
+            globals()[what]()

@@ -1,0 +1,211 @@
+"""How fast the write path is, each figure as a ratio taken in one run.
+
+    python benchmarks/write.py throughput [--messages N]   df.write, without and with 1000 ordering keys, against a sink
+                                                           that counts Arrow batches, and against PublisherClient
+    python benchmarks/write.py memory                      peak memory of a task as its rows grow
+
+Everything publishes to `write_server.py`, which answers at once, in a process of its own on the same cores; `local[2]`,
+100-byte payloads, 2 attributes, the default options, rows cached by Spark so that making them is no part of it. A
+figure is the best of three after a run that does not count; a run fails unless there were as many ids as messages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as spark_types
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
+
+from pubsub_spark.backend import EmulatorBackend  # noqa: E402
+from pubsub_spark.options import WriteOptions  # noqa: E402
+from pubsub_spark.source import PubSubDataSource  # noqa: E402
+from pubsub_spark.write import WriteSummary  # noqa: E402
+from pubsub_spark.write.rows import Layout  # noqa: E402
+from pubsub_spark.write.task import Job, Part  # noqa: E402
+
+TOPIC = "projects/bench/topics/write"
+ROUNDS = 3
+KEYS = 1000
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """The address of a server that answers at once."""
+    command = [sys.executable, str(Path(__file__).parent / "write_server.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield f"127.0.0.1:{int(process.stdout.readline())}"
+        process.stdin.close()
+
+
+@dataclass
+class Counted(WriterCommitMessage):
+    """The rows of a task."""
+
+    rows: int
+
+
+class CountingWriter(DataSourceArrowWriter):
+    """Takes Arrow batches and does nothing: what Spark itself needs."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
+        return Counted(sum(len(batch) for batch in iterator))
+
+
+class CountingSink(DataSource):
+    """`format("counting")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "counting"
+
+    def writer(self, schema: Any, overwrite: bool) -> CountingWriter:  # noqa: ARG002
+        return CountingWriter()
+
+
+def session() -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), str(ROOT)])
+    made = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = made.config("spark.log.level", "ERROR").config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark.dataSource.register(PubSubDataSource)
+    spark.dataSource.register(CountingSink)
+    return spark
+
+
+def best(runs: Mapping[str, Callable[[], int]]) -> dict[str, float]:
+    """Messages per second of the best of some runs. They take turns, so that a busy minute is nobody's own."""
+    rates: dict[str, float] = {}
+    for lap in range(ROUNDS + 1):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            rate = run() / (time.perf_counter() - start)
+            rates[name] = max(rate, rates.get(name, 0.0) if lap > 1 else 0.0)
+    return rates
+
+
+def throughput(messages: int) -> None:
+    """The table of rates and ratios."""
+    spark = session()
+    columns = [
+        "cast(lpad(string(id), 100, '0') AS binary) data",
+        "map('kind', 'flight', 'origin', if(id % 2 = 0, 'JFK', 'LGA')) attributes",
+    ]
+    rows = cached(spark.range(0, messages, 1, 2).selectExpr(*columns))
+    keyed = cached(spark.range(0, messages, 1, 2).selectExpr(*columns, f"concat('key', id % {KEYS}) ordering_key"))
+    with server() as address:
+        rates = best(
+            {
+                "client": lambda: publisher_client(address, messages // 20),
+                "counting": lambda: counted(rows, messages),
+                "unordered": lambda: written(spark, rows, address, messages),
+                "ordered": lambda: written(spark, keyed, address, messages),
+            }
+        )
+    spark.stop()
+    client, counting, unordered, ordered = rates.values()
+    print(f"{messages:,} messages of 100 bytes and 2 attributes, local[2], {os.cpu_count()} cores\n")
+    print(f"{'PublisherClient, batches of 1000':36}{client:12,.0f}/s")
+    print(f"{'a sink that counts Arrow batches':36}{counting:12,.0f}/s")
+    print(f"{'df.write':36}{unordered:12,.0f}/s{unordered / client:8.1f} x PublisherClient")
+    print(f"{'':36}{'':14}{unordered / counting:8.2f} x counting")
+    print(f"{f'df.write, {KEYS} ordering keys':36}{ordered:12,.0f}/s{ordered / unordered:8.2f} x unordered")
+
+
+def cached(rows: DataFrame) -> DataFrame:
+    rows.cache().count()
+    return rows
+
+
+def counted(rows: DataFrame, messages: int) -> int:
+    rows.write.format("counting").mode("append").save()
+    return messages
+
+
+def written(spark: SparkSession, rows: DataFrame, address: str, messages: int) -> int:
+    summary = WriteSummary(spark)
+    options = {"backend": "emulator", "endpoint": address, "topicId": TOPIC}
+    rows.write.format(summary.format).mode("append").options(**options).save()
+    assert messages == summary.value.messages, f"{summary.value} of {messages}"
+    return messages
+
+
+def publisher_client(address: str, messages: int) -> int:
+    """google-cloud-pubsub as its documentation has it, with the largest batches."""
+    os.environ["PUBSUB_EMULATOR_HOST"] = address
+    from google.cloud import pubsub_v1
+
+    settings = pubsub_v1.types.BatchSettings(max_messages=1000, max_bytes=9_000_000, max_latency=0.05)
+    publisher = pubsub_v1.PublisherClient(batch_settings=settings)
+    payload = b"x" * 100
+    futures = [publisher.publish(TOPIC, payload, kind="flight", origin="JFK") for _ in range(messages)]
+    ids = [future.result() for future in futures]
+    publisher.stop()
+    del os.environ["PUBSUB_EMULATOR_HOST"]
+    return len(ids)
+
+
+def memory() -> None:
+    """Peak memory of a process that runs one task, for more and more rows."""
+    print(f"{'rows':>12}{'unordered, MB':>16}{f'{KEYS} keys, MB':>16}")
+    for rows in (100_000, 1_000_000, 5_000_000):
+        peaks = []
+        for keys in (0, KEYS):
+            command = [sys.executable, __file__, "task", "--messages", str(rows), "--keys", str(keys)]
+            peaks.append(int(subprocess.check_output(command)))
+        print(f"{rows:12,}{peaks[0]:16}{peaks[1]:16}")
+
+
+def task(rows: int, keys: int) -> None:
+    """One task in this process; prints its peak memory in MB."""
+    at_once = 10_000
+    columns = {
+        "data": pa.array([os.urandom(100) for _ in range(at_once)]),
+        "attributes": pa.array([[("kind", "flight"), ("origin", "JFK")]] * at_once, pa.map_(pa.string(), pa.string())),
+    }
+    text = spark_types.StringType()
+    schema = spark_types.StructType().add("data", "binary").add("attributes", spark_types.MapType(text, text))
+    if keys:
+        columns["ordering_key"] = pa.array([f"key{row * 7919 % keys}" for row in range(at_once)])
+        schema = schema.add("ordering_key", text)
+    batch = pa.RecordBatch.from_pydict(columns)
+    with server() as address:
+        options = WriteOptions.parse({"topicId": TOPIC}, {})
+        job = Job(options, EmulatorBackend(address), Layout.of(schema, options), None)
+        outcome = job.run((batch for _ in range(rows // at_once)), Part(0, "bench/0"))
+    assert rows == outcome.messages
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["throughput", "memory", "task"])
+    parser.add_argument("--messages", type=int, default=2_000_000)
+    parser.add_argument("--keys", type=int, default=0)
+    given = parser.parse_args()
+    if given.what == "throughput":
+        throughput(given.messages)
+    elif given.what == "memory":
+        memory()
+    else:
+        task(given.messages, given.keys)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+# Databricks notebook source
+# MAGIC %md
+# MAGIC # A year of flights through Pub/Sub
+# MAGIC
+# MAGIC Step by step what `make demo` does: flights that left New York in 2013 are published from a DataFrame, read
+# MAGIC again with Structured Streaming, counted by carrier and hour, and compared with the file they came from.
+# MAGIC
+# MAGIC The notebook runs on Databricks, and as plain Python: `python notebooks/flights.py`. It takes the first 20,000
+# MAGIC flights; set `FLIGHTS` to another number, or to 336776 for all of them.
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## 1. A Pub/Sub to play with
+# MAGIC
+# MAGIC An emulator in this process. Google's clients find it by a variable; so would the connector, had it been set
+# MAGIC before Spark started, but here it is told by an option. For the real service let `service` be empty, and leave
+# MAGIC out the rest of this cell and the last cell.
+
+# COMMAND ----------
+
+import os
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+
+from pubsub_spark.emulator import Emulator
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # as plain Python: Spark's workers are this Python, too
+emulator = Emulator().start()
+os.environ["PUBSUB_EMULATOR_HOST"] = emulator.endpoint
+service = {"endpoint": emulator.endpoint}
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## 2. A topic that takes flights, and nothing else
+# MAGIC
+# MAGIC A topic with an Avro schema refuses every message that is not a flight. `NA` in the file is null in the schema.
+
+# COMMAND ----------
+
+from google.cloud.pubsub import PublisherClient, SchemaServiceClient, SubscriberClient
+from google.pubsub_v1.types import Encoding, Schema, SchemaSettings, Subscription, Topic
+
+from pubsub_spark.demo import flights
+
+project = os.environ.get("GOOGLE_CLOUD_PROJECT", "flights-notebook")
+run = uuid.uuid4().hex[:8]
+topic = f"projects/{project}/topics/flights-{run}"
+subscription = f"projects/{project}/subscriptions/flights-{run}"
+
+schema = SchemaServiceClient().create_schema(
+    parent=f"projects/{project}",
+    schema=Schema(type_=Schema.Type.AVRO, definition=flights.avro_schema()),
+    schema_id=f"flight-{run}",
+)
+settings = SchemaSettings(schema=schema.name, encoding=Encoding.BINARY)
+PublisherClient().create_topic(request=Topic(name=topic, schema_settings=settings))
+SubscriberClient().create_subscription(request=Subscription(name=subscription, topic=topic, ack_deadline_seconds=60))
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## 3. Publish a DataFrame
+# MAGIC
+# MAGIC There is no column `data`, so each row is encoded as the schema of the topic says. The format is `pubsub_spark`
+# MAGIC here, for on Databricks `pubsub` is a reader of theirs; elsewhere `pubsub` will do.
+
+# COMMAND ----------
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+spark = SparkSession.builder.getOrCreate()
+
+file = flights.read(int(os.environ.get("FLIGHTS", "20000")))
+departures_of_2013 = spark.createDataFrame(file)
+departures_of_2013.write.format("pubsub_spark").options(**service).mode("append").option("topicId", topic).save()
+print(f"{file.num_rows:,} flights published to {topic}")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## 4. Read them with Structured Streaming
+# MAGIC
+# MAGIC `decode=topic` gives a column `value` with the fields of the topic's schema. `availableNow` reads what is there
+# MAGIC and ends. Nothing is acknowledged before Spark has committed the batch that carried it.
+
+# COMMAND ----------
+
+folder = Path(tempfile.mkdtemp(prefix="flights-"))
+stream = spark.readStream.format("pubsub_spark").options(**service).option("subscriptionId", subscription)
+query = (
+    stream.option("decode", "topic")
+    .load()
+    .select("message_id", "publish_time", "value.*")
+    .writeStream.format("parquet")
+    .option("checkpointLocation", str(folder / "checkpoint"))
+    .trigger(availableNow=True)
+    .start(str(folder / "flights"))
+)
+query.awaitTermination()
+table = spark.read.parquet(str(folder / "flights"))
+table.select("message_id", "publish_time", "id", "carrier", "origin", "dest", "dep_delay").orderBy("id").show(5)
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## 5. Count, and draw
+
+# COMMAND ----------
+
+departures = (
+    table.where("dep_time is not null")
+    .groupBy("carrier", "hour")
+    .agg(F.count("*").alias("departures"), F.round(F.avg("dep_delay"), 2).alias("mean_delay"))
+    .orderBy("carrier", "hour")
+)
+departures.show(10)
+
+# COMMAND ----------
+
+from pubsub_spark.demo import picture
+
+picture.draw(departures.toArrow(), folder / "departures.png")
+if "displayHTML" in globals():  # Databricks shows it in the cell
+    import base64
+
+    encoded = base64.b64encode((folder / "departures.png").read_bytes()).decode()
+    globals()["displayHTML"](f'<img width="900" src="data:image/png;base64,{encoded}">')
+else:
+    print(f"the picture is {folder / 'departures.png'}")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## 6. The proof
+# MAGIC
+# MAGIC Rows, distinct ids, and a sum of every column: pyarrow's over the file against Spark's over the table.
+
+# COMMAND ----------
+
+sent, arrived = flights.totals(file), flights.totals_of(table)
+for name, expected in sent.items():
+    print(f"{name:25} {expected:>20,} {arrived[name]:>20,}")
+assert sent == arrived, "what arrived is not what was sent"
+print("equal")
+
+# COMMAND ----------
+
+SubscriberClient().delete_subscription(subscription=subscription)
+PublisherClient().delete_topic(topic=topic)
+SchemaServiceClient().delete_schema(name=schema.name)
+
+# COMMAND ----------
+
+emulator.stop()

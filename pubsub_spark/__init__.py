@@ -1,0 +1,13 @@
+"""Apache Spark's connector for Google Cloud Pub/Sub, on PySpark's Python Data Source API.
+
+A map of this package, in the order of the data (the ack takes the same path backwards):
+
+    source     PubSubDataSource: name, schema, doors to readers and writers
+    options    every option once          errors  the hierarchy, drawn          names  resource names
+    backend/   which Pub/Sub: GCP or an emulator; channel, credentials, the hot calls, the rest
+    read/      offset, stream (driver), door, plan, task (executor), pull, staging, leases (pure), keeper, batch (peek)
+    codec/     columns of a message; Avro and Protobuf payloads
+    write/     rows to messages, publish, writer
+    emulator/  a Pub/Sub server in pure Python (of its own; the connector never imports it)
+    cli        the `pubsub-spark` command
+"""

@@ -1,0 +1,139 @@
+"""Which Pub/Sub: Google Cloud, or an emulator. The only folder of the connector that imports Google's client library.
+
+    options --from_options--> Backend --connect()--> Connection     hot calls, raw bytes both ways        (wire)
+                                                       └─ .admin    everything else, as protobuf messages (admin)
+
+A `Backend` is plain values: Spark pickles it to the executors. It opens nothing until `connect()`, which is called
+where the connection is used, after the fork, and closed there.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ..errors import ForbiddenError, OptionsError
+from ..options import ServiceOptions
+from .wire import Connection
+
+__all__ = ["Backend", "Connection", "EmulatorBackend", "GcpBackend", "from_options"]
+
+GLOBAL_ENDPOINT = "pubsub.googleapis.com:443"
+
+
+class Backend(Protocol):
+    """One Pub/Sub to talk to; picklable."""
+
+    @property
+    def address(self) -> str:
+        """`host:port`, for error messages."""
+
+    def connect(self) -> Connection:
+        """Open a channel. Call it in the process that uses it, and close it there."""
+
+
+@dataclass(frozen=True)
+class EmulatorBackend:
+    """An emulator, ours or Google's: plain text, no credentials."""
+
+    address: str
+    connect_timeout: float = 20.0
+
+    def connect(self) -> Connection:
+        """Open an insecure channel to the emulator."""
+        import grpc
+
+        options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        return Connection(grpc.insecure_channel(self.address, options=options), self.address, self.connect_timeout)
+
+
+@dataclass(frozen=True)
+class GcpBackend:
+    """Google Cloud Pub/Sub, with Application Default Credentials or the given key (JSON, kept out of `repr`)."""
+
+    address: str = GLOBAL_ENDPOINT
+    credentials_json: str | None = field(default=None, repr=False)
+    connect_timeout: float = 20.0
+
+    def connect(self) -> Connection:
+        """Open the channel that google-cloud-pubsub's own transport makes: TLS, tokens, keepalive."""
+        import google.auth
+        import google.auth.exceptions
+        from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+        scopes = SubscriberGrpcTransport.AUTH_SCOPES
+        try:
+            if self.credentials_json is None:
+                credentials, _ = google.auth.default(scopes=scopes)
+            else:
+                given = json.loads(self.credentials_json)
+                credentials, _ = google.auth.load_credentials_from_dict(given, scopes=scopes)
+        except google.auth.exceptions.GoogleAuthError as error:
+            raise ForbiddenError(
+                f"No usable credentials for `{self.address}`: {str(error).splitlines()[0]} Give `credentialsFile`, or "
+                "`endpoint` for an emulator."
+            ) from None
+        transport = SubscriberGrpcTransport(host=self.address, credentials=credentials, always_use_jwt_access=True)
+        return Connection(transport.grpc_channel, self.address, self.connect_timeout)
+
+
+def from_options(options: ServiceOptions) -> Backend:
+    """The backend that the options ask for; OptionsError when the credentials cannot be read.
+
+    Without `backend`, an `endpoint` outside googleapis.com is an emulator.
+    """
+    if options.backend == "emulator":
+        is_emulator = True
+    else:
+        host = (options.endpoint or GLOBAL_ENDPOINT).rpartition(":")[0]
+        is_emulator = options.backend is None and not host.endswith("googleapis.com")
+    if is_emulator:
+        assert options.endpoint is not None, "options refuse an emulator without endpoint"
+        return EmulatorBackend(options.endpoint, options.connect_timeout)
+    return GcpBackend(options.endpoint or GLOBAL_ENDPOINT, _credentials_json(options), options.connect_timeout)
+
+
+def _credentials_json(options: ServiceOptions) -> str | None:
+    if options.credentials_file is not None:
+        source, text = f"`credentialsFile` `{options.credentials_file}`", _read(options.credentials_file)
+    elif options.credentials is not None:
+        source, text = "`credentials`", _decoded(options.credentials)
+    elif options.private_key is not None:
+        return json.dumps(
+            {
+                "type": "service_account",
+                "client_email": options.client_email,
+                "client_id": options.client_id,
+                "private_key": options.private_key.replace("\\n", "\n"),
+                "private_key_id": options.private_key_id,
+                "token_uri": "https://oauth2.googleapis.com/token",
+            }
+        )
+    else:
+        return None
+    try:
+        if isinstance(json.loads(text), dict):
+            return text
+    except ValueError:
+        pass
+    raise OptionsError([f"{source} must hold credentials in JSON, such as a service account key"])
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise OptionsError([f"`credentialsFile` `{path}` cannot be read on the driver: {error.strerror}"]) from None
+
+
+def _decoded(text: str) -> str:
+    if text.lstrip().startswith("{"):
+        return text
+    try:
+        return base64.b64decode(text, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return text

@@ -1,0 +1,91 @@
+"""Everything but the hot calls, through google-cloud-pubsub's generated clients: look at, create, seek, delete.
+
+Names in, protobuf messages out. Each call is bounded by the connection's `connect_timeout`, retried on retryable codes
+within it, and fails with a sentence.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc
+from google.api_core import exceptions, retry
+from google.pubsub_v1 import types
+from google.pubsub_v1.services.publisher import PublisherClient
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+from google.pubsub_v1.services.schema_service import SchemaServiceClient
+from google.pubsub_v1.services.schema_service.transports import SchemaServiceGrpcTransport
+from google.pubsub_v1.services.subscriber import SubscriberClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+from .status import RETRYABLE, failure
+
+T = TypeVar("T")
+
+
+class Admin:
+    """The clients of one channel. Raises ResourceError and ServiceError with the resource's full name."""
+
+    def __init__(self, channel: grpc.Channel, address: str, timeout: float) -> None:
+        self._address = address
+        self._timeout = timeout
+        self._publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
+        self._subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+        self._schemas = SchemaServiceClient(transport=SchemaServiceGrpcTransport(channel=channel))
+
+    def topic(self, name: str) -> types.Topic:
+        """GetTopic."""
+        return self._ask(self._publisher.get_topic, {"topic": name}, "look at", "Topic", name)
+
+    def subscription(self, name: str) -> types.Subscription:
+        """GetSubscription."""
+        return self._ask(self._subscriber.get_subscription, {"subscription": name}, "look at", "Subscription", name)
+
+    def create_subscription(self, subscription: types.Subscription) -> types.Subscription:
+        """CreateSubscription."""
+        return self._ask(
+            self._subscriber.create_subscription, subscription, "create", "Subscription", subscription.name
+        )
+
+    def delete_subscription(self, name: str) -> None:
+        """DeleteSubscription."""
+        self._ask(self._subscriber.delete_subscription, {"subscription": name}, "delete", "Subscription", name)
+
+    def seek(self, name: str, target: datetime.datetime | str) -> None:
+        """Seek to a time or to a snapshot (its full name)."""
+        field = "snapshot" if isinstance(target, str) else "time"
+        self._ask(self._subscriber.seek, {"subscription": name, field: target}, "seek", "Subscription", name)
+
+    def schema(self, name: str) -> types.Schema:
+        """GetSchema with its definition; `name` may end in `@revision`."""
+        return self._ask(
+            self._schemas.get_schema, {"name": name, "view": types.SchemaView.FULL}, "look at", "Schema", name
+        )
+
+    def schema_revisions(self, name: str) -> list[types.Schema]:
+        """ListSchemaRevisions with definitions, the newest first."""
+        request = {"name": name, "view": types.SchemaView.FULL}
+        return self._ask(
+            lambda **call: list(self._schemas.list_schema_revisions(**call)), request, "look at", "Schema", name
+        )
+
+    def _ask(self, call: Callable[..., T], request: Any, verb: str, kind: str, name: str) -> T:
+        again = retry.Retry(
+            predicate=lambda error: (
+                isinstance(error, exceptions.GoogleAPICallError) and error.grpc_status_code in RETRYABLE
+            ),
+            initial=0.1,
+            maximum=2.0,
+            timeout=self._timeout,
+        )
+        try:
+            return call(request=request, retry=again, timeout=self._timeout)
+        except exceptions.RetryError as error:
+            cause = error.cause
+            code = getattr(cause, "grpc_status_code", None) or grpc.StatusCode.DEADLINE_EXCEEDED
+            raise failure(code, str(getattr(cause, "message", cause)), verb, kind, name, self._address) from None
+        except exceptions.GoogleAPICallError as error:
+            code = error.grpc_status_code or grpc.StatusCode.UNKNOWN
+            raise failure(code, error.message, verb, kind, name, self._address) from None

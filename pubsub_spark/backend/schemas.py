@@ -1,0 +1,80 @@
+"""Which schema a topic's messages have: SchemaSettings to a `TopicSchema`, with the revision that readers and writers
+use.
+
+The revision is the newest that the topic allows (or a given one), chosen once on the driver, so that all tasks of a
+query agree. SchemaSettings: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#schemasettings
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from google.pubsub_v1 import types
+
+from .. import names
+from ..codec.definition import Encoding, SchemaType
+from ..codec.registry import SchemaRevision, TopicSchema
+from ..errors import ResourceError, SchemaError
+from ..options import ReadOptions
+from . import Backend
+from .admin import Admin
+
+_ENCODINGS: dict[int, Encoding] = {types.Encoding.BINARY: "BINARY", types.Encoding.JSON: "JSON"}
+
+
+def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSchema | None:
+    """The schema of a topic (a full name), None when it has none; SchemaError when it cannot be used.
+
+    revision: the id of the revision to use in place of the newest allowed one.
+    """
+    settings = admin.topic(topic).schema_settings
+    if not settings.schema:
+        return None
+    if settings.schema == names.DELETED_SCHEMA:
+        raise SchemaError(
+            f"The schema of topic `{topic}` was deleted. Give the topic another, or read without `decode`."
+        )
+    encoding = _ENCODINGS.get(settings.encoding, "BINARY")
+    if revision is not None:
+        return TopicSchema(encoding, named(admin, f"{settings.schema}@{revision}"))
+    if not settings.last_revision_id:
+        return TopicSchema(encoding, named(admin, settings.schema))
+    return TopicSchema(encoding, named(admin, f"{settings.schema}@{settings.last_revision_id}"))
+
+
+def for_reading(admin: Admin, options: ReadOptions) -> TopicSchema:
+    """What `decode=topic` asks for: `schema`, else the schema of `topicId`, else that of the subscription's topic."""
+    if options.schema is not None:
+        name = names.full(options.schema, options.project, "schemas")
+        revision = named(admin, f"{name}@{options.schema_revision}" if options.schema_revision else name)
+        return TopicSchema("JSON" if options.schema_encoding == "JSON" else "BINARY", revision)
+    topic = options.topic or admin.subscription(options.subscription).topic
+    if topic == names.DELETED_TOPIC:
+        raise SchemaError(
+            f"The topic of subscription `{options.subscription}` was deleted, and its schema settings with it. Name "
+            "the schema with `schema`, or read without `decode`."
+        )
+    found = of_topic(admin, topic, options.schema_revision)
+    if found is None:
+        raise SchemaError(f"Topic `{topic}` has no schema. Name one with `schema`, or read without `decode`.")
+    return found
+
+
+def named(admin: Admin, name: str) -> SchemaRevision:
+    """A schema revision by its full name, the newest unless it ends in `@revision`."""
+    schema = admin.schema(name)
+    kind: SchemaType = "AVRO" if schema.type_ == types.Schema.Type.AVRO else "PROTOCOL_BUFFER"
+    return SchemaRevision(schema.name.partition("@")[0], schema.revision_id, kind, schema.definition)
+
+
+def fetcher(backend: Backend) -> Callable[[str], SchemaRevision]:
+    """What a decoder asks for revisions that it has not met; LookupError with the sentence when there is none."""
+
+    def fetch(name: str) -> SchemaRevision:
+        try:
+            with backend.connect() as connection:
+                return named(connection.admin, name)
+        except ResourceError as error:  # a service that does not answer says nothing about the message: the task fails
+            raise LookupError(str(error)) from None
+
+    return fetch

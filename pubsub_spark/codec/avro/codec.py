@@ -1,0 +1,55 @@
+"""What `codec.registry` asks of Avro: a column's type, a decoder, an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from pubsub_spark.codec.avro import json, types
+from pubsub_spark.codec.avro.decode import AvroDecoder
+from pubsub_spark.codec.avro.definition import AvroDefinition
+from pubsub_spark.codec.avro.encode import compile_rows, unknown_columns
+from pubsub_spark.codec.definition import Definition, Encoding
+from pubsub_spark.errors import SchemaError
+
+Decode = Callable[[pa.BinaryArray], tuple[pa.StructArray, pa.StringArray]]
+Encode = Callable[[pa.StructArray], pa.BinaryArray]
+
+
+def value_type(definition: Definition) -> pa.StructType:
+    """The type of the column `value`; SchemaError with the path of what Spark cannot hold."""
+    return types.value_type(_avro(definition).root)
+
+
+def decoder(writer: Definition, reader: Definition, encoding: Encoding) -> Decode:
+    """From messages to values and the reasons of those that have none."""
+    return AvroDecoder(_avro(writer), _avro(reader), encoding)
+
+
+def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool) -> Encode:
+    """From rows to messages; SchemaError at once when a column does not fit, DataError when a row does not."""
+    avro = _avro(definition)
+    types.value_type(avro.root)
+    unknown = [] if ignore_extra else unknown_columns(avro.root, source_type)
+    if unknown:
+        names = ", ".join(f"`{name}`" for name in unknown)
+        raise SchemaError(f"The schema has no field for {names}: drop it, or set ignoreExtraColumns=true")
+    binary = compile_rows(avro.root, source_type)
+    return binary if encoding == "BINARY" else _as_json(avro, binary)
+
+
+def _as_json(avro: AvroDefinition, binary: Encode) -> Encode:
+    """By way of the binary message: it has been checked already, and its datum says which branch a union took."""
+    write = json.message_writer(avro.root)
+    read = avro.read_binary
+
+    def encode(rows: pa.StructArray) -> pa.BinaryArray:
+        return pa.array([write(read(message.as_py())) for message in binary(rows)], pa.binary())
+
+    return encode
+
+
+def _avro(definition: Definition) -> AvroDefinition:
+    assert isinstance(definition, AvroDefinition)
+    return definition

@@ -1,0 +1,77 @@
+"""Decimals between Avro and Arrow: big-endian two's complement of any length, and 16 bytes little-endian."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pubsub_spark.codec.avro.lanes import Bits, offsets_of
+
+_WIDTH = 16  # of Arrow's decimal128
+
+
+def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array, Bits]:
+    """The decimals, and which of them are none of 1 to 16 bytes or have more digits than the type: those are zero."""
+    ends = offsets_of(data)
+    length = np.diff(ends)
+    # Sixteen bytes of room in front, so that the 16 bytes that end with a short value can be loaded too.
+    room = np.zeros(_WIDTH + int(ends[-1]), np.uint8)
+    if ends[-1]:
+        room[_WIDTH:] = np.frombuffer(data.buffers()[2], np.uint8, int(ends[-1]))
+    words = np.ndarray((len(room) - 7,), ">u8", room, strides=(1,))
+    low = words[ends[1:] + 8].astype(np.uint64)
+    high = words[ends[1:]].astype(np.uint64)
+    # What lies before the value belongs to a neighbour: shift it out, then in again as copies of the sign.
+    narrow = length <= 8
+    shift = np.where(narrow, 8 - np.clip(length, 1, 8), _WIDTH - np.clip(length, 9, _WIDTH)) * 8
+    part = np.where(narrow, low, high).view(np.int64)
+    part = (part << shift) >> shift
+    values = np.empty((len(data), 2), np.int64)
+    values[:, 0] = np.where(narrow, part, low.view(np.int64))
+    values[:, 1] = np.where(narrow, part >> 63, part)
+    wrong = (length < 1) | (length > _WIDTH) | _beyond(values, type_.precision)
+    if wrong.any():
+        values[wrong] = 0
+    return pa.Array.from_buffers(type_, len(data), [None, pa.py_buffer(values)]), wrong
+
+
+def _beyond(values: npt.NDArray[np.int64], precision: int) -> Bits:
+    """Which numbers, given as (low, high) halves, have more than `precision` digits."""
+    low, high = values[:, 0].view(np.uint64), values[:, 1]
+    most = 10**precision - 1
+    least_high, least_low = np.int64(-most >> 64), np.uint64(-most & (2**64 - 1))
+    most_high, most_low = np.int64(most >> 64), np.uint64(most & (2**64 - 1))
+    below = (high < least_high) | ((high == least_high) & (low < least_low))
+    above = (high > most_high) | ((high == most_high) & (low > most_low))
+    return np.asarray(below | above)
+
+
+def as_fixed(decimals: pa.Array, size: int) -> npt.NDArray[np.uint8]:
+    """Each number in `size` bytes; the type's precision says that it fits."""
+    big = _big_endian(decimals)
+    if size <= _WIDTH:
+        return np.ascontiguousarray(big[:, _WIDTH - size :])
+    return np.concatenate([np.repeat(_signs(big), size - _WIDTH, axis=1), big], axis=1)
+
+
+def as_bytes(decimals: pa.Array) -> tuple[npt.NDArray[np.uint8], Bits]:
+    """Each number's 16 bytes, and which of them are needed: the last ones, as few as hold the number and its sign."""
+    big = _big_endian(decimals)
+    magnitude = big ^ _signs(big)
+    magnitude[:, -1] |= 1
+    first = (magnitude != 0).argmax(axis=1)
+    # The top bit of the first byte that matters must be free for the sign; if it is not, one more byte says the sign.
+    first -= (np.take_along_axis(magnitude, first[:, None], axis=1)[:, 0] > 127) & (first > 0)
+    return big, np.asarray(np.arange(_WIDTH) >= first[:, None])
+
+
+def _big_endian(decimals: pa.Array) -> npt.NDArray[np.uint8]:
+    count = len(decimals)
+    little = np.frombuffer(decimals.buffers()[1], np.uint8, _WIDTH * count, _WIDTH * decimals.offset)
+    return little.reshape(count, _WIDTH)[:, ::-1]
+
+
+def _signs(big: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """A column of the byte that goes on in front of each number."""
+    return np.where(big[:, :1] > 127, np.uint8(255), np.uint8(0))

@@ -1,0 +1,134 @@
+"""The column type of an Avro node: Spark's `SchemaConverters` as a table of Arrow types (see docs/types.md).
+
+Nullability is part of it: only a union with null makes a nullable column. What Spark cannot hold is refused here, with
+its path, when a query is planned: a recursive record, a decimal of more than 38 digits.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from pubsub_spark.codec.avro.schema import Array, Enum, Fixed, Logical, Map, Node, Primitive, Record, Union
+from pubsub_spark.errors import SchemaError
+
+_PRIMITIVES: Final[dict[str, pa.DataType]] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+
+# Logical types that change the column; the others (time, nanos, uuid, duration) show as their underlying type, as in
+# Spark 4.0. Spark 4.3 shows time-micros as TIME and nanos as TIMESTAMP(9), which Python sources cannot all hand over.
+_LOGICAL: Final[dict[str, pa.DataType]] = {
+    "date": pa.date32(),
+    "timestamp-millis": pa.timestamp("us", tz="UTC"),
+    "timestamp-micros": pa.timestamp("us", tz="UTC"),
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
+}
+
+# Two-branch unions that are one number: the wider branch.
+_WIDENED: Final[dict[frozenset[str], str]] = {
+    frozenset({"int", "long"}): "long",
+    frozenset({"float", "double"}): "double",
+}
+
+MAX_PRECISION: Final = 38
+# A schema whose named types use each other 40 deep stands for more columns than atoms; real tables have hundreds.
+MAX_COLUMNS: Final = 20_000
+
+
+class Column(NamedTuple):
+    type: pa.DataType
+    nullable: bool
+
+    def field(self, name: str) -> pa.Field:
+        return pa.field(name, self.type, nullable=self.nullable)
+
+
+def value_type(root: Node) -> pa.StructType:
+    """The type of the column `value`; a root that is no struct becomes its only field, `value`."""
+    column = column_of(root)
+    return column.type if pa.types.is_struct(column.type) else pa.struct([column.field("value")])
+
+
+def column_of(node: Node) -> Column:
+    """The Arrow type and nullability of a node; SchemaError with the path when Spark has none."""
+    return _Walk().column(node, "", frozenset())
+
+
+def variants(node: Union) -> list[Node]:
+    """The branches of a union that are not null."""
+    return [branch for branch in node.branches if branch.kind != "null"]
+
+
+def widened(node: Union) -> Primitive | None:
+    """The plain `long` or `double` that a union of two widths of a number is; Spark drops logical types there."""
+    kinds = variants(node)
+    wide = _WIDENED.get(frozenset(branch.kind for branch in kinds)) if len(kinds) == 2 else None
+    return Primitive(wide) if wide else None
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self._columns = 0
+
+    def column(self, node: Node, path: str, outer: frozenset[Node]) -> Column:
+        self._columns += 1
+        if self._columns > MAX_COLUMNS:
+            raise SchemaError(f"The schema stands for more than {MAX_COLUMNS} columns")
+        match node:
+            case Primitive(kind, logical):
+                return Column(_logical(logical, path) or _PRIMITIVES[kind], kind == "null")
+            case Fixed(logical=logical):
+                return Column(_logical(logical, path) or pa.binary(), False)
+            case Enum():
+                return Column(pa.string(), False)
+            case Array(items):
+                return Column(pa.list_(self.column(items, f"{path}[]", outer).field("element")), False)
+            case Map(values):
+                value = self.column(values, f"{path}{{}}", outer)
+                return Column(pa.map_(pa.string(), value.field("value")), False)
+            case Union():
+                return self._union(node, path, outer)
+            case Record():
+                return self._record(node, path, outer)
+
+    def _union(self, node: Union, path: str, outer: frozenset[Node]) -> Column:
+        kinds = variants(node)
+        nullable = len(kinds) < len(node.branches)
+        wide = widened(node)
+        if wide:
+            return Column(_PRIMITIVES[wide.kind], nullable)
+        if len(kinds) == 1:
+            return self.column(kinds[0], path, outer)._replace(nullable=nullable)
+        members = (self.column(branch, path, outer)._replace(nullable=True) for branch in kinds)
+        return Column(pa.struct([column.field(f"member{i}") for i, column in enumerate(members)]), nullable)
+
+    def _record(self, node: Record, path: str, outer: frozenset[Node]) -> Column:
+        if node in outer:
+            raise SchemaError(f"The schema is recursive: field `{path}` contains its own record `{node.name}`")
+        inner = outer | {node}
+        fields = []
+        for field in node.fields:
+            here = f"{path}.{field.name}" if path else field.name
+            fields.append(self.column(field.node, here, inner).field(field.name))
+        return Column(pa.struct(fields), False)
+
+
+def _logical(logical: Logical | None, path: str) -> pa.DataType | None:
+    if logical is None:
+        return None
+    if logical.name == "decimal":
+        if logical.precision > MAX_PRECISION:
+            where = f"Field `{path}`" if path else "The schema"
+            raise SchemaError(f"{where} is a decimal of {logical.precision} digits, Spark has at most {MAX_PRECISION}")
+        return pa.decimal128(logical.precision, logical.scale)
+    return _LOGICAL.get(logical.name)

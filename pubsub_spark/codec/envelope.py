@@ -1,0 +1,135 @@
+"""The fixed columns of a message: StreamingPullResponse bytes to Arrow, without a Python object per message.
+
+`ptars` reads the protobuf wire format in Rust. What is staged is `MESSAGES` (as delivered) and `RECEIPTS` (what an
+ack needs); what a user sees is made from MESSAGES by `envelope` or `databricks`. Each shape is one value here, from
+which both the Spark type and the arrays come, because Spark compares them exactly.
+
+Column reference: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#pubsubmessage
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_ATTRIBUTES = pa.map_(pa.string(), pa.string())
+
+MESSAGES = pa.schema(
+    [
+        ("message_id", pa.string()),
+        ("data", pa.binary()),
+        ("attributes", _ATTRIBUTES),
+        ("publish_time", _TIMESTAMP),
+        ("ordering_key", pa.string()),
+        ("delivery_attempt", pa.int32()),
+    ]
+)
+"""Messages as delivered: `ordering_key` is "" and `delivery_attempt` 0 where the service sent none."""
+
+RECEIPTS = pa.schema([("ack_id", pa.string()), ("identity", pa.string())])
+"""What acknowledges a message, and the name by which it is known when it comes again: its id, or an attribute of it."""
+
+DATABRICKS = pa.schema(
+    [
+        ("messageId", pa.string()),
+        ("payload", pa.binary()),
+        ("attributes", pa.string()),
+        ("publishTimestampInMillis", pa.int64()),
+    ]
+)
+"""The columns of Databricks' `pubsub` source."""
+
+
+class Received(NamedTuple):
+    """Deliveries: `messages` has the schema MESSAGES, `receipts` RECEIPTS, row by row of the same delivery."""
+
+    messages: pa.RecordBatch
+    receipts: pa.RecordBatch
+
+    def named_by(self, name: str | None) -> Received:
+        """The same with the value of attribute `name` as identity, where a message has it."""
+        if name is None:
+            return self
+        identity = pc.coalesce(attribute(self.messages, name), self.messages.column("message_id"))
+        receipts = pa.RecordBatch.from_arrays([self.receipts.column("ack_id"), identity], schema=RECEIPTS)
+        return Received(self.messages, receipts)
+
+    def slice(self, offset: int, length: int | None = None) -> Received:
+        """Rows `offset` to `offset + length`, without a copy."""
+        return Received(self.messages.slice(offset, length), self.receipts.slice(offset, length))
+
+
+@lru_cache(maxsize=1)
+def _responses() -> Any:
+    """The `ptars` handler of StreamingPullResponse, made once per process."""
+    from google.pubsub_v1.types import StreamingPullResponse
+    from ptars import HandlerPool, PtarsConfig
+
+    descriptor = StreamingPullResponse.pb().DESCRIPTOR
+    config = PtarsConfig(timestamp_unit="us", list_nullable=True, map_nullable=True, map_value_nullable=True)
+    return HandlerPool([descriptor.file], config).get_for_message(descriptor)
+
+
+def received(responses: Sequence[bytes]) -> Received:
+    """The deliveries in serialized StreamingPullResponses, in their order."""
+    deliveries = _responses().list_to_record_batch(list(responses)).column("received_messages").flatten()
+    message = deliveries.field("message")
+    messages = pa.RecordBatch.from_arrays(
+        [
+            message.field("message_id"),
+            message.field("data"),
+            message.field("attributes"),
+            message.field("publish_time"),
+            message.field("ordering_key"),
+            deliveries.field("delivery_attempt"),
+        ],
+        schema=MESSAGES,
+    )
+    receipts = pa.RecordBatch.from_arrays([deliveries.field("ack_id"), message.field("message_id")], schema=RECEIPTS)
+    return Received(messages, receipts)
+
+
+def envelope(messages: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns of DESIGN section 4: as MESSAGES, with null where the service sent nothing."""
+    keys, attempts = messages.column("ordering_key"), messages.column("delivery_attempt")
+    return pa.RecordBatch.from_arrays(
+        [
+            *messages.columns[:4],
+            _null_where(keys, pc.equal(pc.binary_length(keys), 0)),
+            _null_where(attempts, pc.equal(attempts, 0)),
+        ],
+        schema=MESSAGES,
+    )
+
+
+def databricks(messages: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns of Databricks' `pubsub` source: attributes as a JSON object, publish time in milliseconds."""
+    millis = pc.cast(messages.column("publish_time"), pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+    attributes = pa.array([json.dumps(dict(pairs)) for pairs in messages.column("attributes").to_pylist()], pa.string())
+    return pa.RecordBatch.from_arrays(
+        [messages.column("message_id"), messages.column("data"), attributes, millis], schema=DATABRICKS
+    )
+
+
+def attribute(messages: pa.RecordBatch, name: str) -> pa.StringArray:
+    """The values of one attribute, null where a message does not have it."""
+    return pc.map_lookup(messages.column("attributes"), pa.scalar(name), "first")
+
+
+def size(messages: pa.RecordBatch) -> int:
+    """Bytes of the payloads and attributes."""
+    return int(messages.column("data").nbytes + messages.column("attributes").nbytes)
+
+
+def _null_where(array: pa.Array, absent: pa.BooleanArray) -> pa.Array:
+    if not absent.true_count:
+        return array
+    if absent.true_count == len(array):
+        return pa.nulls(len(array), array.type)
+    return pc.if_else(absent, pa.scalar(None, array.type), array)

@@ -1,0 +1,185 @@
+"""What `codec.definition` promises, for Protocol Buffers: parse, validate, compare revisions.
+
+A definition is compiled into a pool of its own, so two revisions of one message live side by side. Pub/Sub wants
+exactly one top-level message, of proto2 or proto3, and documents that imports are not supported. Here the well-known
+types may be imported (`protoc.WELL_KNOWN`): they are part of the language, and what uses them can be read and written.
+
+`validate` is strict: bytes must be a message, all required fields present, and nothing in them unknown to the schema
+(a decoder skips that; a topic that pins a range of revisions says with it which fields may be published).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from pubsub_spark.codec.definition import Definition, Encoding, IncompatibleSchema, InvalidMessage, InvalidSchema
+from pubsub_spark.codec.protobuf import fault
+from pubsub_spark.codec.protobuf.compatibility import edited
+from pubsub_spark.codec.protobuf.json import JsonReader
+from pubsub_spark.codec.protobuf.protoc import compile_text
+
+# `message Envelope { repeated <the schema's message> messages = 1; }`: upb reads and writes whole batches at once.
+_ENVELOPE: Final = "pubsub_spark_envelope"
+ENVELOPE_TAG: Final = b"\x0a"
+
+
+class ProtobufDefinition:
+    """One parsed revision: the message's class, and the envelope's. Immutable, safe to share between threads."""
+
+    type: Literal["PROTOCOL_BUFFER"] = "PROTOCOL_BUFFER"
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        files = compile_text(text).file
+        self.file: FileDescriptorProto = files[-1]
+        _check_shape(self.file)
+        self._pool = DescriptorPool()
+        try:
+            for file in files:
+                self._pool.AddSerializedFile(file.SerializeToString())
+            self._pool.AddSerializedFile(_envelope(self.file).SerializeToString())
+        except TypeError as error:  # what upb raises for a file that it cannot build
+            raise InvalidSchema(f"The definition cannot be loaded: {error}") from None
+        self.message_class: type[Message] = GetMessageClass(self._pool.FindMessageTypeByName(root_name(self.file)))
+        self.envelope_class: Any = GetMessageClass(self._pool.FindMessageTypeByName(f"{_ENVELOPE}.Envelope"))
+
+    @property
+    def message(self) -> Descriptor:
+        """The descriptor of the schema's one message."""
+        return self.message_class.DESCRIPTOR
+
+    @cached_property
+    def json_reader(self) -> JsonReader:
+        """Reads JSON; compiled when first asked for, since most topics are BINARY."""
+        return JsonReader(self.message_class)
+
+    def read(self, data: bytes, encoding: Encoding) -> Message:
+        """The message in `data`; InvalidMessage when it is none. What the schema does not know is kept (BINARY)."""
+        if encoding == "JSON":
+            message = self.json_reader.read(data)
+        else:
+            try:
+                message = self.message_class.FromString(data)
+            except DecodeError as error:
+                raise InvalidMessage(fault.find(data, self.message) or f"The message cannot be read: {error}") from None
+        if missing := message.FindInitializationErrors():
+            raise InvalidMessage(f"Field `{missing[0]}` is required and missing")
+        return message
+
+    def validate(self, data: bytes, encoding: Encoding) -> None:
+        """Raise InvalidMessage unless `data` is exactly one message, with nothing that the schema does not know."""
+        message = self.read(data, encoding)
+        if encoding == "BINARY" and _has_unknown(message):
+            raise InvalidMessage(
+                fault.find(data, self.message, strict=True) or "The message has fields which the schema does not know"
+            )
+
+    def first_invalid(self, messages: Sequence[bytes], encoding: Encoding) -> int | None:
+        """The index of the first message that `validate` refuses, or None."""
+        if encoding == "BINARY" and self._all_valid(messages):
+            return None
+        for index, data in enumerate(messages):
+            try:
+                self.validate(data, encoding)
+            except InvalidMessage:
+                return index
+        return None
+
+    def _all_valid(self, messages: Sequence[bytes]) -> bool:
+        """Whether upb, given the messages all at once, has nothing against them."""
+        framed = b"".join(part for data in messages for part in (ENVELOPE_TAG, _varint(len(data)), data))
+        try:
+            envelope = self.envelope_class.FromString(framed)
+        except DecodeError:
+            return False
+        return envelope.IsInitialized() and not _has_unknown(envelope)
+
+
+def parse(text: str) -> ProtobufDefinition:
+    """The parsed revision; InvalidSchema when `text` is not a `.proto` file with one message."""
+    return ProtobufDefinition(text)
+
+
+def check_compatible(old: Definition, new: Definition) -> None:
+    """Raise IncompatibleSchema unless `new` only adds and removes optional fields."""
+    assert isinstance(old, ProtobufDefinition)
+    assert isinstance(new, ProtobufDefinition)
+    if reason := edited(old.file, new.file):
+        raise IncompatibleSchema(f"{reason}; a new revision may only add and remove optional fields")
+
+
+def root_name(file: FileDescriptorProto) -> str:
+    """The full name of the file's one message."""
+    name = file.message_type[0].name
+    return f"{file.package}.{name}" if file.package else name
+
+
+def _check_shape(file: FileDescriptorProto) -> None:
+    if len(file.message_type) != 1:
+        names = ", ".join(f"`{message.name}`" for message in file.message_type) or "none"
+        raise InvalidSchema(f"The definition must have exactly one top-level message, it has {names}")
+    if file.service:
+        raise InvalidSchema(f"The definition has the service `{file.service[0].name}`; it may only have a message")
+    for path, field in _all_fields(file):
+        if field.type == FieldDescriptorProto.TYPE_GROUP:
+            raise InvalidSchema(f"Field `{path}` is a group; write a nested message instead")
+
+
+def _all_fields(file: FileDescriptorProto) -> Iterator[tuple[str, FieldDescriptorProto]]:
+    yield from ((field.name, field) for field in file.extension)
+    for message in file.message_type:
+        yield from _message_fields(message.name, message)
+
+
+def _message_fields(path: str, message: DescriptorProto) -> Iterator[tuple[str, FieldDescriptorProto]]:
+    for field in (*message.field, *message.extension):
+        yield f"{path}.{field.name}", field
+    for nested in message.nested_type:
+        yield from _message_fields(f"{path}.{nested.name}", nested)
+
+
+def _envelope(file: FileDescriptorProto) -> FileDescriptorProto:
+    return FileDescriptorProto(
+        name=f"{_ENVELOPE}.proto",
+        package=_ENVELOPE,
+        syntax="proto3",
+        dependency=[file.name],
+        message_type=[
+            DescriptorProto(
+                name="Envelope",
+                field=[
+                    FieldDescriptorProto(
+                        name="messages",
+                        number=1,
+                        label=FieldDescriptorProto.LABEL_REPEATED,
+                        type=FieldDescriptorProto.TYPE_MESSAGE,
+                        type_name=f".{root_name(file)}",
+                    )
+                ],
+            )
+        ],
+    )
+
+
+def _has_unknown(message: Message) -> bool:
+    """Whether something in `message` was not in its schema; it is gone afterwards."""
+    size = message.ByteSize()
+    message.DiscardUnknownFields()
+    return bool(message.ByteSize() != size)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,66 @@
+"""A column's type: the tree of `schema` in Arrow, as Spark's `to_arrow_schema(timezone="UTC")` would give it.
+
+The types are those of Spark's `from_protobuf` with its defaults (docs/types.md has the table): unsigned integers keep
+their bits in the signed type of the same width, an enum is its name, a wrapper is the message that it is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from pubsub_spark.codec.protobuf.schema import Array, Enum, Instant, Json, Map, Node, Scalar, Span, Struct
+
+SCALARS: Final[dict[str, pa.DataType]] = {
+    "double": pa.float64(),
+    "float": pa.float32(),
+    "int32": pa.int32(),
+    "sint32": pa.int32(),
+    "sfixed32": pa.int32(),
+    "uint32": pa.int32(),
+    "fixed32": pa.int32(),
+    "int64": pa.int64(),
+    "sint64": pa.int64(),
+    "sfixed64": pa.int64(),
+    "uint64": pa.int64(),
+    "fixed64": pa.int64(),
+    "bool": pa.bool_(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+}
+UNSIGNED: Final[dict[str, pa.DataType]] = {
+    "uint32": pa.uint32(),
+    "fixed32": pa.uint32(),
+    "uint64": pa.uint64(),
+    "fixed64": pa.uint64(),
+}
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+DURATION: Final = pa.duration("us")
+
+# Whole seconds whose microseconds, whatever the nanos, fit 64 bits: 292,000 years either way.
+MAX_SECONDS: Final = 9_223_372_036_850
+
+
+def arrow_type(node: Node) -> pa.DataType:
+    """The Arrow type of a node's column."""
+    match node:
+        case Scalar(kind):
+            return SCALARS[kind]
+        case Enum() | Json():
+            return pa.string()
+        case Instant():
+            return TIMESTAMP
+        case Span():
+            return DURATION
+        case Array(element):
+            return pa.list_(pa.field("element", arrow_type(element), nullable=False))
+        case Map(key, value):
+            return pa.map_(arrow_type(key), pa.field("value", arrow_type(value), nullable=False))
+        case Struct():
+            return struct_type(node)
+
+
+def struct_type(struct: Struct) -> pa.StructType:
+    """The Arrow struct of a message: a field is nullable unless proto2 requires it."""
+    return pa.struct([pa.field(c.name, arrow_type(c.node), nullable=not c.required) for c in struct.columns])

@@ -1,0 +1,240 @@
+"""Schema revisions to codecs: what a task decodes and encodes with.
+
+`TopicSchema` is chosen once, on the driver, and travels to the tasks as plain values. A task's `Decoder` groups its
+messages by the revision that each names, fetches a revision it has not seen, and decodes each group with a codec
+compiled for (that revision, the reader's, the encoding). Parsed definitions, compiled codecs and fetched revisions are
+kept for the life of the process; a revision that could not be had is asked for again by the next task.
+
+The work is done by `codec.avro.codec` and `codec.protobuf.codec`, which offer the same three functions (`Codec`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from pubsub_spark.codec.definition import Definition, Encoding, InvalidSchema, SchemaType, parse
+from pubsub_spark.errors import SchemaError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["Codec", "Decoded", "Decoder", "Encoder", "SchemaRevision", "TopicSchema"]
+
+Decode = Callable[[pa.BinaryArray], tuple[pa.StructArray, pa.StringArray]]
+Encode = Callable[[pa.StructArray], pa.BinaryArray]
+
+# More revisions than a schema may have (20), times a few schemas and two encodings.
+_KEPT = 256
+
+
+class Codec(Protocol):
+    """What a schema type's module offers."""
+
+    def value_type(self, definition: Definition) -> pa.StructType:
+        """The type of the column `value`; SchemaError with the path of what Spark cannot hold."""
+
+    def decoder(self, writer: Definition, reader: Definition, encoding: Encoding) -> Decode:
+        """From messages to (values of the reader's type, reasons): one of the two is null in each row."""
+
+    def encoder(
+        self, definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool
+    ) -> Encode:
+        """From rows to messages; SchemaError at once when a column does not fit, DataError when a row does not."""
+
+
+@dataclass(frozen=True)
+class SchemaRevision:
+    """One revision of a schema resource, as SchemaService tells it."""
+
+    name: str
+    revision_id: str
+    type: SchemaType
+    definition: str
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.revision_id}"
+
+    def parsed(self) -> Definition:
+        """The definition's tree; SchemaError when it cannot be parsed."""
+        try:
+            return _parsed(self.type, self.definition)
+        except InvalidSchema as error:
+            raise SchemaError(f"The schema `{self}` cannot be parsed: {error}") from None
+
+
+@dataclass(frozen=True)
+class TopicSchema:
+    """How a topic's messages are encoded and the revision that a query reads or writes them as."""
+
+    encoding: Encoding
+    reader: SchemaRevision
+
+    def arrow_type(self) -> pa.StructType:
+        """The type of the column `value`, as Spark's `to_arrow_schema(timezone="UTC")` gives it."""
+        try:
+            return _codec(self.reader.type).value_type(self.reader.parsed())
+        except SchemaError as error:
+            raise SchemaError(f"The schema `{self.reader}` cannot be a column of Spark: {error}") from None
+
+    def struct_type(self) -> StructType:
+        """The Spark type of the column `value`."""
+        from pubsub_spark.codec.spark import struct_type
+
+        return struct_type(self.arrow_type())
+
+
+class Decoded(NamedTuple):
+    """Row by row: the value or the reason why there is none, and the revision that the message was written with."""
+
+    value: pa.StructArray
+    revision: pa.StringArray
+    error: pa.StringArray
+
+
+class Decoder:
+    """Decodes the messages of one topic; made once per task."""
+
+    def __init__(self, topic_schema: TopicSchema, fetch: Callable[[str], SchemaRevision]) -> None:
+        self._topic_schema = topic_schema
+        self._type = topic_schema.arrow_type()
+        self._fetch = fetch
+        self._groups: dict[tuple[str, str, str], Decode | str] = {}
+
+    def decode(
+        self,
+        data: pa.BinaryArray,
+        revisions: pa.StringArray,
+        encodings: pa.StringArray,
+        names: pa.StringArray | None = None,
+    ) -> Decoded:
+        """Decode each message as its attributes say; a message without them as the topic and the reader's revision.
+
+        `names` are the schemas that the revisions belong to: a topic may have been given another one meanwhile.
+        """
+        reader = self._topic_schema.reader
+        revisions = revisions.fill_null(reader.revision_id)
+        encodings = encodings.fill_null(self._topic_schema.encoding)
+        names = (
+            pa.array([reader.name]).take(pa.array(np.zeros(len(data), np.int32)))
+            if names is None
+            else names.fill_null(reader.name)
+        )
+        if data.null_count:
+            data = data.fill_null(b"")
+        values: list[pa.StructArray] = []
+        errors: list[pa.StringArray] = []
+        places: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+        for group, place in _groups(names, revisions, encodings):
+            decode = self._decoder(*group)
+            count = len(place)
+            messages = data if count == len(data) else data.take(pa.array(place))
+            if isinstance(decode, str):
+                value, error = pa.nulls(count, self._type), pa.array([decode]).take(pa.array(np.zeros(count, np.int32)))
+            else:
+                value, error = decode(messages)
+            values.append(value)
+            errors.append(error)
+            places.append(place)
+        if len(values) == 1:
+            return Decoded(values[0], revisions, errors[0])
+        order = pa.array(np.argsort(np.concatenate(places))) if places else pa.array([], pa.int64())
+        empty = [pa.nulls(0, self._type)], [pa.nulls(0, pa.string())]
+        value, error = (
+            pa.concat_arrays(made + none).take(order) for made, none in zip((values, errors), empty, strict=True)
+        )
+        return Decoded(value, revisions, error)
+
+    def _decoder(self, name: str, revision: str, encoding: str) -> Decode | str:
+        """How to decode a group of messages, or why they cannot be decoded."""
+        group = name, revision, encoding
+        if group not in self._groups:
+            self._groups[group] = self._compile(*group)
+        return self._groups[group]
+
+    def _compile(self, name: str, revision: str, encoding: str) -> Decode | str:
+        if encoding not in get_args(Encoding):
+            return f"The message's encoding is `{encoding}`, which is neither BINARY nor JSON"
+        reader = self._topic_schema.reader
+        try:
+            writer = self._revision(name, revision)
+        except LookupError as error:
+            return str(error.args[0]) if error.args else f"The schema `{name}@{revision}` does not exist"
+        if writer.type != reader.type:
+            return f"The schema `{writer}` is {writer.type}, but the column was planned from {reader.type}"
+        try:
+            writer.parsed()
+        except SchemaError as error:
+            return str(error)
+        return _decode(reader.type, writer.definition, reader.definition, cast("Encoding", encoding))
+
+    def _revision(self, name: str, revision_id: str) -> SchemaRevision:
+        reader = self._topic_schema.reader
+        if (name, revision_id) == (reader.name, reader.revision_id):
+            return reader
+        full = f"{name}@{revision_id}"
+        if full not in _fetched:
+            _fetched[full] = self._fetch(full)
+        return _fetched[full]
+
+
+class Encoder:
+    """Encodes rows for one topic."""
+
+    def __init__(self, topic_schema: TopicSchema, source_type: pa.StructType, ignore_extra: bool = False) -> None:
+        reader = topic_schema.reader
+        codec = _codec(reader.type)
+        try:
+            self._encode = codec.encoder(reader.parsed(), topic_schema.encoding, source_type, ignore_extra)
+        except SchemaError as error:
+            raise SchemaError(f"The columns do not fit the schema `{reader}`: {error}") from None
+
+    def encode(self, rows: pa.StructArray) -> pa.BinaryArray:
+        """One message per row; DataError names the row and the column that cannot be encoded."""
+        return self._encode(rows)
+
+
+_fetched: dict[str, SchemaRevision] = {}
+
+
+@lru_cache(_KEPT)
+def _parsed(type_: SchemaType, definition: str) -> Definition:
+    return parse(type_, definition)
+
+
+@lru_cache(_KEPT)
+def _decode(type_: SchemaType, writer: str, reader: str, encoding: Encoding) -> Decode:
+    return _codec(type_).decoder(_parsed(type_, writer), _parsed(type_, reader), encoding)
+
+
+def _codec(type_: SchemaType) -> Codec:
+    if type_ == "AVRO":
+        from pubsub_spark.codec.avro import codec as avro
+
+        return cast("Codec", avro)
+    from pubsub_spark.codec.protobuf import codec as protobuf
+
+    return cast("Codec", protobuf)
+
+
+def _groups(
+    *columns: pa.StringArray,
+) -> list[tuple[tuple[str, ...], np.ndarray[tuple[int], np.dtype[np.int64]]]]:
+    """The messages that agree in all columns: what they agree on, and their indices in rising order."""
+    encoded = [column.dictionary_encode() for column in columns]
+    sizes = [len(column.dictionary) for column in encoded]
+    if all(size == 1 for size in sizes):
+        return [(tuple(column.dictionary[0].as_py() for column in encoded), np.arange(len(columns[0])))]
+    group = np.zeros(len(columns[0]), np.int64)
+    for column, size in zip(encoded, sizes, strict=True):
+        group = group * size + np.asarray(column.indices)
+    found = []
+    for key in np.unique(group).tolist():
+        place = np.flatnonzero(group == key)
+        found.append((tuple(column[int(place[0])].as_py() for column in encoded), place))
+    return found

@@ -1,0 +1,120 @@
+"""Where the demo's messages go: the embedded emulator, or any Pub/Sub emulator that listens at an address.
+
+Topic, schema and subscription are made with Google's own clients, unchanged, as any application would; their names are
+new in every run and they are deleted at the end.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+from google.auth.credentials import AnonymousCredentials
+from google.pubsub_v1 import PublisherClient, SchemaServiceClient, SubscriberClient
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+from google.pubsub_v1.services.schema_service.transports import SchemaServiceGrpcTransport
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+from google.pubsub_v1.types import Encoding, Schema, SchemaSettings, Subscription, Topic
+from pyspark.sql import SparkSession
+
+from pubsub_spark.errors import ServiceError
+
+from . import flights
+
+if TYPE_CHECKING:
+    from pubsub_spark.emulator import Emulator
+
+_PROJECT = "flights-demo"
+_PATIENCE = 10.0  # seconds to wait for an address to answer
+
+
+@dataclass(frozen=True)
+class PubSub:
+    """The resources of this run, and how the connector reaches them."""
+
+    endpoint: str
+    topic: str
+    subscription: str
+    emulator: Emulator | None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options that reading and writing share."""
+        return {"backend": "emulator", "endpoint": self.endpoint, "projectId": _PROJECT}
+
+    @property
+    def patience(self) -> float:
+        """Seconds without a new message after which the rest is given up.
+
+        Google's emulator hands messages also to streams that have just ended, hundreds at a time, and gives them out
+        again when that lease is over, a minute later. Ours does not, so there the first query must find everything.
+        """
+        return 90.0 if self.emulator is None else 0.0
+
+    def published(self, spark: SparkSession, total: int) -> Callable[[], int]:
+        """A count of the messages that were published so far.
+
+        The embedded emulator knows. Another one has no such call, so then it is the rows of Spark's finished tasks.
+        """
+        if self.emulator is not None:
+            emulator, subscription = self.emulator, self.subscription
+            return lambda: emulator.backlog(subscription)
+
+        def of_finished_tasks() -> int:
+            tracker = spark.sparkContext.statusTracker()
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            done = [total * stage.numCompletedTasks // stage.numTasks for stage in stages if stage is not None]
+            return max(done, default=0)
+
+        return of_finished_tasks
+
+
+@contextmanager
+def provide(endpoint: str | None) -> Iterator[PubSub]:
+    """A topic with a schema and a subscription at `endpoint`, or on an emulator of our own when it is None."""
+    with ExitStack() as stack:
+        emulator = None
+        if endpoint is None:
+            from pubsub_spark.emulator import Emulator
+
+            emulator = stack.enter_context(Emulator())
+            endpoint = emulator.endpoint
+        channel = stack.enter_context(grpc.insecure_channel(endpoint))
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_PATIENCE)
+        except grpc.FutureTimeoutError:
+            sentence = f"No Pub/Sub answers at `{endpoint}`; start an emulator there, or leave `--endpoint` out."
+            raise ServiceError(sentence) from None
+        topic, subscription = stack.enter_context(_resources(channel))
+        yield PubSub(endpoint, topic, subscription, emulator)
+
+
+@contextmanager
+def _resources(channel: grpc.Channel) -> Iterator[tuple[str, str]]:
+    """Full names of a topic that takes flights in binary Avro only, and of a subscription to it."""
+    nobody = AnonymousCredentials()
+    publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel, credentials=nobody))
+    subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel, credentials=nobody))
+    schemas = SchemaServiceClient(transport=SchemaServiceGrpcTransport(channel=channel, credentials=nobody))
+
+    run = uuid.uuid4().hex[:8]
+    topic = f"projects/{_PROJECT}/topics/flights-{run}"
+    subscription = f"projects/{_PROJECT}/subscriptions/flights-{run}"
+    schema = schemas.create_schema(
+        parent=f"projects/{_PROJECT}",
+        schema=Schema(type_=Schema.Type.AVRO, definition=flights.avro_schema()),
+        schema_id=f"flight-{run}",
+    )
+    settings = SchemaSettings(schema=schema.name, encoding=Encoding.BINARY)
+    publisher.create_topic(request=Topic(name=topic, schema_settings=settings))
+    subscriber.create_subscription(request=Subscription(name=subscription, topic=topic, ack_deadline_seconds=60))
+    try:
+        yield topic, subscription
+    finally:
+        subscriber.delete_subscription(subscription=subscription)
+        publisher.delete_topic(topic=topic)
+        schemas.delete_schema(name=schema.name)

@@ -1,0 +1,21 @@
+"""A Pub/Sub server in pure Python: google.pubsub.v1 for tests and for a laptop, in process or on a port.
+
+    with Emulator() as emulator:
+        os.environ["PUBSUB_EMULATOR_HOST"] = emulator.endpoint
+
+Three layers. What a client sees, from the outside in:
+
+    wire      server (what stands around a call), streaming, desk (the one lock, the clock, waking); front and splice
+              (one port), rest and transcode (JSON), pusher and oidc (push)
+    handlers  services (which RPC, which handler), publisher, subscriber, snapshots, schemas, iam: parse, check, ask the
+              broker once, reply; rules, masks, paging, configuration, outlets, preset
+    state     broker, subscription, leases, ordering, delivery, message, revisions, mischief, faults, push, filter:
+              pure; no lock, no proto, no clock
+
+It stands alone: of this package it imports `names` and the definitions of `codec`; the connector never imports it.
+"""
+
+from pubsub_spark.emulator.emulator import Emulator, Record
+from pubsub_spark.emulator.server import Recorded
+
+__all__ = ["Emulator", "Record", "Recorded"]

@@ -1,0 +1,61 @@
+"""The emulator in a shell: `python -m pubsub_spark.emulator --host 127.0.0.1 --port 8085`.
+
+Prints one line when it is ready, to be evaluated by the shell that started it, and stops on Ctrl-C and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.preset import PresetError
+
+_STOPS = {signal.SIGINT, signal.SIGTERM}
+
+
+def serve(host: str = "127.0.0.1", port: int = 8085, verbose: bool = False, config: Path | None = None) -> int:
+    """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
+
+    `config` is a YAML file of what there is from the start (see `preset`).
+    """
+    if verbose:
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    # Messages are many, small and free of cycles; looking through all of them as often as Python would costs a third.
+    gc.set_threshold(50_000, 20, 100)
+    # Blocked before there are threads, so that the signals wait for `sigwait`; a handler that sets an Event can meet
+    # the very lock that the main thread holds on its way into `wait`, and then nothing stops any more.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        with Emulator(host, port, remembered=0) as emulator:  # nobody can look inside
+            if config is not None:
+                emulator.load(config)
+            sys.stdout.write(f"export PUBSUB_EMULATOR_HOST={emulator.endpoint}\n")
+            sys.stdout.flush()
+            signal.sigwait(_STOPS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)  # a second one ends it at once
+    except (OSError, PresetError) as problem:
+        sys.stderr.write(f"{problem}\n")
+        return 1
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m pubsub_spark.emulator", description="A Pub/Sub emulator.")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=8085, help="port to listen on; 0 takes a free one (default: %(default)s)"
+    )
+    parser.add_argument("--verbose", action="store_true", help="log every call to standard error")
+    parser.add_argument("--config", type=Path, help="YAML file of topics, subscriptions and schemas to begin with")
+    options = parser.parse_args(arguments)
+    return serve(options.host, options.port, options.verbose, options.config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

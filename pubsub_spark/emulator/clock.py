@@ -1,0 +1,19 @@
+"""The emulator's time: the machine's, plus what `advance` has added. It never goes back."""
+
+from __future__ import annotations
+
+import time
+
+
+class Clock:
+    """Seconds since the epoch."""
+
+    def __init__(self) -> None:
+        self._epoch = time.time() - time.monotonic()
+
+    def now(self) -> float:
+        return self._epoch + time.monotonic()
+
+    def advance_to(self, moment: float) -> None:
+        """Let it be `moment`, unless it is later already."""
+        self._epoch = max(self._epoch, moment - time.monotonic())

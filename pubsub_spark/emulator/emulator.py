@@ -1,0 +1,291 @@
+"""The emulator as a Python object: start, stop, and the side door.
+
+Through the front door come RPCs. Through the side door a test sets up, looks inside, moves time and makes trouble,
+without an RPC of its own showing up among those it watches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from google.protobuf import duration_pb2
+
+from pubsub_spark import names
+from pubsub_spark.codec.definition import Encoding, SchemaType
+from pubsub_spark.emulator import front, preset, protos
+from pubsub_spark.emulator.broker import Broker
+from pubsub_spark.emulator.clock import Clock
+from pubsub_spark.emulator.delivery import Delivery, message_of
+from pubsub_spark.emulator.desk import Desk
+from pubsub_spark.emulator.faults import Fault, Faults
+from pubsub_spark.emulator.front import Front
+from pubsub_spark.emulator.oidc import Signer
+from pubsub_spark.emulator.pusher import Pushers
+from pubsub_spark.emulator.refusal import Code, Refusal
+from pubsub_spark.emulator.rest import Calls, Document, Rest
+from pubsub_spark.emulator.server import Recorded, Server
+from pubsub_spark.emulator.services import Services
+from pubsub_spark.emulator.subscriber import find
+
+_ENCODINGS = {"JSON": 1, "BINARY": 2}
+_SCHEMA_TYPES = {"PROTOCOL_BUFFER": 1, "AVRO": 2}
+_DURATIONS = frozenset({"message_retention_duration"})
+
+Publishable = bytes | str | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What became of one message on one subscription."""
+
+    message_id: str
+    data: bytes
+    attributes: dict[str, str]
+    ordering_key: str
+    publish_time: float  # seconds since the epoch
+    deliveries: int  # times handed out
+    acks: int
+    modacks: int  # deadline changes, nacks among them
+    failures: int  # nacks and passed deadlines
+    acked: bool
+    ack_deadline: float | None  # when the present lease runs out; None when nobody holds the message
+
+
+class Emulator:
+    """A Pub/Sub of your own: `with Emulator() as emulator:` and point a client at `emulator.endpoint`.
+
+    `port=0` takes a free one. `tls=(key, certificate)`, both PEM, serves TLS. `rest=False` leaves out the JSON API, and
+    gRPC has the port to itself. `record=True` keeps every call with its metadata in `calls`. `remembered` is how many
+    acked messages a subscription still shows in `messages`.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        tls: tuple[bytes, bytes] | None = None,
+        rest: bool = True,
+        record: bool = False,
+        remembered: int = 10_000,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._tls = tls
+        self._rest = rest
+        self._record = record
+        self._remembered = remembered
+        self._server: Server | None = None
+        self._front: Front | None = None
+
+    def start(self) -> Self:
+        """Listen; OSError when the port cannot be had."""
+        self._desk = Desk(Broker(remembered=self._remembered), Clock())
+        self._signer = Signer()
+        self._pushers = Pushers(self._desk, self._signer)
+        self._faults = Faults()
+        self._services = Services(self._desk, self._faults, self._pushers)
+        server = Server(self._desk, self._services, self._faults, record=self._record)
+        try:
+            self._listen(server)
+        except OSError:
+            self._desk.close()
+            raise
+        self._server = server
+        return self
+
+    def _listen(self, server: Server) -> None:
+        """gRPC alone has the port, or the front has it and gRPC a port behind that."""
+        if not self._rest:
+            self.port = server.listen(self.host, self.port, self._tls)
+            server.start()
+            return
+        listener = front.listen(self.host, self.port)
+        self.port = listener.getsockname()[1]
+        inner = server.listen("127.0.0.1", 0, self._tls)
+        plain = inner if self._tls is None else server.listen("127.0.0.1", 0)
+        server.start()
+        documents: dict[str, Document] = {
+            "/": lambda: "Ok\n",
+            "/healthz": lambda: "Ok\n",
+            "/oauth2/v1/certs": self._signer.certificates,
+            "/oauth2/v3/certs": self._signer.jwks,
+        }
+        self._calls = Calls(f"127.0.0.1:{plain}")
+        tls = front.tls_context(*self._tls) if self._tls else None
+        self._front = Front(listener, ("127.0.0.1", inner), Rest(self._calls, documents).serve, tls)
+        self._front.start()
+
+    def stop(self) -> None:
+        """End every call, stop listening, forget everything."""
+        if self._server is not None:
+            self._pushers.close()
+            self._server.stop()
+            if self._front is not None:
+                self._calls.close()
+                self._front.close()
+                self._front = None
+            self._desk.close()
+            self._server = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def endpoint(self) -> str:
+        """`host:port`, as PUBSUB_EMULATOR_HOST wants it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def calls(self) -> list[Recorded]:
+        """The calls so far, with their metadata; empty unless `record=True`."""
+        return self._running.calls
+
+    # Setting up
+
+    def create_topic(
+        self, name: str, schema: str | None = None, encoding: Encoding = "BINARY", **settings: Any
+    ) -> None:
+        """A topic; `settings` are fields of the Topic resource."""
+        resource = protos.Topic(name=name, **_durations(settings))
+        if schema is not None:
+            resource.schema_settings.schema = schema
+            resource.schema_settings.encoding = _ENCODINGS[encoding]
+        self._services.publisher.create_topic(resource)
+
+    def create_subscription(self, name: str, topic: str, **settings: Any) -> None:
+        """A subscription; `settings` are fields of the Subscription resource, durations in seconds."""
+        self._services.subscriber.create_subscription(
+            protos.Subscription(name=name, topic=topic, **_durations(settings))
+        )
+
+    def create_schema(self, name: str, type: SchemaType, definition: str) -> None:  # noqa: A002 - Pub/Sub's name for it
+        """A schema with its first revision."""
+        parsed = names.parse(name, "schemas")
+        self._services.schemas.create_schema(
+            protos.CreateSchemaRequest(
+                parent=f"projects/{parsed.project}",
+                schema_id=parsed.id,
+                schema=protos.Schema(type_=_SCHEMA_TYPES[type], definition=definition),
+            )
+        )
+
+    def load(self, path: Path) -> None:
+        """Create what a YAML file names (see `preset`); PresetError or OSError say what is wrong with it."""
+        preset.load(path, self._services)
+
+    def publish(self, topic: str, *messages: Publishable) -> list[str]:
+        """Publish bytes, texts, or mappings of PubsubMessage's fields; returns the message ids."""
+        ids: list[str] = []
+        for message in messages:
+            request = protos.PublishRequest(topic=topic, messages=[_message(message)])
+            response = self._services.publisher.publish(request.SerializeToString())
+            ids += protos.PublishResponse.FromString(response).message_ids
+        return ids
+
+    # Looking inside
+
+    def messages(self, subscription: str) -> list[Record]:
+        """What became of every message of a subscription, in the order of publishing."""
+        with self._desk.open() as (broker, now):
+            known = {message_of(each).number: each for each in find(broker, subscription).deliveries()}
+            return [_record(known[number], now) for number in sorted(known)]
+
+    def backlog(self, subscription: str) -> int:
+        """How many messages are not acked, the leased ones included."""
+        with self._desk.open() as (broker, now):
+            return len(find(broker, subscription).unacked(now))
+
+    def streams(self) -> int:
+        """How many StreamingPulls are open."""
+        return self._running.streams()
+
+    # Time and trouble
+
+    def advance(self, seconds: float) -> None:
+        """Move the emulator's clock; leases that run out meanwhile have run out when this returns."""
+        self._desk.advance(seconds)
+        self._pushers.wake()
+
+    def fail(self, rpc: str, code: Code | None, count: int = 1, delay: float = 0, message: str = "") -> None:
+        """Let the next `count` calls of `rpc` (`*`: any) fail with `code` after `delay` seconds; None only delays."""
+        self._faults.add(Fault(rpc, code, count, delay, message))
+
+    def fail_acks(self, count: int = 1, outcome: str = "TRANSIENT_FAILURE_UNORDERED_ACK_ID") -> None:
+        """Let the next `count` requests with acks or deadlines of exactly-once subscriptions fail, id by id.
+
+        A client retries after an outcome that begins with TRANSIENT_FAILURE; PERMANENT_FAILURE_INVALID_ACK_ID is final.
+        """
+        self._faults.spoil(count, outcome)
+
+    def hostile(self, seed: int | None) -> None:
+        """Do from now on what at-least-once delivery allows: reorder, redeliver, end leases early; None stops it.
+
+        The order of a key and exactly-once delivery stay as promised. The same seed and the same requests give the
+        same trouble.
+        """
+        with self._desk.open() as (broker, _):
+            broker.be_hostile(seed)
+
+    def reset(self) -> None:
+        """Forget every resource, message, call and fault; streams that are open end with NOT_FOUND."""
+        self._services.reset()
+        self._faults.clear()
+        self._running.calls.clear()
+        self.hostile(None)
+
+    def close_streams(self, code: Code = "UNAVAILABLE", message: str = "The server is closing the stream.") -> int:
+        """End every open StreamingPull with `code`; returns how many there were."""
+        return self._running.close_streams(Refusal(code, message))
+
+    @property
+    def _running(self) -> Server:
+        if self._server is None:
+            raise RuntimeError("The emulator is not running; start it, or use it in a `with` block.")
+        return self._server
+
+
+def _durations(settings: dict[str, Any]) -> dict[str, Any]:
+    """Seconds become Durations where the resource has those."""
+    return {
+        name: duration_pb2.Duration(seconds=int(value))
+        if name in _DURATIONS and isinstance(value, int | float)
+        else value
+        for name, value in settings.items()
+    }
+
+
+def _message(given: Publishable) -> Any:
+    if isinstance(given, str):
+        return protos.PubsubMessage(data=given.encode())
+    if isinstance(given, bytes):
+        return protos.PubsubMessage(data=given)
+    return protos.PubsubMessage(**given)
+
+
+def _record(entry: Any, now: float) -> Record:
+    message = message_of(entry)
+    known = entry if isinstance(entry, Delivery) else Delivery(message)
+    return Record(
+        message_id=message.id,
+        data=message.data,
+        attributes=dict(message.attributes),
+        ordering_key=message.key,
+        publish_time=message.published,
+        deliveries=known.deliveries,
+        acks=known.acks,
+        modacks=known.modacks,
+        failures=known.failures,
+        acked=known.acked,
+        ack_deadline=known.deadline if known.holder is not None and known.deadline > now else None,
+    )

@@ -1,0 +1,136 @@
+"""Where messages go, or come from, other than through this API: BigQuery, Cloud Storage, Bigtable, foreign sources,
+code.
+
+None of that exists here. What is asked for is checked as the service checks it, kept and returned; and where it would
+silently do nothing, it says so: an export or an ingestion by its state, a transform that should run by UNIMPLEMENTED.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pubsub_spark.emulator import rules
+from pubsub_spark.emulator.refusal import Refusal, invalid, unimplemented
+
+ACTIVE, RESOURCE_ERROR = 1, 2  # of Subscription.State; Topic.State has INGESTION_RESOURCE_ERROR in that place
+
+# Configuration of a Subscription -> the state that says that its destination does not exist.
+_EXPORTS = {"bigquery_config": "NOT_FOUND", "cloud_storage_config": "NOT_FOUND", "bigtable_config": "NOT_FOUND"}
+# Source of a Topic -> the state that says that it does not exist.
+_SOURCES = {
+    "aws_kinesis": "STREAM_NOT_FOUND",
+    "cloud_storage": "BUCKET_NOT_FOUND",
+    "azure_event_hubs": "EVENT_HUB_NOT_FOUND",
+    "aws_msk": "TOPIC_NOT_FOUND",
+    "confluent_cloud": "UNREACHABLE_BOOTSTRAP_SERVER",
+}
+_BIGQUERY_TABLE = re.compile(r"[^.:/]+[.:][^.:/]+\.[^.:/]+")
+_BIGTABLE_TABLE = re.compile(r"projects/[^/]+/instances/[^/]+/tables/[^/]+")
+_GCS_BYTES = (1000, 10 * 1024**3)
+_GCS_LEAST_MESSAGES = 1000
+_GCS_DURATION = 5 * rules.MINUTE
+
+
+def export_of(subscription: Any) -> str:
+    """The name of the export configuration that a Subscription has; empty when it has none."""
+    known = subscription.DESCRIPTOR.fields_by_name  # older client libraries lack the newest
+    present = [name for name in _EXPORTS if name in known and subscription.HasField(name)]
+    if len(present) > 1:
+        raise invalid(f"At most one of {', '.join(_EXPORTS)} may be set; got {' and '.join(present)}.")
+    return "".join(present)
+
+
+def fill_export(subscription: Any) -> None:
+    """Check the export of a Subscription, fill in its defaults, and let the states say that it goes nowhere."""
+    name = export_of(subscription)
+    subscription.state = RESOURCE_ERROR if name else ACTIVE
+    if not name:
+        return
+    config = getattr(subscription, name)
+    _CHECKS[name](config, subscription)
+    config.state = config.DESCRIPTOR.enum_types_by_name["State"].values_by_name[_EXPORTS[name]].number
+
+
+def _check_bigquery(config: Any, _: Any) -> None:
+    if not _BIGQUERY_TABLE.fullmatch(config.table):
+        raise _bad("bigquery_config.table", config.table)
+    if config.use_topic_schema and config.use_table_schema:
+        raise invalid("Only one of use_topic_schema and use_table_schema can be set in a bigquery_config.")
+
+
+def _fill_cloud_storage(config: Any, subscription: Any) -> None:
+    if not config.bucket or config.bucket.startswith("gs://"):
+        raise _bad("cloud_storage_config.bucket", config.bucket)
+    if config.filename_suffix.endswith("/"):
+        raise _bad("cloud_storage_config.filename_suffix", config.filename_suffix)
+    if not config.HasField("max_duration"):
+        config.max_duration.seconds = _GCS_DURATION
+    duration = config.max_duration.seconds + config.max_duration.nanos / 1e9
+    rules.check_duration(duration, rules.GCS_MAX_DURATION)
+    # A file may not stay open longer than its messages are leased, so that is what an unset deadline becomes.
+    subscription.ack_deadline_seconds = subscription.ack_deadline_seconds or int(duration)
+    rules.check_at_most("max_duration", duration, subscription.ack_deadline_seconds, rules.go_duration)
+    if config.max_bytes:
+        rules.check_at_least("max_bytes", config.max_bytes, _GCS_BYTES[0])
+        rules.check_at_most("max_bytes", config.max_bytes, _GCS_BYTES[1])
+    if config.max_messages:
+        rules.check_at_least("max_messages", config.max_messages, _GCS_LEAST_MESSAGES)
+    if config.WhichOneof("output_format") is None:
+        config.text_config.SetInParent()
+
+
+def _check_bigtable(config: Any, _: Any) -> None:
+    if not _BIGTABLE_TABLE.fullmatch(config.table):
+        raise _bad("bigtable_config.table", config.table)
+
+
+_CHECKS = {
+    "bigquery_config": _check_bigquery,
+    "cloud_storage_config": _fill_cloud_storage,
+    "bigtable_config": _check_bigtable,
+}
+
+
+def fill_ingestion(topic: Any) -> None:
+    """Let the states of a Topic say that nothing is ingested."""
+    topic.ClearField("state")
+    if not topic.HasField("ingestion_data_source_settings"):
+        return
+    settings = topic.ingestion_data_source_settings
+    source = settings.WhichOneof("source")
+    if source is not None:
+        config = getattr(settings, source)
+        states = config.DESCRIPTOR.enum_types_by_name["State"].values_by_name
+        config.state = states[_SOURCES[source]].number if source in _SOURCES else 0
+        topic.state = RESOURCE_ERROR
+
+
+def check_transforms(transforms: Sequence[Any]) -> None:
+    """A well-formed transform is kept when it is disabled; one that should run is refused, because here none runs."""
+    functions = [each.javascript_udf.function_name for each in transforms if each.HasField("javascript_udf")]
+    if len(functions) != len(set(functions)):
+        raise invalid("The function names of the message transforms of one resource must be distinct.")
+    for transform in transforms:
+        kind = transform.WhichOneof("transform")
+        if kind is None:
+            raise _bad("message_transforms", "empty")
+        for field in _REQUIRED.get(kind, ()):
+            if not getattr(getattr(transform, kind), field):
+                raise _bad(f"message_transforms.{kind}.{field}", "")
+        if not transform.disabled:
+            raise unimplemented(
+                "This emulator does not run message transforms; set `disabled` to keep one without running it."
+            )
+
+
+_REQUIRED = {
+    "javascript_udf": ("function_name", "code"),
+    "compression": ("compression_algorithm", "compression_mode"),
+    "ai_inference": ("endpoint",),
+}
+
+
+def _bad(argument: str, value: str) -> Refusal:
+    return invalid(f"You have passed an invalid argument to the service (argument={argument}; value={value}).")

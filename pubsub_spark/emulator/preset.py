@@ -1,0 +1,131 @@
+"""What an emulator begins with: schemas, topics and subscriptions from a YAML file.
+
+    project: my-project                  # of every short id below
+    schemas:
+      flight: {type: AVRO, definition: '{"type": "record", ...}'}       # or definitionFile: flight.avsc, beside this
+      file
+    topics:
+      flights: {schemaSettings: {schema: flight, encoding: BINARY}}
+      dead: {}
+    subscriptions:
+      flights-sub: {topic: flights, ackDeadlineSeconds: 60, deadLetterPolicy: {deadLetterTopic: dead}}
+
+Everything that a Topic or a Subscription can say is written as in the JSON API (`messageRetentionDuration: 600s`), or
+as in the protos (`message_retention_duration: 600s`). Names are short ids of the project, or full. A file that does not
+fit is refused as a whole, with one sentence that says where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from google.protobuf import json_format
+
+from pubsub_spark import names
+from pubsub_spark.emulator import protos
+from pubsub_spark.emulator.refusal import Refusal
+from pubsub_spark.emulator.services import Services
+
+_SECTIONS = ("project", "schemas", "topics", "subscriptions")
+_SCHEMA_FIELDS = ("type", "definition", "definitionFile")
+_TYPES = {"PROTOCOL_BUFFER": 1, "AVRO": 2}
+
+
+class PresetError(ValueError):
+    """The file says something that cannot be set up."""
+
+
+def load(path: Path, services: Services) -> None:
+    """Create everything that the file names; PresetError says what is wrong with it, OSError that it cannot be read."""
+    try:
+        document = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as problem:
+        raise PresetError(f"`{path}` is not YAML: {' '.join(str(problem).split())}.") from None
+    preset = _Preset(path, {} if document is None else document)
+    for section, create in (
+        ("schemas", preset.create_schema),
+        ("topics", preset.create_topic),
+        ("subscriptions", preset.create_subscription),
+    ):
+        for name, fields in preset.section(section).items():
+            preset.create(section, name, fields, services, create)
+
+
+class _Preset:
+    def __init__(self, path: Path, document: Any) -> None:
+        self._path = path
+        self._document = document
+        if not isinstance(document, dict) or not set(document) <= set(_SECTIONS):
+            unknown = sorted(map(str, set(document) - set(_SECTIONS))) if isinstance(document, dict) else []
+            found = f"`{unknown[0]}`" if unknown else "something else"
+            raise PresetError(f"`{path}` must be a mapping of {', '.join(_SECTIONS)}; found {found}.")
+        self._project = str(document.get("project", "")) or None
+
+    def section(self, name: str) -> dict[str, Any]:
+        """A section by full or short names; empty when the file has none."""
+        section = self._document.get(name) or {}
+        if not isinstance(section, dict):
+            raise PresetError(f"`{name}` in `{self._path}` must be a mapping of names.")
+        return {str(key): value for key, value in section.items()}
+
+    def create(
+        self,
+        section: str,
+        name: str,
+        fields: Any,
+        services: Services,
+        create: Callable[[str, dict[str, Any], Services], None],
+    ) -> None:
+        place = f"`{section}.{name}` in `{self._path}`"
+        if not isinstance(fields or {}, Mapping):
+            raise PresetError(f"{place} must be a mapping of fields.")
+        try:
+            create(name, dict(fields or {}), services)
+        except (Refusal, ValueError, OSError) as problem:
+            raise PresetError(f"{place}: {problem}") from None
+
+    def _full(self, name: str, collection: names.Collection) -> str:
+        if "/" not in name and self._project is None:
+            raise ValueError(f"`{name}` needs `project` at the top, or write `projects/PROJECT/{collection}/{name}`.")
+        return names.full(name, self._project, collection)
+
+    def create_schema(self, name: str, fields: dict[str, Any], services: Services) -> None:
+        if unknown := sorted(set(fields) - set(_SCHEMA_FIELDS)):
+            raise ValueError(f"`{unknown[0]}` is not one of {', '.join(_SCHEMA_FIELDS)}.")
+        if fields.get("type") not in _TYPES:
+            raise ValueError(f"`type` must be one of {', '.join(_TYPES)}.")
+        if "definitionFile" in fields:
+            fields["definition"] = (self._path.parent / str(fields["definitionFile"])).read_text()
+        schema = names.parse(self._full(name, "schemas"), "schemas")
+        services.schemas.create_schema(
+            protos.CreateSchemaRequest(
+                parent=f"projects/{schema.project}",
+                schema_id=schema.id,
+                schema=protos.Schema(type_=_TYPES[fields["type"]], definition=str(fields.get("definition", ""))),
+            )
+        )
+
+    def create_topic(self, name: str, fields: dict[str, Any], services: Services) -> None:
+        topic = _filled(protos.Topic(name=self._full(name, "topics")), fields)
+        if topic.schema_settings.schema:
+            topic.schema_settings.schema = self._full(topic.schema_settings.schema, "schemas")
+        services.publisher.create_topic(topic)
+
+    def create_subscription(self, name: str, fields: dict[str, Any], services: Services) -> None:
+        full_name = self._full(name, "subscriptions")
+        subscription = _filled(protos.Subscription(name=full_name), fields)
+        subscription.topic = self._full(subscription.topic, "topics")
+        policy = subscription.dead_letter_policy
+        if policy.dead_letter_topic:
+            policy.dead_letter_topic = self._full(policy.dead_letter_topic, "topics")
+        services.subscriber.create_subscription(subscription)
+
+
+def _filled(resource: Any, fields: dict[str, Any]) -> Any:
+    try:
+        return json_format.ParseDict(fields, resource)
+    except json_format.ParseError as problem:
+        raise ValueError(str(problem)) from None

@@ -1,0 +1,213 @@
+"""Publisher: topics, and messages into them.
+
+Each handler parses, checks, asks the broker once and replies. `publish` is a hot call: bytes in, bytes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pubsub_spark import names
+from pubsub_spark.codec.definition import Encoding
+from pubsub_spark.emulator import configuration, frames, masks, paging, protos, rules
+from pubsub_spark.emulator.broker import Broker, Topic
+from pubsub_spark.emulator.desk import Desk
+from pubsub_spark.emulator.pusher import Pushers
+from pubsub_spark.emulator.refusal import Refusal, already_exists, invalid, not_found
+from pubsub_spark.emulator.revisions import Revision, Schemas
+from pubsub_spark.emulator.schemas import ENCODINGS
+
+_MUTABLE = frozenset(
+    {
+        "labels",
+        "message_storage_policy",
+        "message_retention_duration",
+        "schema_settings",
+        "ingestion_data_source_settings",
+        "message_transforms",
+    }
+)
+
+
+class Publisher:
+    """The handlers of google.pubsub.v1.Publisher."""
+
+    def __init__(self, desk: Desk, schemas: Schemas, pushers: Pushers) -> None:
+        self._desk = desk
+        self._schemas = schemas
+        self._pushers = pushers
+
+    def create_topic(self, request: Any) -> Any:
+        rules.check_name(request.name, "topics")
+        topic = configuration.topic(request)
+        with self._desk.open() as (broker, _):
+            if request.name in broker.topics:
+                raise already_exists(request.name)
+            self._check_schema(topic)
+            broker.create_topic(request.name, topic, configuration.retention(topic))
+            return topic
+
+    def update_topic(self, request: Any) -> Any:
+        with self._desk.open() as (broker, now):
+            topic = find_topic(broker, request.topic.name)
+            changed = masks.updated(topic.resource, request.topic, request.update_mask.paths, _MUTABLE)
+            changed = configuration.topic(changed)
+            if changed.schema_settings != topic.resource.schema_settings:
+                self._check_schema(changed)
+            topic.resource = changed
+            broker.retain(topic, configuration.retention(changed), now)
+            for subscription in topic.subscriptions:
+                configuration.show_topic_retention(broker.resources[subscription], changed)
+            return changed
+
+    def get_topic(self, request: Any) -> Any:
+        with self._desk.open() as (broker, _):
+            return find_topic(broker, request.topic).resource
+
+    def list_topics(self, request: Any) -> Any:
+        rules.check_project(request.project)
+        with self._desk.open() as (broker, _):
+            mine = (name for name in broker.topics if name.startswith(f"{request.project}/"))
+            listed, token = paging.page(mine, request.page_size, request.page_token)
+            topics = [broker.topics[name].resource for name in listed]
+            return protos.ListTopicsResponse(topics=topics, next_page_token=token)
+
+    def list_topic_subscriptions(self, request: Any) -> Any:
+        with self._desk.open() as (broker, _):
+            topic = find_topic(broker, request.topic)
+            listed, token = paging.page(topic.subscriptions, request.page_size, request.page_token)
+            return protos.ListTopicSubscriptionsResponse(subscriptions=listed, next_page_token=token)
+
+    def list_topic_snapshots(self, request: Any) -> Any:
+        with self._desk.open() as (broker, _):
+            topic = find_topic(broker, request.topic)
+            listed, token = paging.page(topic.snapshots, request.page_size, request.page_token)
+            return protos.ListTopicSnapshotsResponse(snapshots=listed, next_page_token=token)
+
+    def delete_topic(self, request: Any) -> Any:
+        with self._desk.open() as (broker, _):
+            topic = find_topic(broker, request.topic)
+            for subscription in topic.subscriptions:
+                broker.resources[subscription].topic = names.DELETED_TOPIC
+                broker.resources[subscription].ClearField("topic_message_retention_duration")
+            broker.delete_topic(topic.name)
+            return protos.Empty()
+
+    def detach_subscription(self, request: Any) -> Any:
+        with self._desk.open() as (broker, _):
+            name = rules.check_name(request.subscription, "subscriptions")
+            if name not in broker.subscriptions:
+                raise not_found(name)
+            broker.detach_subscription(name)
+            broker.resources[name].detached = True
+            self._pushers.configure(name, None)
+            return protos.DetachSubscriptionResponse()
+
+    def publish(self, raw: bytes) -> bytes:
+        """All messages or none: everything is checked before the first one is given an id."""
+        rules.check_payload(len(raw))
+        rules.check_at_most("request_size", len(raw), rules.MAX_PUBLISH_BYTES)
+        request = protos.PublishRequest.FromString(raw)
+        request.DiscardUnknownFields()  # what is kept as bytes is read by `frames`, which knows the known ones
+        messages = request.messages
+        rules.check_at_least("message_count", len(messages), 1)
+        rules.check_at_most("message_count", len(messages), rules.MAX_PUBLISH_MESSAGES)
+        with self._desk.open() as (broker, _):
+            topic = find_topic(broker, request.topic)
+            encoding, revisions = self._gate(topic)
+        bodies = _bodies(messages)
+        if encoding is not None:
+            bodies = _validated(bodies, messages, topic.resource.schema_settings.schema, encoding, revisions)
+        with self._desk.open() as (broker, now):
+            ids = broker.publish(find_topic(broker, request.topic), bodies, messages[0].ordering_key, now)
+        return frames.publish_response(ids)
+
+    def _check_schema(self, topic: Any) -> None:
+        settings = topic.schema_settings
+        if not topic.HasField("schema_settings") or settings.schema == names.DELETED_SCHEMA:
+            return
+        schema = self._schemas.get(rules.check_name(settings.schema, "schemas"))
+        if schema is None:
+            raise not_found(settings.schema)
+        if settings.encoding not in ENCODINGS:
+            raise invalid("You have passed an invalid argument to the service (argument=schema_settings.encoding).")
+        for revision_id in (settings.first_revision_id, settings.last_revision_id):
+            if revision_id and schema.find(revision_id) is None:
+                raise not_found(f"{settings.schema}@{revision_id}")
+
+    def _gate(self, topic: Topic) -> tuple[Encoding | None, Sequence[Revision]]:
+        """The encoding and the revisions that the topic's messages must fit one of; no encoding without a schema."""
+        resource = topic.resource
+        if not resource.HasField("schema_settings"):
+            return None, ()
+        settings = resource.schema_settings
+        schema = self._schemas.get(settings.schema)
+        if schema is None:
+            raise Refusal("NOT_FOUND", "Schema associated with topic deleted.")
+        return ENCODINGS[settings.encoding], tuple(
+            schema.allowed(settings.first_revision_id, settings.last_revision_id)
+        )
+
+
+def find_topic(broker: Broker, name: str) -> Topic:
+    topic = broker.topics.get(name)
+    if topic is None:
+        raise not_found(rules.check_name(name, "topics"))
+    return topic
+
+
+def _bodies(messages: Sequence[Any]) -> list[bytes]:
+    """The messages as they will be kept; a Refusal when one of them may not be published."""
+    bodies = []
+    key = messages[0].ordering_key
+    if len(key) * 4 > rules.MAX_ORDERING_KEY_BYTES:
+        rules.check_at_most("ordering_key_size", len(key.encode()), rules.MAX_ORDERING_KEY_BYTES)
+    for message in messages:
+        body = message.SerializeToString()
+        bodies.append(body)
+        if not key and frames.is_data_alone(body):
+            continue
+        attributes = message.attributes
+        if attributes:
+            rules.check_attributes(attributes)
+        elif not message.data:
+            raise invalid(
+                "One or more messages in the publish request is empty. Each message must contain either non-empty "
+                "data, or at least one attribute."
+            )
+        if message.ordering_key != key:
+            raise invalid(
+                "In a single publish request, all messages must have no ordering key or they must all have the same "
+                "ordering key."
+            )
+    return bodies
+
+
+def _validated(
+    bodies: list[bytes], messages: Sequence[Any], schema: str, encoding: Encoding, revisions: Sequence[Revision]
+) -> list[bytes]:
+    """The bodies with the attributes that say which revision each message fits; the newest that fits is named."""
+    data = [message.data for message in messages]
+    if revisions and revisions[0].definition.first_invalid(data, encoding) is None:
+        fits = [revisions[0].id] * len(data)
+    else:
+        fits = [_first_that_fits(each, encoding, revisions) for each in data]
+    tags = {
+        revision_id: frames.attribute_fields(
+            {
+                "googclient_schemaname": schema,
+                "googclient_schemaencoding": encoding,
+                "googclient_schemarevisionid": revision_id,
+            }
+        )
+        for revision_id in set(fits)
+    }
+    return [body + tags[revision_id] for body, revision_id in zip(bodies, fits, strict=True)]
+
+
+def _first_that_fits(data: bytes, encoding: Encoding, revisions: Sequence[Revision]) -> str:
+    for revision in revisions:
+        if revision.definition.first_invalid([data], encoding) is None:
+            return revision.id
+    raise invalid("Request contains a message that does not match the schema of the topic.")

@@ -1,0 +1,149 @@
+"""What a push endpoint is sent, which answers acknowledge, and how many requests may be under way.
+
+Pure: values in, values out; `now` is an argument, sockets and threads are in `pusher`, tokens in `oidc`.
+
+A message is acknowledged by one of five status codes; every other answer, and none within the ack deadline, is a nack.
+The window of concurrent requests opens slowly: each success adds one, so a round of successes doubles it; each failure
+halves it. Where no retry policy spaces the retries of a message, the whole subscription pauses after failures in a row,
+100 ms first and 60 s at most. Sources: https://cloud.google.com/pubsub/docs/push and .../payload-unwrapping
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+ACKNOWLEDGES = frozenset({102, 200, 201, 202, 204})
+
+FIRST_WINDOW = 4  # "a small single-digit window size"
+LARGEST_WINDOW = 3000
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 60.0
+
+# Only these can stand in an HTTP header; an attribute that cannot is left out of an unwrapped push.
+_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+# The envelope of the request itself is not a message's to change.
+_RESERVED_HEADERS = frozenset({"authorization", "connection", "content-length", "host", "transfer-encoding"})
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a subscription pushes to and in which shape, as its PushConfig says."""
+
+    url: str
+    wrapped: bool = True
+    write_metadata: bool = False
+    service_account: str = ""
+    audience: str = ""
+
+    @property
+    def token_audience(self) -> str:
+        """The `aud` of the token: the endpoint's URL unless the configuration names another."""
+        return self.audience or self.url
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One message on its way to the endpoint; `delivery_attempt` is 0 without a dead-letter policy."""
+
+    message_id: str
+    publish_time: float
+    data: bytes
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    ordering_key: str = ""
+    delivery_attempt: int = 0
+
+
+class Request(NamedTuple):
+    """An HTTP POST without its destination."""
+
+    headers: dict[str, str]
+    body: bytes
+
+
+def request(endpoint: Endpoint, subscription: str, delivery: Delivery) -> Request:
+    """The POST that delivers one message of `subscription` (full name) to its endpoint."""
+    if endpoint.wrapped:
+        return Request({"Content-Type": "application/json"}, _envelope(subscription, delivery))
+    headers = {"Content-Type": "application/octet-stream"}
+    if endpoint.write_metadata:
+        headers = _metadata(headers, subscription, delivery)
+    return Request(headers, delivery.data)
+
+
+def _envelope(subscription: str, delivery: Delivery) -> bytes:
+    published = timestamp(delivery.publish_time)
+    fields: dict[str, Any] = {
+        "attributes": dict(delivery.attributes),
+        "data": base64.b64encode(delivery.data).decode(),
+        "messageId": delivery.message_id,
+        "message_id": delivery.message_id,
+        "orderingKey": delivery.ordering_key,
+        "publishTime": published,
+        "publish_time": published,
+    }
+    document: dict[str, Any] = {
+        "deliveryAttempt": delivery.delivery_attempt,
+        "message": {name: value for name, value in fields.items() if value},
+        "subscription": subscription,
+    }
+    return json.dumps({name: value for name, value in document.items() if value}).encode()
+
+
+def _metadata(headers: dict[str, str], subscription: str, delivery: Delivery) -> dict[str, str]:
+    for name, value in delivery.attributes.items():
+        fits = _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)
+        if fits and name.lower() not in _RESERVED_HEADERS:
+            headers = {held: text for held, text in headers.items() if held.lower() != name.lower()} | {name: value}
+    headers["x-goog-pubsub-subscription-name"] = subscription
+    headers["x-goog-pubsub-message-id"] = delivery.message_id
+    headers["x-goog-pubsub-publish-time"] = timestamp(delivery.publish_time)
+    if delivery.ordering_key and _HEADER_VALUE.fullmatch(delivery.ordering_key):
+        headers["x-goog-pubsub-ordering-key"] = delivery.ordering_key
+    return headers
+
+
+def timestamp(seconds: float) -> str:
+    """Seconds since 1970 as RFC 3339 with the milliseconds that the service keeps, none when they are zero."""
+    moment = datetime.fromtimestamp(round(seconds * 1000) / 1000, UTC)
+    text = moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
+    return text.replace("+00:00", "Z")
+
+
+class Window:
+    """How many requests may be under way to one endpoint, and from when on."""
+
+    def __init__(self) -> None:
+        self.size = FIRST_WINDOW
+        self.outstanding = 0
+        self.resumes_at = 0.0
+        self._pause = 0.0
+
+    def room(self, now: float) -> int:
+        """How many requests may start now."""
+        return max(0, self.size - self.outstanding) if now >= self.resumes_at else 0
+
+    def started(self) -> None:
+        self.outstanding += 1
+
+    def succeeded(self) -> None:
+        """A message was acknowledged: one more may be under way, and there is no pause."""
+        self.outstanding -= 1
+        self.size = min(self.size + 1, LARGEST_WINDOW)
+        self._pause = 0.0
+        self.resumes_at = 0.0
+
+    def failed(self, now: float, *, pauses: bool) -> None:
+        """A message was refused: half as many may be under way, and with `pauses` none for a while."""
+        self.outstanding -= 1
+        self.size = max(self.size // 2, 1)
+        # Requests of one round that fail together are one failure: the pause grows once it is over.
+        if pauses and now >= self.resumes_at:
+            self._pause = min(max(self._pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
+            self.resumes_at = now + self._pause

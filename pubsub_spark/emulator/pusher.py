@@ -1,0 +1,235 @@
+"""Push delivery: one thread for each push subscription takes messages, a few more POST them to its endpoint.
+
+The rules (what is sent, what acknowledges, how many at once) are `push`'s; leases, ordering, retries and dead letters
+are the subscription's own, to which a push loop is a consumer like any other. A request may take as long as the ack
+deadline. Connections to the endpoint are kept and used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ssl
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from pubsub_spark.emulator import push
+from pubsub_spark.emulator.desk import Desk
+from pubsub_spark.emulator.oidc import LIFETIME_SECONDS, Signer
+from pubsub_spark.emulator.push import Delivery, Endpoint, Window
+from pubsub_spark.emulator.subscription import Subscription
+
+MOST_THREADS = 64  # for one subscription, however wide its window
+_LONGEST_WAIT = 60.0  # a subscription that expired is noticed by then
+
+
+def endpoint_of(config: Any) -> Endpoint | None:
+    """The endpoint that a PushConfig describes; None for an empty one, which means pull."""
+    if not config.push_endpoint:
+        return None
+    return Endpoint(
+        config.push_endpoint,
+        wrapped=not config.HasField("no_wrapper"),
+        write_metadata=config.no_wrapper.write_metadata,
+        service_account=config.oidc_token.service_account_email,
+        audience=config.oidc_token.audience,
+    )
+
+
+class Pushers:
+    """Who pushes what where. Handlers say `configure` whenever a subscription's PushConfig may have changed."""
+
+    def __init__(self, desk: Desk, signer: Signer) -> None:
+        self._desk = desk
+        self._signer = signer
+        self._pushers: dict[str, Pusher] = {}
+
+    def configure(self, subscription: str, endpoint: Endpoint | None) -> None:
+        """Push the subscription's messages to `endpoint` from now on, or with None not at all."""
+        with self._desk.open() as (broker, _):
+            present = self._pushers.get(subscription)
+            target = broker.subscriptions.get(subscription)
+            if present is not None:
+                if present.endpoint == endpoint and present.subscription is target:
+                    return
+                present.stop()
+                del self._pushers[subscription]
+            if endpoint is not None and target is not None:
+                self._pushers[subscription] = Pusher(self._desk, target, endpoint, self._signer)
+
+    def wake(self) -> None:
+        """Time was moved: a pause may be over."""
+        with self._desk.open():
+            for pusher in self._pushers.values():
+                pusher.wake()
+
+    def close(self) -> None:
+        """Stop all; requests under way are not waited for."""
+        with self._desk.open():
+            for pusher in self._pushers.values():
+                pusher.stop()
+            self._pushers.clear()
+
+
+class Pusher:
+    """Delivers one subscription to one endpoint until stopped, or until the subscription is gone."""
+
+    def __init__(self, desk: Desk, subscription: Subscription, endpoint: Endpoint, signer: Signer) -> None:
+        self.subscription = subscription
+        self.endpoint = endpoint
+        self._desk = desk
+        self._signer = signer
+        self._consumer = desk.consumer()
+        self._window = Window()
+        self._poster = Poster(endpoint.url)
+        self._token_lock = threading.Lock()  # not the desk's: a key takes a while to generate
+        self._token = ""
+        self._token_until = 0.0
+        self._stopped = False
+        threading.Thread(target=self._run, name=f"push {subscription.name}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Take no more messages."""
+        self._stopped = True
+        self._consumer.closed = True
+        self.wake()
+
+    def wake(self) -> None:
+        self._desk.wake(self._consumer)
+
+    def _run(self) -> None:
+        # A thread each and not a pool: Python waits for a pool's threads before it exits, and an endpoint may be slow.
+        while (batch := self._next()) is not None:
+            for each in batch:
+                threading.Thread(target=self._deliver, args=each, name="pubsub-emulator-push", daemon=True).start()
+        self._poster.close()
+
+    def _next(self) -> Sequence[tuple[int, Delivery, float]] | None:
+        """The next messages to send, leased, each with its number and its time; waits for some, None at the end."""
+        with self._desk.open() as (broker, _):
+            while not self._stopped and broker.subscriptions.get(self.subscription.name) is self.subscription:
+                now = self._desk.clock.now()
+                room = min(self._window.room(now), MOST_THREADS - self._window.outstanding)
+                taken = self._take(room, now)
+                broker.schedule(self.subscription, now)
+                if taken:
+                    for _ in taken:
+                        self._window.started()
+                    seconds = self.subscription.settings.ack_deadline
+                    return [(each.number, self._delivery(each), seconds) for each in taken]
+                if room > 0:
+                    self.subscription.wait(self._consumer)
+                pause = self._window.resumes_at - now
+                self._desk.wait(self._consumer, min(pause, _LONGEST_WAIT) if pause > 0 else _LONGEST_WAIT)
+        return None
+
+    def _take(self, room: int, now: float) -> list[Any]:
+        """Up to `room` deliveries; one by one where order counts, so that a key has one request under way."""
+        if not self.subscription.settings.ordering:
+            return self.subscription.take(self._consumer, now, room) if room > 0 else []
+        taken: list[Any] = []
+        while len(taken) < room and (one := self.subscription.take(self._consumer, now, 1)):
+            taken += one
+        return taken
+
+    def _delivery(self, delivery: Any) -> Delivery:
+        message = delivery.message
+        return Delivery(
+            message_id=message.id,
+            publish_time=message.published,
+            data=message.data,
+            attributes=message.attributes,
+            ordering_key=message.key,
+            delivery_attempt=self.subscription.attempt(delivery),
+        )
+
+    def _deliver(self, number: int, delivery: Delivery, timeout: float) -> None:
+        acknowledged = False
+        try:
+            headers, body = push.request(self.endpoint, self.subscription.name, delivery)
+            if self.endpoint.service_account:
+                headers["Authorization"] = f"Bearer {self._bearer()}"
+            acknowledged = self._poster.post(headers, body, timeout) in push.ACKNOWLEDGES
+        finally:
+            self._settle(number, acknowledged)
+
+    def _settle(self, number: int, acknowledged: bool) -> None:
+        with self._desk.open() as (broker, now):
+            if acknowledged:
+                self._window.succeeded()
+                self.subscription.ack([number], now)
+            else:
+                self._window.failed(now, pauses=not self.subscription.settings.max_backoff)
+                self.subscription.modify([number], 0, now)
+            if broker.subscriptions.get(self.subscription.name) is self.subscription:
+                broker.schedule(self.subscription, now)
+            self.wake()
+
+    def _bearer(self) -> str:
+        """A token of the last half hour; a new one for every message would cost a signature each."""
+        now = self._desk.clock.now()
+        with self._token_lock:
+            if now >= self._token_until:
+                self._token = self._signer.token(self.endpoint.service_account, self.endpoint.token_audience, now)
+                self._token_until = now + LIFETIME_SECONDS / 2
+            return self._token
+
+
+class Poster:
+    """POSTs to one URL over connections that are kept."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._secure = parts.scheme == "https"
+        self._host = parts.netloc.rpartition("@")[2]
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._idle: deque[http.client.HTTPConnection] = deque()
+        self._closed = False
+
+    def post(self, headers: dict[str, str], body: bytes, timeout: float) -> int:
+        """The status of the answer; 0 when there was none in time."""
+        while True:
+            connection, fresh = None, True
+            try:
+                connection = self._connection(timeout)
+                fresh = connection.sock is None
+                return self._exchange(connection, headers, body, timeout)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                if connection is not None:
+                    connection.close()
+                # That a kept connection was closed by the endpoint meanwhile says nothing about this request.
+                if fresh or isinstance(error, TimeoutError):
+                    return 0
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
+        if self._secure:
+            return http.client.HTTPSConnection(self._host, timeout=timeout, context=ssl.create_default_context())
+        return http.client.HTTPConnection(self._host, timeout=timeout)
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, headers: dict[str, str], body: bytes, timeout: float
+    ) -> int:
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout)
+        connection.request("POST", self._path, body, headers)
+        response = connection.getresponse()
+        response.read()
+        if response.will_close or response.status < 200:
+            connection.close()
+        else:
+            self._idle.append(connection)
+            if self._closed:
+                self.close()
+        return response.status
+
+    def close(self) -> None:
+        """Close the connections, those in use when their request is over."""
+        self._closed = True
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().close()

@@ -1,0 +1,62 @@
+"""How a handler says no: a status code, a sentence, and for some a machine-readable reason.
+
+Handlers and rules raise it; the wire layers (gRPC, REST) turn it into their own kind of error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+Code = Literal[
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+]
+NUMBERS: dict[str, int] = {code: number for number, code in enumerate(get_args(Code), 1)}  # as in google.rpc.Code
+
+
+class Refusal(Exception):  # noqa: N818 - the server answers with it; nothing has gone wrong
+    """The answer to a request that is not carried out."""
+
+    def __init__(
+        self, code: Code, message: str, *, reason: str = "", metadata: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code: Code = code
+        self.message = message
+        self.reason = reason  # of a google.rpc.ErrorInfo; empty for none
+        self.metadata = dict(metadata or {})
+
+
+def invalid(message: str) -> Refusal:
+    return Refusal("INVALID_ARGUMENT", message)
+
+
+def not_found(name: str) -> Refusal:
+    return Refusal("NOT_FOUND", f"Resource not found (resource={name.rpartition('/')[2]}).")
+
+
+def already_exists(name: str) -> Refusal:
+    return Refusal("ALREADY_EXISTS", f"Resource already exists in the project (resource={name.rpartition('/')[2]}).")
+
+
+def failed_precondition(message: str) -> Refusal:
+    return Refusal("FAILED_PRECONDITION", message)
+
+
+def unimplemented(message: str) -> Refusal:
+    return Refusal("UNIMPLEMENTED", message)

@@ -1,0 +1,230 @@
+"""The v1 JSON API over HTTP/1.1: reads a request off a connection, asks the RPC that it stands for, writes the answer.
+
+What stands for what is `transcode`'s; the RPC is asked of the gRPC server itself, so that limits, errors, faults and
+records are the same whichever way a request came. Beside the API there are a few documents: `/` and `/healthz` say that
+the server is up, `/oauth2/...` publish the key that signs pushes.
+
+A Pull that finds nothing answers before HTTP clients give up after a minute; one whose client has left is cancelled, so
+that no message is leased to it.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import ssl
+import zlib
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Protocol
+
+import grpc
+
+from pubsub_spark.emulator import transcode
+
+LARGEST_REQUEST = 10_485_760  # bytes; the service's own limit
+TIMEOUT_SECONDS = 55.0  # HTTP clients give up after 60
+_TEXT = "text/plain; charset=utf-8"
+_JSON = "application/json; charset=utf-8"
+_IDLE_SECONDS = 600.0
+_GZIP = zlib.MAX_WBITS | 16
+
+Document = Callable[[], Any]
+
+
+class Outcome(Protocol):
+    """A gRPC call under way."""
+
+    def add_done_callback(self, fn: Callable[[Any], None]) -> None: ...
+    def cancel(self) -> bool: ...
+    def done(self) -> bool: ...
+    def result(self) -> Any: ...
+
+
+class Calls:
+    """Asks RPCs of the gRPC server at `target`."""
+
+    def __init__(self, target: str, credentials: grpc.ChannelCredentials | None = None) -> None:
+        options = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        self._channel = (
+            grpc.secure_channel(target, credentials, options) if credentials else grpc.insecure_channel(target, options)
+        )
+
+    def start(self, call: transcode.Call, metadata: list[tuple[str, str]]) -> Outcome:
+        method = self._channel.unary_unary(
+            call.route.rpc,
+            request_serializer=call.route.request.SerializeToString,
+            response_deserializer=call.route.response.FromString,
+        )
+        outcome: Outcome = method.future(call.request, timeout=TIMEOUT_SECONDS, metadata=metadata)
+        return outcome
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class Rest:
+    """Serves connections; `documents` are what stands at fixed places, as text or as what JSON can say."""
+
+    def __init__(self, calls: Calls, documents: Mapping[str, Document]) -> None:
+        self.calls = calls
+        self.documents = dict(documents)
+
+    def serve(self, connection: socket.socket) -> None:
+        """Answer the requests of one connection until it ends."""
+        connection.settimeout(_IDLE_SECONDS)
+        _Handler(connection, ("", 0), self)  # type: ignore[arg-type]
+
+
+class _Unreadable(Exception):  # noqa: N818 - not an error to report but an answer to give
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection. The base class reads request lines and headers; its constructor runs the whole conversation."""
+
+    protocol_version = "HTTP/1.1"
+    server: Rest  # type: ignore[assignment]
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        document = self.server.documents.get(path)
+        if document is None:
+            self._api(path, query)
+            return
+        content = document()
+        if isinstance(content, str):
+            self._write(200, _TEXT, content.encode())
+        else:
+            self._write(200, _JSON, json.dumps(content).encode())
+
+    do_HEAD = do_GET  # noqa: N815 - the base class's name
+
+    def do_POST(self) -> None:
+        path, _, query = self.path.partition("?")
+        self._api(path, query)
+
+    do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815 - the base class's names
+
+    def _api(self, path: str, query: str) -> None:
+        try:
+            body = self._body()
+            route = transcode.find(self.command, path)
+            if route is None:
+                self._write(404, _TEXT, b"Not Found\n")
+                return
+            call = transcode.read(route, path, query, body)
+        except _Unreadable as error:
+            self.close_connection = True
+            self._write(*_failure("INVALID_ARGUMENT", error.message))
+            return
+        except transcode.BadRequestError as error:
+            self._write(*_failure("INVALID_ARGUMENT", str(error)))
+            return
+        metadata = [(name.lower(), value) for name, value in self.headers.items() if name.lower().startswith("x-goog-")]
+        outcome = self.server.calls.start(call, metadata)
+        if not self._waited(outcome):
+            outcome.cancel()
+            self.close_connection = True
+            return
+        try:
+            response = outcome.result()
+        except grpc.RpcError as error:
+            self._write(*_failure(*_reason(error)))
+        else:
+            self._write(200, _JSON, transcode.answer(call, response))
+
+    def _waited(self, outcome: Outcome) -> bool:
+        """Wait for the outcome; False when the client left before it came."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            outcome.add_done_callback(lambda _: theirs.close())
+            # An encrypted connection cannot be looked at without reading from it.
+            watched = [ours] if isinstance(self.connection, ssl.SSLSocket) else [ours, self.connection]
+            while not outcome.done():
+                ready, _, _ = select.select(watched, [], [])
+                if ours in ready:
+                    break
+                if not self.connection.recv(1, socket.MSG_PEEK):
+                    return False
+                watched = [ours]  # the client already sends its next request
+        return True
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+            body = self._chunks()
+        else:
+            length = self.headers.get("Content-Length", "0")
+            if not length.isdecimal():
+                raise _Unreadable(f"Invalid Content-Length `{length}`.")
+            _check_size(int(length))
+            body = self.rfile.read(int(length))
+        if self.headers.get("Content-Encoding", "identity").lower() == "gzip":
+            return _inflated(body)
+        return body
+
+    def _chunks(self) -> bytes:
+        chunks: list[bytes] = []
+        total = 0
+        while True:
+            line = self.rfile.readline(1024).partition(b";")[0].strip()
+            try:
+                size = int(line, 16)
+            except ValueError:
+                raise _Unreadable("Invalid chunk size in the request.") from None
+            total += size
+            _check_size(total)
+            chunks.append(self.rfile.read(size))
+            while self.rfile.readline(65_536).strip() and not size:
+                pass  # trailers end with an empty line, as a chunk does
+            if not size:
+                return b"".join(chunks)
+
+    def _write(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return "pubsub-spark-emulator"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Nothing: the RPC behind the request is what the emulator records."""
+
+
+def _check_size(size: int) -> None:
+    if size > LARGEST_REQUEST:
+        raise _Unreadable(f"Request payload size exceeds the limit: {LARGEST_REQUEST} bytes.")
+
+
+def _inflated(body: bytes) -> bytes:
+    inflater = zlib.decompressobj(_GZIP)
+    try:
+        text = inflater.decompress(body, LARGEST_REQUEST + 1)
+    except zlib.error as error:
+        raise _Unreadable(f"Invalid gzip encoding of the request: {error}.") from None
+    _check_size(len(text))
+    return text
+
+
+def _failure(code: str, message: str, details: bytes = b"") -> tuple[int, str, bytes]:
+    status, body = transcode.failure(code, message, details)
+    return status, _JSON, body
+
+
+def _reason(error: Any) -> tuple[str, str, bytes]:
+    """Code, message and details of a failed RPC."""
+    trailers = dict(error.trailing_metadata() or ())
+    return error.code().name, error.details() or "", trailers.get("grpc-status-details-bin", b"")

@@ -1,0 +1,212 @@
+"""One StreamingPull: requests come in on one thread, responses go out on another, flow control stands between.
+
+The rules of StreamingPullRequest: what the first request must say, what later ones may not; acks and deadlines in any
+of them. Messages are taken only when gRPC asks for the next response, that is when the last one has been written, and
+only as many as the client's limits leave room for. A client that is gone takes nothing more: its end is noticed under
+the same lock that hands out messages, and a response that could not be written is handed back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from pubsub_spark.emulator import protos, rules
+from pubsub_spark.emulator.delivery import Delivery
+from pubsub_spark.emulator.desk import Desk
+from pubsub_spark.emulator.refusal import Refusal, invalid, not_found
+from pubsub_spark.emulator.subscriber import Subscriber, find_pullable, hand_outs
+from pubsub_spark.emulator.subscription import Subscription
+
+RESPONSE_BYTES = 1_000_000  # enough to fill a pipe, small enough that many streams share the work
+# gRPC does not tell whether the last response of a cancelled stream was written. It asks for the next one within
+# milliseconds of writing, so a response that it held this long was stuck behind HTTP/2's flow control.
+_STUCK = 1.0
+_PROPERTIES = b"\x22"  # StreamingPullResponse.subscription_properties = 4
+
+
+class Call(Protocol):
+    """What a stream needs of the RPC that carries it."""
+
+    def is_active(self) -> bool: ...
+
+    def add_callback(self, callback: Any) -> bool: ...
+
+    def send_initial_metadata(self, initial_metadata: Any) -> None: ...
+
+
+class Stream:
+    """The state of one open stream."""
+
+    def __init__(self, desk: Desk, subscriber: Subscriber, requests: Iterator[bytes], call: Call) -> None:
+        self._desk = desk
+        self._subscriber = subscriber
+        self._requests = requests
+        self._call = call
+        self._consumer = desk.consumer()  # nobody yet; `responses` puts the real one there
+        self._refusal: Refusal | None = None
+        self._confirmations: list[Any] = []
+        self._unsent: list[Delivery] = []  # of the last response, until gRPC asks for the next one
+        self._handed = 0.0
+
+    def responses(self) -> Iterator[bytes]:
+        """The responses, for as long as the stream lasts; a Refusal ends it."""
+        first = next(self._requests, None)
+        if first is None:
+            return
+        request = protos.StreamingPullRequest.FromString(first)
+        _check_first(request)
+        with self._desk.open() as (broker, _):
+            subscription = find_pullable(broker, request.subscription)
+            self._subscription = subscription
+            self.name = subscription.name
+            self._consumer = self._desk.consumer(
+                request.stream_ack_deadline_seconds, request.max_outstanding_messages, request.max_outstanding_bytes
+            )
+            subscription.join(self._consumer)
+        try:
+            if not self._call.add_callback(self._end):
+                return
+            self._apply(request)
+            self._call.send_initial_metadata(())  # the stream is open, though there may be nothing to say yet
+            threading.Thread(target=self._listen, name=f"listen {self.name}", daemon=True).start()
+            while (response := self._next()) is not None and not self._consumer.closed:
+                self._handed = time.monotonic()
+                yield response
+                self._unsent = []
+        finally:
+            self._close()
+
+    def _next(self) -> bytes | None:
+        """Wait for something to say; None when the client is gone."""
+        consumer, subscription = self._consumer, self._subscription
+        with self._desk.open() as (broker, _):
+            while True:
+                if self._refusal is not None:
+                    raise self._refusal
+                if consumer.closed or not self._call.is_active():
+                    return None
+                if find_pullable(broker, self.name) is not subscription:
+                    raise not_found(self.name)
+                now = self._desk.now()
+                batch = subscription.take(consumer, now, size=RESPONSE_BYTES)
+                broker.schedule(subscription, now)
+                if batch or self._confirmations:
+                    break
+                subscription.wait(consumer)
+                self._desk.wait(consumer)
+            self._unsent, self._handed = batch, 0.0
+            confirmations, self._confirmations = self._confirmations, []
+            received = self._subscriber.ack_ids(subscription).received(hand_outs(subscription, batch))
+            return received + _properties(subscription) + b"".join(each.SerializeToString() for each in confirmations)
+
+    def _listen(self) -> None:
+        """The reading thread: requests take effect as they come. A half-closed stream goes on, as in the service."""
+        try:
+            for raw in self._requests:
+                request = protos.StreamingPullRequest.FromString(raw)
+                _check_later(request)
+                self._apply(request)
+        except Refusal as refusal:
+            self.refuse(refusal)
+        except Exception:
+            # gRPC's way to say that the stream is over; a request that does not parse ends it too.
+            if self._call.is_active():
+                self.refuse(invalid("The request could not be parsed."))
+
+    def _apply(self, request: Any) -> None:
+        """Acks and deadlines of one request, and its new deadline for the stream."""
+        _check_deadlines(request)
+        subscriber, subscription = self._subscriber, self._subscription
+        with self._desk.open() as (broker, now):
+            acks = subscriber.numbers(subscription, request.ack_ids)
+            modacks = subscriber.numbers(subscription, request.modify_deadline_ack_ids)
+            if request.stream_ack_deadline_seconds:
+                self._consumer.ack_deadline = request.stream_ack_deadline_seconds
+            if (acks or modacks) and (outcome := subscriber.spoiled(subscription)):
+                self._confirm(acks, acks, modacks, modacks, temporary=outcome.startswith("TRANSIENT"))
+                return
+            failed_acks = subscription.ack(acks, now) if acks else []
+            failed_modacks: list[int] = []
+            by_seconds: dict[int, list[int]] = {}
+            for seconds, number in zip(request.modify_deadline_seconds, modacks, strict=True):
+                by_seconds.setdefault(seconds, []).append(number)
+            for seconds, numbers in by_seconds.items():
+                failed_modacks += subscription.modify(numbers, seconds, now)
+            if subscription.settings.exactly_once and (acks or modacks):
+                self._confirm(acks, failed_acks, modacks, failed_modacks)
+            broker.schedule(subscription, now)
+
+    def _confirm(
+        self,
+        acks: Sequence[int],
+        failed_acks: Sequence[int],
+        modacks: Sequence[int],
+        failed_modacks: Sequence[int],
+        *,
+        temporary: bool = False,
+    ) -> None:
+        text = self._subscriber.ack_ids(self._subscription).text
+        response = protos.StreamingPullResponse()
+        for confirmation, numbers, failed in (
+            (response.acknowledge_confirmation, acks, set(failed_acks)),
+            (response.modify_ack_deadline_confirmation, modacks, set(failed_modacks)),
+        ):
+            confirmation.ack_ids.extend(text(number) for number in numbers if number not in failed)
+            refused = confirmation.temporary_failed_ack_ids if temporary else confirmation.invalid_ack_ids
+            refused.extend(text(number) for number in numbers if number in failed)
+        self._confirmations.append(response)
+        self._desk.wake(self._consumer)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """End the stream with an error."""
+        self._refusal = refusal
+        self._desk.wake(self._consumer)
+
+    def _end(self) -> None:
+        """Called by gRPC when the RPC is over, for whatever reason."""
+        self._desk.hang_up(self._consumer)
+
+    def _close(self) -> None:
+        with self._desk.open() as (broker, now):
+            stuck = time.monotonic() - self._handed > _STUCK and not self._subscription.settings.exactly_once
+            if stuck or not self._handed:
+                self._subscription.release(self._unsent)
+            self._subscription.leave(self._consumer, now)
+            if broker.subscriptions.get(self.name) is self._subscription:
+                broker.schedule(self._subscription, now)
+
+
+def _check_first(request: Any) -> None:
+    if not request.subscription:
+        raise invalid("The first message of a stream must set subscription.")
+    rules.check_name(request.subscription, "subscriptions")
+    rules.check_ack_deadline(request.stream_ack_deadline_seconds, 10)
+
+
+def _check_deadlines(request: Any) -> None:
+    if len(request.modify_deadline_seconds) != len(request.modify_deadline_ack_ids):
+        raise invalid(
+            "The lengths of modify_deadline_seconds and modify_deadline_ack_ids must be the same: got "
+            f"{len(request.modify_deadline_seconds)} and {len(request.modify_deadline_ack_ids)}."
+        )
+    for seconds in set(request.modify_deadline_seconds):
+        rules.check_ack_deadline(seconds, 0)
+    if request.stream_ack_deadline_seconds:
+        rules.check_ack_deadline(request.stream_ack_deadline_seconds, 10)
+
+
+def _check_later(request: Any) -> None:
+    """What is said once, in the first request, may not be said again."""
+    for name in ("subscription", "max_outstanding_messages", "max_outstanding_bytes", "protocol_version"):
+        if getattr(request, name, None):  # older client libraries lack protocol_version
+            raise invalid(f"The {name} can only be set in the first request of a stream.")
+
+
+def _properties(subscription: Subscription) -> bytes:
+    """`subscription_properties`, in every response, also when both are false."""
+    settings = subscription.settings
+    inner = (b"\x08\x01" if settings.exactly_once else b"") + (b"\x10\x01" if settings.ordering else b"")
+    return _PROPERTIES + bytes((len(inner),)) + inner

@@ -1,0 +1,237 @@
+"""Subscriber: subscriptions, and messages out of them one request at a time; streams are in `streaming`.
+
+Each handler parses, checks, asks the broker once and replies. `pull`, `acknowledge` and `modify_ack_deadline` are hot
+calls.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pubsub_spark.emulator import configuration, masks, paging, protos, rules
+from pubsub_spark.emulator.broker import Broker
+from pubsub_spark.emulator.delivery import Delivery
+from pubsub_spark.emulator.desk import Desk
+from pubsub_spark.emulator.faults import Faults
+from pubsub_spark.emulator.frames import AckIds
+from pubsub_spark.emulator.publisher import find_topic
+from pubsub_spark.emulator.pusher import Pushers, endpoint_of
+from pubsub_spark.emulator.refusal import already_exists, failed_precondition, invalid, not_found
+from pubsub_spark.emulator.subscription import Subscription
+
+_MUTABLE = frozenset(
+    {
+        "ack_deadline_seconds",
+        "push_config",
+        "bigquery_config",
+        "cloud_storage_config",
+        "bigtable_config",
+        "labels",
+        "retain_acked_messages",
+        "message_retention_duration",
+        "expiration_policy",
+        "dead_letter_policy",
+        "retry_policy",
+        "enable_exactly_once_delivery",
+        "message_transforms",
+    }
+)
+_PULL_BYTES = 10_000_000
+_PULL_WAIT = 10.0  # an empty Pull answers well before the 60 s after which clients give up
+_PULL_MARGIN = 0.25  # and, with a shorter deadline, this long before it
+
+
+class Subscriber:
+    """The handlers of google.pubsub.v1.Subscriber."""
+
+    def __init__(self, desk: Desk, faults: Faults, pushers: Pushers) -> None:
+        self._desk = desk
+        self._faults = faults
+        self._pushers = pushers
+        self._ack_ids: dict[str, AckIds] = {}
+
+    def create_subscription(self, request: Any) -> Any:
+        with self._desk.open() as (broker, now):
+            topic = find_topic(broker, request.topic)
+            name = request.name or f"{topic.name.partition('/topics/')[0]}/subscriptions/s-{secrets.token_hex(8)}"
+            rules.check_name(name, "subscriptions")
+            if name in broker.subscriptions:
+                raise already_exists(name)
+            kept = configuration.subscription(request)
+            kept.name = name
+            kept.detached = False
+            _check_dead_letter(broker, kept)
+            configuration.show_topic_retention(kept, topic.resource)
+            broker.create_subscription(name, topic, configuration.settings(kept), now, kept)
+            self._pushers.configure(name, endpoint_of(kept.push_config))
+            return kept
+
+    def get_subscription(self, request: Any) -> Any:
+        with self._desk.open() as (broker, _):
+            return broker.resources[find(broker, request.subscription).name]
+
+    def update_subscription(self, request: Any) -> Any:
+        with self._desk.open() as (broker, now):
+            subscription = find(broker, request.subscription.name)
+            kept = broker.resources[subscription.name]
+            changed = masks.updated(kept, request.subscription, request.update_mask.paths, _MUTABLE)
+            self._configure(broker, subscription, changed, now)
+            return broker.resources[subscription.name]
+
+    def modify_push_config(self, request: Any) -> Any:
+        with self._desk.open() as (broker, now):
+            subscription = find(broker, request.subscription)
+            changed = protos.Subscription()
+            changed.CopyFrom(broker.resources[subscription.name])
+            changed.push_config.CopyFrom(request.push_config)
+            configuration.keep_push_version(changed.push_config, broker.resources[subscription.name].push_config)
+            self._configure(broker, subscription, changed, now)
+            return protos.Empty()
+
+    def _configure(self, broker: Broker, subscription: Subscription, changed: Any, now: float) -> None:
+        kept = configuration.subscription(changed)
+        if kept.dead_letter_policy != broker.resources[subscription.name].dead_letter_policy:
+            _check_dead_letter(broker, kept)
+        topic = broker.topic_of(subscription.name)
+        if topic is not None:
+            configuration.show_topic_retention(kept, topic.resource)
+        broker.resources[subscription.name] = kept
+        subscription.settings = configuration.settings(kept)
+        subscription.active = now
+        subscription.call_all()
+        broker.schedule(subscription, now)
+        self._pushers.configure(subscription.name, None if kept.detached else endpoint_of(kept.push_config))
+
+    def list_subscriptions(self, request: Any) -> Any:
+        rules.check_project(request.project)
+        with self._desk.open() as (broker, _):
+            mine = (name for name in broker.subscriptions if name.startswith(f"{request.project}/"))
+            listed, token = paging.page(mine, request.page_size, request.page_token)
+            resources = [broker.resources[name] for name in listed]
+            return protos.ListSubscriptionsResponse(subscriptions=resources, next_page_token=token)
+
+    def delete_subscription(self, request: Any) -> Any:
+        with self._desk.open() as (broker, _):
+            broker.delete_subscription(find(broker, request.subscription).name)
+            self._pushers.configure(request.subscription, None)
+            self._ack_ids.pop(request.subscription, None)
+            return protos.Empty()
+
+    def pull(self, raw: bytes, remaining: float | None, on_end: Callable[[Callable[[], None]], None]) -> bytes:
+        """Waits a bounded time for the first message; then what there is, up to the limits."""
+        request = protos.PullRequest.FromString(raw)
+        if request.max_messages < 1:
+            raise invalid("You have passed an invalid argument to the service (argument=max_messages).")
+        most = min(request.max_messages, rules.MAX_PULL_MESSAGES)
+        patience = 0.0 if request.return_immediately else _patience(remaining)
+        consumer = self._desk.consumer()
+        with self._desk.open() as (broker, _):
+            subscription = find_pullable(broker, request.subscription)
+            ends = time.monotonic() + patience
+            on_end(lambda: self._desk.hang_up(consumer))
+            subscription.join(consumer)
+            try:
+                while True:
+                    now = self._desk.now()
+                    batch = subscription.take(consumer, now, most, _PULL_BYTES)
+                    rest = ends - time.monotonic()
+                    if batch or rest <= 0 or consumer.closed:
+                        break
+                    subscription.wait(consumer)
+                    self._desk.wait(consumer, rest)
+                    find_pullable(broker, request.subscription)
+            finally:
+                subscription.leave(consumer, self._desk.now())
+                broker.schedule(subscription, self._desk.now())
+            return self.ack_ids(subscription).received(hand_outs(subscription, batch))
+
+    def acknowledge(self, raw: bytes) -> bytes:
+        rules.check_at_most("request_size", len(raw), rules.MAX_ACK_REQUEST_BYTES)
+        request = protos.AcknowledgeRequest.FromString(raw)
+        rules.check_ack_ids(request.ack_ids)
+        with self._desk.open() as (broker, now):
+            subscription = find(broker, request.subscription)
+            numbers = self.numbers(subscription, request.ack_ids)
+            self._spoil(subscription, request.ack_ids)
+            failed = subscription.ack(numbers, now)
+            broker.schedule(subscription, now)
+            self._check_exactly_once(subscription, failed)
+        return b""
+
+    def modify_ack_deadline(self, raw: bytes) -> bytes:
+        rules.check_at_most("request_size", len(raw), rules.MAX_ACK_REQUEST_BYTES)
+        request = protos.ModifyAckDeadlineRequest.FromString(raw)
+        rules.check_ack_ids(request.ack_ids)
+        seconds = rules.check_ack_deadline(request.ack_deadline_seconds, 0)
+        with self._desk.open() as (broker, now):
+            subscription = find(broker, request.subscription)
+            numbers = self.numbers(subscription, request.ack_ids)
+            self._spoil(subscription, request.ack_ids)
+            failed = subscription.modify(numbers, seconds, now)
+            broker.schedule(subscription, now)
+            self._check_exactly_once(subscription, failed)
+        return b""
+
+    def _spoil(self, subscription: Subscription, ack_ids: Sequence[str]) -> None:
+        """Fail the whole request, when a test has ordered that."""
+        if outcome := self.spoiled(subscription):
+            raise rules.exactly_once_failure(ack_ids, outcome)
+
+    def spoiled(self, subscription: Subscription) -> str:
+        """What a test has ordered for the ack ids of this request; empty for nothing."""
+        return self._faults.spoiled() if subscription.settings.exactly_once else ""
+
+    def _check_exactly_once(self, subscription: Subscription, failed: Sequence[int]) -> None:
+        if failed and subscription.settings.exactly_once:
+            text = self.ack_ids(subscription).text
+            raise rules.exactly_once_failure([text(number) for number in failed])
+
+    def ack_ids(self, subscription: Subscription) -> AckIds:
+        found = self._ack_ids.get(subscription.name)
+        if found is None:
+            found = self._ack_ids[subscription.name] = AckIds(subscription.name)
+        return found
+
+    def numbers(self, subscription: Subscription, ack_ids: Sequence[str]) -> Sequence[int]:
+        try:
+            return self.ack_ids(subscription).numbers(ack_ids)
+        except ValueError as malformed:
+            raise rules.malformed_ack_id(str(malformed)) from None
+
+
+def find(broker: Broker, name: str) -> Subscription:
+    subscription = broker.subscriptions.get(name)
+    if subscription is None:
+        raise not_found(rules.check_name(name, "subscriptions"))
+    return subscription
+
+
+def find_pullable(broker: Broker, name: str) -> Subscription:
+    """The subscription, if messages can be pulled from it."""
+    subscription = find(broker, name)
+    resource = broker.resources[name]
+    if resource.detached:
+        raise failed_precondition(f"Subscription `{name}` is detached from its topic.")
+    if configuration.kind(resource) != "pull":
+        raise failed_precondition("This method is not supported for this subscription type.")
+    return subscription
+
+
+def hand_outs(subscription: Subscription, batch: Sequence[Delivery]) -> list[tuple[int, bytes, int]]:
+    """What a response says of each delivery: its number, its message, and the attempt where that is counted."""
+    if subscription.settings.dead_letter_attempts:
+        return [(each.number, each.message.frame, each.failures + 1) for each in batch]
+    return [(each.number, each.message.frame, 0) for each in batch]
+
+
+def _patience(remaining: float | None) -> float:
+    return _PULL_WAIT if remaining is None else max(0.0, min(_PULL_WAIT, remaining - _PULL_MARGIN))
+
+
+def _check_dead_letter(broker: Broker, kept: Any) -> None:
+    topic = kept.dead_letter_policy.dead_letter_topic
+    if topic and topic not in broker.topics:
+        raise not_found(topic)

@@ -1,0 +1,63 @@
+"""Every error of the connector, by whose move it is.
+
+    PubSubError
+    ├── OptionsError        the caller's: options that cannot work, all complaints at once
+    ├── DataError           the data's: a row that cannot be published, a payload that cannot be decoded
+    │   └── SchemaError     a schema that cannot be used: not found, not supported, does not fit the columns
+    ├── ResourceError       the project's: a topic, subscription or schema that is unfit for what was asked
+    │   ├── MissingError    it does not exist
+    │   └── ForbiddenError  the caller may not do this with it
+    ├── StagingError        the cluster's: a staging area that executors cannot see, or a batch that is gone
+    └── ServiceError        the service's: it did not answer, or gave up after retries
+
+Each message is one sentence (or two) to a person at three in the morning: what happened, to which thing (full name,
+in backticks), what to do. They cross process boundaries as text, so the sentence is all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class PubSubError(Exception):
+    """The base of all errors that the connector raises on purpose."""
+
+
+class OptionsError(PubSubError):
+    """The options given to `format("pubsub")` cannot work; lists every problem found."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        super().__init__(f'format("pubsub") has {count} in its options:\n' + "\n".join(f"  {p}" for p in problems))
+
+    def __reduce__(self) -> tuple[type[OptionsError], tuple[tuple[str, ...]]]:
+        return type(self), (self.problems,)
+
+
+class DataError(PubSubError):
+    """A row cannot be published, or a payload cannot be decoded."""
+
+
+class SchemaError(DataError):
+    """A schema is not found, not supported, or does not fit the columns."""
+
+
+class ResourceError(PubSubError):
+    """A topic, subscription or schema cannot be used for what was asked."""
+
+
+class MissingError(ResourceError):
+    """A topic, subscription or schema does not exist."""
+
+
+class ForbiddenError(ResourceError):
+    """The caller has no permission for what was asked."""
+
+
+class StagingError(PubSubError):
+    """The staging area cannot be seen by executors, or a batch that it held is gone."""
+
+
+class ServiceError(PubSubError):
+    """Pub/Sub did not answer in time, or kept failing."""

@@ -1,0 +1,56 @@
+"""Resource names of Pub/Sub: `projects/{project}/{collection}/{id}`.
+
+Pure text, no I/O. Users write a short id or a full name; everything behind the options sees full names only.
+Source of the rules: https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+Collection = Literal["topics", "subscriptions", "snapshots", "schemas"]
+
+# 3 to 255 characters, a letter first, and `goog` is the service's own prefix.
+_ID = re.compile(r"(?!goog)[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
+_FULL = re.compile(r"projects/(?P<project>[^/]+)/(?P<collection>[a-z]+)/(?P<id>[^/]+)")
+
+DELETED_TOPIC = "_deleted-topic_"
+DELETED_SCHEMA = "_deleted-schema_"
+
+
+class Name(NamedTuple):
+    """A parsed resource name; `str(name)` is the full name again."""
+
+    project: str
+    collection: Collection
+    id: str
+
+    def __str__(self) -> str:
+        return f"projects/{self.project}/{self.collection}/{self.id}"
+
+
+def is_id(text: str) -> bool:
+    """Whether `text` is a legal id of a topic, subscription, snapshot or schema."""
+    return _ID.fullmatch(text) is not None
+
+
+def parse(full_name: str, collection: Collection) -> Name:
+    """Take a full name apart; ValueError when it is not a legal name of that collection."""
+    match = _FULL.fullmatch(full_name)
+    if match is None or match["collection"] != collection or not is_id(match["id"]):
+        raise ValueError(f"`{full_name}` is not of the form `projects/PROJECT/{collection}/ID`")
+    return Name(match["project"], collection, match["id"])
+
+
+def full(id_or_name: str, project: str | None, collection: Collection) -> str:
+    """The full name of what a user wrote as an id or as a full name; ValueError says what is wrong with it."""
+    if "/" in id_or_name:
+        return str(parse(id_or_name, collection))
+    if not is_id(id_or_name):
+        raise ValueError(
+            f"`{id_or_name}` is not an id: 3 to 255 of letters, digits and `-_.~+%`, a letter first, not `goog`"
+        )
+    if not project:
+        raise ValueError(f"`{id_or_name}` needs `projectId`, or write `projects/PROJECT/{collection}/{id_or_name}`")
+    return f"projects/{project}/{collection}/{id_or_name}"

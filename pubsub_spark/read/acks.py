@@ -1,0 +1,136 @@
+"""Acknowledge and ModifyAckDeadline for any number of messages: Arrow columns to requests, a few at a time.
+
+Requests hold at most MAX_IDS ids and MAX_BYTES bytes and are encoded in Rust from the Arrow column of ack ids.
+Retryable codes are tried again until a deadline. On a subscription with exactly-once delivery the service names the
+ids that failed (google.rpc.ErrorInfo): transient ones are sent again, permanent ones are given back. An ack that
+fails is never an error here: the ids that may not have counted are the result, and the caller decides.
+
+Limits: https://cloud.google.com/pubsub/quotas#resource_limits (512 KiB a request); 1000 ids is what Google's clients
+send. Failures: https://cloud.google.com/pubsub/docs/exactly-once-delivery#handle_failures
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import grpc
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..backend import Connection
+from ..backend.status import RETRYABLE, delays
+
+MAX_IDS = 1000
+MAX_BYTES = 512 * 1024
+_IN_FLIGHT = 8
+_ID_OVERHEAD = 4  # tag and length of an ack id of up to 2 MiB on the wire
+_TIMEOUT = 30.0  # seconds for one request, before it is tried again
+
+
+@lru_cache(maxsize=2)
+def _handler(kind: str) -> Any:
+    from google.pubsub_v1 import types
+    from ptars import HandlerPool
+
+    descriptor = getattr(types, kind).pb().DESCRIPTOR
+    return HandlerPool([descriptor.file]).get_for_message(descriptor)
+
+
+def cuts(ack_ids: pa.Array, fixed_bytes: int) -> Iterator[tuple[int, int]]:
+    """Start and end of the ids of each request; `fixed_bytes` is what a request takes besides them."""
+    ends = np.cumsum(pc.binary_length(ack_ids).to_numpy(zero_copy_only=False).astype(np.int64) + _ID_OVERHEAD)
+    start = 0
+    while start < len(ends):
+        before = int(ends[start - 1]) if start else 0
+        fits = int(np.searchsorted(ends, before + MAX_BYTES - fixed_bytes, side="right"))
+        end = min(start + MAX_IDS, max(fits, start + 1))
+        yield start, end
+        start = end
+
+
+def requests(subscription: str, ack_ids: pa.Array, seconds: int | None) -> list[tuple[bytes, pa.Array]]:
+    """Serialized requests with the ids of each: acks, or modifications of the deadline to `seconds`."""
+    places = list(cuts(ack_ids, len(subscription) + 16))
+    if not places:
+        return []
+    offsets = pa.array([0, *(end for _, end in places)], pa.int32())
+    columns = {
+        "subscription": pa.array([subscription] * len(places), pa.string()),
+        "ack_ids": pa.ListArray.from_arrays(offsets, ack_ids.cast(pa.string())),
+    }
+    kind = "AcknowledgeRequest"
+    if seconds is not None:
+        kind = "ModifyAckDeadlineRequest"
+        columns["ack_deadline_seconds"] = pa.array([seconds] * len(places), pa.int32())
+    handler = _handler(kind)
+    schema = handler.schema()
+    batch = pa.RecordBatch.from_arrays(
+        [columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema
+    )
+    encoded = handler.record_batch_to_array(batch)
+    return [(encoded[i].as_py(), ack_ids.slice(start, end - start)) for i, (start, end) in enumerate(places)]
+
+
+def send(
+    connection: Connection, subscription: str, ack_ids: pa.Array, seconds: int | None, deadline: float
+) -> pa.Array:
+    """Acknowledge (seconds None) or set the lease of messages; the ack ids that may not have counted.
+
+    deadline: time.monotonic() seconds after which nothing is tried again.
+    """
+    call = connection.acknowledge if seconds is None else connection.modify_ack_deadline
+    waiting = deque((request, ids, delays()) for request, ids in requests(subscription, ack_ids, seconds))
+    flying: deque[tuple[Any, bytes, pa.Array, Iterator[float]]] = deque()
+    failed: list[pa.Array] = []
+    while waiting or flying:
+        while waiting and len(flying) < _IN_FLIGHT:
+            request, ids, pauses = waiting.popleft()
+            timeout = max(0.1, min(_TIMEOUT, deadline - time.monotonic()))
+            flying.append((call(subscription, request, timeout), request, ids, pauses))
+        future, request, ids, pauses = flying.popleft()
+        try:
+            future.result()
+        except grpc.RpcError as error:
+            permanent, transient = _failures(error)
+            if permanent or transient:
+                failed.append(pa.array(permanent, pa.string()))
+                retry = [(r, i, pauses) for r, i in requests(subscription, pa.array(transient, pa.string()), seconds)]
+            elif error.code() in RETRYABLE:
+                retry = [(request, ids, pauses)]
+            else:
+                failed.append(ids)
+                continue
+            pause = next(pauses)
+            if time.monotonic() + pause > deadline:
+                failed.extend(i for _, i, _ in retry)
+            elif retry:
+                time.sleep(pause)
+                waiting.extend(retry)
+    return pa.concat_arrays([f.cast(pa.string()) for f in failed]) if failed else pa.array([], pa.string())
+
+
+def _failures(error: Any) -> tuple[list[str], list[str]]:
+    """The ack ids that ErrorInfo names: permanent failures, transient ones."""
+    from google.rpc.error_details_pb2 import ErrorInfo
+    from grpc_status import rpc_status
+
+    try:
+        status = rpc_status.from_call(error)
+    except ValueError:  # the details do not match the status: not a message for us
+        return [], []
+    permanent, transient = [], []
+    for detail in status.details if status is not None else ():
+        if detail.Is(ErrorInfo.DESCRIPTOR):
+            info = ErrorInfo()
+            detail.Unpack(info)
+            for ack_id, reason in info.metadata.items():
+                if reason.startswith("PERMANENT_FAILURE"):
+                    permanent.append(ack_id)
+                elif reason.startswith("TRANSIENT_FAILURE"):
+                    transient.append(ack_id)
+    return permanent, transient

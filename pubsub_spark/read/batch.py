@@ -1,0 +1,54 @@
+"""`spark.read`: a peek at a subscription. At most `maxMessages`, given back after reading, never acknowledged.
+
+One task pulls and nacks, because a batch read has nothing that would tell it when to acknowledge. The messages come
+again to whoever reads next; on a subscription with a dead-letter policy the peek counts as a delivery attempt.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from ..backend import Backend
+from ..options import ReadOptions
+from . import acks, subscription
+from .leases import STREAM_LEASE
+from .pull import Flow, pull
+from .rows import Rows
+
+_NACK_TIMEOUT = 10.0
+
+
+class PubSubBatchReader(DataSourceReader):
+    """Peeks at one subscription."""
+
+    def __init__(self, options: ReadOptions, backend: Backend, rows: Rows) -> None:
+        self._options = options
+        self._backend = backend
+        self._rows = rows
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One, so that `maxMessages` is one limit."""
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """The rows of up to `maxMessages` messages that are waiting."""
+        options = self._options
+        flow = Flow(
+            options.subscription,
+            client_id=uuid.uuid4().hex,
+            deadline=int(STREAM_LEASE),
+            max_messages=options.max_messages,
+            max_bytes=options.max_bytes_per_trigger,
+        )
+        with self._backend.connect() as connection:
+            subscription.prepare(connection.admin, options, is_new=False)
+            pulled = pull(connection, flow, options.max_fetch_period, options.idle_timeout)
+            for got in pulled.received:
+                ids = got.receipts.column("ack_id")
+                acks.send(connection, options.subscription, ids, 0, time.monotonic() + _NACK_TIMEOUT)
+        yield from self._rows.of(iter([got.messages for got in pulled.received]))

@@ -1,0 +1,172 @@
+"""The driver's one background thread: it keeps leases alive and carries acks to the service.
+
+It decides nothing. `Leases` and `Door` say what is due and what was committed; the thread moves bytes, so that Spark's
+calls return at once. After the acks of a batch are through (or have failed for good, which is remembered), its staged
+files are deleted.
+
+A failure here never fails the query: an ack that is lost costs a redelivery, and a lost lease as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..backend import Connection
+from ..errors import PubSubError
+from . import acks
+from .door import Door
+from .leases import LEASE, Leases
+from .staging import Staging
+
+_TICK = 1.0  # seconds between looks at what is due
+_ACK_TIMEOUT = 30.0  # seconds for which the acks of a part are tried
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Counts:
+    """What this process has done so far, in messages."""
+
+    acknowledged: int = 0
+    failed_acks: int = 0
+    extended: int = 0
+
+
+class Keeper:
+    """Owns the thread; `leases` is shared with Spark's calls under `lock`. clock: seconds, monotonic."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        staging: Staging,
+        leases: Leases,
+        door: Door,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.lock = threading.Lock()
+        self.counts = Counts()
+        self._connection = connection
+        self._staging = staging
+        self._leases = leases
+        self._door = door
+        self._clock = clock
+        self._wake = threading.Condition(self.lock)
+        self._stopping = False
+        self._nacks: list[pa.Array] = []
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._thread.start()
+
+    def commit(self, batch: int) -> None:
+        """Spark has committed everything up to and with `batch`; its acks go out in the background."""
+        with self._wake:
+            if self._leases.commit(batch):
+                self._wake.notify_all()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until every committed batch is acknowledged; False when `timeout` seconds did not do."""
+        with self._wake:
+            return self._wake.wait_for(lambda: not self._leases.unacknowledged, timeout)
+
+    def stop(self, timeout: float) -> None:
+        """Flush, give back what waits at the door, end the thread. Takes `timeout` seconds at the most for each."""
+        self.flush(timeout)
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        self._thread.join(timeout)
+        self._nacks.append(_ack_ids(self._door.close()))
+        self._send_nacks(time.monotonic() + timeout)
+
+    def nack(self, receipts: pa.RecordBatch) -> None:
+        """Give messages back to the service, in the background."""
+        with self._wake:
+            self._nacks.append(receipts.column("ack_id"))
+            self._wake.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._stopping or self._leases.unacknowledged or self._nacks, _TICK)
+                if self._stopping:
+                    return
+                committed = self._leases.unacknowledged
+            try:
+                for batch in committed:
+                    self._acknowledge(batch)
+                self._send_nacks(time.monotonic() + _ACK_TIMEOUT)
+                self._extend()
+            except Exception:
+                _log.exception("keeping leases failed; trying again in %g s", _TICK)
+                with self._wake:
+                    self._wake.wait_for(lambda: self._stopping, _TICK)
+
+    def _acknowledge(self, batch: int) -> None:
+        for part, length in self._staging.parts(batch).items():
+            receipts = self._staging.receipts(batch, part, length)
+            failed = acks.send(
+                self._connection,
+                self._staging.subscription,
+                _ack_ids(receipts),
+                None,
+                time.monotonic() + _ACK_TIMEOUT,
+            )
+            with self.lock:
+                now = self._clock()
+                late = self._leases.is_late(batch, part, now)
+                unsure = receipts.filter(pc.is_in(receipts.column("ack_id"), failed)) if not late else receipts
+                self._leases.remember(unsure.column("identity").combine_chunks(), now)
+                self.counts.acknowledged += receipts.num_rows - len(failed)
+                self.counts.failed_acks += len(failed)
+            if part == 0:
+                self._door.acknowledged(receipts.num_rows, self._staging.footer(batch, part, length).bytes)
+        self._staging.release(batch)
+        with self._wake:
+            self._leases.acknowledged(batch)
+            self._wake.notify_all()
+
+    def _send_nacks(self, deadline: float) -> None:
+        with self.lock:
+            nacks, self._nacks = self._nacks, []
+        for ack_ids in nacks:
+            acks.send(self._connection, self._staging.subscription, ack_ids, 0, deadline)
+
+    def _extend(self) -> None:
+        """Look after what has been held for long: at the door and in batches that Spark is still working on."""
+        try:
+            self._door.poll()
+        except PubSubError:
+            return  # the door keeps it for Spark's next call, which fails the query with the sentence
+        now = self._clock()
+        waiting = self._door.due(now)
+        if waiting.num_rows:
+            self._set_lease(waiting)
+            self._door.extended(now, LEASE)
+        with self.lock:
+            watched = self._leases.watched(now)
+        lengths = {batch: self._staging.parts(batch) for batch in watched}
+        with self.lock:
+            for batch, parts in lengths.items():
+                for part in parts:
+                    self._leases.found(batch, part, now - LEASE)  # its age is not known: due at once
+            due = self._leases.due(now)
+        for batch, part in due:
+            length = lengths.get(batch, {}).get(part) or self._staging.parts(batch)[part]
+            self._set_lease(self._staging.receipts(batch, part, length))
+            with self.lock:
+                self._leases.extended(batch, part, now)
+
+    def _set_lease(self, receipts: pa.Table) -> None:
+        deadline = time.monotonic() + _ACK_TIMEOUT
+        acks.send(self._connection, self._staging.subscription, _ack_ids(receipts), int(LEASE), deadline)
+        self.counts.extended += receipts.num_rows
+
+
+def _ack_ids(receipts: pa.Table) -> pa.Array:
+    return receipts.column("ack_id").combine_chunks()

@@ -1,0 +1,117 @@
+"""Which messages are held for which batch: when their leases must be extended, and when they may be acknowledged.
+
+Runs on the driver. No I/O and no clock: `now` is always an argument, in seconds.
+
+The promise: a message is acknowledged only after Spark has committed the batch that carried it. Batches leave this
+object towards an ack through `commit(n)` alone, and `commit(n)` returns only batches announced under a number of n or
+less, each once. A crash forgets all of it; the staging area still has the receipts, and Pub/Sub sends again what it
+has not.
+
+The second rule is about leases. Tasks pull with a lease of STREAM_LEASE and never extend it: most batches are
+committed long before it runs out. `watched(now)` names the batches that are not, whose staged parts the keeper then
+looks up and reports with `found`; `due(now)` names the parts whose lease has run for half its time, so that an
+extension may fail and be tried again before a message comes a second time.
+
+The third is the redelivery filter: ids whose ack came late, failed, or is unknown are remembered for the longest lease.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+LEASE = 600.0  # seconds: the longest ack deadline, https://cloud.google.com/pubsub/docs/lease-management
+STREAM_LEASE = 60.0  # seconds: what a stream's deliveries start with, as Google's clients for exactly-once delivery
+WATCH = STREAM_LEASE / 4  # a batch that runs longer is looked after, with time for two tries
+
+
+@dataclass
+class _Lease:
+    since: float
+    seconds: float
+
+    def due(self, now: float) -> bool:
+        return now - self.since >= self.seconds / 2
+
+    def over(self, now: float) -> bool:
+        return now - self.since >= self.seconds
+
+
+@dataclass
+class _Batch:
+    announced: float
+    parts: dict[int, _Lease] = field(default_factory=dict)
+
+
+@dataclass
+class Leases:
+    """Announced batches that are not acknowledged yet, and ids to drop when they come again."""
+
+    _held: dict[int, _Batch] = field(default_factory=dict)
+    _committed: dict[int, _Batch] = field(default_factory=dict)
+    _remembered: list[tuple[float, pa.Array]] = field(default_factory=list)
+
+    def announce(self, batch: int, now: float) -> None:
+        """Hold a batch; its parts are pulled from now on, or were pulled at a time before `now`."""
+        if batch not in self._committed:
+            self._held.setdefault(batch, _Batch(now))
+
+    def found(self, batch: int, part: int, since: float, seconds: float = STREAM_LEASE) -> None:
+        """A part of a held batch was staged, its messages leased for `seconds` from `since`."""
+        if batch in self._held:
+            self._held[batch].parts.setdefault(part, _Lease(since, seconds))
+
+    def watched(self, now: float) -> list[int]:
+        """Held batches that run for so long that somebody must look which parts they have."""
+        return sorted(number for number, batch in self._held.items() if now - batch.announced >= WATCH)
+
+    def due(self, now: float) -> list[tuple[int, int]]:
+        """Held parts, as (batch, part), whose lease has run for half its time."""
+        return sorted(
+            (number, part)
+            for number, batch in self._held.items()
+            for part, lease in batch.parts.items()
+            if lease.due(now)
+        )
+
+    def extended(self, batch: int, part: int, now: float) -> None:
+        """The lease of a held part was set to LEASE seconds at `now`."""
+        if batch in self._held:
+            self._held[batch].parts[part] = _Lease(now, LEASE)
+
+    def commit(self, batch: int) -> list[int]:
+        """Spark has committed everything up to and with `batch`: the batches to acknowledge now, each named once."""
+        numbers = sorted(number for number in self._held if number <= batch)
+        for number in numbers:
+            self._committed[number] = self._held.pop(number)
+        return numbers
+
+    def is_late(self, batch: int, part: int, now: float) -> bool:
+        """Whether the lease of a part may have run out: its messages come again, its acks may count for nothing."""
+        owner = self._committed.get(batch) or self._held.get(batch)
+        return owner is None or owner.parts.get(part, _Lease(owner.announced, STREAM_LEASE)).over(now)
+
+    def acknowledged(self, batch: int) -> None:
+        """The service has taken the acks of a committed batch, or nothing more can be done for it."""
+        self._committed.pop(batch, None)
+
+    @property
+    def held(self) -> list[int]:
+        """Batches announced and not committed."""
+        return sorted(self._held)
+
+    @property
+    def unacknowledged(self) -> list[int]:
+        """Batches committed whose acks are under way."""
+        return sorted(self._committed)
+
+    def remember(self, message_ids: pa.Array, now: float) -> None:
+        """Drop these ids when they come again within the longest lease."""
+        if len(message_ids):
+            self._remembered.append((now + LEASE, message_ids))
+
+    def remembered(self, now: float) -> pa.Array:
+        """The ids to drop, as an Arrow string array; those remembered for too long are forgotten."""
+        self._remembered = [(until, ids) for until, ids in self._remembered if until > now]
+        return pa.concat_arrays([ids for _, ids in self._remembered]) if self._remembered else pa.array([], pa.string())

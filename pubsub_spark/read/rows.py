@@ -1,0 +1,106 @@
+"""Messages to rows: the columns that the options ask for, and what a payload that cannot be decoded does.
+
+`Rows` is plain values, made on the driver from options and topic schema. Its Spark schema and its record batches come
+from the same Arrow schema, because Spark compares them exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from ..backend import Backend
+from ..backend.schemas import fetcher
+from ..codec.envelope import DATABRICKS, MESSAGES, attribute, databricks, envelope
+from ..codec.registry import Decoder, TopicSchema
+from ..codec.spark import struct_type
+from ..errors import DataError
+from ..options import ReadOptions
+from . import dead_letter
+
+_SCHEMA = "googclient_schemaname"
+_REVISION = "googclient_schemarevisionid"
+_ENCODING = "googclient_schemaencoding"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The shape of the rows of one query; picklable. topic_schema: given when payloads are decoded."""
+
+    options: ReadOptions
+    backend: Backend
+    topic_schema: TopicSchema | None = None
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+        if self.options.columns == "databricks":
+            return DATABRICKS
+        schema = MESSAGES
+        if self.topic_schema is not None:
+            schema = schema.append(pa.field("value", self.topic_schema.arrow_type()))
+            schema = schema.append(pa.field("schema_revision", pa.string()))
+            if self.options.mode == "PERMISSIVE":
+                schema = schema.append(pa.field("decode_error", pa.string()))
+        return schema
+
+    @property
+    def spark_schema(self) -> StructType:
+        """The same for Spark."""
+        return struct_type(pa.struct(list(self.arrow_schema)))
+
+    def of(
+        self, batches: Iterator[pa.RecordBatch], count_malformed: Callable[[int], None] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of message batches (schema MESSAGES), in their order.
+
+        count_malformed: told at the end how many payloads could not be decoded, when there were any.
+        """
+        if self.options.columns == "databricks":
+            yield from map(databricks, batches)
+        elif self.topic_schema is None:
+            yield from map(envelope, batches)
+        else:
+            decoder = Decoder(self.topic_schema, fetcher(self.backend))
+            malformed = 0
+            for batch in batches:
+                rows, bad = self._decoded(batch, decoder)
+                malformed += bad
+                yield rows
+            if malformed and count_malformed is not None:
+                count_malformed(malformed)
+
+    def _decoded(self, messages: pa.RecordBatch, decoder: Decoder) -> tuple[pa.RecordBatch, int]:
+        decoded = decoder.decode(
+            messages.column("data"),
+            attribute(messages, _REVISION),
+            attribute(messages, _ENCODING),
+            attribute(messages, _SCHEMA),
+        )
+        bad = len(messages) - decoded.error.null_count
+        columns = [*envelope(messages).columns, decoded.value, decoded.revision]
+        if bad:
+            self._complain(messages, decoded.error)
+        if self.options.mode == "PERMISSIVE":
+            return pa.RecordBatch.from_arrays([*columns, decoded.error], schema=self.arrow_schema), bad
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
+        return (rows.filter(pc.is_null(decoded.error)) if bad else rows), bad
+
+    def _complain(self, messages: pa.RecordBatch, errors: pa.StringArray) -> None:
+        """Fail with FAILFAST; publish to the dead-letter topic where there is one."""
+        wrong = pc.is_valid(errors)
+        if self.options.mode == "FAILFAST":
+            first = pc.index(wrong, True).as_py()
+            raise DataError(
+                f"Message `{messages.column('message_id')[first]}` of `{self.options.subscription}` cannot be decoded: "
+                f"{errors[first]}. Use mode=PERMISSIVE to get such messages with a null `value`, or mode=DROPMALFORMED "
+                "to leave them out."
+            )
+        topic = self.options.dead_letter
+        if topic is not None:
+            reasons = errors.filter(wrong).to_pylist()
+            dead_letter.publish(topic, self.options.subscription, messages.filter(wrong), reasons, self.backend)

@@ -1,0 +1,291 @@
+"""Where the rows of a batch are written down before anyone sees them, so that they can be seen again.
+
+    <location>/<project>/<subscription>/<stream>/
+        driver                 a token: executors that do not find it cannot see the driver's area
+        released               the number of the last batch that was acknowledged and deleted
+        <batch>/part-<i>       what one task pulled: messages and receipts, written once
+        <batch>/sealed         the parts of a batch that is replayed after a restart, listed once
+        <batch>/known          identities that the batch drops
+        <batch>/malformed-<i>-<n>  part i had n payloads that could not be decoded
+        seen                   identities committed lately (`idAttribute` only)
+
+The rule is create-only: `create` succeeds for one writer of a name, and everybody yields what that one wrote. Nothing
+in here is acknowledged, so losing it costs duplicates and never a message. Names that are not ours are left alone.
+
+A part is one object, so that it is there or not: two Arrow IPC streams (messages, receipts) and a footer with their
+places. Tasks read the messages; the driver reads footer and receipts alone, with ranged reads. Local files and object
+stores alike, through obstore. Runs on the driver and in tasks; a `Staging` is plain values until it is used.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import struct
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pyarrow as pa
+import pyarrow.compute as pc
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.store import LocalStore, from_url
+
+from .. import names
+from ..codec.envelope import MESSAGES, RECEIPTS, size
+from ..errors import StagingError
+
+_MAGIC = b"PSSTAGE1"
+_TAIL = struct.Struct("<I8s")  # bytes of the JSON footer, magic
+_GUESS = 4096  # a footer is a few hundred bytes; one read gets it
+
+# obstore raises Python's own errors for some stores and its own for others.
+_EXISTS = (FileExistsError, AlreadyExistsError)
+_MISSING = (FileNotFoundError, NotFoundError)
+_REFUSED = (OSError, BaseError)
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What a part holds, and why its pull ended (`full`, `period` or `idle`); times in seconds since the epoch."""
+
+    rows: int
+    bytes: int
+    dropped: int
+    ended: str
+    oldest: float | None
+    messages_length: int
+    receipts_length: int
+
+
+def pack(
+    messages: Sequence[pa.RecordBatch], receipts: Sequence[pa.RecordBatch], ended: str, dropped: int = 0
+) -> pa.Buffer:
+    """The bytes of a part, of batches with the schemas MESSAGES and RECEIPTS.
+
+    Receipts may outnumber messages: redeliveries that were dropped are acknowledged with the batch that met them.
+    """
+    sink = pa.BufferOutputStream()
+    messages_length = _write(sink, messages, MESSAGES)
+    receipts_length = _write(sink, receipts, RECEIPTS) - messages_length
+    oldest = [pc.min(batch.column("publish_time")).value for batch in messages if batch.num_rows]
+    footer = Footer(
+        rows=sum(batch.num_rows for batch in messages),
+        bytes=sum(size(batch) for batch in messages),
+        dropped=dropped,
+        ended=ended,
+        oldest=min(oldest) / 1e6 if oldest else None,
+        messages_length=messages_length,
+        receipts_length=receipts_length,
+    )
+    text = json.dumps(asdict(footer)).encode()
+    sink.write(text)
+    sink.write(_TAIL.pack(len(text), _MAGIC))
+    return sink.getvalue()
+
+
+def _write(sink: Any, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> int:
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return int(sink.tell())
+
+
+def messages(part: Any) -> Iterator[pa.RecordBatch]:
+    """The message batches in the bytes of a part, as Arrow record batches of the schema MESSAGES."""
+    buffer = pa.py_buffer(part)
+    yield from pa.ipc.open_stream(buffer.slice(0, footer(buffer).messages_length))
+
+
+def footer(part: Any) -> Footer:
+    """The footer in the bytes of a part."""
+    return _footer(memoryview(part).cast("B")[-_GUESS:], "part")
+
+
+def _footer(tail: Any, name: str) -> Footer:
+    """The footer at the end of `tail`, the last bytes of a part."""
+    view = memoryview(tail).cast("B")
+    if len(view) >= _TAIL.size:
+        length, magic = _TAIL.unpack(view[-_TAIL.size :])
+        if magic == _MAGIC and length + _TAIL.size <= len(view):
+            return Footer(**json.loads(bytes(view[-_TAIL.size - length : -_TAIL.size])))
+    raise StagingError(
+        f"The staged part `{name}` is damaged. Remove its stream with `pubsub-spark staging clean`; its messages were "
+        "never acknowledged and come again."
+    )
+
+
+def _strings(values: pa.Array) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([("identity", pa.string())])) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([values], names=["identity"]))
+    return sink.getvalue()
+
+
+def _as_strings(content: Any | None) -> pa.Array:
+    if content is None:
+        return pa.array([], pa.string())
+    return pa.ipc.open_stream(pa.py_buffer(content)).read_all().column("identity").combine_chunks()
+
+
+def default_location() -> str:
+    """A folder of this user under the system's temporary folder: right for `local[*]`, wrong for a cluster."""
+    return str(Path(tempfile.gettempdir()) / f"pubsub_spark-{getpass.getuser()}")
+
+
+@lru_cache(maxsize=16)
+def open_store(location: str) -> Any:
+    """The obstore store at a path or URL; StagingError when the location cannot be understood."""
+    try:
+        if "://" in location and not location.startswith("file://"):
+            return from_url(location)
+        return LocalStore(Path(location.removeprefix("file://")).absolute(), mkdir=True, automatic_cleanup=True)
+    except Exception as error:
+        raise StagingError(f"`stagingLocation` `{location}` cannot be opened: {str(error).splitlines()[0]}") from None
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The staging area of one stream; picklable."""
+
+    location: str
+    subscription: str
+    stream: str
+
+    @property
+    def root(self) -> str:
+        """The stream's folder, relative to the location."""
+        name = names.parse(self.subscription, "subscriptions")
+        return f"{name.project}/{name.id}/{self.stream}"
+
+    @property
+    def _store(self) -> Any:
+        return open_store(self.location)
+
+    def create(self, path: str, content: Any) -> bool:
+        """Write `content` under a name that does not exist; False when somebody else wrote it first."""
+        try:
+            obstore.put(self._store, f"{self.root}/{path}", memoryview(content).cast("B"), mode="create")
+        except _EXISTS:
+            return False
+        return True
+
+    def read(self, path: str) -> Any | None:
+        """The bytes under a name, None when there are none."""
+        try:
+            return obstore.get(self._store, f"{self.root}/{path}").bytes()
+        except _MISSING:
+            return None
+
+    def parts(self, batch: int) -> dict[int, int]:
+        """The parts of a batch: index and size in bytes.
+
+        Once the batch is sealed only those that the seal lists: what a task that everybody thought dead staged later
+        was never given to Spark, and must not be acknowledged.
+        """
+        names = self._names(f"{batch}/")
+        found = {int(n[5:]): size for n, size in names.items() if n.startswith("part-") and n[5:].isdigit()}
+        listed = self._sealed(batch) if "sealed" in names else sorted(found)
+        return {part: found[part] for part in listed if part in found}
+
+    def footer(self, batch: int, part: int, length: int) -> Footer:
+        """The footer of a part of `length` bytes."""
+        path = f"{self.root}/{batch}/part-{part}"
+        tail = obstore.get_range(self._store, path, start=max(0, length - _GUESS), end=length) if length else b""
+        return _footer(tail, path)
+
+    def receipts(self, batch: int, part: int, length: int) -> pa.Table:
+        """The receipts of a part of `length` bytes, without reading its messages."""
+        found = self.footer(batch, part, length)
+        start = found.messages_length
+        content = obstore.get_range(
+            self._store, f"{self.root}/{batch}/part-{part}", start=start, end=start + found.receipts_length
+        )
+        return pa.ipc.open_stream(pa.py_buffer(content)).read_all()
+
+    def seal(self, batch: int) -> list[int]:
+        """Fix the parts of a batch that an earlier run staged: the same answer however often it is asked."""
+        listed = json.dumps(sorted(self.parts(batch))).encode()
+        self.create(f"{batch}/sealed", listed)
+        return self._sealed(batch)
+
+    def _sealed(self, batch: int) -> list[int]:
+        return [int(part) for part in json.loads(bytes(self.read(f"{batch}/sealed") or b"[]"))]
+
+    def write_known(self, batch: int, identities: pa.Array) -> None:
+        """Put down the identities that a batch drops."""
+        self.create(f"{batch}/known", _strings(identities))
+
+    def known(self, batch: int) -> pa.Array:
+        """The identities that a batch drops."""
+        return _as_strings(self.read(f"{batch}/known"))
+
+    def write_seen(self, identities: pa.Array) -> None:
+        """Put down the identities that were committed lately, for a restart; `idAttribute` only."""
+        obstore.put(self._store, f"{self.root}/seen", memoryview(_strings(identities)).cast("B"))
+
+    def seen(self) -> pa.Array:
+        """The identities that an earlier run had committed lately."""
+        return _as_strings(self.read("seen"))
+
+    def count(self, batch: int, part: int, malformed: int) -> None:
+        """Note how many payloads of a part could not be decoded; the same however often it is noted."""
+        self.create(f"{batch}/malformed-{part}-{malformed}", b"")
+
+    def malformed(self, batch: int) -> int:
+        """Payloads of a batch that could not be decoded."""
+        noted = (name for name in self._names(f"{batch}/") if name.startswith("malformed-"))
+        return sum(int(name.rpartition("-")[2]) for name in noted)
+
+    def leave_token(self) -> None:
+        """Say that the driver uses this area."""
+        try:
+            self.create("driver", b"pubsub_spark")
+        except _REFUSED as error:
+            raise StagingError(
+                f"The staging area `{self.location}` cannot be written: {str(error).splitlines()[0]}. Give "
+                "`stagingLocation` a path or URL that this user may write."
+            ) from None
+
+    def check_token(self) -> None:
+        """StagingError when the driver's token is not to be seen from here."""
+        try:
+            obstore.head(self._store, f"{self.root}/driver")
+        except _MISSING:
+            raise StagingError(
+                f"This executor cannot see the driver's staging area `{self.location}`. Give `stagingLocation` a path "
+                "or URL (`gs://`, `s3://`, `az://`) that the driver and all executors share."
+            ) from None
+
+    def released(self) -> int:
+        """The number of the last batch that was acknowledged and deleted; 0 when none was."""
+        return int(bytes(self.read("released") or b"0"))
+
+    def release(self, batch: int) -> None:
+        """Note that a batch was acknowledged, then delete it."""
+        obstore.put(self._store, f"{self.root}/released", str(batch).encode())
+        self.delete(f"{batch}/")
+
+    def batches(self) -> list[int]:
+        """Numbers of the batches that have files, ascending."""
+        folders = obstore.list_with_delimiter(self._store, f"{self.root}/")["common_prefixes"]
+        numbers = (str(folder).rstrip("/").rpartition("/")[2] for folder in folders)
+        return sorted(int(number) for number in numbers if number.isdigit())
+
+    def delete(self, prefix: str = "") -> None:
+        """Delete everything of this stream under a prefix."""
+        for name in self._names(prefix):
+            try:
+                obstore.delete(self._store, f"{self.root}/{prefix}{name}")
+            except _MISSING:
+                continue
+
+    def _names(self, folder: str) -> dict[str, int]:
+        """What is stored in a folder of this stream ("" or with a final slash) and below: name and size in bytes."""
+        prefix = f"{self.root}/{folder}"
+        entries = (entry for page in obstore.list(self._store, prefix) for entry in page)
+        return {str(entry["path"]).removeprefix(prefix): int(entry["size"]) for entry in entries}

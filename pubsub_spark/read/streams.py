@@ -1,0 +1,59 @@
+"""The streams that have files in a staging location, for `pubsub-spark staging`.
+
+A stream is known by the token that its driver left (`staging`); whatever else lies in the location is not ours and is
+never touched. A stream whose files have not changed for long is dead or idle: only a person knows which, so nothing is
+removed that was not asked for. Removing one never loses a message; what was not acknowledged comes again.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass, field
+from typing import Any
+
+import obstore
+
+from .staging import Staging, open_store
+
+_DRIVER = "/driver"
+
+
+@dataclass
+class StagedStream:
+    """What one stream has in the staging area; `changed` is when its youngest file was written."""
+
+    staging: Staging
+    changed: datetime.datetime
+    files: int = 0
+    bytes: int = 0
+    batches: set[int] = field(default_factory=set)
+
+    def remove(self) -> None:
+        """Delete the stream's files."""
+        self.staging.delete()
+
+
+def find(location: str) -> list[StagedStream]:
+    """All streams in a location (a path or URL), those unchanged for longest first; StagingError when there is none."""
+    entries = [entry for page in obstore.list(open_store(location)) for entry in page]
+    found: dict[str, StagedStream] = {}
+    for entry in entries:
+        path = str(entry["path"])
+        if path.endswith(_DRIVER) and path.count("/") == 3:
+            project, subscription, stream, _ = path.split("/")
+            staging = Staging(location, f"projects/{project}/subscriptions/{subscription}", stream)
+            found[path.removesuffix(_DRIVER)] = StagedStream(staging, entry["last_modified"])
+    for entry in entries:
+        _add(found, entry)
+    return sorted(found.values(), key=lambda stream: stream.changed)
+
+
+def _add(found: dict[str, StagedStream], entry: Any) -> None:
+    project, subscription, stream, *rest = [*str(entry["path"]).split("/"), "", "", ""][:5]
+    owner = found.get(f"{project}/{subscription}/{stream}")
+    if owner is not None:
+        owner.files += 1
+        owner.bytes += int(entry["size"])
+        owner.changed = max(owner.changed, entry["last_modified"])
+        if rest[0].isdigit():
+            owner.batches.add(int(rest[0]))

@@ -1,0 +1,94 @@
+"""The subscription before the first message: look at it, create it if asked to, seek it once.
+
+Runs on the driver. A caller who may pull but not look (`roles/pubsub.subscriber` alone) is served all the same: then
+the stream itself says what is wrong.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+from google.pubsub_v1 import types
+
+from .. import names
+from ..backend.admin import Admin
+from ..errors import ForbiddenError, MissingError, ResourceError
+from ..options import ReadOptions
+
+# Kinds of delivery that leave nothing to pull: field of Subscription -> what to say.
+_NOT_PULLED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "push_config": ("pushes its messages to an endpoint", lambda config: bool(config.push_endpoint)),
+    "bigquery_config": ("writes its messages to BigQuery", lambda config: bool(config.table)),
+    "cloud_storage_config": ("writes its messages to Cloud Storage", lambda config: bool(config.bucket)),
+    "bigtable_config": ("writes its messages to Bigtable", lambda config: bool(config.table)),
+}
+
+
+def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> None:
+    """See that the subscription can be pulled; on the first start of a checkpoint create and seek it as the options
+    say.
+
+    Raises ResourceError when it does not exist and no `topicId` says on which topic to create it, or when it is of a
+    kind that cannot be pulled.
+    """
+    try:
+        found: types.Subscription | None = admin.subscription(options.subscription)
+    except ForbiddenError:
+        found = None
+    except MissingError as error:
+        if options.topic is None:
+            raise MissingError(f"{error} With `topicId` the connector creates it.") from None
+        found = admin.create_subscription(settings(options, options.topic))
+    if found is not None:
+        refuse_unless_pulled(found)
+    if is_new:
+        if options.starting_timestamp is not None:
+            admin.seek(options.subscription, options.starting_timestamp)
+        if options.starting_snapshot is not None:
+            admin.seek(options.subscription, names.full(options.starting_snapshot, options.project, "snapshots"))
+
+
+def refuse_unless_pulled(subscription: types.Subscription) -> None:
+    """ResourceError for a subscription whose messages go elsewhere."""
+    for field, (does, is_set) in _NOT_PULLED.items():
+        config = getattr(subscription, field, None)
+        if config is not None and is_set(config):
+            raise ResourceError(
+                f"Subscription `{subscription.name}` {does}; read from a pull subscription of its topic."
+            )
+    if subscription.detached:
+        raise ResourceError(
+            f"Subscription `{subscription.name}` is detached from its topic and gets no messages; create a new one."
+        )
+
+
+def settings(options: ReadOptions, topic: str) -> types.Subscription:
+    """The subscription that the options ask to create on `topic` (a full name)."""
+
+    def seconds(value: float | None) -> datetime.timedelta | None:
+        return None if value is None else datetime.timedelta(seconds=value)
+
+    fields: dict[str, Any] = {
+        "name": options.subscription,
+        "topic": topic,
+        "ack_deadline_seconds": options.ack_deadline_seconds,
+        "enable_message_ordering": options.enable_message_ordering,
+        "enable_exactly_once_delivery": options.enable_exactly_once_delivery,
+        "filter": options.filter,
+        "retain_acked_messages": options.retain_acked_messages,
+        "message_retention_duration": seconds(options.message_retention_duration),
+    }
+    if options.expiration_ttl is not None:
+        fields["expiration_policy"] = types.ExpirationPolicy(ttl=seconds(options.expiration_ttl))
+    if options.subscription_dead_letter_topic is not None:
+        fields["dead_letter_policy"] = types.DeadLetterPolicy(
+            dead_letter_topic=names.full(options.subscription_dead_letter_topic, options.project, "topics"),
+            max_delivery_attempts=options.max_delivery_attempts or 0,
+        )
+    if options.minimum_backoff is not None or options.maximum_backoff is not None:
+        fields["retry_policy"] = types.RetryPolicy(
+            minimum_backoff=seconds(options.minimum_backoff), maximum_backoff=seconds(options.maximum_backoff)
+        )
+    return types.Subscription({name: value for name, value in fields.items() if value is not None})

@@ -1,0 +1,37 @@
+"""The bytes of a row: by the topic's schema where there is one, else as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from ..options import WriteOptions
+from .json import to_json
+
+if TYPE_CHECKING:
+    from ..codec.registry import Encoder, TopicSchema
+
+
+class RowEncoder:
+    """Encodes the rows of a task, compiled for their types at the first of them."""
+
+    def __init__(self, topic_schema: TopicSchema | None, options: WriteOptions) -> None:
+        self._topic_schema = topic_schema
+        self._ignore_extra = options.ignore_extra_columns
+        self._encoder: Encoder | None = None
+
+    def __call__(self, rows: pa.StructArray) -> pa.Array:
+        """A payload for each row, null for a null row. Raises DataError naming row and column."""
+        if self._topic_schema is None:
+            return to_json(rows)
+        if self._encoder is None:
+            from ..codec.registry import Encoder
+
+            self._encoder = Encoder(self._topic_schema, rows.type, self._ignore_extra)
+        if not rows.null_count:
+            return self._encoder.encode(rows)
+        present = np.asarray(rows.is_valid().to_numpy(zero_copy_only=False))
+        places = pa.array(np.cumsum(present) - 1, mask=~present)
+        return self._encoder.encode(rows.filter(pa.array(present))).take(places)

@@ -1,0 +1,97 @@
+"""What every test may ask for: an emulator of its own, names of its own, and one Spark session for all.
+
+The session costs seconds and a gigabyte, so it is made once, when the first test asks; the folders that do not ask
+(unit, rpc, conformance) never see a JVM. Names differ from test to test: what one leaves behind, the next cannot see.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pubsub_spark.emulator import Emulator
+
+ROOT = Path(__file__).parent.parent
+
+# Machines are noisy: how long an example takes is not what a property is about.
+settings.register_profile("pubsub_spark", deadline=None)
+settings.load_profile("pubsub_spark")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Short ids and full names of one test's resources."""
+
+    project: str
+    topic_id: str
+    subscription_id: str
+    schema_id: str
+
+    @property
+    def topic(self) -> str:
+        return f"projects/{self.project}/topics/{self.topic_id}"
+
+    @property
+    def subscription(self) -> str:
+        return f"projects/{self.project}/subscriptions/{self.subscription_id}"
+
+    @property
+    def schema(self) -> str:
+        return f"projects/{self.project}/schemas/{self.schema_id}"
+
+
+@pytest.fixture
+def names(request: pytest.FixtureRequest) -> Names:
+    """Names made of the test's own, and never used before."""
+    test = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:60].strip("-")
+    stem = f"{test}-{uuid.uuid4().hex[:8]}"
+    return Names("test-project", f"{stem}-topic", f"{stem}-subscription", f"{stem}-schema")
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    """A Pub/Sub of the test's own on a free port."""
+    from pubsub_spark.emulator import Emulator
+
+    with Emulator() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one session: two cores, UTC, no UI, and Python workers that are this very Python with this very tree."""
+    from pyspark.sql import SparkSession
+
+    scratch = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
+        patch.delenv("PUBSUB_EMULATOR_HOST", raising=False)
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("pubsub_spark tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+            .config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", "true")
+            .config("spark.log.level", "ERROR")
+            .getOrCreate()
+        )
+        yield session  # the sources register themselves (pyspark_pubsub); 4.0 and 4.1 refuse to be told again
+        session.stop()

@@ -1,0 +1,218 @@
+"""Laws of delivery, looked for by hypothesis in any order of publishing, pulling, acking, nacking, waiting and seeking.
+
+- Nothing is lost: what was published and not acknowledged is in the backlog, and can be drained in the end.
+- What is acknowledged does not come back, unless a seek or the ordering rule says so.
+- What somebody holds is not given to anybody else before its deadline.
+- The messages of a key come in order, one outstanding batch at a time.
+- What a consumer has outstanding is counted right, and never more than it allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
+
+from pubsub_spark.emulator import frames
+from pubsub_spark.emulator.delivery import Consumer, Delivery
+from pubsub_spark.emulator.message import Message
+from pubsub_spark.emulator.mischief import Mischief
+from pubsub_spark.emulator.subscription import Settings, Subscription
+
+KEYS = ("", "a")
+
+
+@dataclass
+class Sent:
+    """One message as the model sees it."""
+
+    message: Message
+    acked: bool = False
+    held: tuple[int, float, Consumer] | None = None  # number, deadline, holder
+    numbers: list[int] = field(default_factory=list)
+
+
+class DeliveryMachine(RuleBasedStateMachine):
+    numbers: Bundle[int] = Bundle("numbers")
+
+    @initialize(ordering=st.booleans(), backoff=st.sampled_from([0, 10]), limit=st.integers(0, 3))
+    def begin(self, ordering: bool, backoff: int, limit: int) -> None:
+        self.now = 1000.0
+        self.ordering = ordering
+        self.subscription = Subscription(
+            "projects/p/subscriptions/sub",
+            Settings(ordering=ordering, retain_acked=True, min_backoff=backoff, max_backoff=backoff * 4),
+            self.now,
+        )
+        self.consumers = [Consumer(max_messages=each, ack_deadline=30) for each in (limit, 0)]
+        self.sent: dict[int, Sent] = {}
+        self.delivered = 0
+
+    # What happens
+
+    @rule(key=st.sampled_from(KEYS), count=st.integers(1, 4))
+    def publish(self, key: str, count: int) -> None:
+        first = len(self.sent) + 1
+        made = frames.message_frames([b"\x0a\x01x"] * count, first, frames.publish_time_field(self.now))
+        messages = [Message(number, self.now, key, frame) for number, frame in enumerate(made, first)]
+        self.sent.update((message.number, Sent(message)) for message in messages)
+        self.subscription.publish(messages)
+
+    @rule(target=numbers, who=st.integers(0, 1), most=st.integers(1, 5))
+    def take(self, who: int, most: int) -> MultipleResults[int]:
+        consumer = self.consumers[who]
+        batch = self.subscription.take(consumer, self.now, most)
+        self._expire()
+        self._check_batch(batch)
+        for delivery in batch:
+            sent = self.sent[delivery.message.number]
+            sent.held = delivery.number, self.now + 30, consumer
+            sent.numbers.append(delivery.number)
+        return multiple(*(delivery.number for delivery in batch))
+
+    @rule(numbers=st.lists(numbers, min_size=1, max_size=3, unique=True))
+    def ack(self, numbers: list[int]) -> None:
+        failed = self.subscription.ack(numbers, self.now)
+        self._expire()
+        for number in numbers:
+            sent = self._holding(number)
+            assert (sent is None) == (number in failed)
+            if sent is not None:
+                sent.acked, sent.held = True, None
+
+    @rule(numbers=st.lists(numbers, min_size=1, max_size=3, unique=True), seconds=st.sampled_from([0, 10, 600]))
+    def modify(self, numbers: list[int], seconds: int) -> None:
+        failed = self.subscription.modify(numbers, seconds, self.now)
+        self._expire()
+        for number in numbers:
+            sent = self._holding(number)
+            assert (sent is None) == (number in failed)
+            if sent is not None and seconds:
+                assert sent.held is not None
+                sent.held = number, self.now + seconds, sent.held[2]
+            elif sent is not None:
+                self._fail(sent)
+
+    @rule(seconds=st.sampled_from([1, 10, 31]))
+    def wait(self, seconds: int) -> None:
+        self.now += seconds
+        self.subscription.tick(self.now)
+        self._expire()
+
+    @rule(back=st.sampled_from([0, 5, 50, 5000]), rarely=st.integers(0, 4))
+    def seek(self, back: int, rarely: int) -> None:
+        if rarely:
+            return
+        time = self.now - back
+        self.subscription.seek((), lambda message: message.published >= time, self.now)
+        for sent in self.sent.values():
+            sent.acked, sent.held = sent.message.published < time, None
+
+    # What must hold
+
+    @invariant()
+    def backlog_is_what_was_not_acked(self) -> None:
+        backlog = [message.number for message in self.subscription.unacked(self.now)]
+        assert [number for number, sent in self.sent.items() if not sent.acked] == backlog
+
+    @invariant()
+    def outstanding_is_counted(self) -> None:
+        for consumer in self.consumers:
+            held = [sent for sent in self.sent.values() if sent.held and sent.held[2] is consumer]
+            assert len(held) == consumer.messages
+            assert sum(len(sent.message.frame) for sent in held) == consumer.size
+            assert len(held) <= consumer.max_messages
+
+    def teardown(self) -> None:
+        """Whatever happened, everything can be drained."""
+        if not hasattr(self, "sent"):
+            return
+        consumer = Consumer()
+        for _ in range(100):
+            self.now += 601
+            batch = self.subscription.take(consumer, self.now)
+            self._expire()
+            self._check_batch(batch)
+            assert [] == self.subscription.ack([each.number for each in batch], self.now)
+            for each in batch:
+                self.sent[each.message.number].acked = True
+            if not self.subscription.unacked(self.now):
+                return
+        raise AssertionError("The backlog does not end.")
+
+    # The model
+
+    def _keyed(self, sent: Sent) -> bool:
+        return self.ordering and bool(sent.message.key)
+
+    def _check_batch(self, batch: list[Delivery]) -> None:
+        for delivery in batch:
+            sent = self.sent[delivery.message.number]
+            assert not sent.acked
+            assert sent.held is None
+            assert delivery.number not in sent.numbers
+        for key in KEYS[1:] if self.ordering else ():
+            came = [each.message.number for each in batch if each.message.key == key]
+            lane = [number for number, sent in self.sent.items() if sent.message.key == key]
+            open_ = [number for number in lane if not self.sent[number].acked or self._behind_a_gap(number)]
+            assert open_[: len(came)] == came
+            assert not came or not any(self.sent[number].held for number in lane)
+
+    def _behind_a_gap(self, number: int) -> bool:
+        key = self.sent[number].message.key
+        return any(
+            not sent.acked for earlier, sent in self.sent.items() if earlier < number and sent.message.key == key
+        )
+
+    def _holding(self, number: int) -> Sent | None:
+        return next((sent for sent in self.sent.values() if sent.held and sent.held[0] == number), None)
+
+    def _expire(self) -> None:
+        for sent in self.sent.values():
+            if sent.held and sent.held[1] <= self.now:
+                self._fail(sent)
+
+    def _fail(self, failed: Sent) -> None:
+        """Only the message itself, or with ordering everything of its key that went out behind it."""
+        failed.held = None
+        if self._keyed(failed):
+            for number, sent in self.sent.items():
+                if number > failed.message.number and sent.message.key == failed.message.key and sent.numbers:
+                    sent.held, sent.acked = None, False
+
+
+TestDelivery = DeliveryMachine.TestCase
+TestDelivery.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+
+
+def test_hostility_loses_nothing():
+    """Under every whim of a hostile subscription all messages arrive, and in the end all are acknowledged."""
+    for seed in range(20):
+        subscription = Subscription("projects/p/subscriptions/sub", Settings(ordering=True), now=0)
+        subscription.mischief = Mischief(seed, subscription.name)
+        made = frames.message_frames([b"\x0a\x01x"] * 200, 1, frames.publish_time_field(0))
+        messages = [Message(number, 0, "key" if number % 4 == 0 else "", frame) for number, frame in enumerate(made, 1)]
+        subscription.publish(messages)
+        seen: list[int] = []
+        now = 0.0
+        while subscription.unacked(now):
+            batch = subscription.take(Consumer(), now)
+            seen += [each.message.number for each in batch]
+            subscription.ack([each.number for each in batch], now + 0.5)
+            now += 1
+        keyed = [number for number in dict.fromkeys(seen) if number % 4 == 0]
+
+        assert set(range(1, 201)) == set(seen)
+        assert len(seen) > 200
+        assert sorted(keyed) == keyed
+        assert sorted(seen) != seen

@@ -1,0 +1,94 @@
+"""For every test over RPCs: a client that asks any RPC by name, and what it is told."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import field_mask_pb2
+
+from pubsub_spark.emulator import Emulator, protos, transcode
+
+TOPIC, SUB, OTHER = "projects/p/topics/news", "projects/p/subscriptions/all", "projects/p/subscriptions/other"
+DAY = 86_400
+
+_ROUTES = {route.rpc.rpartition(".")[2]: route for route in transcode.routes()}
+
+
+class Client:
+    """Every RPC by name, arguments as fields of its request; and the frequent ones for short."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.channel = grpc.insecure_channel(endpoint, [("grpc.max_receive_message_length", -1)])
+
+    def ask(self, rpc: str, **fields: Any) -> Any:
+        route = _ROUTES[rpc]
+        method = self.channel.unary_unary(route.rpc, route.request.SerializeToString, route.response.FromString)
+        return method(route.request(**fields), timeout=10)
+
+    def publish(self, *messages: dict[str, Any]) -> Any:
+        return self.ask("Publisher/Publish", topic=TOPIC, messages=[protos.PubsubMessage(**each) for each in messages])
+
+    def pull(self, subscription: str = SUB, most: int = 1000) -> list[Any]:
+        """What is there now."""
+        request = {"subscription": subscription, "max_messages": most, "return_immediately": True}
+        return list(self.ask("Subscriber/Pull", **request).received_messages)
+
+    def data(self, subscription: str = SUB, most: int = 1000) -> list[bytes]:
+        return [received.message.data for received in self.pull(subscription, most)]
+
+    def ack(self, *ack_ids: str, subscription: str = SUB) -> Any:
+        return self.ask("Subscriber/Acknowledge", subscription=subscription, ack_ids=ack_ids)
+
+    def modack(self, seconds: int, *ack_ids: str, subscription: str = SUB) -> Any:
+        request = {"subscription": subscription, "ack_ids": ack_ids, "ack_deadline_seconds": seconds}
+        return self.ask("Subscriber/ModifyAckDeadline", **request)
+
+    def update(self, *paths: str, **fields: Any) -> Any:
+        """UpdateSubscription with this mask."""
+        mask = field_mask_pb2.FieldMask(paths=paths)
+        subscription = protos.Subscription(name=SUB, **fields)
+        return self.ask("Subscriber/UpdateSubscription", subscription=subscription, update_mask=mask)
+
+    def subscription(self, name: str = SUB) -> Any:
+        return self.ask("Subscriber/GetSubscription", subscription=name)
+
+
+@pytest.fixture
+def client(emulator: Emulator) -> Iterator[Client]:
+    client = Client(emulator.endpoint)
+    yield client
+    client.channel.close()
+
+
+@pytest.fixture
+def subscribe(emulator: Emulator) -> Callable[..., None]:
+    """Create the topic and a subscription to it, with these settings."""
+
+    def create(**settings: Any) -> None:
+        emulator.create_topic(TOPIC)
+        emulator.create_subscription(SUB, TOPIC, **settings)
+
+    return create
+
+
+@contextmanager
+def refused(code: str, sentence: str = "") -> Iterator[Any]:
+    """The block's RPC is refused with this code and a message that has the sentence in it."""
+    with pytest.raises(grpc.RpcError) as error:
+        yield error
+    assert grpc.StatusCode[code] == error.value.code(), error.value.details()
+    assert re.search(sentence, error.value.details())
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait for what other threads bring about."""
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "it did not come about"
+        time.sleep(0.005)

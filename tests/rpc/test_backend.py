@@ -1,0 +1,254 @@
+"""The Google Cloud backend for real, against the emulator over TLS: every call carries token and routing header.
+
+The client is a process of its own, because gRPC reads GRPC_DEFAULT_SSL_ROOTS_FILE_PATH once. The service account's key
+is made here; google-auth signs its tokens itself (self-signed JWT), so nothing asks Google.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import ipaddress
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from pubsub_spark.backend import EmulatorBackend, GcpBackend
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.errors import ForbiddenError, MissingError, ServiceError
+from tests.conftest import ROOT, Names
+
+CALLER = "reader@test-project.iam.gserviceaccount.com"
+
+# What the connector does with a backend, once each: look, publish, pull, extend, acknowledge.
+CLIENT = """
+import json, sys, time
+from google.pubsub_v1 import types
+from pubsub_spark.backend import from_options
+from pubsub_spark.options import ReadOptions
+
+topic, subscription, *given = json.loads(sys.argv[1])
+options = ReadOptions.parse({"subscriptionId": subscription, "backend": "gcp", **given[0]}, {})
+backend = from_options(options)
+assert "PRIVATE" not in repr(backend) and "PRIVATE" not in repr(options)
+with backend.connect() as connection:
+    assert subscription == connection.admin.subscription(subscription).name
+    assert topic == connection.admin.topic(topic).name
+    request = types.PublishRequest.pb()(topic=topic, messages=[types.PubsubMessage.pb()(data=b"a")])
+    connection.publish(topic, request.SerializeToString(), 10).result()
+    first = types.StreamingPullRequest.pb()(subscription=subscription, stream_ack_deadline_seconds=10)
+    stream = connection.streaming_pull(subscription, iter([first.SerializeToString()]))
+    received = types.StreamingPullResponse.pb().FromString(next(stream)).received_messages
+    stream.cancel()
+    ids = [each.ack_id for each in received]
+    more = types.ModifyAckDeadlineRequest.pb()(subscription=subscription, ack_ids=ids, ack_deadline_seconds=60)
+    connection.modify_ack_deadline(subscription, more.SerializeToString(), 10).result()
+    ack = types.AcknowledgeRequest.pb()(subscription=subscription, ack_ids=ids)
+    connection.acknowledge(subscription, ack.SerializeToString(), 10).result()
+"""
+
+CALLS = {
+    "GetSubscription": "subscription",
+    "GetTopic": "topic",
+    "Publish": "topic",
+    "StreamingPull": "subscription",
+    "ModifyAckDeadline": "subscription",
+    "Acknowledge": "subscription",
+}
+
+
+@dataclass
+class Cloud:
+    """An emulator that serves TLS, and what a client must trust."""
+
+    emulator: Emulator
+    authority: Path
+
+    def ask(self, names: Names, **options: str) -> dict[str, dict[str, str]]:
+        """Run the client with these options; the metadata of each of its calls, by RPC."""
+        given = json.dumps([names.topic, names.subscription, {"endpoint": self.endpoint, **options}])
+        environment = {
+            **os.environ,
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(self.authority),
+            "PYTHONPATH": str(ROOT),
+            "NO_GCE_CHECK": "true",
+        }
+        environment.pop("PUBSUB_EMULATOR_HOST", None)
+        done = subprocess.run(
+            [sys.executable, "-c", CLIENT, given], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert 0 == done.returncode, done.stderr
+        return {call.rpc.rpartition("/")[2]: _joined(call.metadata) for call in self.emulator.calls}
+
+    @property
+    def endpoint(self) -> str:
+        return f"localhost:{self.emulator.port}"
+
+
+def _joined(metadata: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """Header by header; google-auth adds a second value to the client's version."""
+    found: dict[str, str] = {}
+    for name, value in metadata:
+        found[name] = f"{found[name]} {value}" if name in found else str(value)
+    return found
+
+
+@pytest.fixture(scope="module")
+def key() -> rsa.RSAPrivateKey:
+    """One for all: making them is slow."""
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+@pytest.fixture
+def cloud(key: rsa.RSAPrivateKey, names: Names, tmp_path: Path) -> Iterator[Cloud]:
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+    authority = tmp_path / "authority.pem"
+    authority.write_bytes(certificate)
+    with Emulator(tls=(pem(key).encode(), certificate), record=True) as emulator:
+        emulator.create_topic(names.topic)
+        emulator.create_subscription(names.subscription, names.topic)
+        yield Cloud(emulator, authority)
+
+
+def pem(key: rsa.RSAPrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+def account(key: rsa.RSAPrivateKey) -> str:
+    """A service account key, as the console hands it out."""
+    return json.dumps(
+        {
+            "type": "service_account",
+            "project_id": "test-project",
+            "private_key_id": "k1",
+            "private_key": pem(key),
+            "client_email": CALLER,
+            "client_id": "1",
+            "token_uri": "https://oauth2.googleapis.com/token",
+        }
+    )
+
+
+def claims(token: str) -> dict[str, Any]:
+    """The payload of a JWT."""
+    payload = token.split(".")[1]
+    found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return found
+
+
+def check(calls: dict[str, dict[str, str]], names: Names) -> None:
+    """Each call has the caller's token, the routing header, and the client's version."""
+    assert set(CALLS) <= set(calls)
+    for rpc, field in CALLS.items():
+        scheme, _, token = calls[rpc]["authorization"].partition(" ")
+        assert ("Bearer", CALLER) == (scheme, claims(token)["iss"])
+        name = names.topic if field == "topic" else names.subscription
+        assert f"{field}={name.replace('/', '%2F')}" == calls[rpc]["x-goog-request-params"].replace("/", "%2F")
+        assert "gccl/" in calls[rpc]["x-goog-api-client"] or "gapic/" in calls[rpc]["x-goog-api-client"]
+
+
+def test_key_in_a_file(cloud: Cloud, names: Names, key: rsa.RSAPrivateKey, tmp_path: Path):
+    """`credentialsFile` is read on the driver."""
+    path = tmp_path / "key.json"
+    path.write_text(account(key))
+    check(cloud.ask(names, credentialsFile=str(path)), names)
+
+
+@pytest.mark.parametrize("encode", [str, lambda text: base64.b64encode(text.encode()).decode()], ids=["json", "base64"])
+def test_key_as_an_option(cloud: Cloud, names: Names, key: rsa.RSAPrivateKey, encode: Any):
+    """`credentials` takes the key itself, or the key in base64."""
+    check(cloud.ask(names, credentials=encode(account(key))), names)
+
+
+def test_key_as_databricks_gives_it(cloud: Cloud, names: Names, key: rsa.RSAPrivateKey):
+    """`clientEmail`, `clientId`, `privateKey` and `privateKeyId`, the key with its newlines escaped."""
+    check(
+        cloud.ask(
+            names,
+            clientEmail=CALLER,
+            clientId="1",
+            privateKeyId="k1",
+            privateKey=pem(key).replace("\n", "\\n"),
+        ),
+        names,
+    )
+
+
+def test_application_default_credentials(
+    cloud: Cloud, names: Names, key: rsa.RSAPrivateKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Without an option the credentials are those of the machine."""
+    path = tmp_path / "key.json"
+    path.write_text(account(key))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    check(cloud.ask(names), names)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "says"),
+    [
+        ("NOT_FOUND", MissingError, "does not exist"),
+        ("PERMISSION_DENIED", ForbiddenError, "`roles/pubsub.viewer`"),
+    ],
+)
+def test_status_is_a_sentence(emulator: Emulator, names: Names, code: Any, error: type[Exception], says: str):
+    """What the service refuses names resource and remedy."""
+    emulator.fail("GetSubscription", code)
+    with EmulatorBackend(emulator.endpoint, 5).connect() as connection, pytest.raises(error, match=says) as raised:
+        connection.admin.subscription(names.subscription)
+    assert f"`{names.subscription}`" in str(raised.value)
+
+
+def test_unavailable_is_tried_again(emulator: Emulator, names: Names):
+    """Two refused calls cost a moment."""
+    emulator.create_topic(names.topic)
+    emulator.fail("GetTopic", "UNAVAILABLE", count=2)
+    with EmulatorBackend(emulator.endpoint, 10).connect() as connection:
+        assert names.topic == connection.admin.topic(names.topic).name
+
+
+def test_address_that_does_not_answer(names: Names):
+    """After `connectTimeout` a sentence names the address."""
+    with (
+        EmulatorBackend("127.0.0.1:1", 0.3).connect() as connection,
+        pytest.raises(ServiceError, match=r"`127\.0\.0\.1:1` did not answer"),
+    ):
+        connection.admin.topic(names.topic)
+
+
+def test_no_credentials_are_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A credentials file that is not there: which endpoint it was for, and what to give."""
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing.json"))
+
+    with pytest.raises(
+        ForbiddenError, match=r"No usable credentials for `pubsub.googleapis.com:443`: .*credentialsFile"
+    ):
+        GcpBackend().connect()

@@ -1,0 +1,40 @@
+"""`pubsub-spark emulator` as a shell sees it: the line it prints, a client that uses it, a clean end."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from google.pubsub_v1 import PublisherClient
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+
+COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()", "emulator", "--port", "0", "--verbose"]
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        yield running
+        if running.poll() is None:
+            running.kill()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_emulator_serves_until_told_to_stop(process: subprocess.Popen[str], ending: signal.Signals):
+    """It prints the line a shell evaluates, answers Google's client, logs the call, and ends with 0."""
+    assert process.stdout is not None
+    export, assignment = process.stdout.readline().split()
+    variable, endpoint = assignment.split("=")
+    with grpc.insecure_channel(endpoint) as channel:
+        publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
+        publisher.create_topic(name="projects/my-project/topics/news")
+
+    os.kill(process.pid, ending)
+    _, log = process.communicate(timeout=30)
+
+    assert ("export", "PUBSUB_EMULATOR_HOST") == (export, variable)
+    assert "CreateTopic" in log
+    assert 0 == process.returncode

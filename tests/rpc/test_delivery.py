@@ -1,0 +1,425 @@
+"""What is most easily got wrong about delivery, each rule once, over real RPCs.
+
+Push and StreamingPull have files of their own.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from google.protobuf import duration_pb2, field_mask_pb2, timestamp_pb2
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from pubsub_spark.emulator import protos
+from tests.rpc.conftest import DAY, OTHER, SUB, TOPIC, refused
+
+
+def keyed(*texts, key="k"):
+    return [{"data": text.encode(), "ordering_key": key} for text in texts]
+
+
+def reasons(error):
+    """The ErrorInfo's reason and what it says of each ack id."""
+    [detail] = rpc_status.from_call(error.value).details
+    info = error_details_pb2.ErrorInfo()
+    assert detail.Unpack(info)
+    return info.domain, info.reason, dict(info.metadata)
+
+
+# Exactly-once failures
+
+PERMANENT = "PERMANENT_FAILURE_INVALID_ACK_ID"
+
+
+def test_exactly_once_failure_names_the_failed_and_acks_the_rest(client, emulator, subscribe):
+    """Of a mixed request the valid ids count, and the trailer's ErrorInfo lists only the others."""
+    subscribe(enable_exactly_once_delivery=True)
+    emulator.publish(TOPIC, b"a", b"b")
+    first, second = client.pull()
+    client.modack(0, first.ack_id)
+    [again] = client.pull()
+
+    with refused("INVALID_ARGUMENT", "Some acknowledgement ids in the request were invalid") as error:
+        client.ack(first.ack_id, second.ack_id)
+
+    failed = {first.ack_id: PERMANENT}
+    assert ("pubsub.googleapis.com", "EXACTLY_ONCE_ACKID_FAILURE", failed) == reasons(error)
+    assert 1 == emulator.backlog(SUB)
+    client.ack(again.ack_id)
+    assert 0 == emulator.backlog(SUB)
+
+
+@pytest.mark.parametrize("verb", ["ack", "modack"])
+def test_exactly_once_expiry_is_judged_at_the_request(client, emulator, subscribe, verb):
+    """An id is stale the moment its deadline has passed, though nobody has pulled since."""
+    subscribe(enable_exactly_once_delivery=True)
+    emulator.publish(TOPIC, b"a")
+    [received] = client.pull()
+    emulator.advance(10.5)
+
+    with refused("INVALID_ARGUMENT") as error:
+        client.ack(received.ack_id) if verb == "ack" else client.modack(30, received.ack_id)
+
+    assert {received.ack_id: PERMANENT} == reasons(error)[2]
+
+
+def test_exactly_once_holds_messages_while_outstanding(client, emulator, subscribe):
+    """While its deadline has not passed, a message is not delivered again; prolonged, it is not either."""
+    subscribe(enable_exactly_once_delivery=True)
+    emulator.publish(TOPIC, b"a")
+    [received] = client.pull()
+    client.modack(60, received.ack_id)
+    emulator.advance(59)
+
+    assert [] == client.pull()
+    client.ack(received.ack_id)
+    emulator.advance(60)
+    assert [] == client.pull()
+
+
+# Ordering
+
+
+def test_key_waits_while_a_batch_is_outstanding(client, emulator, subscribe):
+    """Later messages of an outstanding key are held back; other keys and keyless messages flow."""
+    subscribe(enable_message_ordering=True)
+    emulator.publish(TOPIC, *keyed("1", "2"))
+    batch = client.pull()
+    emulator.publish(TOPIC, *keyed("3"), *keyed("x", key="other"), b"-")
+
+    assert [b"1", b"2"] == [received.message.data for received in batch]
+    assert {b"x", b"-"} == set(client.data())
+    client.ack(*(received.ack_id for received in batch))
+    assert [b"3"] == client.data()
+
+
+def test_nack_repeats_the_key_from_there_on_including_what_was_acked(client, emulator, subscribe):
+    """A nack of the second message repeats second and third, although the third was acknowledged; not the first."""
+    subscribe(enable_message_ordering=True)
+    emulator.publish(TOPIC, *keyed("1", "2", "3"))
+    first, second, third = client.pull()
+    client.ack(first.ack_id, third.ack_id)
+
+    client.modack(0, second.ack_id)
+
+    assert [b"2", b"3"] == client.data()
+
+
+def test_expiry_repeats_the_key_from_there_on(client, emulator, subscribe):
+    """A deadline that passes is like a nack."""
+    subscribe(enable_message_ordering=True)
+    emulator.publish(TOPIC, *keyed("1", "2", "3"))
+    _, second, third = client.pull()
+    client.modack(60, second.ack_id, third.ack_id)
+
+    emulator.advance(11)
+
+    assert [b"1", b"2", b"3"] == client.data()
+
+
+def test_key_is_delivered_without_ordering_too(client, emulator, subscribe):
+    """A subscription without ordering gets the key, and messages are independent of each other."""
+    subscribe()
+    emulator.publish(TOPIC, *keyed("1", "2"))
+    [first] = client.pull(most=1)
+
+    assert "k" == first.message.ordering_key
+    assert [b"2"] == client.data()
+
+
+# Filters
+
+
+def test_filter_cannot_be_changed_not_even_to_itself(client, subscribe):
+    """A mask that names the filter is refused, with the same value too."""
+    subscribe(filter="attributes:a")
+
+    with refused("INVALID_ARGUMENT", "the 'filter' field in the Subscription is not mutable"):
+        client.update("filter", filter="attributes:a")
+
+
+def test_filtered_message_is_as_good_as_acked(client, emulator, subscribe):
+    """What the filter keeps out is no backlog, and a Seek does not bring it back."""
+    subscribe(filter="NOT attributes:a", retain_acked_messages=True)
+    emulator.publish(TOPIC, {"attributes": {"a": ""}}, b"b")
+
+    assert 1 == emulator.backlog(SUB)
+    client.ask("Subscriber/Seek", subscription=SUB, time=timestamp_pb2.Timestamp())
+    assert [b"b"] == client.data()
+
+
+# Acknowledging late or twice
+
+
+def test_late_and_repeated_acks_are_no_error(client, emulator, subscribe):
+    """Without exactly-once delivery an ack may come twice or too late; too late, it acknowledges nothing."""
+    subscribe()
+    emulator.publish(TOPIC, b"a")
+    [received] = client.pull()
+    emulator.advance(11)
+
+    client.ack(received.ack_id)
+    client.modack(10, received.ack_id)
+
+    [again] = client.pull()
+    client.ack(again.ack_id)
+    client.ack(again.ack_id)
+    assert 0 == emulator.backlog(SUB)
+
+
+@pytest.mark.parametrize("ack_id", ["", "x", "a" * 190, "ä"])
+def test_malformed_ack_id_is_refused(client, subscribe, ack_id):
+    """An id that the service has never given is an error on unary calls."""
+    subscribe()
+
+    with refused("INVALID_ARGUMENT", re.escape(f"(ack_id={ack_id})")):
+        client.ack(ack_id)
+    with refused("INVALID_ARGUMENT", re.escape(f"(ack_id={ack_id})")):
+        client.modack(10, ack_id)
+
+
+def test_ack_id_of_another_subscription_is_refused(client, emulator, subscribe):
+    """Ids are good for the subscription that gave them."""
+    subscribe()
+    emulator.create_subscription(OTHER, TOPIC)
+    emulator.publish(TOPIC, b"a")
+    [received] = client.pull()
+
+    with refused("INVALID_ARGUMENT"):
+        client.ack(received.ack_id, subscription=OTHER)
+
+    assert 1 == emulator.backlog(OTHER)
+
+
+def test_each_delivery_has_an_ack_id_of_its_own(client, emulator, subscribe):
+    """A message delivered again comes with a new id, and the old one acknowledges nothing."""
+    subscribe()
+    emulator.publish(TOPIC, b"a")
+    [first] = client.pull()
+    client.modack(0, first.ack_id)
+    [second] = client.pull()
+
+    client.ack(first.ack_id)
+
+    assert first.ack_id != second.ack_id
+    assert first.message.message_id == second.message.message_id
+    assert 1 == emulator.backlog(SUB)
+
+
+# Delivery attempts, dead letters, retries
+
+
+def test_attempts_are_counted_under_a_dead_letter_policy_only(client, emulator, subscribe):
+    """Without a policy delivery_attempt is 0, also of a message delivered again."""
+    subscribe()
+    emulator.publish(TOPIC, b"a")
+    [first] = client.pull()
+    client.modack(0, first.ack_id)
+    [second] = client.pull()
+
+    assert (0, 0) == (first.delivery_attempt, second.delivery_attempt)
+
+
+def test_dead_letter_follows_nacks_and_expiries(client, emulator, subscribe):
+    """Both count; after the last attempt the copy in the dead-letter topic says where it came from."""
+    grave, dead = "projects/q/topics/grave", "projects/q/subscriptions/dead"
+    emulator.create_topic(grave)
+    emulator.create_subscription(dead, grave)
+    subscribe(dead_letter_policy={"dead_letter_topic": grave, "max_delivery_attempts": 5})
+    [message_id] = emulator.publish(TOPIC, {"data": b"a", "attributes": {"k": "v"}, "ordering_key": "o"})
+    attempts = []
+    for attempt in range(5):
+        [received] = client.pull()
+        attempts.append(received.delivery_attempt)
+        client.modack(0, received.ack_id) if attempt % 2 else emulator.advance(11)
+
+    [buried] = client.pull(dead)
+
+    assert [1, 2, 3, 4, 5] == attempts
+    assert [] == client.pull()
+    published = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00")
+    attributes = dict(buried.message.attributes)
+    assert published.fullmatch(attributes.pop("CloudPubSubDeadLetterSourceTopicPublishTime"))
+    assert {
+        "k": "v",
+        "CloudPubSubDeadLetterSourceSubscription": "all",
+        "CloudPubSubDeadLetterSourceSubscriptionProject": "p",
+        "CloudPubSubDeadLetterSourceDeliveryCount": "5",
+    } == attributes
+    assert (b"a", "o") == (buried.message.data, buried.message.ordering_key)
+    assert message_id != buried.message.message_id
+
+
+def test_retry_policy_doubles_the_wait(client, emulator, subscribe):
+    """A failed message waits 10 s, then 20 s; others are not held up."""
+    subscribe(retry_policy={"minimum_backoff": {"seconds": 10}, "maximum_backoff": {"seconds": 600}})
+    emulator.publish(TOPIC, b"a")
+    for wait in (10, 20, 40):
+        [received] = [each for each in client.pull() if each.message.data == b"a"]
+        client.modack(0, received.ack_id)
+        emulator.publish(TOPIC, b"other")
+        assert [b"other"] == client.data()
+        emulator.advance(wait - 1)
+        assert b"a" not in client.data()
+        emulator.advance(2)
+
+
+# Topic retention
+
+
+def test_new_subscription_starts_empty_and_can_seek_before_its_creation(client, emulator):
+    """What the topic retains is not delivered unasked, and all of it after a Seek."""
+    emulator.create_topic(TOPIC, message_retention_duration=3600)
+    emulator.publish(TOPIC, b"old")
+    emulator.advance(1800)
+    emulator.publish(TOPIC, b"young")
+    emulator.create_subscription(SUB, TOPIC)
+
+    assert [] == client.pull()
+    client.ask("Subscriber/Seek", subscription=SUB, time=timestamp_pb2.Timestamp())
+    assert [b"old", b"young"] == client.data()
+
+
+def test_topic_retention_ends(client, emulator):
+    """What is older than the topic's retention does not come back."""
+    emulator.create_topic(TOPIC, message_retention_duration=3600)
+    emulator.publish(TOPIC, b"old")
+    emulator.advance(3601)
+    emulator.create_subscription(SUB, TOPIC)
+
+    client.ask("Subscriber/Seek", subscription=SUB, time=timestamp_pb2.Timestamp())
+
+    assert [] == client.pull()
+
+
+def test_subscription_shows_the_retention_of_its_topic(client, emulator, subscribe):
+    """`topic_message_retention_duration` follows the topic, whatever a client says about it."""
+    subscribe()
+    assert not client.subscription().HasField("topic_message_retention_duration")
+    hour = duration_pb2.Duration(seconds=3600)
+    mask = field_mask_pb2.FieldMask(paths=["message_retention_duration"])
+    topic = protos.Topic(name=TOPIC, message_retention_duration=hour)
+
+    client.ask("Publisher/UpdateTopic", topic=topic, update_mask=mask)
+
+    assert hour == client.subscription().topic_message_retention_duration
+
+
+# Seek and snapshots
+
+
+def test_seek_to_the_future_spares_what_comes_after(client, emulator, subscribe):
+    """It purges what was published so far, also what is outstanding, and nothing later."""
+    subscribe()
+    emulator.publish(TOPIC, b"a", b"b")
+    client.pull(most=1)
+
+    future = timestamp_pb2.Timestamp(seconds=4_000_000_000)
+    client.ask("Subscriber/Seek", subscription=SUB, time=future)
+    emulator.publish(TOPIC, b"c")
+
+    emulator.advance(11)
+    assert [b"c"] == client.data()
+
+
+def test_snapshot_serves_a_sibling(client, emulator, subscribe):
+    """Another subscription of the topic gets the backlog of that moment and all that came later, acked or not."""
+    subscribe()
+    emulator.create_subscription(OTHER, TOPIC)
+    emulator.publish(TOPIC, b"acked", b"open")
+    first, _ = client.pull()
+    client.ack(first.ack_id)
+    snapshot = client.ask("Subscriber/CreateSnapshot", subscription=SUB, name="projects/p/snapshots/moment")
+    emulator.publish(TOPIC, b"later")
+    client.ack(*(received.ack_id for received in client.pull(OTHER)), subscription=OTHER)
+
+    client.ask("Subscriber/Seek", subscription=OTHER, snapshot=snapshot.name)
+
+    assert TOPIC == snapshot.topic
+    assert [b"open", b"later"] == client.data(OTHER)
+
+
+def test_snapshot_expires_with_its_oldest_message(client, emulator, subscribe):
+    """Its life is seven days less the age of the backlog; with less than an hour left there is none."""
+    subscribe(message_retention_duration=31 * DAY)
+    emulator.publish(TOPIC, b"a")
+    emulator.advance(3 * DAY)
+
+    snapshot = client.ask("Subscriber/CreateSnapshot", subscription=SUB)
+
+    assert re.fullmatch(r"projects/p/snapshots/.+", snapshot.name)
+    emulator.advance(4 * DAY - 60)
+    assert snapshot == client.ask("Subscriber/GetSnapshot", snapshot=snapshot.name)
+    with refused("FAILED_PRECONDITION"):
+        client.ask("Subscriber/CreateSnapshot", subscription=SUB)
+    emulator.advance(120)
+    with refused("NOT_FOUND"):
+        client.ask("Subscriber/GetSnapshot", snapshot=snapshot.name)
+
+
+def test_seek_replays_an_ordered_subscription_in_order(client, emulator, subscribe):
+    """Google's emulator cannot; the key comes again from its beginning."""
+    subscribe(enable_message_ordering=True, retain_acked_messages=True)
+    emulator.publish(TOPIC, *keyed("1", "2", "3"))
+    client.ack(*(received.ack_id for received in client.pull()))
+
+    client.ask("Subscriber/Seek", subscription=SUB, time=timestamp_pb2.Timestamp())
+
+    assert [b"1", b"2", b"3"] == client.data()
+
+
+# Where nothing can be pulled
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"push_config": {"push_endpoint": "http://127.0.0.1:9/"}},
+        {"bigquery_config": {"table": "p.d.t"}},
+        {"cloud_storage_config": {"bucket": "bucket"}, "ack_deadline_seconds": 600},
+        None,
+    ],
+    ids=["push", "bigquery", "cloud storage", "detached"],
+)
+def test_subscription_that_is_not_pull_cannot_be_pulled(client, emulator, subscribe, settings):
+    """Pull and StreamingPull are refused for push, export and detached subscriptions."""
+    subscribe(**(settings or {}))
+    if settings is None:
+        client.ask("Publisher/DetachSubscription", subscription=SUB)
+    first = protos.StreamingPullRequest(subscription=SUB, stream_ack_deadline_seconds=10)
+    stream = client.channel.stream_stream(
+        "/google.pubsub.v1.Subscriber/StreamingPull", protos.StreamingPullRequest.SerializeToString
+    )
+
+    with refused("FAILED_PRECONDITION"):
+        client.pull()
+    with refused("FAILED_PRECONDITION"):
+        next(stream(iter([first]), timeout=10))
+
+
+def test_detached_subscription_is_empty_and_off_the_topics_list(client, emulator, subscribe):
+    """Its backlog is dropped, it is marked, and its topic does not list it; the rest of it is still there."""
+    subscribe()
+    emulator.publish(TOPIC, b"a")
+
+    client.ask("Publisher/DetachSubscription", subscription=SUB)
+
+    assert client.subscription().detached
+    assert 0 == emulator.backlog(SUB)
+    assert [] == list(client.ask("Publisher/ListTopicSubscriptions", topic=TOPIC).subscriptions)
+
+
+def test_subscription_of_a_deleted_topic_can_be_drained(client, emulator, subscribe):
+    """It stays with its messages, under a topic of the same name created later too."""
+    subscribe()
+    emulator.publish(TOPIC, b"a")
+    client.ask("Publisher/DeleteTopic", topic=TOPIC)
+    emulator.create_topic(TOPIC)
+    emulator.publish(TOPIC, b"unrelated")
+
+    assert "_deleted-topic_" == client.subscription().topic
+    [received] = client.pull()
+    client.ack(received.ack_id)
+    assert (b"a", 0) == (received.message.data, emulator.backlog(SUB))

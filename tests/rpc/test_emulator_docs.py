@@ -1,0 +1,36 @@
+"""docs/emulator.md runs: its Python as it stands, its file as a preset."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pubsub_spark.emulator import Emulator
+from tests.conftest import ROOT
+
+PAGE = (ROOT / "docs" / "emulator.md").read_text()
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+def test_python_of_the_page_runs(block):
+    """With its own asserts."""
+    exec(compile(block, "docs/emulator.md", "exec"), {})
+
+
+@pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+def test_file_of_the_page_can_be_loaded(block, tmp_path):
+    """Beside the schema that it names."""
+    (tmp_path / "flight.avsc").write_text('{"type": "record", "name": "Flight", "fields": []}')
+    (tmp_path / "pubsub.yaml").write_text(block)
+    with Emulator(rest=False) as emulator:
+        emulator.load(tmp_path / "pubsub.yaml")
+        assert 0 == emulator.backlog("projects/my-project/subscriptions/flights-sub")
+
+
+def test_every_verb_of_the_page_exists():
+    """The table names what an Emulator has."""
+    [table] = re.findall(r"\| verb \|.*?\n\n", PAGE, re.DOTALL)
+    verbs = {verb for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for verb in re.findall(r"`(\w+)", cell)}
+    assert {"publish", "advance", "hostile", "reset"} <= verbs
+    assert [] == [verb for verb in verbs if not hasattr(Emulator, verb)]

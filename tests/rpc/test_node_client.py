@@ -1,0 +1,46 @@
+"""Google's Node client, unchanged, against our emulator; where it is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("google_client.mjs")
+
+
+@pytest.fixture(scope="module")
+def node() -> tuple[str, str]:
+    """The `node` to run and the folder in which it finds Google's client."""
+    program = shutil.which("node")
+    npm = shutil.which("npm")
+    if program is None or npm is None:
+        pytest.skip("Node is not installed")
+    everywhere = subprocess.run([npm, "root", "--global"], capture_output=True, text=True, timeout=30).stdout.strip()
+    for folder in (os.environ.get("NODE_PATH", ""), everywhere):
+        if Path(folder, "@google-cloud", "pubsub").is_dir():
+            return program, folder
+    pytest.skip("Google's Node client is not installed: `npm install -g @google-cloud/pubsub`, or NODE_PATH, brings it")
+
+
+def test_node_client_works_unchanged(emulator, node):
+    """Topics, ordering, exactly-once acks, seek, IAM and schemas, by the client's own high-level interface."""
+    program, folder = node
+    environment = os.environ | {"PUBSUB_EMULATOR_HOST": emulator.endpoint, "NODE_PATH": folder}
+
+    done = subprocess.run([program, SCRIPT], env=environment, capture_output=True, text=True, timeout=60)
+
+    assert 0 == done.returncode, done.stderr
+    invalid_argument, not_found = 3, 5
+    assert {
+        "inOrder": [f"m{i}" for i in range(20)],
+        "acknowledged": ["SUCCESS"] * 20,
+        "ackDeadlineSeconds": 30,
+        "permissions": {"pubsub.topics.publish": True},
+        "misfit": invalid_argument,
+        "missing": not_found,
+    } == json.loads(done.stdout)

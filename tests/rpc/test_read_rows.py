@@ -1,0 +1,88 @@
+"""What a payload that cannot be decoded does: a null, no row, a failure, a dead letter. No Spark, a real Pub/Sub."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from pubsub_spark.backend import EmulatorBackend
+from pubsub_spark.codec.envelope import MESSAGES
+from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.errors import DataError, MissingError
+from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.rows import Rows
+from tests.conftest import Names
+
+SCHEMA = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]})
+GOOD, BAD = b"\x02", b"\xff"
+
+
+def rows(emulator: Emulator, names: Names, **options: str) -> Rows:
+    """The rows of `decode=topic` with a schema of one int."""
+    given = {"subscriptionId": names.subscription, "endpoint": emulator.endpoint, "decode": "topic"} | options
+    revision = SchemaRevision(names.schema, "1", "AVRO", SCHEMA)
+    return Rows(ReadOptions.parse(given, {}), EmulatorBackend(emulator.endpoint), TopicSchema("BINARY", revision))
+
+
+def batch(*payloads: bytes) -> pa.RecordBatch:
+    """Messages `m0`, `m1`... with these payloads and an attribute each."""
+    columns = {
+        "message_id": [f"m{i}" for i in range(len(payloads))],
+        "data": payloads,
+        "attributes": [[("kind", "test"), ("googclient_schemaencoding", "BINARY")]] * len(payloads),
+        "publish_time": [0] * len(payloads),
+        "ordering_key": [""] * len(payloads),
+        "delivery_attempt": [0] * len(payloads),
+    }
+    return pa.RecordBatch.from_arrays([pa.array(columns[f.name], f.type) for f in MESSAGES], schema=MESSAGES)
+
+
+def test_permissive_keeps_the_row_and_says_why(emulator: Emulator, names: Names):
+    """PERMISSIVE: a null value, a reason, the payload untouched, the neighbours decoded."""
+    [made] = rows(emulator, names).of(iter([batch(GOOD, BAD, GOOD)]))
+
+    assert [{"a": 1}, None, {"a": 1}] == made.column("value").to_pylist()
+    assert [False, True, False] == made.column("decode_error").is_valid().to_pylist()
+    assert [GOOD, BAD, GOOD] == made.column("data").to_pylist()
+
+
+def test_dropmalformed_drops_and_counts(emulator: Emulator, names: Names):
+    """DROPMALFORMED: no row, and the driver is told how many."""
+    told: list[int] = []
+
+    made = list(rows(emulator, names, mode="DROPMALFORMED").of(iter([batch(GOOD, BAD), batch(BAD, BAD)]), told.append))
+
+    assert [["m0"], []] == [part.column("message_id").to_pylist() for part in made]
+    assert [3] == told
+
+
+def test_failfast_names_the_message(emulator: Emulator, names: Names):
+    """FAILFAST: the sentence has the message id and the subscription."""
+    with pytest.raises(DataError, match=f"Message `m1` of `{names.subscription}` cannot be decoded"):
+        list(rows(emulator, names, mode="FAILFAST").of(iter([batch(GOOD, BAD)])))
+
+
+def test_dead_letters_say_what_was_wrong(emulator: Emulator, names: Names):
+    """`deadLetterTopic`: payload and own attributes go there with the reason, before the rows of the batch go on."""
+    emulator.create_topic(names.topic)
+    emulator.create_subscription(f"{names.subscription}-dead", names.topic)
+
+    parts = rows(emulator, names, deadLetterTopic=names.topic).of(iter([batch(GOOD, BAD)]))
+    next(parts)
+
+    [letter] = emulator.messages(f"{names.subscription}-dead")
+    reason = letter.attributes.pop("pubsub_spark_error")
+    assert BAD == letter.data
+    assert {
+        "kind": "test",
+        "pubsub_spark_message_id": "m1",
+        "pubsub_spark_subscription": names.subscription,
+    } == letter.attributes
+    assert reason
+
+
+def test_dead_letter_topic_that_is_missing_fails_the_task(emulator: Emulator, names: Names):
+    """Nothing is lost: without the topic the batch fails with its name."""
+    with pytest.raises(MissingError, match=f"Topic `{names.topic}` does not exist"):
+        list(rows(emulator, names, deadLetterTopic=names.topic).of(iter([batch(BAD)])))

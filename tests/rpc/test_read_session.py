@@ -1,0 +1,605 @@
+"""The driver's session and the tasks against the emulator, over real gRPC and without a JVM: `Engine` plays Spark."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.pubsub_v1.services.subscriber import SubscriberClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError, StagingError
+from pubsub_spark.options import ReadOptions
+from pubsub_spark.read import task
+from pubsub_spark.read.plan import Budget, DoorPart, PullPart
+from pubsub_spark.read.staging import Staging
+from tests.conftest import Names
+from tests.engine import CrashError, Engine
+
+BOUND = 20.0
+LEASE = 601.0  # seconds; longer than any lease
+MANY = [f"m{n}" for n in range(1500)]  # half as many again as the door holds
+
+
+@pytest.fixture
+def options(emulator: Emulator, names: Names) -> ReadOptions:
+    return ReadOptions(
+        subscription_id=names.subscription,
+        endpoint=emulator.endpoint,
+        idle_timeout=0.1,
+        max_fetch_period=0.5,
+        connect_timeout=5.0,
+    )
+
+
+@pytest.fixture
+def query(emulator: Emulator, names: Names, options: ReadOptions, tmp_path: Path) -> Iterator[Engine]:
+    """A query on a plain subscription; not started."""
+    emulator.create_topic(names.topic)
+    emulator.create_subscription(names.subscription, names.topic)
+    engine = Engine(emulator, options, str(tmp_path), budget=Budget(10_000, 10**8))
+    yield engine
+    if engine.session is not None:
+        engine.crash()
+
+
+def until(condition: Callable[[], Any], otherwise: str) -> None:
+    end = time.monotonic() + BOUND
+    while not condition():
+        assert time.monotonic() < end, otherwise
+        threading.Event().wait(0.005)
+
+
+def run_until(query: Engine, rows: int) -> None:
+    """Trigger until so many rows are committed."""
+
+    def enough() -> bool:
+        query.trigger()
+        return len(query.rows) >= rows
+
+    until(enough, f"{rows} rows, got {len(query.rows)}")
+
+
+def acked(query: Engine, count: int) -> None:
+    """Trigger until so many messages are acknowledged; an idle query acknowledges too."""
+
+    def enough() -> bool:
+        query.trigger()
+        return sum(m.acked for m in query.emulator.messages(query.options.subscription)) >= count
+
+    until(enough, f"{count} acks")
+
+
+def start_with(query: Engine, names: Names, *texts: str) -> None:
+    """Start, publish, and wait until the door holds these messages or as many as it can; they are in no batch yet."""
+    query.start()
+    query.trigger()
+    opened = query.opened
+    query.emulator.publish(names.topic, *texts)
+    expected = min(len(texts), opened.door.flow.max_messages)
+
+    def arrived() -> bool:
+        opened.door.poll(0.01)
+        return bool(opened.door.count >= expected)
+
+    until(arrived, f"{expected} messages at the door")
+
+
+def die_in_a_batch(query: Engine, parts: int) -> None:
+    """kill -9 when so many parts of the next batch were read."""
+    with pytest.raises(CrashError):
+        query.trigger(crash_after=parts)
+
+
+def test_rows_come_once_and_are_acknowledged(query: Engine, names: Names):
+    """A backlog of half as many again as the door holds."""
+    query.emulator.publish(names.topic, *MANY)
+    query.start()
+    run_until(query, len(MANY))
+    acked(query, len(MANY))
+
+    assert Counter(MANY) == Counter(query.rows)
+    assert 0 == query.emulator.backlog(names.subscription)
+    assert {1} == {m.deliveries for m in query.emulator.messages(names.subscription)}
+
+
+def test_trickle_asks_no_executor(query: Engine, names: Names):
+    """A few messages are the door's alone: no task opens a stream."""
+    start_with(query, names, "a", "b")
+    run_until(query, 2)
+
+    assert query.session is not None
+    assert [[DoorPart]] == [[type(part) for part in parts] for parts in query.session._plans.values() if parts]
+
+
+def test_flood_is_shared_out(query: Engine, names: Names):
+    """A full door brings in the tasks, and they bring what the door does not hold."""
+    start_with(query, names, *MANY)
+    run_until(query, len(MANY))
+
+    assert any(len(rows) > 1000 for rows in query.written.values())
+
+
+def test_budget_bounds_a_batch(query: Engine, names: Names):
+    """`maxMessagesPerTrigger` is kept, whatever the backlog."""
+    query.budget = Budget(100, 10**6)
+    query.options = replace(query.options, max_messages_per_trigger=100)
+    query.emulator.publish(names.topic, *MANY[:500])
+    query.start()
+    run_until(query, 500)
+
+    assert max(map(len, query.written.values())) <= 100
+
+
+def test_actions_see_equal_rows(query: Engine, names: Names):
+    """A batch that is planned and read three times gives the same rows in the same order."""
+    query.emulator.publish(names.topic, *MANY)
+    query.start()
+    until(lambda: query.trigger(actions=3) and len(query.rows) == len(MANY), "all rows")
+
+    for evaluations in query.evaluations.values():
+        assert 3 == len(evaluations)
+        assert all(rows == evaluations[0] for rows in evaluations)
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["4.2", "4.0"])
+def test_crash_replays_what_was_staged(query: Engine, names: Names, tells: bool):
+    """After a crash in the middle of a batch the batch is what was staged; the rest comes when its leases are over."""
+    query.tells = tells
+    start_with(query, names, *MANY)
+    die_in_a_batch(query, parts=2)
+    query.emulator.advance(LEASE)
+    query.start()
+    run_until(query, len(MANY))
+    acked(query, len(MANY))
+
+    assert Counter(MANY) == Counter(query.rows)
+
+
+def test_part_after_the_seal_is_ignored(query: Engine, names: Names):
+    """A task that outlives its driver stages into a batch that is sealed: no row of it, no ack, and no loss."""
+    texts = [f"m{n}" for n in range(3000)]
+    start_with(query, names, *texts)
+    die_in_a_batch(query, parts=1)
+    query.start()
+    assert query.trigger()
+    zombies = query.read(query.orphans)
+    assert len(zombies) > 0
+    acked(query, 1000)
+
+    assert not set(zombies) & {m.data.decode() for m in query.emulator.messages(names.subscription) if m.acked}
+    query.crash()
+    query.emulator.advance(LEASE)
+    query.start()
+    run_until(query, len(texts))
+    assert Counter(texts) == Counter(query.rows)
+
+
+def test_part_after_the_release_is_ignored(query: Engine, names: Names):
+    """A task so late that its batch is acknowledged and deleted leaves a file that a restart does not acknowledge."""
+    query.start()
+    query.emulator.publish(names.topic, "a")
+    run_until(query, 1)
+    acked(query, 1)
+    staging = query.opened.staging
+    query.emulator.publish(names.topic, *MANY)
+    zombies = query.read([PullPart(staging, 1, 1, 100, 10**6, False)])
+    query.stop()
+    query.start()
+    query.trigger()
+
+    assert len(zombies) > 0
+    assert [1] == [1 for m in query.emulator.messages(names.subscription) if m.acked]
+
+
+def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
+    """Speculation: both attempts pull, one stages; the other gives its messages back and yields the winner's rows."""
+    query.start()
+    query.trigger()
+    staging = query.opened.staging
+    query.crash()
+    query.emulator.publish(names.topic, *MANY[:100])
+    both = threading.Barrier(2, timeout=BOUND)
+    create = Staging.create
+
+    def together(staging: Staging, path: str, content: Any) -> bool:
+        both.wait()
+        return create(staging, path, content)
+
+    monkeypatch.setattr(Staging, "create", together)
+    part = PullPart(staging, 7, 1, 50, 10**6, False)
+    seen: list[list[str]] = []
+    tasks = [threading.Thread(target=lambda: seen.append(query.read([part]))) for _ in range(2)]
+    for each in tasks:
+        each.start()
+    for each in tasks:
+        each.join(BOUND)
+
+    assert 2 == len(seen)
+    assert seen[0] == seen[1]
+    assert 50 == len(seen[0])
+    returned = [m.data.decode() for m in query.emulator.messages(names.subscription) if m.failures]
+    assert 50 == len(returned)
+    assert not set(returned) & set(seen[0])
+
+
+@pytest.mark.parametrize("forgive", [False, True])
+def test_released_batch_met_again(query: Engine, names: Names, forgive: bool):
+    """A checkpoint that was rolled back behind an acknowledged batch fails, or goes on without it if told to."""
+    query.options = replace(query.options, fail_on_data_loss=not forgive)
+    query.start()
+    query.emulator.publish(names.topic, "a")
+    run_until(query, 1)
+    acked(query, 1)
+    query.stop()
+    query.committed -= 1  # the last commit is gone from Spark's log
+    query.start()
+    if forgive:
+        assert query.trigger()
+        query.emulator.publish(names.topic, "b")
+        run_until(query, 1)
+        assert ["b"] == query.rows
+        acked(query, 2)
+    else:
+        with pytest.raises(StagingError, match="acknowledged and released") as refused:
+            query.trigger()
+        assert "failOnDataLoss=false" in str(refused.value)
+
+
+def test_old_spark_shows_a_batch_that_is_not_committed(query: Engine, names: Names):
+    """4.0 and 4.1 begin a restart with the last offset in the log: that alone acknowledges nothing."""
+    query.tells = False
+    start_with(query, names, "a", "b")
+    die_in_a_batch(query, parts=1)
+    query.start()
+    query.crash()
+    assert 2 == query.emulator.backlog(names.subscription)
+
+    query.emulator.advance(LEASE)
+    query.start()
+    run_until(query, 2)
+    acked(query, 2)
+    assert ["a", "b"] == query.rows
+
+
+def test_lost_staging_area_loses_no_message(query: Engine, names: Names, tmp_path: Path):
+    """When the disk is gone nothing in it was acknowledged: the messages come again."""
+    start_with(query, names, "a", "b")
+    die_in_a_batch(query, parts=1)
+    for file in sorted(tmp_path.rglob("*"), reverse=True):
+        file.unlink() if file.is_file() else file.rmdir()
+    query.emulator.advance(LEASE)
+    query.start()
+    run_until(query, 2)
+    acked(query, 2)
+
+    assert Counter("ab") == Counter(query.rows)
+
+
+def test_lost_lease_is_not_seen_twice(query: Engine, names: Names, options: ReadOptions):
+    """Leases run out while Spark works on a batch of a query that was restarted: what comes again is dropped."""
+    start_with(query, names, "a", "b")
+    die_in_a_batch(query, parts=1)
+    query.emulator.advance(LEASE)
+    query.start()
+    query.emulator.publish(names.topic, "c")
+    run_until(query, 3)
+    acked(query, 3)
+
+    assert ["a", "b", "c"] == sorted(query.rows)
+    assert [2, 2, 1] == [m.deliveries for m in query.emulator.messages(names.subscription)]
+
+
+def test_available_now_ends_with_what_was_there(query: Engine, names: Names):
+    """What is published after the start is not waited for, and is given back."""
+    query.emulator.publish(names.topic, *MANY)
+    query.start()
+    assert query.session is not None
+    query.session.finish_with_what_is_there()
+    while query.trigger():
+        pass
+    assert Counter(MANY) == Counter(query.rows)
+    until(lambda: query.emulator.backlog(names.subscription) == 0, "all acked")
+
+    query.emulator.publish(names.topic, "later")
+    assert not query.trigger()
+    query.stop()
+    last = query.emulator.messages(names.subscription)[-1]
+    assert (b"later", None, False) == (last.data, last.ack_deadline, last.acked)
+
+
+def test_ack_that_fails_for_a_while_is_sent_again(query: Engine, names: Names):
+    """UNAVAILABLE is no error to anybody."""
+    query.emulator.publish(names.topic, "a")
+    query.emulator.fail("Acknowledge", "UNAVAILABLE", count=3)
+    query.start()
+    acked(query, 1)
+
+    assert ["a"] == query.rows
+
+
+@pytest.mark.parametrize("outcome", ["TRANSIENT_FAILURE_UNORDERED_ACK_ID", "PERMANENT_FAILURE_INVALID_ACK_ID"])
+def test_exactly_once_delivery_failures(emulator: Emulator, names: Names, query: Engine, outcome: str):
+    """Per-id failures: transient ones are sent again, permanent ones come again and are dropped then."""
+    name = f"{names.subscription}-once"
+    emulator.create_subscription(name, names.topic, enable_exactly_once_delivery=True)
+    query.options = replace(query.options, subscription_id=name)
+    emulator.fail_acks(1, outcome)
+    emulator.publish(names.topic, "a")
+    query.start()
+    run_until(query, 1)
+    if outcome.startswith("PERMANENT"):
+        until(lambda: not query.trigger() and query.metrics["failedAcks"] == 1, "a failed ack")
+        emulator.advance(LEASE)
+    acked(query, 1)
+
+    assert ["a"] == query.rows
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [("NOT_FOUND", MissingError), ("PERMISSION_DENIED", ForbiddenError), ("INVALID_ARGUMENT", ResourceError)],
+)
+def test_final_status_of_the_stream_ends_the_query(query: Engine, names: Names, code: Any, error: type[Exception]):
+    """Spark's next call fails with a sentence."""
+    query.emulator.fail("StreamingPull", code, count=100)
+    query.start()
+    with pytest.raises(error):
+        run_until(query, 1)
+
+
+def test_permission_to_look_is_not_needed(query: Engine, names: Names):
+    """`roles/pubsub.subscriber` may pull and not look; that is enough."""
+    query.emulator.fail("GetSubscription", "PERMISSION_DENIED")
+    query.emulator.publish(names.topic, "a")
+    query.start()
+    run_until(query, 1)
+
+
+def test_address_that_does_not_answer(query: Engine):
+    """Bounded, and the sentence names the address."""
+    query.options = replace(query.options, endpoint="127.0.0.1:1", connect_timeout=0.5)
+    query.start()
+    began = time.monotonic()
+    with pytest.raises(ServiceError, match=r"`127\.0\.0\.1:1` did not answer"):
+        query.trigger()
+    assert time.monotonic() - began < BOUND
+
+
+def test_streams_that_keep_closing(query: Engine, names: Names):
+    """A service that closes every stream at once, all the time, still brings each message once to the sink."""
+    query.emulator.publish(names.topic, *MANY)
+    query.start()
+    done = threading.Event()
+    closer = threading.Thread(
+        target=lambda: [query.emulator.close_streams() for _ in iter(lambda: done.wait(0.05), True)]
+    )
+    closer.start()
+    try:
+        run_until(query, len(MANY))
+        acked(query, len(MANY))
+    finally:
+        done.set()
+        closer.join()
+
+    assert Counter(MANY) == Counter(query.rows)
+
+
+def test_hostile_service(query: Engine, names: Names):
+    """Shuffled and redelivered by the emulator at will: nothing is missing, everything is acknowledged."""
+    query.emulator.hostile(7)
+    query.emulator.publish(names.topic, *MANY[:300])
+    query.start()
+    run_until(query, 300)
+    acked(query, 300)
+
+    assert set(MANY[:300]) <= set(query.rows)
+
+
+def test_keys_stay_in_order(emulator: Emulator, names: Names, query: Engine):
+    """Rows of a key are in publish order within batches and over them, also after a crash and a redelivery."""
+    name = f"{names.subscription}-ordered"
+    emulator.create_subscription(name, names.topic, enable_message_ordering=True)
+    query.options = replace(query.options, subscription_id=name, max_messages_per_trigger=50)
+    query.budget = Budget(50, 10**6)
+    keys = "abc"
+    for number in range(60):
+        emulator.publish(names.topic, *({"data": f"{key}{number}".encode(), "ordering_key": key} for key in keys))
+    query.start()
+    run_until(query, 20)
+    query.crash()
+    emulator.advance(LEASE)
+    query.start()
+    run_until(query, 180)
+    acked(query, 180)
+
+    for key in keys:
+        mine = [int(text[1:]) for text in query.rows if text[0] == key]
+        assert sorted(mine) == mine, f"key {key} came as {mine}"
+        assert set(range(60)) == set(mine)
+
+
+def test_delivery_attempts_are_counted(emulator: Emulator, names: Names, query: Engine):
+    """With a dead-letter policy each row says the how-manieth delivery it is."""
+    name, dead = f"{names.subscription}-dead", f"{names.topic}-dead"
+    emulator.create_topic(dead)
+    emulator.create_subscription(
+        name, names.topic, dead_letter_policy={"dead_letter_topic": dead, "max_delivery_attempts": 5}
+    )
+    query.options = replace(query.options, subscription_id=name, idle_timeout=BOUND, max_fetch_period=BOUND)
+    emulator.publish(names.topic, "a")
+    staging = Staging(query.location, name, "stream")
+    staging.leave_token()
+
+    attempts = []
+    for batch in range(1, 4):
+        part = PullPart(staging, batch, 1, 1, 10**6, False)
+        [rows] = [b for b in task.read(part, query.options, query.backend) if b.num_rows]
+        attempts += rows.column("delivery_attempt").to_pylist()
+        emulator.advance(LEASE)
+    assert [1, 2, 3] == attempts
+
+
+def test_task_leaves_nothing_behind(query: Engine, names: Names):
+    """When the rows are there, the stream that brought them and its thread are gone."""
+    query.emulator.publish(names.topic, "a")
+    staging = Staging(query.location, names.subscription, "stream")
+    staging.leave_token()
+    assert ["a"] == query.read([PullPart(staging, 1, 1, 1, 10**6, False)])
+
+    assert [] == [thread.name for thread in threading.enumerate() if thread.name.startswith("pull ")]
+    until(lambda: query.emulator.streams() == 0, "the end of the stream")
+
+
+def test_stop_gives_back_what_waits(query: Engine, names: Names):
+    """What the door held is free for the next reader as soon as the query has stopped."""
+    start_with(query, names, "a")
+    query.stop()
+
+    [record] = query.emulator.messages(names.subscription)
+    assert record.ack_deadline is None
+    assert not record.acked
+
+
+def test_restart_of_the_service(names: Names, tmp_path: Path, options: ReadOptions):
+    """The emulator goes away in the middle of a batch and comes back: the query goes on by itself."""
+    first = Emulator()
+    first.start()
+    _resources(first, names)
+    query = Engine(first, replace(options, endpoint=first.endpoint), str(tmp_path))
+    try:
+        query.start()
+        first.publish(names.topic, "a")
+        run_until(query, 1)
+        acked(query, 1)
+    finally:
+        first.stop()
+    with Emulator(port=first.port) as second:
+        _resources(second, names)
+        query.emulator = second
+        second.publish(names.topic, "b")
+        run_until(query, 2)
+        acked(query, 1)
+        query.stop()
+
+    assert ["a", "b"] == query.rows
+
+
+def _resources(emulator: Emulator, names: Names) -> None:
+    emulator.create_topic(names.topic)
+    emulator.create_subscription(names.subscription, names.topic)
+
+
+def google(emulator: Emulator) -> SubscriberClient:
+    """Google's client on the emulator, to look at resources."""
+    return SubscriberClient(transport=SubscriberGrpcTransport(channel=grpc.insecure_channel(emulator.endpoint)))
+
+
+def test_missing_subscription_is_created_with_its_settings(emulator: Emulator, names: Names, query: Engine):
+    """`topicId` says on which topic; every setting that was given is on the subscription."""
+    name = f"{names.subscription}-new"
+    emulator.create_topic(f"{names.topic}-dead")
+    query.options = replace(
+        query.options,
+        subscription_id=name,
+        topic_id=names.topic,
+        ack_deadline_seconds=42,
+        enable_message_ordering=True,
+        enable_exactly_once_delivery=True,
+        filter='attributes.kind = "x"',
+        retain_acked_messages=True,
+        message_retention_duration=3600.0,
+        expiration_ttl=172800.0,
+        subscription_dead_letter_topic=f"{names.topic}-dead",
+        max_delivery_attempts=7,
+        minimum_backoff=1.0,
+        maximum_backoff=20.0,
+    )
+    query.start()
+    query.trigger()
+    found = google(emulator).get_subscription(subscription=name)
+
+    assert (names.topic, 42, True, True, 'attributes.kind = "x"', True) == (
+        found.topic,
+        found.ack_deadline_seconds,
+        found.enable_message_ordering,
+        found.enable_exactly_once_delivery,
+        found.filter,
+        found.retain_acked_messages,
+    )
+    assert (3600, 172800) == (found.message_retention_duration.seconds, found.expiration_policy.ttl.total_seconds())
+    assert (f"{names.topic}-dead", 7) == (
+        found.dead_letter_policy.dead_letter_topic,
+        found.dead_letter_policy.max_delivery_attempts,
+    )
+    assert (1, 20) == (found.retry_policy.minimum_backoff.seconds, found.retry_policy.maximum_backoff.seconds)
+
+
+def test_missing_subscription_without_topic(query: Engine, names: Names):
+    """One sentence: what does not exist, and the option that would create it."""
+    query.options = replace(query.options, subscription_id=f"{names.subscription}-missing")
+    query.start()
+    with pytest.raises(MissingError, match="With `topicId` the connector creates it"):
+        query.trigger()
+
+
+def test_subscription_is_deleted_on_stop(emulator: Emulator, names: Names, query: Engine):
+    """`deleteSubscriptionOnStreamStop` leaves nothing behind."""
+    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
+    query.start()
+    query.trigger()
+    query.stop()
+
+    assert [] == list(google(emulator).list_subscriptions(project=f"projects/{names.project}"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"push_config": {"push_endpoint": "https://example.com/push"}}, "pushes its messages to an endpoint"),
+        ({"bigquery_config": {"table": "p.d.t"}}, "writes its messages to BigQuery"),
+        ({"cloud_storage_config": {"bucket": "some-bucket"}}, "writes its messages to Cloud Storage"),
+    ],
+)
+def test_subscription_that_is_not_pulled_is_refused(
+    emulator: Emulator, names: Names, query: Engine, settings: dict[str, Any], says: str
+):
+    """Push, BigQuery and Cloud Storage subscriptions leave nothing to pull: a sentence says so at the start."""
+    name = f"{names.subscription}-elsewhere"
+    emulator.create_subscription(name, names.topic, **settings)
+    query.options = replace(query.options, subscription_id=name)
+    query.start()
+    with pytest.raises(ResourceError, match=says) as refused:
+        query.trigger()
+    assert name in str(refused.value)
+
+
+def test_start_seeks_once(emulator: Emulator, names: Names, query: Engine):
+    """`startingTimestamp` takes a new checkpoint back in time, and leaves a restart where it is."""
+    name = f"{names.subscription}-kept"
+    emulator.create_subscription(name, names.topic, retain_acked_messages=True)
+    before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=1)
+    other = Engine(emulator, replace(query.options, subscription_id=name), f"{query.location}/other")
+    emulator.publish(names.topic, "a")
+    other.start()
+    acked(other, 1)
+    other.stop()
+
+    query.options = replace(query.options, subscription_id=name, starting_timestamp=before)
+    query.start()
+    run_until(query, 1)
+    acked(query, 1)
+    query.stop()
+    query.start()
+    emulator.publish(names.topic, "b")
+    run_until(query, 2)
+    assert ["a", "b"] == query.rows

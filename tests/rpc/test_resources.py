@@ -1,0 +1,316 @@
+"""What is most easily got wrong about resources and what may be published, each rule once, over real RPCs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pubsub_spark.emulator import protos
+from tests.rpc.conftest import DAY, OTHER, SUB, TOPIC, refused
+
+SCHEMA = "projects/p/schemas/point"
+V1 = '{"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}'
+V2 = (
+    '{"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}, '
+    '{"name": "y", "type": "int", "default": 0}]}'
+)
+
+
+# Views
+
+
+def test_get_is_full_and_lists_are_basic_by_default(client, emulator):
+    """GetSchema shows the definition unless told otherwise, the two lists do not unless told to."""
+    emulator.create_schema(SCHEMA, "AVRO", V1)
+    basic, full = 1, 2
+
+    definitions = [
+        client.ask("SchemaService/GetSchema", name=SCHEMA),
+        client.ask("SchemaService/GetSchema", name=SCHEMA, view=basic),
+        *client.ask("SchemaService/ListSchemas", parent="projects/p").schemas,
+        *client.ask("SchemaService/ListSchemas", parent="projects/p", view=full).schemas,
+        *client.ask("SchemaService/ListSchemaRevisions", name=SCHEMA).schemas,
+        *client.ask("SchemaService/ListSchemaRevisions", name=SCHEMA, view=full).schemas,
+    ]
+
+    assert [V1, "", "", V1, "", V1] == [schema.definition for schema in definitions]
+
+
+# Expiration
+
+
+def test_unused_subscription_expires_after_31_days(client, emulator, subscribe):
+    """The default policy is filled in, and a subscription that nobody uses for that long is gone."""
+    subscribe()
+    assert 31 * DAY == client.subscription().expiration_policy.ttl.seconds
+    emulator.advance(30 * DAY)
+    assert [] == client.pull()
+    emulator.advance(30 * DAY)
+    assert SUB == client.subscription().name
+
+    emulator.advance(2 * DAY)
+
+    with refused("NOT_FOUND"):
+        client.subscription()
+
+
+def test_policy_without_ttl_means_never(client, emulator, subscribe):
+    """A given policy without ttl stays as it is, and the subscription does not expire."""
+    subscribe(expiration_policy={})
+
+    emulator.advance(1000 * DAY)
+
+    policy = client.subscription().expiration_policy
+    assert client.subscription().HasField("expiration_policy")
+    assert not policy.HasField("ttl")
+
+
+# Masks
+
+
+def test_masked_field_that_is_unset_is_cleared(client, subscribe):
+    """A field named by the mask and left out of the resource goes back to its default; others stay."""
+    subscribe(ack_deadline_seconds=30, labels={"a": "b"}, retry_policy={})
+
+    client.update("ack_deadline_seconds", "retry_policy")
+
+    changed = client.subscription()
+    assert (10, {"a": "b"}, False) == (
+        changed.ack_deadline_seconds,
+        dict(changed.labels),
+        changed.HasField("retry_policy"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("colour", "'colour' is not a known Subscription field"),
+        ("ackDeadlineSeconds", "'ackDeadlineSeconds' is not a known Subscription field"),
+        ("topic", "the 'topic' field in the Subscription is not mutable"),
+        ("enable_message_ordering", "not mutable"),
+        ("detached", "not mutable"),
+    ],
+)
+def test_one_bad_path_changes_nothing(client, subscribe, path, sentence):
+    """An update is carried out as a whole or not at all."""
+    subscribe()
+
+    with refused("INVALID_ARGUMENT", sentence):
+        client.update("ack_deadline_seconds", path, ack_deadline_seconds=30)
+
+    assert 10 == client.subscription().ack_deadline_seconds
+
+
+def test_bad_value_changes_nothing(client, subscribe):
+    """A good path with a value out of bounds refuses the good ones beside it, too."""
+    subscribe()
+
+    with refused("INVALID_ARGUMENT", "ack_deadline=9"):
+        client.update("labels", "ack_deadline_seconds", ack_deadline_seconds=9, labels={"a": "b"})
+
+    assert {} == dict(client.subscription().labels)
+
+
+# Publish
+
+
+@pytest.mark.parametrize(
+    ("sentence", "message"),
+    [
+        ("attribute key that is not valid", {"attributes": {"GoOgle": "x"}}),
+        ("attribute key that is not valid", {"attributes": {"": "x"}}),
+        ("257 .*maximum value is 256", {"attributes": {"é" * 128 + "x": ""}}),
+        ("1026 .*maximum value is 1024", {"attributes": {"k": "é" * 513}}),
+        ("101 .*maximum value is 100", {"attributes": {f"k{i}": "" for i in range(101)}}),
+        ("empty", {"ordering_key": "k"}),
+        ("same ordering key", {"data": b"b", "ordering_key": "k"}),
+    ],
+)
+def test_one_bad_message_refuses_the_whole_request(client, emulator, subscribe, sentence, message):
+    """Nothing of a refused request is published; limits count bytes, not characters."""
+    subscribe()
+
+    with refused("INVALID_ARGUMENT", sentence):
+        client.publish({"data": b"a"}, message)
+
+    assert 0 == emulator.backlog(SUB)
+
+
+def test_what_the_limits_allow_is_published(client, emulator, subscribe):
+    """A thousand messages, a hundred attributes, keys of 256 and values of 1024 bytes, an ordering key of 1024."""
+    subscribe()
+
+    client.publish(*({"data": b"a"} for _ in range(1000)))
+    client.publish({"attributes": {f"k{i}": "" for i in range(99)} | {"é" * 128: "é" * 512}})
+    client.publish({"data": b"a", "ordering_key": "é" * 512})
+
+    assert 1002 == emulator.backlog(SUB)
+
+
+def test_request_is_limited_to_ten_million_bytes(client, emulator, subscribe):
+    """The limit is decimal and counts the request, not the data."""
+    subscribe()
+
+    with refused("INVALID_ARGUMENT", r"The value for request_size is too large\. .* the maximum value is 10000000\."):
+        client.publish({"data": bytes(10_000_000)})
+
+    client.publish({"data": bytes(9_999_000)})
+    assert 1 == emulator.backlog(SUB)
+
+
+def test_publisher_cannot_set_id_and_time(client, emulator, subscribe):
+    """The server's own replace what a client put there."""
+    subscribe()
+
+    response = client.publish({"data": b"a", "message_id": "7", "publish_time": {"seconds": 5}})
+
+    [received] = client.pull()
+    assert response.message_ids == [received.message.message_id]
+    assert "7" != received.message.message_id
+    assert received.message.publish_time.seconds > 1_600_000_000
+
+
+def test_unknown_fields_of_a_message_are_dropped(client, emulator, subscribe):
+    """What the API does not know, a group of protobuf's oldest kind among it, harms nobody and is not delivered."""
+    subscribe(filter="attributes:a")
+    known = protos.PubsubMessage(data=b"x", attributes={"a": ""}).SerializeToString()
+    group, number = b"\x7b\x12\x03\x0a\x01b\x7c", b"\x78\x01"  # field 15, as a group with something in it, and as 1
+    body = known + group + number
+    name = TOPIC.encode()
+    request = b"\x0a" + bytes([len(name)]) + name + b"\x12" + bytes([len(body)]) + body
+
+    client.channel.unary_unary("/google.pubsub.v1.Publisher/Publish")(request, timeout=10)
+
+    [received] = client.pull()
+    assert (b"x", {"a": ""}) == (received.message.data, dict(received.message.attributes))
+    received.message.ClearField("message_id")
+    received.message.ClearField("publish_time")
+    assert known == received.message.SerializeToString()
+
+
+# Schemas
+
+
+def commit(client, definition):
+    schema = protos.Schema(name=SCHEMA, type_=2, definition=definition)
+    return client.ask("SchemaService/CommitSchema", name=SCHEMA, schema=schema).revision_id
+
+
+def test_rollback_is_a_new_revision(client, emulator):
+    """The old definition comes back under an id of its own, as the latest."""
+    emulator.create_schema(SCHEMA, "AVRO", V1)
+    first = client.ask("SchemaService/GetSchema", name=SCHEMA).revision_id
+    second = commit(client, V2)
+
+    third = client.ask("SchemaService/RollbackSchema", name=SCHEMA, revision_id=first)
+
+    latest = client.ask("SchemaService/GetSchema", name=SCHEMA)
+    assert V1 == third.definition == latest.definition
+    assert third.revision_id == latest.revision_id
+    assert 3 == len({first, second, third.revision_id})
+    assert all(re.fullmatch(r"[0-9a-f]{8}", each) for each in (first, second, third.revision_id))
+
+
+def test_message_names_the_revision_that_matched(client, emulator):
+    """Revisions are tried newest first; the delivered attributes name the one that fits."""
+    emulator.create_schema(SCHEMA, "AVRO", V1)
+    first = client.ask("SchemaService/GetSchema", name=SCHEMA).revision_id
+    second = commit(client, V2)
+    emulator.create_topic(TOPIC, SCHEMA, "JSON")
+    emulator.create_subscription(SUB, TOPIC)
+
+    client.publish({"data": b'{"x": 1}'}, {"data": b'{"x": 1, "y": 2}'})
+
+    attributes = [dict(received.message.attributes) for received in client.pull()]
+    common = {"googclient_schemaname": SCHEMA, "googclient_schemaencoding": "JSON"}
+    assert [common | {"googclient_schemarevisionid": each} for each in (first, second)] == attributes
+
+
+def test_revisions_outside_the_range_are_not_tried(client, emulator):
+    """A topic that allows the first revision alone refuses what only the second fits."""
+    emulator.create_schema(SCHEMA, "AVRO", V1)
+    first = client.ask("SchemaService/GetSchema", name=SCHEMA).revision_id
+    commit(client, V2)
+    settings = {"schema": SCHEMA, "encoding": 1, "first_revision_id": first, "last_revision_id": first}
+    client.ask("Publisher/CreateTopic", name=TOPIC, schema_settings=settings)
+
+    client.publish({"data": b'{"x": 1}'})
+    with refused("INVALID_ARGUMENT"):
+        client.publish({"data": b'{"x": 1, "y": 2}'})
+
+
+def test_deleted_schema_poisons_publishing(client, emulator):
+    """The topic names `_deleted-schema_`, and nothing can be published to it any more."""
+    emulator.create_schema(SCHEMA, "AVRO", V1)
+    emulator.create_topic(TOPIC, SCHEMA, "JSON")
+
+    client.ask("SchemaService/DeleteSchema", name=SCHEMA)
+
+    assert "_deleted-schema_" == client.ask("Publisher/GetTopic", topic=TOPIC).schema_settings.schema
+    with refused("NOT_FOUND"):
+        client.publish({"data": b'{"x": 1}'})
+
+
+# And the rest
+
+
+def test_page_token_outlives_the_item_it_points_at(client, emulator):
+    """Pages are sorted by name; deleting the last item of a page does not break the next."""
+    names = [f"projects/p/topics/topic-{letter}" for letter in "abcd"]
+    for name in names:
+        emulator.create_topic(name)
+    first = client.ask("Publisher/ListTopics", project="projects/p", page_size=2)
+    client.ask("Publisher/DeleteTopic", topic=names[1])
+
+    second = client.ask("Publisher/ListTopics", project="projects/p", page_size=2, page_token=first.next_page_token)
+
+    assert names == [topic.name for topic in (*first.topics, *second.topics)]
+    assert "" == second.next_page_token
+
+
+def test_names_are_given_where_none_is(client, subscribe):
+    """A subscription created without a name gets one in the project of its topic."""
+    subscribe()
+
+    created = client.ask("Subscriber/CreateSubscription", topic=TOPIC)
+
+    assert re.fullmatch(r"projects/p/subscriptions/[a-z].{2,}", created.name)
+    assert created == client.subscription(created.name)
+
+
+def test_exports_and_transforms_do_not_pretend(client, emulator, subscribe):
+    """An export that goes nowhere says so in its state; a transform that would have to run is refused."""
+    subscribe(bigquery_config={"table": "p.d.t"})
+    function = {"javascript_udf": {"function_name": "f", "code": "function f(m, d) { return m; }"}}
+
+    kept = client.subscription()
+
+    resource_error, active = 2, 1
+    assert resource_error == kept.state
+    assert kept.bigquery_config.state not in (0, active)
+    with refused("UNIMPLEMENTED"):
+        client.ask("Subscriber/CreateSubscription", name=OTHER, topic=TOPIC, message_transforms=[function])
+
+
+def test_push_format_stays_unless_it_is_named(client, subscribe):
+    """ModifyPushConfig without `x-goog-version` changes the endpoint and keeps the format."""
+    endpoint = "http://127.0.0.1:9/"
+    subscribe(push_config={"push_endpoint": endpoint, "attributes": {"x-goog-version": "v1beta2"}})
+
+    client.ask("Subscriber/ModifyPushConfig", subscription=SUB, push_config={"push_endpoint": f"{endpoint}other"})
+
+    config = client.subscription().push_config
+    assert (f"{endpoint}other", {"x-goog-version": "v1beta2"}) == (config.push_endpoint, dict(config.attributes))
+    client.ask("Subscriber/ModifyPushConfig", subscription=SUB, push_config={})
+    assert protos.PushConfig() == client.subscription().push_config
+
+
+def test_push_format_that_is_not_spoken_is_refused(client, subscribe):
+    """The service's oldest push format is not written here, and a subscription that asks for it is told so."""
+    subscribe()
+    config = {"push_endpoint": "http://127.0.0.1:9/", "attributes": {"x-goog-version": "v1beta1"}}
+
+    with refused("UNIMPLEMENTED", "v1beta1"):
+        client.ask("Subscriber/ModifyPushConfig", subscription=SUB, push_config=config)

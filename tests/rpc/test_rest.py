@@ -1,0 +1,429 @@
+"""The JSON API and the port that it shares with gRPC, over real connections."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from ipaddress import ip_address
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from google.api_core.client_options import ClientOptions
+from google.auth.credentials import AnonymousCredentials
+from google.pubsub_v1 import PublisherClient, PubsubMessage, SubscriberClient
+
+from pubsub_spark.emulator import Emulator, protos
+from pubsub_spark.emulator import rest as transport
+from tests.rpc.conftest import wait_until
+
+TOPIC, SUB = "projects/p/topics/news", "projects/p/subscriptions/all"
+
+
+@pytest.fixture
+def emulator():
+    with Emulator(record=True) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def rest(emulator):
+    """Ask the JSON API; the answer is status and what the body says."""
+    connection = http.client.HTTPConnection(emulator.host, emulator.port, timeout=20)
+
+    def ask(verb, path, body=None, **headers):
+        text = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        connection.request(verb, path, text, headers)
+        response = connection.getresponse()
+        content = response.read()
+        is_json = response.getheader("Content-Type", "").startswith("application/json")
+        return response.status, json.loads(content) if is_json else content.decode()
+
+    yield ask
+    connection.close()
+
+
+def set_up(emulator, **settings):
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC, **settings)
+
+
+def error(code, status, message):
+    return code, {"error": {"code": code, "message": message, "status": status}}
+
+
+def test_root_says_ok(rest):
+    """What container health checks ask for is answered as Google's emulator answers it."""
+    assert (200, "Ok\n") == rest("GET", "/")
+    assert (200, "Ok\n") == rest("GET", "/healthz")
+    assert (200, "") == rest("HEAD", "/")
+    assert (404, "Not Found\n") == rest("GET", "/nothing")
+    assert (404, "Not Found\n") == rest("POST", f"/v1/{TOPIC}:explode", {})
+
+
+def test_message_goes_round(rest, emulator):
+    """Create, publish, pull and acknowledge, all in JSON, over one connection."""
+    assert (200, {"name": TOPIC}) == rest("PUT", f"/v1/{TOPIC}", {})
+    status, subscription = rest("PUT", f"/v1/{SUB}", {"topic": TOPIC, "ackDeadlineSeconds": 20})
+    assert (200, 20, "604800s") == (
+        status,
+        subscription["ackDeadlineSeconds"],
+        subscription["messageRetentionDuration"],
+    )
+    message = {"data": base64.b64encode(b"hello").decode(), "attributes": {"k": "v"}}
+    _, published = rest("POST", f"/v1/{TOPIC}:publish", {"messages": [message]})
+
+    _, pulled = rest("POST", f"/v1/{SUB}:pull", {"maxMessages": 10})
+
+    [received] = pulled["receivedMessages"]
+    assert message == {name: received["message"][name] for name in message}
+    assert published["messageIds"] == [received["message"]["messageId"]]
+    assert (200, {}) == rest("POST", f"/v1/{SUB}:acknowledge", {"ackIds": [received["ackId"]]})
+    assert 0 == emulator.backlog(SUB)
+
+
+def test_errors_are_those_of_grpc(rest, emulator):
+    """Status, code and sentence are the same whichever way a request comes."""
+    emulator.create_topic(TOPIC)
+
+    assert error(404, "NOT_FOUND", "Resource not found (resource=none).") == rest("GET", "/v1/projects/p/topics/none")
+    conflict = error(409, "ALREADY_EXISTS", "Resource already exists in the project (resource=news).")
+    assert conflict == rest("PUT", f"/v1/{TOPIC}", {})
+    status, body = rest("PUT", "/v1/projects/p/topics/ab", {})
+    assert (400, "INVALID_ARGUMENT") == (status, body["error"]["status"])
+
+
+def test_masks_are_camel_case(rest, emulator):
+    """A PATCH names fields as JSON does; an unknown one is refused and changes nothing."""
+    set_up(emulator)
+    change = {"subscription": {"ackDeadlineSeconds": 30, "retainAckedMessages": True}}
+
+    status, changed = rest("PATCH", f"/v1/{SUB}", change | {"updateMask": "ackDeadlineSeconds,retainAckedMessages"})
+
+    assert (200, 30, True) == (status, changed["ackDeadlineSeconds"], changed["retainAckedMessages"])
+    assert 400 == rest("PATCH", f"/v1/{SUB}", change | {"updateMask": "ackDeadlineSeconds,colour"})[0]
+
+
+def test_unknown_field_is_refused(rest):
+    """A field that the request does not have is an error in the service's words, and nothing is done."""
+    sentence = 'Invalid JSON payload received. Unknown name "lables": Cannot find field.'
+
+    assert error(400, "INVALID_ARGUMENT", sentence) == rest("PUT", f"/v1/{TOPIC}", {"lables": {}})
+    assert 404 == rest("GET", f"/v1/{TOPIC}")[0]
+
+
+def test_exactly_once_failure_has_its_details(rest, emulator):
+    """The reason that clients read per ack id is in `error.details`."""
+    set_up(emulator, enable_exactly_once_delivery=True)
+    emulator.publish(TOPIC, b"a")
+    _, pulled = rest("POST", f"/v1/{SUB}:pull", {"maxMessages": 1})
+    ack_id = pulled["receivedMessages"][0]["ackId"]
+    emulator.advance(11)
+
+    status, body = rest("POST", f"/v1/{SUB}:acknowledge", {"ackIds": [ack_id]})
+
+    [detail] = body["error"]["details"]
+    assert (400, "INVALID_ARGUMENT") == (status, body["error"]["status"])
+    assert "type.googleapis.com/google.rpc.ErrorInfo" == detail["@type"]
+    assert "EXACTLY_ONCE_ACKID_FAILURE" == detail["reason"]
+    assert {ack_id: "PERMANENT_FAILURE_INVALID_ACK_ID"} == detail["metadata"]
+
+
+def test_waiting_pull_gets_the_message_that_comes(rest, emulator):
+    """A Pull that finds nothing waits, and answers when a message is published."""
+    set_up(emulator)
+    with ThreadPoolExecutor(1) as pool:
+        pulled = pool.submit(rest, "POST", f"/v1/{SUB}:pull", {"maxMessages": 1})
+        wait_until(lambda: any(call.rpc == "Pull" for call in emulator.calls))
+        emulator.publish(TOPIC, b"a")
+
+        status, body = pulled.result(timeout=10)
+
+    assert (200, "YQ==") == (status, body["receivedMessages"][0]["message"]["data"])
+
+
+def test_empty_pull_answers_before_clients_give_up(rest, emulator, monkeypatch):
+    """Nothing comes, and the answer is there before the time that HTTP clients wait, which is a minute."""
+    assert transport.TIMEOUT_SECONDS < 60
+    monkeypatch.setattr(transport, "TIMEOUT_SECONDS", 1.0)
+    set_up(emulator)
+    begin = time.monotonic()
+
+    assert (200, {}) == rest("POST", f"/v1/{SUB}:pull", {"maxMessages": 1})
+
+    assert time.monotonic() - begin < 1
+
+
+def test_client_that_left_takes_no_message(emulator):
+    """A Pull whose connection is gone is cancelled: a message published later is leased to nobody."""
+    set_up(emulator)
+    with socket.create_connection((emulator.host, emulator.port)) as connection:
+        body = b'{"maxMessages": 1}'
+        head = f"POST /v1/{SUB}:pull HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        wait_until(lambda: any(call.rpc == "Pull" for call in emulator.calls))
+    wait_until(lambda: 0 == emulator._desk.broker.subscriptions[SUB].connected)
+
+    emulator.publish(TOPIC, b"a")
+
+    assert [0] == [message.deliveries for message in emulator.messages(SUB)]
+
+
+def test_body_may_come_in_chunks_or_compressed(rest):
+    """Java's client compresses its requests, others send them in chunks."""
+    labels = json.dumps({"labels": {"a": "b"}}).encode()
+
+    compressed = rest("PUT", f"/v1/{TOPIC}", gzip.compress(labels), **{"Content-Encoding": "gzip"})
+    assert (200, {"name": TOPIC, "labels": {"a": "b"}}) == compressed
+    broken = rest("PUT", f"/v1/{TOPIC}", b"no gzip", **{"Content-Encoding": "gzip"})
+    assert 400 == broken[0]
+
+
+def test_chunked_body_is_read(emulator):
+    """A request of unknown length ends with an empty chunk."""
+    connection = http.client.HTTPConnection(emulator.host, emulator.port, timeout=20)
+    connection.request("PUT", f"/v1/{TOPIC}", iter([b'{"labels":', b' {"a": "b"}}']), encode_chunked=True)
+    first = connection.getresponse()
+
+    assert (200, {"a": "b"}) == (first.status, json.loads(first.read())["labels"])
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("reason", "headers", "body"),
+    [
+        ("Request payload size exceeds the limit: 10485760 bytes.", {"Content-Length": "10485761"}, b""),
+        ("Invalid Content-Length `-1`.", {"Content-Length": "-1"}, b""),
+        ("Invalid chunk size in the request.", {"Transfer-Encoding": "chunked"}, b"x\r\n"),
+    ],
+)
+def test_body_that_cannot_be_read_ends_the_connection(emulator, reason, headers, body):
+    """Where the next request would begin is unknown, so the connection is closed after the answer."""
+    connection = http.client.HTTPConnection(emulator.host, emulator.port, timeout=20)
+    connection.putrequest("PUT", f"/v1/{TOPIC}")
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders(body)
+
+    response = connection.getresponse()
+
+    assert (400, "close") == (response.status, response.getheader("Connection"))
+    assert reason == json.loads(response.read())["error"]["message"]
+    connection.close()
+
+
+def test_policy_is_read_and_written(rest, emulator):
+    """IAM's methods stand beside the resource: GET to read, POST to write and to test."""
+    emulator.create_topic(TOPIC)
+    bindings = [{"role": "roles/pubsub.viewer", "members": ["allUsers"]}]
+
+    assert (200, {"etag": "ACAB"}) == rest("GET", f"/v1/{TOPIC}:getIamPolicy")
+    status, policy = rest("POST", f"/v1/{TOPIC}:setIamPolicy", {"policy": {"bindings": bindings}})
+    assert (200, 1, bindings) == (status, policy["version"], policy["bindings"])
+    stale = {"policy": {"etag": "ACAB"}}
+    assert (409, "ABORTED") == (
+        (answer := rest("POST", f"/v1/{TOPIC}:setIamPolicy", stale))[0],
+        answer[1]["error"]["status"],
+    )
+    asked = {"permissions": ["pubsub.topics.publish", "pubsub.subscriptions.consume"]}
+    assert (200, {"permissions": asked["permissions"][:1]}) == rest("POST", f"/v1/{TOPIC}:testIamPermissions", asked)
+
+
+def test_faults_and_records_do_not_care_about_the_way(rest, emulator):
+    """A request in JSON is recorded with its Google headers, and meets the fault that was ordered for its RPC."""
+    emulator.create_topic(TOPIC)
+    emulator.fail("GetTopic", "UNAVAILABLE", message="down for a moment")
+
+    assert error(503, "UNAVAILABLE", "down for a moment") == rest("GET", f"/v1/{TOPIC}")
+    assert (200, {"name": TOPIC}) == rest("GET", f"/v1/{TOPIC}", **{"X-Goog-Request-Params": "topic=news"})
+
+    assert ["GetTopic", "GetTopic"] == [call.rpc for call in emulator.calls]
+    assert ("x-goog-request-params", "topic=news") in emulator.calls[1].metadata
+
+
+def test_grpc_and_rest_share_the_port(rest, emulator):
+    """What was made over gRPC is read over HTTP, at the same address."""
+    with grpc.insecure_channel(emulator.endpoint) as channel:
+        create = channel.unary_unary("/google.pubsub.v1.Publisher/CreateTopic")
+        create(protos.Topic(name=TOPIC).SerializeToString(), timeout=10)
+
+    assert (200, {"name": TOPIC}) == rest("GET", f"/v1/{TOPIC}")
+
+
+def test_large_requests_and_answers_pass_the_front(emulator):
+    """Ten megabytes go through the splice unharmed, both ways."""
+    set_up(emulator)
+    data = os.urandom(9_900_000)
+    unlimited = [("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(emulator.endpoint, unlimited) as channel:
+        publish = channel.unary_unary("/google.pubsub.v1.Publisher/Publish")
+        messages = [protos.PubsubMessage(data=data)]
+        publish(protos.PublishRequest(topic=TOPIC, messages=messages).SerializeToString(), timeout=20)
+        pull = channel.unary_unary("/google.pubsub.v1.Subscriber/Pull")
+        raw = pull(protos.PullRequest(subscription=SUB, max_messages=1).SerializeToString(), timeout=20)
+
+    assert data == protos.PullResponse.FromString(raw).received_messages[0].message.data
+
+
+def test_silent_connection_harms_nobody(rest, emulator):
+    """A port probe that says nothing, and one that hangs, keep no one else waiting."""
+    with socket.create_connection((emulator.host, emulator.port)):
+        socket.create_connection((emulator.host, emulator.port)).close()
+
+        assert (200, "Ok\n") == rest("GET", "/")
+
+
+def test_emulator_stops_with_connections_open():
+    """Open connections of both kinds do not keep the emulator from stopping, nor the port from being free."""
+    with Emulator() as emulator:
+        idle = http.client.HTTPConnection(emulator.host, emulator.port)
+        idle.request("GET", "/")
+        idle.getresponse().read()
+        channel = grpc.insecure_channel(emulator.endpoint)
+        channel.unary_unary("/google.pubsub.v1.Publisher/ListTopics")(
+            protos.ListTopicsRequest(project="projects/p").SerializeToString()
+        )
+        begin = time.monotonic()
+    assert time.monotonic() - begin < 5
+    with Emulator(port=emulator.port) as again:
+        assert again.port == emulator.port
+    channel.close()
+    idle.close()
+
+
+def test_grpc_can_have_the_port_to_itself():
+    """With rest=False nothing stands before gRPC, and HTTP is not answered."""
+    with Emulator(rest=False) as emulator, grpc.insecure_channel(emulator.endpoint) as channel:
+        create = channel.unary_unary("/google.pubsub.v1.Publisher/CreateTopic")
+        create(protos.Topic(name=TOPIC).SerializeToString(), timeout=10)
+
+        connection = http.client.HTTPConnection(emulator.host, emulator.port, timeout=5)
+        connection.request("GET", "/")
+        with pytest.raises((http.client.HTTPException, OSError)):
+            connection.getresponse()
+        connection.close()
+
+
+def test_address_may_be_of_version_6():
+    """A host with colons stands in brackets in the endpoint, as clients want it."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    with Emulator(host="::1") as emulator, grpc.insecure_channel(emulator.endpoint) as channel:
+        create = channel.unary_unary("/google.pubsub.v1.Publisher/CreateTopic")
+        create(protos.Topic(name=TOPIC).SerializeToString(), timeout=10)
+        connection = http.client.HTTPConnection("::1", emulator.port, timeout=10)
+        connection.request("GET", f"/v1/{TOPIC}")
+
+        assert f"[::1]:{emulator.port}" == emulator.endpoint
+        assert {"name": TOPIC} == json.loads(connection.getresponse().read())
+        connection.close()
+
+
+def test_tls_port_serves_both_too():
+    """With a key and a certificate the same port speaks gRPC and HTTPS, and nothing unencrypted."""
+    key, certificate = self_signed()
+    trust = ssl.create_default_context(cadata=certificate.decode())
+    with Emulator(tls=(key, certificate)) as emulator:
+        with grpc.secure_channel(emulator.endpoint, grpc.ssl_channel_credentials(certificate)) as channel:
+            create = channel.unary_unary("/google.pubsub.v1.Publisher/CreateTopic")
+            create(protos.Topic(name=TOPIC).SerializeToString(), timeout=10)
+        secure = http.client.HTTPSConnection("127.0.0.1", emulator.port, context=trust, timeout=10)
+        for _ in range(2):
+            secure.request("GET", f"/v1/{TOPIC}")
+            assert {"name": TOPIC} == json.loads(secure.getresponse().read())
+        secure.close()
+
+        plain = http.client.HTTPConnection("127.0.0.1", emulator.port, timeout=10)
+        plain.request("GET", "/")
+        with pytest.raises((http.client.HTTPException, OSError)):
+            plain.getresponse()
+        plain.close()
+
+
+def self_signed():
+    """Key and certificate of 127.0.0.1, both PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(2100, 1, 1, tzinfo=UTC))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return secret, certificate.public_bytes(pem)
+
+
+def test_python_client_speaks_rest(emulator):
+    """Google's Python client with transport="rest" creates, publishes, pulls and acknowledges."""
+    options = ClientOptions(api_endpoint=f"http://{emulator.endpoint}")
+    nobody = AnonymousCredentials()
+    publisher = PublisherClient(credentials=nobody, transport="rest", client_options=options)
+    subscriber = SubscriberClient(credentials=nobody, transport="rest", client_options=options)
+    with publisher, subscriber:
+        publisher.create_topic(name=TOPIC)
+        subscriber.create_subscription(name=SUB, topic=TOPIC)
+        publisher.publish(topic=TOPIC, messages=[PubsubMessage(data=b"hello", attributes={"k": "v"})])
+
+        [received] = subscriber.pull(subscription=SUB, max_messages=1).received_messages
+        subscriber.acknowledge(subscription=SUB, ack_ids=[received.ack_id])
+
+        assert b"hello" == received.message.data
+        assert [TOPIC] == [topic.name for topic in publisher.list_topics(project="projects/p")]
+    assert 0 == emulator.backlog(SUB)
+
+
+@pytest.fixture
+def gcloud(emulator, tmp_path):
+    """Run `gcloud pubsub` against the emulator; the answer is its JSON."""
+    if shutil.which("gcloud") is None:
+        pytest.skip("gcloud is not installed")
+    environment = os.environ | {
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_PUBSUB": f"http://{emulator.endpoint}/",
+        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+        "CLOUDSDK_CONFIG": str(tmp_path),
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+        "CLOUDSDK_CORE_PROJECT": "p",
+    }
+
+    def run(*arguments):
+        command = ["gcloud", "pubsub", *arguments, "--format=json"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert 0 == done.returncode, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_gcloud_works_with_an_overridden_endpoint(gcloud, emulator):
+    """`gcloud pubsub` creates, updates, publishes and pulls when its endpoint is the emulator's."""
+    gcloud("topics", "create", "news", "--labels=a=b")
+    gcloud("subscriptions", "create", "all", "--topic=news", "--ack-deadline=20")
+    gcloud("subscriptions", "update", "all", "--ack-deadline=30")
+    gcloud("topics", "publish", "news", "--message=hello", "--attribute=k=v")
+
+    [received] = gcloud("subscriptions", "pull", "all", "--auto-ack")
+
+    assert ("aGVsbG8=", {"k": "v"}) == (received["message"]["data"], received["message"]["attributes"])
+    assert 0 == emulator.backlog(SUB)

@@ -1,0 +1,438 @@
+"""A streaming test as a list of steps: publish, start, wait for rows, break something, start again.
+
+    scenario.run(
+        Publish("a", "b"), Start(), Rows("a", "b"), Acked("a", "b"),
+        Publish("c"), Stop(), Start(), Rows("a", "b", "c"),
+    )
+
+A step acts or waits for a condition, never for a time; a condition that does not come in BOUND seconds fails with what
+was there in its place. The sink is `foreachBatch` in this process: it keeps every evaluation of every batch, so two
+that differ are noticed wherever they happen, and it writes a batch under its number, as an idempotent sink does.
+`Hold` stops it in the middle of a batch, which is where the interesting crashes are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pubsub_spark.emulator import Emulator
+from tests.conftest import Names
+
+BOUND = 100.0  # seconds; more than a lease, for what was under way when a stream was closed comes after one
+LEASE = 601.0  # seconds; when they have passed, whatever a killed client held comes again
+_LOOK = 0.02  # seconds between two looks at a condition that nobody announces
+
+# Short waits, so that tests are short; a test that is about one of them gives its own.
+_OPTIONS = {"idleTimeout": "1s", "maxFetchPeriod": "2s", "connectTimeout": "10s"}
+
+
+class SinkCrashedError(Exception):
+    """What the sink raises when the scenario ends it in the middle of a batch."""
+
+
+def until(condition: Callable[[], Any], otherwise: Callable[[], str], seconds: float = BOUND) -> None:
+    """Wait for a condition; AssertionError with what is there in its place when it does not come."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds:g} s in vain: {otherwise()}"
+        threading.Event().wait(_LOOK)
+
+
+@dataclass
+class Sink:
+    """An idempotent sink: a batch is written under its number, and written again replaces what was there."""
+
+    evaluations: dict[int, list[pa.Table]] = field(default_factory=dict)
+    written: dict[int, pa.Table] = field(default_factory=dict)
+    actions: int = 1
+    hold_before: str | None = None  # "write" or "commit"
+    holding: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
+    crashing: bool = False
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        seen = self.evaluations.setdefault(number, [])
+        for _ in range(self.actions):
+            seen.append(batch.toArrow())
+            assert seen[0].equals(seen[-1]), f"batch {number} changed between two evaluations: {seen[0]}, {seen[-1]}"
+        if seen[-1].num_rows:
+            self._pause("write")
+        self.written[number] = seen[-1]
+        if seen[-1].num_rows:
+            self._pause("commit")
+
+    def _pause(self, where: str) -> None:
+        if self.hold_before == where:
+            self.holding.set()
+            assert self.released.wait(BOUND), "the scenario held the sink and never let it go"
+            self.hold_before = None
+            self.holding.clear()
+            self.released.clear()
+            if self.crashing:
+                self.crashing = False
+                raise SinkCrashedError(f"before {where}")
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of all batches, in their order."""
+        return [row for _, table in sorted(self.written.items()) for row in table.to_pylist()]
+
+    @property
+    def texts(self) -> list[str]:
+        """The payloads of all batches, in their order."""
+        return [bytes(row["data"]).decode() for row in self.rows]
+
+
+@dataclass
+class Scenario:
+    """What the steps share: one topic, one subscription, one checkpoint, one sink, and the query that runs, if any."""
+
+    spark: SparkSession
+    emulator: Emulator
+    names: Names
+    folder: Path
+    sink: Sink = field(default_factory=Sink)
+    query: StreamingQuery | None = None
+    checkpoint: str = "checkpoint"
+
+    def run(self, *steps: Step) -> None:
+        """Take the steps in their order."""
+        for step in steps:
+            step.take(self)
+
+    def close(self) -> None:
+        """End what still runs; nothing of it is a result."""
+        self.sink.released.set()
+        if self.query is not None and self.query.isActive:
+            self.query.stop()
+
+    @property
+    def running(self) -> StreamingQuery:
+        assert self.query is not None, "Start() comes first"
+        return self.query
+
+    def options(self, **given: Any) -> dict[str, str]:
+        """The reader's options: this scenario's, and those given."""
+        mine = {
+            "subscriptionId": self.names.subscription,
+            "endpoint": self.emulator.endpoint,
+            "stagingLocation": str(self.folder / "staging"),
+        }
+        return {name: str(value) for name, value in (mine | _OPTIONS | given).items() if value is not None}
+
+    def load(self, **given: Any) -> DataFrame:
+        """A streaming DataFrame of this scenario's subscription."""
+        name = given.pop("format", "pubsub")
+        return self.spark.readStream.format(name).options(**self.options(**given)).load()
+
+    def wait(self, condition: Callable[[], Any], otherwise: Callable[[], str]) -> None:
+        """Wait for a condition; a query that has failed meanwhile is the answer at once."""
+
+        def seen() -> bool:
+            if condition():
+                return True
+            if self.query is not None and (error := self.query.exception()) is not None:
+                raise AssertionError(f"the query failed: {error}")
+            return False
+
+        until(seen, otherwise)
+
+    def workers(self, module: str = "python_streaming_source_runner") -> list[int]:
+        """Ids of this session's Python processes that run `module`; the source runner is the driver-side worker."""
+        return [pid for pid in descendants(os.getpid()) if module in command(pid)]
+
+
+class Step(Protocol):
+    """One line of a scenario."""
+
+    def take(self, scenario: Scenario) -> None: ...
+
+
+@dataclass(init=False)
+class Publish:
+    """Messages with these payloads."""
+
+    def __init__(self, *texts: str, key: str = "", **attributes: str) -> None:
+        self.messages = [{"data": text.encode(), "ordering_key": key, "attributes": attributes} for text in texts]
+
+    def take(self, scenario: Scenario) -> None:
+        scenario.emulator.publish(scenario.names.topic, *self.messages)
+
+
+@dataclass(init=False)
+class Start:
+    """Start the query, or start it again from its checkpoint. trigger: as in `DataStreamWriter.trigger`."""
+
+    def __init__(self, trigger: dict[str, Any] | None = None, **options: Any) -> None:
+        self.trigger = trigger or {"processingTime": "0 seconds"}
+        self.options = options
+
+    def take(self, scenario: Scenario) -> None:
+        assert scenario.query is None or not scenario.query.isActive, "it runs already"
+        scenario.query = (
+            scenario.load(**self.options)
+            .writeStream.foreachBatch(scenario.sink)
+            .option("checkpointLocation", str(scenario.folder / scenario.checkpoint))
+            .trigger(**self.trigger)
+            .start()
+        )
+
+
+class Drain(Start):
+    """Start the query with `Trigger.AvailableNow`, and wait for its end."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__({"availableNow": True}, **options)
+
+    def take(self, scenario: Scenario) -> None:
+        super().take(scenario)
+        Ends().take(scenario)
+
+
+class Ends:
+    """The query ends by itself, and well."""
+
+    def take(self, scenario: Scenario) -> None:
+        assert scenario.running.awaitTermination(int(BOUND)), "the query did not end by itself"
+        _is_gone(scenario)
+
+
+class Stop:
+    """Stop the query, as an operator would."""
+
+    def take(self, scenario: Scenario) -> None:
+        scenario.running.stop()
+        _is_gone(scenario)
+
+
+@dataclass(init=False)
+class Fails:
+    """The query fails, and its message has all of these phrases."""
+
+    def __init__(self, *phrases: str) -> None:
+        self.phrases = phrases
+
+    def take(self, scenario: Scenario) -> None:
+        query = scenario.running
+        until(lambda: not query.isActive, lambda: f"a failure, but the query runs: {query.status}")
+        message = str(query.exception())
+        for phrase in self.phrases:
+            assert phrase in message, f"{phrase!r} is not in: {message}"
+
+
+@dataclass(init=False)
+class Rows:
+    """The sink gets exactly these payloads, in any order."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = Counter(texts)
+
+    def take(self, scenario: Scenario) -> None:
+        sink = scenario.sink
+        scenario.wait(
+            lambda: Counter(sink.texts).total() >= self.texts.total(),
+            lambda: f"{brief(self.texts.elements())}, got {brief(sink.texts)}",
+        )
+        got = Counter(sink.texts)
+        assert self.texts == got, f"missing {brief(self.texts - got)}; too many {brief(got - self.texts)}"
+
+
+class Committed:
+    """Every batch that was planned so far is in Spark's commit log."""
+
+    def take(self, scenario: Scenario) -> None:
+        folder = scenario.folder / scenario.checkpoint
+        scenario.wait(
+            lambda: 0 <= last(folder / "offsets") == last(folder / "commits"),
+            lambda: f"batch {last(folder / 'offsets')} committed, but {last(folder / 'commits')} is the last",
+        )
+
+
+@dataclass(init=False)
+class Acked:
+    """The service hears that exactly these payloads are done with."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = sorted(texts)
+
+    def take(self, scenario: Scenario) -> None:
+        def acked() -> list[str]:
+            records = scenario.emulator.messages(scenario.names.subscription)
+            return sorted(record.data.decode() for record in records if record.acked)
+
+        scenario.wait(lambda: acked() == self.texts, lambda: f"acks of {brief(self.texts)}, got {brief(acked())}")
+
+
+@dataclass(init=False)
+class Backlog:
+    """The subscription holds so many messages that are not acked."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def take(self, scenario: Scenario) -> None:
+        def backlog() -> int:
+            return scenario.emulator.backlog(scenario.names.subscription)
+
+        scenario.wait(lambda: backlog() == self.count, lambda: f"a backlog of {self.count}, got {backlog()}")
+
+
+@dataclass(init=False)
+class Deliveries:
+    """Each payload was handed out so often."""
+
+    def __init__(self, **times: int) -> None:
+        self.times = times
+
+    def take(self, scenario: Scenario) -> None:
+        records = scenario.emulator.messages(scenario.names.subscription)
+        assert self.times == {record.data.decode(): record.deliveries for record in records}
+
+
+@dataclass
+class Hold:
+    """The sink will stop in the middle of the next batch with rows, before `write` or before `commit`."""
+
+    before: str = "commit"
+
+    def take(self, scenario: Scenario) -> None:
+        scenario.sink.hold_before = self.before
+
+
+class Held:
+    """The sink has stopped in the middle of a batch."""
+
+    def take(self, scenario: Scenario) -> None:
+        scenario.wait(scenario.sink.holding.is_set, lambda: "a batch in the sink")
+
+
+class Release:
+    """Let the sink go on."""
+
+    def take(self, scenario: Scenario) -> None:
+        scenario.sink.released.set()
+
+
+class KillDriverWorker:
+    """kill -9 of the process that holds offsets, door and acks."""
+
+    def take(self, scenario: Scenario) -> None:
+        workers = scenario.workers()
+        assert len(workers) == 1, f"one driver-side worker, got {workers}"
+        kill(workers)
+        _streams_are_gone(scenario)
+
+
+class Crash:
+    """kill -9 of the driver-side worker, and the end of the query in the middle of its batch: nothing is committed."""
+
+    def take(self, scenario: Scenario) -> None:
+        KillDriverWorker().take(scenario)
+        scenario.sink.crashing = True
+        scenario.sink.released.set()
+        until(lambda: not scenario.running.isActive, lambda: "the end of the query")
+
+
+@dataclass
+class Advance:
+    """The service's clock moves; leases that run out meanwhile have run out."""
+
+    seconds: float
+
+    def take(self, scenario: Scenario) -> None:
+        scenario.emulator.advance(self.seconds)
+
+
+@dataclass
+class Do:
+    """Something that has no step of its own."""
+
+    act: Callable[[Scenario], Any]
+
+    def take(self, scenario: Scenario) -> None:
+        self.act(scenario)
+
+
+@dataclass
+class Until:
+    """A condition that has no step of its own, and the words for it."""
+
+    what: str
+    condition: Callable[[Scenario], Any]
+
+    def take(self, scenario: Scenario) -> None:
+        scenario.wait(lambda: self.condition(scenario), lambda: self.what)
+
+
+def _is_gone(scenario: Scenario) -> None:
+    """Spark does not wait for the driver-side worker; its door is open until it is gone."""
+    until(lambda: not scenario.workers(), lambda: f"the end of the driver-side worker {scenario.workers()}")
+    _streams_are_gone(scenario)
+
+
+def _streams_are_gone(scenario: Scenario) -> None:
+    """The service notices in its own time that a client is gone; what it sends until then is leased to nobody."""
+    until(lambda: scenario.emulator.streams() == 0, lambda: f"{scenario.emulator.streams()} streams are open")
+
+
+def brief(texts: Iterable[str]) -> str:
+    """How many payloads, and the first of them."""
+    counted = Counter(texts)
+    return f"{counted.total()} payloads, {len(counted)} different ({', '.join(sorted(counted)[:5])} ...)"
+
+
+def last(log: Path) -> int:
+    """Number of the last batch in a log of Spark's checkpoint, -1 when there is none."""
+    return max((int(entry.name) for entry in log.glob("[0-9]*")), default=-1)
+
+
+def offset(scenario: Scenario, batch: int) -> dict[str, Any]:
+    """This source's end offset of a batch, as Spark's offset log has it."""
+    lines = (scenario.folder / scenario.checkpoint / "offsets" / str(batch)).read_text().splitlines()
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Ids of all processes below `pid`."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(entry.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        children.setdefault(parent, []).append(int(entry.parent.name))
+    found, new = [], [pid]
+    while new:
+        new = [child for parent in new for child in children.get(parent, [])]
+        found += new
+    return found
+
+
+def command(pid: int) -> str:
+    """The command line of a process, empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def kill(pids: Iterable[int]) -> None:
+    """kill -9, and wait until they are gone."""
+    killed = list(pids)
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not any(map(command, killed)), lambda: f"the end of processes {killed}")

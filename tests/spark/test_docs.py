@@ -1,0 +1,106 @@
+"""What the documents show runs: the README's Python blocks, the notebook, the templates for clusters."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from pubsub_spark.emulator import Emulator
+from tests.conftest import ROOT
+
+README = (ROOT / "README.md").read_text()
+FLIGHT = {
+    "type": "record",
+    "name": "Flight",
+    "fields": [
+        {"name": "carrier", "type": "string"},
+        {"name": "flight", "type": "int"},
+        {"name": "delay", "type": ["null", "int"], "default": None},
+    ],
+}
+
+
+def test_readme_runs(spark: SparkSession, emulator: Emulator, tmp_path: Path):
+    """Every Python block of the README runs, top to bottom in one session, once the topic it names exists."""
+    emulator.create_schema("projects/my-project/schemas/flight", "AVRO", json.dumps(FLIGHT))
+    emulator.create_topic("projects/my-project/topics/flights", schema="projects/my-project/schemas/flight")
+    emulator.create_subscription(
+        "projects/my-project/subscriptions/flights-to-lake", "projects/my-project/topics/flights"
+    )
+    names: dict[str, Any] = {"spark": spark}
+    try:
+        for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+            exec(compile(_here(block, emulator.endpoint, tmp_path), "README.md", "exec"), names)
+        names["query"].processAllAvailable()
+
+        rows = spark.read.parquet(str(tmp_path / "flights")).select("carrier", "flight", "delay").collect()
+    finally:
+        if "query" in names:
+            names["query"].stop()
+
+    assert [("AA", 1141, 33), ("B6", 725, None), ("UA", 1545, 11)] == sorted(map(tuple, rows))
+
+
+def _here(block: str, endpoint: str, folder: Path) -> str:
+    """The block with its project on this emulator, and its files in this folder."""
+    project = '.option("projectId", "my-project")'
+    return block.replace(project, f'{project}.option("endpoint", "{endpoint}")').replace('"/data/', f'"{folder}/')
+
+
+@pytest.mark.skipif(
+    tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="it needs `availableNow` of Spark 4.2"
+)
+@pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.name)
+def test_notebook_runs(spark: SparkSession, notebook: Path, monkeypatch: pytest.MonkeyPatch):
+    """The notebook runs as plain Python, and its own proof holds for the slice it was given."""
+    monkeypatch.setenv("FLIGHTS", "2000")
+    monkeypatch.setenv("PUBSUB_EMULATOR_HOST", "set by the notebook")
+
+    names = runpy.run_path(str(notebook))
+
+    assert 2000 == names["arrived"]["rows"]
+    assert names["sent"] == names["arrived"]
+    assert (names["folder"] / "departures.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_spark_knows_the_settings_of_the_template(spark: SparkSession):
+    """Every SQL setting in conf/spark-defaults.conf, on or behind a `#`, is one that this Spark has."""
+    paragraphs = (ROOT / "conf" / "spark-defaults.conf").read_text().split("\n\n")
+    text = "\n".join(each for each in paragraphs if f"Spark {spark.version[:3]} does not" not in each)
+    named = set(re.findall(r"^(?:# )?(spark\.sql\.\S+) {2,}\S", text, re.MULTILINE))
+
+    assert len(named) >= 5
+    assert not spark.conf.isModifiable("spark.sql.nonsense")
+    assert [] == [name for name in named if not spark.conf.isModifiable(name)]
+
+
+def test_log4j_takes_the_template(spark: SparkSession):
+    """log4j2 builds its configuration from conf/log4j2.properties, with the levels it names."""
+    jvm = spark._jvm
+    assert jvm is not None
+    log4j = jvm.org.apache.logging.log4j.core
+    uri = jvm.java.net.URI((ROOT / "conf" / "log4j2.properties").as_uri())
+
+    factory = log4j.config.ConfigurationFactory.getInstance()
+    built = factory.getConfiguration(log4j.LoggerContext("test"), log4j.config.ConfigurationSource.fromUri(uri))
+    built.initialize()
+
+    assert "WARN" == built.getRootLogger().getLevel().toString()
+    assert "ERROR" == built.getLoggerConfig("org.apache.hadoop.util.NativeCodeLoader").getLevel().toString()
+    assert ["console"] == list(built.getAppenders().keySet())
+
+
+def test_no_write_mode_is_sparks_own_error(spark: SparkSession):
+    """Without a mode Spark refuses before the connector is asked, in the words the README quotes."""
+    with pytest.raises(AnalysisException) as refused:
+        spark.range(1).write.format("pubsub").option("topicId", "news").save()
+
+    condition = refused.value.getCondition()
+    assert condition is not None
+    assert f"`[{condition}]`" in README

@@ -1,0 +1,144 @@
+"""The promise of DESIGN section 1, end to end. These run on the oldest supported Spark as well as on the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyspark
+import pytest
+
+from tests.spark.scenario import (
+    LEASE,
+    Acked,
+    Advance,
+    Backlog,
+    Committed,
+    Crash,
+    Do,
+    Drain,
+    Fails,
+    Held,
+    Hold,
+    KillDriverWorker,
+    Publish,
+    Release,
+    Rows,
+    Scenario,
+    Start,
+    Stop,
+    Until,
+    until,
+)
+
+NEW = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
+MANY = [f"m{n}" for n in range(3000)]  # three times what the door holds
+
+
+@pytest.mark.skipif(not NEW, reason="Spark 4.0 and 4.1 run one batch of a Python source with availableNow")
+def test_available_now_drains_and_ends(scenario: Scenario):
+    """All that was there is in the sink and acknowledged when the query ends by itself."""
+    scenario.run(Publish(*MANY), Drain(), Rows(*MANY), Backlog(0))
+
+
+@pytest.mark.skipif(not NEW, reason="Spark 4.0 and 4.1 run one batch of a Python source with availableNow")
+def test_available_now_goes_on_where_it_ended(scenario: Scenario):
+    """Each run of the same checkpoint takes what came since the last one."""
+    scenario.run(Publish("a"), Drain(), Rows("a"), Publish("b"), Drain(), Rows("a", "b"), Acked("a", "b"), Drain())
+
+
+def test_last_batch_before_idle_is_acked(scenario: Scenario):
+    """A batch is acknowledged as soon as it is committed; no other batch has to come."""
+    scenario.run(Start(), Publish("a", "b"), Rows("a", "b"), Acked("a", "b"))
+
+
+def test_last_batch_before_stop_is_acked(scenario: Scenario):
+    """What was committed when the query was stopped is acknowledged then, or at the latest by the next start."""
+    scenario.run(Start(), Publish("a"), Rows("a"), Committed(), Acked("a"), Stop(), Backlog(0))
+
+
+def test_flood_is_pulled_by_the_tasks(scenario: Scenario):
+    """A backlog that the door cannot hold comes in a few batches, each message once."""
+    scenario.run(Publish(*MANY), Start(), Rows(*MANY), Acked(*MANY))
+
+
+def test_two_actions_see_equal_rows(scenario: Scenario):
+    """`foreachBatch` that evaluates its batch three times sees the same rows in the same order."""
+    scenario.sink.actions = 3
+    scenario.run(Publish(*MANY), Start(), Rows(*MANY), Acked(*MANY))
+    assert all(len(seen) == 3 for seen in scenario.sink.evaluations.values())
+
+
+def test_restart_goes_on_after_the_last_commit(scenario: Scenario):
+    """What was committed before a stop does not come again; what came meanwhile does."""
+    scenario.run(
+        Start(), Publish("a"), Rows("a"), Acked("a"), Stop(),
+        Publish("b"),
+        Start(), Rows("a", "b"), Acked("a", "b"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("before", ["write", "commit"])
+def test_crash_before_commit_repeats_the_batch(scenario: Scenario, before: str):
+    """kill -9 between staging and commit: the batch comes again with the same rows, nothing is lost, nothing acked."""
+    scenario.run(
+        Publish("a"), Start(), Rows("a"), Acked("a"),
+        Hold(before), Publish("b", "c"), Held(), Crash(), Backlog(2), Advance(LEASE),
+        Publish("d"),
+        Start(), Rows("a", "b", "c", "d"), Acked("a", "b", "c", "d"),
+    )  # fmt: skip
+    assert [2, 2] in [[table.num_rows for table in seen] for seen in scenario.sink.evaluations.values()]
+
+
+def test_crash_in_a_flood_repeats_the_batch(scenario: Scenario):
+    """The same with the parts of several tasks: what Spark replays is what was staged."""
+    scenario.run(
+        Hold("commit"), Publish(*MANY), Start(), Held(), Crash(), Backlog(len(MANY)), Advance(LEASE),
+        Start(), Rows(*MANY), Acked(*MANY),
+    )  # fmt: skip
+    assert 1 == sum(len(seen) == 2 for seen in scenario.sink.evaluations.values())
+
+
+def test_worker_dies_before_commit(scenario: Scenario):
+    """kill -9 of the driver-side worker alone: Spark commits the batch, the query fails, a restart acknowledges it."""
+    scenario.run(
+        Hold("commit"), Publish("a"), Start(), Held(), KillDriverWorker(), Release(),
+        Fails(), Backlog(1), Advance(LEASE),
+        Publish("b"),
+        Start(), Rows("a", "b"), Acked("a", "b"),
+    )  # fmt: skip
+    assert all(len(seen) == 1 for seen in scenario.sink.evaluations.values())
+
+
+def test_parquet_has_everything_once(scenario: Scenario):
+    """Spark's own file sink, killed when tasks have staged and not committed, has each message once in the end."""
+    sink, gate = scenario.folder / "sink", scenario.folder / "gate"
+    gate.mkdir()
+
+    def start(run: Scenario) -> None:
+        run.query = (
+            run.load()
+            .selectExpr("cast(data as string) as text")
+            .mapInArrow(partial(_through, str(gate)), "text string")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(run.folder / "checkpoint"))
+            .start(str(sink))
+        )
+
+    texts = [*MANY, "late"]
+    scenario.run(
+        Publish(*MANY), Do(start), Until("rows at the gate", lambda run: (gate / "arrived").exists()),
+        KillDriverWorker(), Do(lambda run: run.running.stop()), Backlog(len(MANY)), Advance(LEASE),
+        Publish("late"), Do(lambda run: (gate / "open").touch()), Do(start), Acked(*texts),
+    )  # fmt: skip
+    assert sorted(texts) == sorted(row.text for row in scenario.spark.read.parquet(str(sink)).collect())
+
+
+def _through(gate: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows pass when the gate is open; the first to come is noted."""
+    for batch in batches:
+        (Path(gate) / "arrived").touch()
+        until(lambda: (Path(gate) / "open").exists(), lambda: "an open gate")
+        yield batch

@@ -1,0 +1,168 @@
+"""Applications of their own: a driver that is killed, executors that are other machines, Spark Connect.
+
+Each is a process that reads into Parquet (`driver`), with the emulator in this one. A file that Spark's log of the sink
+does not name was never written, so the log is what is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+
+from pubsub_spark.emulator import Emulator
+from tests.conftest import ROOT, Names
+from tests.spark.scenario import LEASE, descendants, until
+
+NEW = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
+MANY = [f"m{n}" for n in range(3000)]
+QUIET = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
+
+@dataclass
+class Application:
+    """One query with its folder; started as often as a test likes."""
+
+    emulator: Emulator
+    names: Names
+    folder: Path
+    process: subprocess.Popen[str] | None = None
+
+    def start(self, **given: Any) -> None:
+        """A new driver on the old checkpoint."""
+        arguments = {
+            "endpoint": self.emulator.endpoint,
+            "subscription": self.names.subscription,
+            "folder": str(self.folder),
+            "conf": QUIET | given.pop("conf", {}),
+            **({} if "remote" in given else {"master": "local[2]"}),
+            **given,
+        }
+        environment = {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+        }
+        environment.pop("PUBSUB_EMULATOR_HOST", None)
+        self.log = self.folder / "driver.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.driver", json.dumps(arguments)],
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+    def ends(self) -> int:
+        """Wait for the end of the application; its exit code."""
+        assert self.process is not None
+        return self.process.wait(150)
+
+    def kill(self) -> None:
+        """kill -9 of the driver, its JVM and all Python processes below it, at once."""
+        assert self.process is not None
+        for pid in [self.process.pid, *descendants(self.process.pid)]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
+        until(lambda: self.emulator.streams() == 0, lambda: f"{self.emulator.streams()} streams are open")
+
+    def texts(self) -> list[str]:
+        """The rows of the sink, by its own log."""
+        found: dict[str, None] = {}
+        for entry in sorted((self.folder / "sink" / "_spark_metadata").glob("[0-9]*")):
+            for line in entry.read_text().splitlines()[1:]:
+                found[unquote(urlparse(json.loads(line)["path"]).path)] = None
+        return [text for path in found for text in pq.read_table(path).column("text").to_pylist()]
+
+
+@pytest.fixture
+def application(emulator: Emulator, names: Names, tmp_path: Path) -> Iterator[Application]:
+    emulator.create_topic(names.topic)
+    emulator.create_subscription(names.subscription, names.topic)
+    made = Application(emulator, names, tmp_path)
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.kill()
+
+
+def test_killed_driver_loses_and_repeats_nothing(application: Application):
+    """kill -9 of everything while a flood is being written, and a restart: each message is in the sink once."""
+    trigger = {"trigger": {"processingTime": "0 seconds"}, "options": {"maxMessagesPerTrigger": "700"}}
+    application.emulator.publish(application.names.topic, *MANY)
+    application.start(**trigger)
+    until(lambda: len(application.texts()) > 0, lambda: application.log.read_text()[-2000:], seconds=120)
+    application.kill()
+    application.emulator.publish(application.names.topic, "late")
+    application.emulator.advance(LEASE)
+    application.start(**trigger)
+    until(
+        lambda: application.emulator.backlog(application.names.subscription) == 0,
+        lambda: application.log.read_text()[-2000:],
+        seconds=120,
+    )
+
+    assert Counter([*MANY, "late"]) == Counter(application.texts())
+
+
+@pytest.mark.skipif(not NEW, reason="Spark 4.0 and 4.1 run one batch of a Python source with availableNow")
+def test_executors_on_other_machines(application: Application):
+    """Executors that are JVMs of their own, with speculation on: all drains, each message once."""
+    application.emulator.publish(application.names.topic, *MANY)
+    application.start(
+        master="local-cluster[2,1,1024]",
+        conf={
+            "spark.speculation": "true",
+            "spark.speculation.multiplier": "1.0",
+            "spark.speculation.quantile": "0.1",
+            "spark.speculation.interval": "50ms",
+            "spark.speculation.minTaskRuntime": "50ms",
+        },
+    )
+
+    assert 0 == application.ends(), application.log.read_text()[-3000:]
+    assert Counter(MANY) == Counter(application.texts())
+    assert 0 == application.emulator.backlog(application.names.subscription)
+
+
+@pytest.mark.skipif(not NEW, reason="Spark 4.0 and 4.1 run one batch of a Python source with availableNow")
+def test_staging_area_that_executors_do_not_see(application: Application):
+    """A path that is another one on each machine fails the query with what to do, and acknowledges nothing."""
+    application.emulator.publish(application.names.topic, *MANY)
+    application.start(
+        master="local-cluster[2,1,1024]", options={"stagingLocation": "/proc/self/cwd/staging-of-this-machine"}
+    )
+
+    assert 0 != application.ends()
+    log = application.log.read_text()
+    assert "cannot see the driver's staging area `/proc/self/cwd/staging-of-this-machine`" in log
+    assert len(MANY) == application.emulator.backlog(application.names.subscription)
+
+
+@pytest.mark.skipif(not NEW, reason="Spark 4.0 and 4.1 run one batch of a Python source with availableNow")
+def test_spark_connect(application: Application):
+    """The same through Spark Connect, where the client registers the source by hand."""
+    application.emulator.publish(application.names.topic, *MANY)
+    application.start(remote="local[2]")
+
+    assert 0 == application.ends(), application.log.read_text()[-3000:]
+    assert Counter(MANY) == Counter(application.texts())
+    assert 0 == application.emulator.backlog(application.names.subscription)

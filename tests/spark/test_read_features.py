@@ -1,0 +1,168 @@
+"""What a query may be made of: several sources, joins, triggers, the other columns, the other name, a peek."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import grpc
+import pytest
+from google.pubsub_v1.services.subscriber import SubscriberClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+from pubsub_spark.emulator import Emulator
+from tests.spark.scenario import (
+    Acked,
+    Backlog,
+    Committed,
+    Do,
+    Drain,
+    Publish,
+    Rows,
+    Scenario,
+    Start,
+    Stop,
+    Until,
+)
+
+
+@pytest.fixture
+def second(emulator: Emulator, scenario: Scenario) -> str:
+    """Another topic with a subscription."""
+    names = scenario.names
+    emulator.create_topic(f"{names.topic}-2")
+    emulator.create_subscription(f"{names.subscription}-2", f"{names.topic}-2")
+    return f"{names.subscription}-2"
+
+
+def test_two_sources_in_one_query(scenario: Scenario, second: str):
+    """A union of two subscriptions: each has its own offsets, both drain, both are acknowledged."""
+
+    def start(run: Scenario) -> None:
+        run.query = (
+            run.load()
+            .union(run.load(subscriptionId=second))
+            .writeStream.foreachBatch(run.sink)
+            .option("checkpointLocation", str(run.folder / "checkpoint"))
+            .start()
+        )
+
+    scenario.emulator.publish(f"{scenario.names.topic}-2", "c", "d")
+    scenario.run(
+        Publish("a", "b"), Do(start), Rows("a", "b", "c", "d"), Acked("a", "b"),
+        Until("the second is acknowledged", lambda run: run.emulator.backlog(second) == 0),
+    )  # fmt: skip
+
+
+def test_join_of_two_streams(scenario: Scenario, second: str):
+    """Rows of two subscriptions meet by an attribute, whenever each of them comes."""
+
+    def start(run: Scenario) -> None:
+        left = run.load().selectExpr("attributes['id'] as id", "data")
+        right = run.load(subscriptionId=second).selectExpr("attributes['id'] as id", "data as other")
+        run.query = (
+            left.join(right, "id")
+            .writeStream.foreachBatch(run.sink)
+            .option("checkpointLocation", str(run.folder / "checkpoint"))
+            .start()
+        )
+
+    def answer(run: Scenario) -> None:
+        run.emulator.publish(f"{run.names.topic}-2", {"data": b"x", "attributes": {"id": "1"}})
+
+    scenario.run(Publish("a", id="1"), Publish("b", id="2"), Do(start), Acked("a", "b"), Do(answer), Rows("a"))
+    assert [{"id": "1", "data": b"a", "other": b"x"}] == scenario.sink.rows
+
+
+def test_columns_of_a_message(scenario: Scenario):
+    """Every field of a message is where DESIGN says; what was not sent is null."""
+    scenario.run(Publish("a", key="k", colour="red"), Publish("b"), Drain(), Rows("a", "b"))
+    first, plain = scenario.sink.rows
+    [record, _] = scenario.emulator.messages(scenario.names.subscription)
+
+    assert ["message_id", "data", "attributes", "publish_time", "ordering_key", "delivery_attempt"] == list(first)
+    assert (record.message_id, b"a", [("colour", "red")], "k", None) == (
+        first["message_id"],
+        first["data"],
+        list(dict(first["attributes"]).items()),
+        first["ordering_key"],
+        first["delivery_attempt"],
+    )
+    assert abs(record.publish_time - first["publish_time"].timestamp()) < 0.001
+    assert (b"b", {}, None) == (plain["data"], dict(plain["attributes"]), plain["ordering_key"])
+
+
+def test_columns_and_options_of_databricks(scenario: Scenario):
+    """A query written for Databricks' connector: its columns, its option names, and `pubsub_spark` for a name."""
+    names = scenario.names
+    given = {
+        "format": "pubsub_spark",
+        "columns": "databricks",
+        "projectId": names.project,
+        "subscriptionId": names.subscription_id,
+        "topicId": names.topic_id,
+        "numFetchPartitions": 2,
+        "maxBytesPerTrigger": "10m",
+        "maxRecordsPerFetch": 1000,
+        "maxFetchPeriod": "1s",
+    }
+    scenario.run(Publish("a", colour="red"), Drain(**given), Backlog(0))
+    [row] = scenario.sink.rows
+    [record] = scenario.emulator.messages(names.subscription)
+
+    assert ["messageId", "payload", "attributes", "publishTimestampInMillis"] == list(row)
+    assert (record.message_id, b"a", {"colour": "red"}, int(record.publish_time * 1000)) == (
+        row["messageId"],
+        row["payload"],
+        json.loads(row["attributes"]),
+        row["publishTimestampInMillis"],
+    )
+
+
+def test_batch_read_peeks(scenario: Scenario):
+    """`spark.read` shows up to `maxMessages`, gives them back, and acknowledges nothing."""
+    scenario.run(Publish(*(f"m{n}" for n in range(20))))
+    seen = scenario.spark.read.format("pubsub").options(**scenario.options(maxMessages=10)).load().collect()
+
+    assert 10 == len({row.message_id for row in seen})
+    scenario.run(Backlog(20))
+    records = scenario.emulator.messages(scenario.names.subscription)
+    assert [] == [record for record in records if record.acked or record.ack_deadline is not None]
+
+
+def test_missing_subscription_is_created(scenario: Scenario):
+    """With `topicId` the first start creates the subscription; `deleteSubscriptionOnStreamStop` takes it away."""
+    name = f"{scenario.names.subscription}-new"
+    start = Start(subscriptionId=name, topicId=scenario.names.topic, deleteSubscriptionOnStreamStop="true")
+    scenario.run(
+        start, Until("a subscription", lambda run: name in _subscriptions(run)),
+        Publish("a"), Rows("a"), Stop(), Until("no subscription", lambda run: name not in _subscriptions(run)),
+    )  # fmt: skip
+
+
+def _subscriptions(run: Scenario) -> list[str]:
+    with grpc.insecure_channel(run.emulator.endpoint) as channel:
+        client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+        return [each.name for each in client.list_subscriptions(project=f"projects/{run.names.project}")]
+
+
+def test_progress_has_the_counts(scenario: Scenario):
+    """`lastProgress` shows what was brought, what waits, and what was acknowledged."""
+
+    def counts(run: Scenario) -> dict[str, Any]:
+        progress = run.running.lastProgress
+        found: Any = progress["sources"][0].get("latestOffset") if progress else None
+        return dict(json.loads(found) if isinstance(found, str) else found or {})
+
+    scenario.run(
+        Start(), Publish("a", "b"), Rows("a", "b"), Acked("a", "b"), Publish("c"), Rows("a", "b", "c"), Committed(),
+        Until("two messages in the counts", lambda run: counts(run).get("messages", 0) >= 2),
+    )  # fmt: skip
+    assert {"atTheDoor", "heldBatches", "unacknowledgedBatches", "bytes", "redeliveriesDropped", "acknowledged"} <= set(
+        counts(scenario)
+    )
+
+
+def test_processing_time_trigger(scenario: Scenario):
+    """With a trigger of its own pace the last batch is acknowledged at the next tick, without a batch."""
+    scenario.run(Start({"processingTime": "1 second"}), Publish("a"), Rows("a"), Acked("a"))

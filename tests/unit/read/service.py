@@ -1,0 +1,134 @@
+"""A Pub/Sub of a few lines behind the verbs of `Connection`: streams play a script, unary calls answer from a list.
+
+`Script` is what one stream says: responses, then a status code to end with, or silence. Everything that is asked of the
+service is kept: openings of streams, acknowledged ids, changed leases. No socket.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from google.pubsub_v1 import types
+
+SUBSCRIPTION = "projects/test-project/subscriptions/test-subscription"
+SILENCE = None
+
+
+class StatusError(grpc.RpcError):
+    """A status as gRPC raises it."""
+
+    def __init__(self, code: grpc.StatusCode, details: str = "") -> None:
+        super().__init__(code)
+        self._code, self._details = code, details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+    def trailing_metadata(self) -> Sequence[tuple[str, bytes]]:
+        return ()
+
+
+class Answer:
+    """The future of a unary call."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    def result(self) -> bytes:
+        if self._error is not None:
+            raise self._error
+        return b""
+
+
+class Call:
+    """A StreamingPull that plays a script, and then ends with a status or stays silent until it is cancelled."""
+
+    def __init__(self, script: Sequence[Any], requests: Iterator[bytes]) -> None:
+        self.requests = requests
+        self.cancelled = False
+        self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for item in script:
+            self._items.put(item)
+
+    def __iter__(self) -> Call:
+        return self
+
+    def __next__(self) -> bytes:
+        item = self._items.get()
+        if isinstance(item, grpc.StatusCode):
+            if item is grpc.StatusCode.OK:
+                raise StopIteration
+            raise StatusError(item)
+        return bytes(item)
+
+    def say(self, item: Any) -> None:
+        self._items.put(item)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self._items.put(grpc.StatusCode.CANCELLED)
+
+
+@dataclass
+class Service:
+    """The service, and the one connection to it."""
+
+    scripts: list[Sequence[Any]] = field(default_factory=list)  # of the streams to come; silence when there are no more
+    answers: list[Exception | None] = field(
+        default_factory=list
+    )  # of the unary calls to come; fine when there are none
+    openings: list[Any] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    acked: list[list[str]] = field(default_factory=list)  # ids of each request
+    modified: list[tuple[int, list[str]]] = field(default_factory=list)  # seconds and ids of each request
+    address: str = "fake:443"
+    connect_timeout: float = 1.0
+    closed: bool = False
+
+    def streaming_pull(self, subscription: str, requests: Iterator[bytes]) -> Call:
+        self.openings.append(types.StreamingPullRequest.pb().FromString(next(requests)))
+        self.calls.append(Call(self.scripts.pop(0) if self.scripts else (), requests))
+        return self.calls[-1]
+
+    def acknowledge(self, subscription: str, request: bytes, timeout: float) -> Answer:
+        self.acked.append(list(types.AcknowledgeRequest.pb().FromString(request).ack_ids))
+        return self._answer()
+
+    def modify_ack_deadline(self, subscription: str, request: bytes, timeout: float) -> Answer:
+        message = types.ModifyAckDeadlineRequest.pb().FromString(request)
+        self.modified.append((message.ack_deadline_seconds, list(message.ack_ids)))
+        return self._answer()
+
+    def _answer(self) -> Answer:
+        return Answer(self.answers.pop(0) if self.answers else None)
+
+    @property
+    def acked_ids(self) -> list[str]:
+        return [ack_id for request in self.acked for ack_id in request]
+
+    def close(self) -> None:
+        self.closed = True
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def response(texts: Iterable[str], published: float = 1000.0) -> bytes:
+    """A StreamingPullResponse: for each text a message with this payload, its id `id-text`, its ack id `ack-text`."""
+    message = types.StreamingPullResponse.pb()()
+    for text in texts:
+        received = message.received_messages.add(ack_id=f"ack-{text}")
+        received.message.data = text.encode()
+        received.message.message_id = f"id-{text}"
+        received.message.publish_time.FromMicroseconds(int(published * 1e6))
+    return bytes(message.SerializeToString())

@@ -1,0 +1,150 @@
+"""Acks: requests within the limits, results looked at, retried until they are known to be lost."""
+
+import time
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+from google.protobuf import any_pb2
+from google.pubsub_v1 import types
+from google.rpc import error_details_pb2, status_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pubsub_spark.read import acks
+from tests.unit.read.service import SUBSCRIPTION, Service, StatusError
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries do not wait here."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+
+
+def ids(*texts: str) -> Any:
+    return pa.array(texts, pa.string())
+
+
+def send(service: Service, ack_ids: Any, seconds: int | None = None, patience: float = 5) -> list[str]:
+    found: list[str] = acks.send(service, SUBSCRIPTION, ack_ids, seconds, time.monotonic() + patience).to_pylist()  # type: ignore[arg-type]
+    return found
+
+
+class PartlyFailedError(StatusError):
+    """What a subscription with exactly-once delivery answers: an ErrorInfo names the ids that failed."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        super().__init__(grpc.StatusCode.FAILED_PRECONDITION, "Some acks failed.")
+        info = any_pb2.Any()
+        info.Pack(error_details_pb2.ErrorInfo(reason="ACKS_FAILED", metadata=reasons))
+        status = status_pb2.Status(code=9, message=self.details(), details=[info])
+        self._trailing = (("grpc-status-details-bin", status.SerializeToString()),)
+
+    def trailing_metadata(self) -> Any:
+        return self._trailing
+
+
+def test_nothing_asks_nothing():
+    """Without ids there is no request."""
+    service = Service()
+    assert [] == send(service, ids())
+    assert [] == service.acked
+
+
+def test_requests_have_a_thousand_ids_at_most():
+    """2,500 short ids go in three requests, in order and each once."""
+    service = Service()
+    many = [f"ack-{n}" for n in range(2500)]
+
+    assert [] == send(service, ids(*many))
+    assert [1000, 1000, 500] == [len(request) for request in service.acked]
+    assert many == service.acked_ids
+
+
+@given(st.lists(st.integers(0, 100_000), max_size=60))
+def test_requests_have_half_a_mebibyte_at_most(lengths: list[int]):
+    """However long ack ids are, a request stays within 512 KiB, and every id is in exactly one."""
+    many = pa.array(["x" * length for length in lengths], pa.string())
+    made = acks.requests(SUBSCRIPTION, many, None)
+
+    assert all(len(request) <= 512 * 1024 for request, _ in made)
+    assert many.to_pylist() == [ack_id for _, part in made for ack_id in part.to_pylist()]
+    for request, part in made:
+        assert part.to_pylist() == list(types.AcknowledgeRequest.pb().FromString(request).ack_ids)
+
+
+@pytest.mark.parametrize("seconds", [0, 600])
+def test_leases_are_set(seconds: int):
+    """A lease of 0 s gives back, one of 600 s keeps; the request says which."""
+    service = Service()
+    send(service, ids("a", "b"), seconds)
+
+    assert [(seconds, ["a", "b"])] == service.modified
+    assert [] == service.acked
+
+
+def test_slice_of_a_column_is_that_slice():
+    """Ids that are a slice of a larger Arrow column are sent without their neighbours."""
+    service = Service()
+    send(service, ids("a", "b", "c", "d").slice(1, 2))
+
+    assert ["b", "c"] == service.acked_ids
+
+
+def test_unavailable_is_tried_again():
+    """A retryable status is silence to the caller when the next try is taken."""
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE), StatusError(grpc.StatusCode.INTERNAL)])
+
+    assert [] == send(service, ids("a"))
+    assert [["a"], ["a"], ["a"]] == service.acked
+
+
+def test_unavailable_for_too_long_is_a_result():
+    """After the deadline the ids that may not have counted are given back; nothing is raised."""
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 3)
+
+    assert ["a", "b"] == send(service, ids("a", "b"), patience=-1)
+    assert 1 == len(service.acked)
+
+
+def test_gone_subscription_is_a_result():
+    """A status that no retry mends is not retried, and not raised."""
+    service = Service(answers=[StatusError(grpc.StatusCode.NOT_FOUND)])
+
+    assert ["a"] == send(service, ids("a"))
+    assert 1 == len(service.acked)
+
+
+def test_one_request_fails_alone():
+    """Of three requests the one that is refused is the result, the others have counted."""
+    service = Service(answers=[None, StatusError(grpc.StatusCode.PERMISSION_DENIED), None])
+
+    failed = send(service, ids(*(f"ack-{n}" for n in range(3000))))
+
+    assert [f"ack-{n}" for n in range(1000, 2000)] == failed
+
+
+def test_transient_failures_are_sent_again_alone():
+    """Exactly-once delivery: only the ids whose failure is transient go a second time."""
+    reasons = {"b": "TRANSIENT_FAILURE_UNORDERED_ACK_ID"}
+    service = Service(answers=[PartlyFailedError(reasons)])
+
+    assert [] == send(service, ids("a", "b", "c"))
+    assert [["a", "b", "c"], ["b"]] == service.acked
+
+
+def test_permanent_failures_are_the_result():
+    """Exactly-once delivery: an id whose lease has run out will never count, and is not sent again."""
+    reasons = {"a": "PERMANENT_FAILURE_INVALID_ACK_ID", "b": "TRANSIENT_FAILURE_OTHER"}
+    service = Service(answers=[PartlyFailedError(reasons)])
+
+    assert ["a"] == send(service, ids("a", "b", "c"))
+    assert [["a", "b", "c"], ["b"]] == service.acked
+
+
+def test_transient_failure_for_too_long_is_a_result():
+    """A transient failure that lasts past the deadline is given back like a permanent one."""
+    service = Service(answers=[PartlyFailedError({"b": "TRANSIENT_FAILURE_OTHER"})])
+
+    assert ["b"] == send(service, ids("a", "b"), patience=-1)

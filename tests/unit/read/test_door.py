@@ -1,0 +1,148 @@
+"""The door: what waits, what is given away, which leases are due."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import grpc
+import pytest
+
+from pubsub_spark.errors import MissingError
+from pubsub_spark.read import pull as pulling
+from pubsub_spark.read.door import Door
+from pubsub_spark.read.pull import Flow
+from tests.unit.read.service import SUBSCRIPTION, Service, response
+
+LONG = 30.0
+
+
+@contextmanager
+def opened(service: Service, max_messages: int = 1000, clock: Callable[[], float] = lambda: 0.0) -> Iterator[Door]:
+    door = Door(service, Flow(SUBSCRIPTION, "stream-0", 60, max_messages, 10**6), clock)  # type: ignore[arg-type]
+    try:
+        yield door
+    finally:
+        door.close()
+
+
+def wait(door: Door, count: int) -> None:
+    """Take in responses until `count` messages wait."""
+    while door.count < count:
+        door.poll(LONG)
+
+
+def taken(door: Door, max_messages: int = 1000, max_bytes: int = 10**6) -> list[str]:
+    _, received = door.take(max_messages, max_bytes)
+    return [data.decode() for got in received for data in got.messages.column("data").to_pylist()]
+
+
+def test_nothing_waits_at_first():
+    """An empty door has no oldest message, and gives nothing away."""
+    with opened(Service()) as door:
+        assert (0, None, None) == (door.count, door.since, door.oldest_publish_time)
+        assert [] == taken(door)
+
+
+def test_messages_wait_in_order():
+    """What arrived first is given away first, and once."""
+    with opened(Service(scripts=[[response("ab"), response("c")]])) as door:
+        wait(door, 3)
+        assert ["a", "b"] == taken(door, 2)
+        assert ["c"] == taken(door)
+        assert [] == taken(door)
+
+
+def test_bytes_limit_what_is_taken_but_never_to_nothing():
+    """A message larger than the budget is taken alone."""
+    service = Service(scripts=[[response(["x" * 1000])]])
+    with opened(service) as door:
+        wait(door, 1)
+        service.calls[0].say(response("b"))
+        wait(door, 2)
+        assert ["x" * 1000] == taken(door, max_bytes=10)
+        assert ["b"] == taken(door, max_bytes=10)
+
+
+def test_oldest_publish_time_is_that_of_what_waits():
+    """AvailableNow compares it with its own start."""
+    with opened(Service(scripts=[[response("b", published=20.0), response("a", published=10.0)]])) as door:
+        wait(door, 2)
+        assert 10.0 == door.oldest_publish_time
+
+
+def test_door_is_crowded_when_flow_control_holds_messages_back():
+    """As many messages out as the stream allows: there may be more than the door can serve."""
+    with opened(Service(scripts=[[response("ab")]]), max_messages=2) as door:
+        wait(door, 2)
+        assert door.crowded
+        taken(door)
+        assert not door.crowded
+
+
+def test_unacknowledged_messages_crowd_the_door():
+    """Given away is still outstanding; only an acknowledgement makes room."""
+    service = Service(scripts=[[response("a")]])
+    with opened(service, max_messages=2) as door:
+        wait(door, 1)
+        taken(door)
+        service.calls[0].say(response("b"))
+        wait(door, 1)
+        assert door.crowded
+        taken(door)
+        door.acknowledged(2, 0)
+        service.calls[0].say(response("c"))
+        wait(door, 1)
+        assert not door.crowded
+
+
+def test_reopened_stream_counts_anew(monkeypatch):
+    """The service counts what is outstanding for each stream: given away on the last one does not crowd this one."""
+    monkeypatch.setattr(pulling, "delays", lambda: iter(lambda: 0.001, None))
+    service = Service(scripts=[[response("a")], [response("b")]])
+    with opened(service, max_messages=2) as door:
+        wait(door, 1)
+        taken(door)
+        service.calls[0].say(grpc.StatusCode.UNAVAILABLE)
+        wait(door, 1)
+        assert not door.crowded
+
+
+def test_leases_are_due_at_half_their_time():
+    """What waits long is extended before its lease runs out, and then has the longer lease."""
+    now = 0.0
+    with opened(Service(scripts=[[response("a")]]), clock=lambda: now) as door:
+        wait(door, 1)
+        assert [] == door.due(29).column("ack_id").to_pylist()
+        assert ["ack-a"] == door.due(30).column("ack_id").to_pylist()
+        door.extended(30, 600)
+        assert [] == door.due(329).column("ack_id").to_pylist()
+        assert ["ack-a"] == door.due(330).column("ack_id").to_pylist()
+
+
+def test_lease_of_what_is_taken_began_with_the_oldest():
+    """The batch's lease is that of its oldest message, not that of the moment it was planned."""
+    now = 5.0
+    with opened(Service(scripts=[[response("a")]]), clock=lambda: now) as door:
+        wait(door, 1)
+        now = 50.0
+        assert 5.0 == door.take(1000, 10**6)[0]
+
+
+def test_messages_before_a_final_status_are_kept():
+    """What came before the subscription went away waits; the next to look meets the status, and so does everybody."""
+    with opened(Service(scripts=[[response("a"), grpc.StatusCode.NOT_FOUND]])) as door:
+        wait(door, 1)
+        for _ in range(2):
+            with pytest.raises(MissingError):
+                door.poll(LONG)
+        assert ["a"] == taken(door)
+
+
+def test_close_gives_back_all_that_waits():
+    """What was taken in and what nobody had asked for yet are both to be given back to the service."""
+    service = Service(scripts=[[response("ab")]])
+    door = Door(service, Flow(SUBSCRIPTION, "stream-0", 60, 1000, 10**6), lambda: 0.0)  # type: ignore[arg-type]
+    wait(door, 2)
+    service.calls[0].say(response("c"))
+    while door._stream._responses.empty():
+        assert not door._stream.ended
+    assert ["ack-a", "ack-b", "ack-c"] == door.close().column("ack_id").to_pylist()

@@ -1,0 +1,198 @@
+"""The keeper: acks follow commits, leases of long batches are extended, nothing it meets fails the query."""
+
+import logging
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from pubsub_spark.codec.envelope import received
+from pubsub_spark.read import keeper as module
+from pubsub_spark.read.door import Door
+from pubsub_spark.read.keeper import Keeper
+from pubsub_spark.read.leases import LEASE, STREAM_LEASE, WATCH, Leases
+from pubsub_spark.read.pull import Flow
+from pubsub_spark.read.staging import Staging, pack
+from tests.unit.read.service import SUBSCRIPTION, Service, StatusError, response
+
+LONG = 30.0
+
+
+@dataclass
+class Kept:
+    """A keeper with its surroundings, and a clock in hand."""
+
+    staging: Staging
+    service: Service = field(default_factory=Service)
+    leases: Leases = field(default_factory=Leases)
+    now: float = 0.0
+
+    def start(self) -> None:
+        connection: Any = self.service
+        self.door = Door(connection, Flow(SUBSCRIPTION, "stream-0", 60, 1000, 10**6), self.clock)
+        self.keeper = Keeper(connection, self.staging, self.leases, self.door, self.clock)
+
+    def clock(self) -> float:
+        return self.now
+
+    def stage(self, batch: int, part: int, *texts: str) -> None:
+        """A batch is announced, and one of its parts staged."""
+        with self.keeper.lock:
+            self.leases.announce(batch, self.now)
+        got = received([response(texts)])
+        self.staging.create(f"{batch}/part-{part}", pack([got.messages], [got.receipts], "idle"))
+
+    def remembered(self) -> list[str]:
+        with self.keeper.lock:
+            found: list[str] = self.leases.remembered(self.now).to_pylist()
+        return found
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    monkeypatch.setattr(module, "_TICK", 0.01)
+    made = Kept(Staging(str(tmp_path), SUBSCRIPTION, uuid.uuid4().hex))
+    made.start()
+    yield made
+    made.keeper.stop(LONG)
+
+
+def test_commit_sends_the_acks_and_deletes_the_files(kept: Kept):
+    """The acks of all parts go out, then the batch's files go away."""
+    kept.stage(1, 0, "a", "b")
+    kept.stage(1, 1, "c")
+    kept.keeper.commit(1)
+
+    assert kept.keeper.flush(LONG)
+    assert ["ack-a", "ack-b", "ack-c"] == kept.service.acked_ids
+    assert (1, {}) == (kept.staging.released(), kept.staging.parts(1))
+    assert 3 == kept.keeper.counts.acknowledged
+
+
+def test_uncommitted_batch_is_not_acknowledged(kept: Kept):
+    """Staged is not committed: flush has nothing to wait for, and stop acknowledges nothing."""
+    kept.stage(1, 0, "a")
+    assert kept.keeper.flush(0)
+    kept.keeper.stop(LONG)
+
+    assert [] == kept.service.acked
+    assert [1] == kept.staging.batches()
+
+
+def test_part_after_the_seal_is_not_acknowledged(kept: Kept):
+    """What a dead task staged after its batch was sealed was never given to Spark."""
+    kept.stage(1, 0, "a")
+    kept.staging.seal(1)
+    kept.stage(1, 1, "zombie")
+    kept.keeper.commit(1)
+
+    assert kept.keeper.flush(LONG)
+    assert ["ack-a"] == kept.service.acked_ids
+
+
+def test_late_ack_is_remembered(kept: Kept):
+    """An ack after the lease may count for nothing: the ids are dropped when they come again."""
+    kept.stage(1, 0, "a")
+    kept.now = STREAM_LEASE
+    kept.keeper.commit(1)
+
+    assert kept.keeper.flush(LONG)
+    assert ["id-a"] == kept.remembered()
+
+
+def test_ack_in_time_is_not_remembered(kept: Kept):
+    """The usual case leaves nothing to filter."""
+    kept.stage(1, 0, "a")
+    kept.keeper.commit(1)
+
+    assert kept.keeper.flush(LONG)
+    assert [] == kept.remembered()
+
+
+def test_refused_ack_is_remembered_and_counted(kept: Kept):
+    """An ack that the service refuses fails nothing; its messages are dropped when they come again."""
+    kept.service.answers = [StatusError(grpc.StatusCode.FAILED_PRECONDITION)]
+    kept.stage(1, 0, "a")
+    kept.keeper.commit(1)
+
+    assert kept.keeper.flush(LONG)
+    assert ["id-a"] == kept.remembered()
+    assert (0, 1) == (kept.keeper.counts.acknowledged, kept.keeper.counts.failed_acks)
+
+
+def test_long_batch_is_extended(kept: Kept):
+    """A batch that Spark works on for long is looked up and its leases set to the longest."""
+    kept.stage(1, 0, "a")
+    kept.stage(1, 1, "b")
+    kept.now = WATCH
+    _until(kept, lambda: len(kept.service.modified) >= 2)
+    _until(kept, lambda: not kept.leases.due(kept.now + LEASE / 2 - 1))
+
+    assert [(int(LEASE), ["ack-a"]), (int(LEASE), ["ack-b"])] == kept.service.modified
+
+
+def test_long_batch_is_extended_again(kept: Kept):
+    """A batch that takes hours keeps its leases: the second extension comes at half the first."""
+    kept.stage(1, 0, "a")
+    kept.now = WATCH
+    _until(kept, lambda: len(kept.service.modified) == 1)
+    kept.now = WATCH + LEASE / 2
+    _until(kept, lambda: len(kept.service.modified) == 2)
+
+    assert [] == kept.service.acked
+
+
+def test_waiting_messages_are_extended(kept: Kept):
+    """What waits at the door, because Spark is slow, does not run out."""
+    kept.service.calls[0].say(response("a"))
+    _until(kept, lambda: kept.door.count == 1)
+    kept.now = STREAM_LEASE / 2
+    _until(kept, lambda: bool(kept.service.modified))
+
+    assert [(int(LEASE), ["ack-a"])] == kept.service.modified
+
+
+def test_stop_gives_back_what_waits(kept: Kept):
+    """Messages at the door come again at once, for whoever reads next."""
+    kept.service.calls[0].say(response("ab"))
+    _until(kept, lambda: kept.door.count == 2)
+    kept.keeper.stop(LONG)
+
+    assert [(0, ["ack-a", "ack-b"])] == kept.service.modified
+
+
+def test_nacks_go_out_in_the_background(kept: Kept):
+    """What a batch does not want is given back without anybody waiting for it."""
+    kept.keeper.nack(received([response("a")]).receipts)
+    _until(kept, lambda: bool(kept.service.modified))
+
+    assert [(0, ["ack-a"])] == kept.service.modified
+
+
+def test_unreadable_staging_is_tried_again(kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: Any):
+    """A staging area that fails for a while delays the acks, and loses none."""
+    kept.stage(1, 0, "a")
+    parts, failures = kept.staging.parts, [OSError("no route"), OSError("no route")]
+
+    def failing(staging: Staging, batch: int) -> dict[int, int]:
+        if failures:
+            raise failures.pop()
+        return parts(batch)
+
+    monkeypatch.setattr(Staging, "parts", failing)
+    with caplog.at_level(logging.ERROR):
+        kept.keeper.commit(1)
+        assert kept.keeper.flush(LONG)
+
+    assert ["ack-a"] == kept.service.acked_ids
+    assert "keeping leases failed" in caplog.text
+
+
+def _until(kept: Kept, condition: Any) -> None:
+    with kept.keeper._wake:
+        while not condition():
+            kept.keeper._wake.wait(0.005)

@@ -1,0 +1,140 @@
+"""Leases: what may be acknowledged, what must be extended, what is dropped when it comes again. Time in hand."""
+
+import pyarrow as pa
+
+from pubsub_spark.read.leases import LEASE, STREAM_LEASE, WATCH, Leases
+
+
+def test_nothing_is_acknowledged_before_its_commit():
+    """A batch leaves towards an ack when it is committed, and not when its neighbour is."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    leases.announce(2, now=0)
+
+    assert [] == leases.commit(0)
+    assert [1] == leases.commit(1)
+    assert [2] == leases.held
+    assert [1] == leases.unacknowledged
+
+
+def test_commit_names_each_batch_once():
+    """A commit that is heard of twice acknowledges once."""
+    leases = Leases()
+    leases.announce(1, now=0)
+
+    assert [1] == leases.commit(3)
+    assert [] == leases.commit(3)
+
+
+def test_commit_of_many_comes_in_order():
+    """Batches that were left by an earlier run are acknowledged oldest first."""
+    leases = Leases()
+    for batch in (3, 1, 2):
+        leases.announce(batch, now=0)
+
+    assert [1, 2] == leases.commit(2)
+
+
+def test_committed_batch_is_not_held_again():
+    """A batch whose acks are under way does not go back to those that wait for a commit."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    leases.commit(1)
+    leases.announce(1, now=5)
+
+    assert [] == leases.held
+
+
+def test_acknowledged_batch_is_forgotten():
+    """When the service has taken the acks, nothing is left to do for the batch."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    leases.commit(1)
+    leases.acknowledged(1)
+
+    assert [] == leases.unacknowledged
+
+
+def test_short_batch_is_not_watched():
+    """Most batches are committed long before their leases run out, and cost nothing."""
+    leases = Leases()
+    leases.announce(1, now=0)
+
+    assert [] == leases.watched(WATCH - 1)
+    assert [1] == leases.watched(WATCH)
+
+
+def test_lease_is_due_at_half_its_time():
+    """There is time for an extension that fails and one more."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    leases.found(1, 2, since=0)
+
+    assert [] == leases.due(STREAM_LEASE / 2 - 1)
+    assert [(1, 2)] == leases.due(STREAM_LEASE / 2)
+
+
+def test_extended_lease_lasts():
+    """After an extension the longest lease runs, from then on."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    leases.found(1, 0, since=0)
+    leases.extended(1, 0, now=40)
+
+    assert [] == leases.due(40 + LEASE / 2 - 1)
+    assert [(1, 0)] == leases.due(40 + LEASE / 2)
+
+
+def test_part_is_found_once():
+    """A second look at the staging area does not make a lease look younger or older."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    leases.found(1, 0, since=0)
+    leases.extended(1, 0, now=40)
+    leases.found(1, 0, since=0)
+
+    assert [] == leases.due(60)
+
+
+def test_committed_batch_is_not_extended():
+    """What is about to be acknowledged needs no lease."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    leases.found(1, 0, since=0)
+    leases.commit(1)
+
+    assert [] == leases.due(1000)
+    assert [] == leases.watched(1000)
+
+
+def test_ack_within_the_lease_is_in_time():
+    """An ack that the service cannot have refused for its age leaves nothing to remember."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    leases.found(1, 0, since=0)
+    leases.commit(1)
+
+    assert not leases.is_late(1, 0, now=STREAM_LEASE - 1)
+    assert leases.is_late(1, 0, now=STREAM_LEASE)
+
+
+def test_ack_of_an_unknown_part_is_late_by_its_announcement():
+    """Tasks do not report when they pulled; the batch's announcement is the earliest that it can have been."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    leases.commit(1)
+
+    assert not leases.is_late(1, 5, now=STREAM_LEASE - 1)
+    assert leases.is_late(1, 5, now=STREAM_LEASE)
+
+
+def test_remembered_for_the_longest_lease():
+    """An id is dropped for as long as its old lease may bring it again, and no longer."""
+    leases = Leases()
+    leases.remember(pa.array(["a"]), now=0)
+    leases.remember(pa.array(["b", "c"]), now=100)
+    leases.remember(pa.array([], pa.string()), now=100)
+
+    assert ["a", "b", "c"] == leases.remembered(LEASE - 1).to_pylist()
+    assert ["b", "c"] == leases.remembered(LEASE).to_pylist()
+    assert [] == leases.remembered(LEASE + 100).to_pylist()

@@ -1,0 +1,34 @@
+"""Offsets: what a checkpoint remembers of a stream."""
+
+import json
+
+import pytest
+
+from pubsub_spark.errors import StagingError
+from pubsub_spark.read.offset import Offset
+
+
+def test_start_is_a_new_stream_each_time():
+    """Two new checkpoints never meet in one staging area."""
+    assert Offset.start().stream != Offset.start().stream
+    assert 0 == Offset.start().batch
+
+
+def test_json_and_back():
+    """What Spark writes into its offset log comes back from it."""
+    offset = Offset("s", 7)
+    assert {"version": 1, "stream": "s", "batch": 7} == offset.to_json()
+    assert offset == Offset.from_json(json.loads(json.dumps(offset.to_json())))
+
+
+def test_next_stays_in_its_stream():
+    """The batch after 7 is 8, of the same stream."""
+    assert Offset("s", 8) == Offset("s", 7).next
+
+
+@pytest.mark.parametrize("text", [{"version": 2, "stream": "s", "batch": 1}, {"topic": {"0": 1}}, {"version": 1}])
+def test_foreign_offset_is_refused(text: dict[str, object]):
+    """A checkpoint of another source or of a newer release is one sentence with what it holds."""
+    with pytest.raises(StagingError, match="cannot read") as refused:
+        Offset.from_json(text)
+    assert str(text) in str(refused.value)

@@ -1,0 +1,199 @@
+"""Pulling: a stream that reopens as itself, and a pull that ends without dropping what arrived."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.pubsub_v1 import types
+
+from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError
+from pubsub_spark.read import pull as pulling
+from pubsub_spark.read.pull import Flow, Pulled, Stream, pull
+from tests.unit.read.service import SUBSCRIPTION, Service, response
+
+LONG = 30.0  # seconds that a test never waits in full
+Code = grpc.StatusCode
+
+
+def flow(max_messages: int = 1000, max_bytes: int = 10**6) -> Flow:
+    return Flow(SUBSCRIPTION, "stream-1", 60, max_messages, max_bytes)
+
+
+def texts(pulled: Pulled) -> list[str]:
+    return [data.decode() for got in pulled.received for data in got.messages.column("data").to_pylist()]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream reopens without a pause."""
+    monkeypatch.setattr(pulling, "delays", lambda: iter(lambda: 0.001, None))
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_thread() -> Iterator[None]:
+    """Whatever happens, a reused worker keeps no thread of ours."""
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+def do_pull(service: Service, asked: Flow, period: float = LONG, idle: float = LONG) -> Pulled:
+    return pull(service, asked, period, idle)  # type: ignore[arg-type]
+
+
+def test_full_share_ends_the_pull():
+    """The pull ends with the message that fills its share."""
+    pulled = do_pull(Service(scripts=[[response("ab"), response("c")]]), flow(max_messages=3))
+
+    assert "full" == pulled.ended
+    assert ["a", "b", "c"] == texts(pulled)
+
+
+def test_full_bytes_end_the_pull():
+    """The share is full when its bytes are, however few messages that took."""
+    pulled = do_pull(Service(scripts=[[response(["x" * 500])]]), flow(max_bytes=500))
+
+    assert "full" == pulled.ended
+
+
+def test_idle_service_ends_the_pull():
+    """Nothing more for `idleTimeout`: that is what there was."""
+    pulled = do_pull(Service(scripts=[[response("a")]]), flow(), idle=0.05)
+
+    assert "idle" == pulled.ended
+    assert ["a"] == texts(pulled)
+
+
+def test_period_ends_the_pull():
+    """After `maxFetchPeriod` the stream is half-closed, and what was under way is taken."""
+    service = Service(scripts=[[response("a")]])
+    pulled = do_pull(service, flow(), period=0.05, idle=LONG)
+
+    assert "period" == pulled.ended
+    assert ["a"] == texts(pulled)
+
+
+def test_overshoot_is_kept():
+    """What arrived beyond the share is part of the batch: dropping it would leave it leased for nothing."""
+    pulled = do_pull(Service(scripts=[[response("ab"), response("cdef")]]), flow(max_messages=3))
+
+    assert ["a", "b", "c", "d", "e", "f"] == texts(pulled)
+
+
+def test_opening_says_who_and_how_much():
+    """The first request carries flow control, lease and the constant client id."""
+    service = Service(scripts=[[response("a")]])
+    do_pull(service, flow(max_messages=1, max_bytes=77))
+
+    [opening] = service.openings
+    assert (SUBSCRIPTION, "stream-1", 60, 1, 77) == (
+        opening.subscription,
+        opening.client_id,
+        opening.stream_ack_deadline_seconds,
+        opening.max_outstanding_messages,
+        opening.max_outstanding_bytes,
+    )
+
+
+def test_reopened_stream_asks_for_what_is_missing():
+    """Flow control of a stream that replaces another is less by what that one brought, and never nothing."""
+    first, second, last = (flow(3, 100).request(*taken) for taken in [(0, 0), (2, 40), (5, 500)])
+    limits = [types.StreamingPullRequest.pb().FromString(request) for request in (first, second, last)]
+
+    assert [(3, 100), (1, 60), (1, 1)] == [(r.max_outstanding_messages, r.max_outstanding_bytes) for r in limits]
+
+
+@pytest.mark.parametrize(("asked", "sent"), [(1, 10), (10_000, 600)])
+def test_lease_stays_in_what_the_service_takes(asked: int, sent: int):
+    """StreamingPull refuses leases below 10 s and above 600 s."""
+    request = types.StreamingPullRequest.pb().FromString(Flow(SUBSCRIPTION, "c", asked, 1, 1).request())
+
+    assert sent == request.stream_ack_deadline_seconds
+
+
+@pytest.mark.parametrize("code", [Code.UNAVAILABLE, Code.INTERNAL, Code.DEADLINE_EXCEEDED, Code.ABORTED, Code.OK])
+def test_closed_stream_reopens_as_itself(code: grpc.StatusCode):
+    """A stream that the service ends comes back under the same client id, and nothing is taken twice."""
+    service = Service(scripts=[[response("ab"), code], [response("c")]])
+    pulled = do_pull(service, flow(max_messages=3))
+
+    assert ["a", "b", "c"] == texts(pulled)
+    assert ["stream-1", "stream-1"] == [opening.client_id for opening in service.openings]
+    assert 1 == pulled.reopened
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(Code.NOT_FOUND, MissingError), (Code.PERMISSION_DENIED, ForbiddenError), (Code.INVALID_ARGUMENT, ResourceError)],
+)
+def test_final_status_ends_the_pull_with_a_sentence(code: grpc.StatusCode, error: type[Exception]):
+    """What no retry mends is raised, and names subscription and address."""
+    with pytest.raises(error) as raised:
+        do_pull(Service(scripts=[[code]]), flow())
+
+    if code is not Code.INVALID_ARGUMENT:
+        assert SUBSCRIPTION in str(raised.value)
+
+
+def test_final_status_after_messages_keeps_them():
+    """What arrived before the stream broke for good is the part; the next to ask meets the status."""
+    pulled = do_pull(Service(scripts=[[response("a"), Code.NOT_FOUND]]), flow())
+
+    assert ["a"] == texts(pulled)
+
+
+def test_error_is_raised_to_all_who_ask():
+    """The keeper may meet the status first; Spark's call meets it all the same."""
+    stream = _stream(Service(scripts=[[Code.NOT_FOUND]]))
+    for _ in range(2):
+        with pytest.raises(MissingError):
+            stream.take(LONG)
+    stream.close()
+
+
+def test_close_gives_back_what_nobody_asked_for():
+    """Responses that had arrived are handed over at the end, to be staged or given back."""
+    service = Service(scripts=[[response("a")]])
+    stream = _stream(service)
+    while stream._responses.empty():
+        assert not stream.ended
+    assert [response("a")] == stream.close()
+    assert service.calls[0].cancelled
+
+
+def test_close_of_a_silent_stream_is_at_once():
+    """A stream that never said anything is cancelled, not waited for."""
+    service = Service()
+    stream = _stream(service)
+    assert [] == stream.close()
+    assert stream.ended
+
+
+def test_heartbeats_go_out_while_nothing_is_said(monkeypatch: pytest.MonkeyPatch):
+    """The service hears of a client that has nothing to say: empty requests, as Google's clients send them."""
+    monkeypatch.setattr(pulling, "HEARTBEAT", 0.001)
+    service = Service()
+    stream = _stream(service)
+    while not service.calls:
+        assert not stream.ended
+    assert [b"", b""] == [next(service.calls[0].requests) for _ in range(2)]
+    stream.close()
+
+
+def test_silent_stream_is_opened_again(monkeypatch: pytest.MonkeyPatch):
+    """Quiet or dead cannot be told; after STALL seconds a new stream can."""
+    monkeypatch.setattr(pulling, "HEARTBEAT", 0.001)
+    monkeypatch.setattr(pulling, "STALL", 0.0)
+    service = Service(scripts=[[], [response("a")]])
+    stream = _stream(service)
+    while not service.calls:
+        assert not stream.ended
+    next(service.calls[0].requests)
+    assert [response("a")] == stream.take(LONG)
+    stream.close()
+
+
+def _stream(service: Any) -> Stream:
+    return Stream(service, flow())

@@ -1,0 +1,195 @@
+"""The staging area: written once, read as it was written, on local files and on an object store."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pyarrow as pa
+import pytest
+from obstore.store import MemoryStore
+
+from pubsub_spark.codec.envelope import received
+from pubsub_spark.errors import StagingError
+from pubsub_spark.read import staging as module
+from pubsub_spark.read.staging import Staging, footer, messages, open_store, pack
+from tests.unit.read.service import SUBSCRIPTION, response
+
+
+@pytest.fixture(params=["files", "objects"])
+def staging(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Staging:
+    """The area of one stream, in a folder and in an object store that is kept in memory."""
+    if request.param == "objects":
+        store = MemoryStore()
+        monkeypatch.setattr(module, "open_store", lambda location: store)
+    return Staging(str(tmp_path), SUBSCRIPTION, uuid.uuid4().hex)
+
+
+def part(*texts: str, ended: str = "idle", dropped: int = 0) -> Any:
+    got = received([response(texts)])
+    return pack([got.messages], [got.receipts], ended, dropped)
+
+
+def payloads(content: Any) -> list[str]:
+    return [data.decode() for batch in messages(content) for data in batch.column("data").to_pylist()]
+
+
+def test_part_is_read_as_it_was_written(staging: Staging):
+    """Messages, receipts and footer of a part come back, each by itself."""
+    assert staging.create("1/part-0", part("a", "b", ended="full", dropped=3))
+    [(index, length)] = staging.parts(1).items()
+
+    assert ["a", "b"] == payloads(staging.read("1/part-0"))
+    assert ["ack-a", "ack-b"] == staging.receipts(1, index, length).column("ack_id").to_pylist()
+    found = staging.footer(1, index, length)
+    assert (2, 3, "full", 1000.0) == (found.rows, found.dropped, found.ended, found.oldest)
+    assert found == footer(staging.read("1/part-0"))
+
+
+def test_empty_part_is_a_part(staging: Staging):
+    """A pull that brought nothing must bring nothing again, so it is staged."""
+    assert staging.create("1/part-0", pack([], [], "idle"))
+
+    assert [] == payloads(staging.read("1/part-0"))
+    assert (0, None) == (footer(staging.read("1/part-0")).rows, footer(staging.read("1/part-0")).oldest)
+
+
+def test_first_writer_wins(staging: Staging):
+    """Of two attempts at one part the first decides what both yield."""
+    assert staging.create("1/part-1", part("a"))
+    assert not staging.create("1/part-1", part("b"))
+
+    assert ["a"] == payloads(staging.read("1/part-1"))
+
+
+def test_missing_part_is_none(staging: Staging):
+    """Nothing there is None, not an error and not an empty part."""
+    assert staging.read("1/part-1") is None
+    assert {} == staging.parts(1)
+
+
+def test_seal_is_the_same_ever_after(staging: Staging):
+    """A part that a dead task stages after the seal belongs to nothing: not replayed, not acknowledged."""
+    staging.create("1/part-0", part("a"))
+    staging.create("1/part-2", part("b"))
+    assert [0, 2] == staging.seal(1)
+
+    staging.create("1/part-1", part("zombie"))
+
+    assert [0, 2] == staging.seal(1)
+    assert [0, 2] == list(staging.parts(1))
+
+
+def test_seal_of_nothing(staging: Staging):
+    """A batch that was announced and never staged is replayed empty, and stays so."""
+    assert [] == staging.seal(1)
+    staging.create("1/part-0", part("zombie"))
+
+    assert [] == staging.seal(1)
+    assert {} == staging.parts(1)
+
+
+def test_release_deletes_the_batch_and_remembers_it(staging: Staging):
+    """After the ack nothing of the batch is left but its number."""
+    staging.create("1/part-0", part("a"))
+    staging.create("2/part-0", part("b"))
+    assert 0 == staging.released()
+    staging.release(1)
+
+    assert 1 == staging.released()
+    assert [2] == staging.batches()
+    assert {} == staging.parts(1)
+
+
+def test_batch_ten_is_not_batch_one(staging: Staging):
+    """Deleting one batch leaves those alone whose number begins like its own."""
+    staging.create("1/part-0", part("a"))
+    staging.create("10/part-0", part("b"))
+    staging.release(1)
+
+    assert [10] == staging.batches()
+
+
+def test_foreign_names_are_left_alone(staging: Staging):
+    """What somebody else put into the folder is no part of any batch."""
+    staging.create("1/part-x", b"")
+    staging.create("1/part-0.tmp", b"")
+    staging.create("notes/readme", b"")
+
+    assert {} == staging.parts(1)
+    assert [1] == staging.batches()
+
+
+def test_known_identities_come_back(staging: Staging):
+    """What a batch drops is the same for every task that asks."""
+    assert [] == staging.known(1).to_pylist()
+    staging.write_known(1, pa.array(["a", "b"]))
+    staging.write_known(1, pa.array(["c"]))
+
+    assert ["a", "b"] == staging.known(1).to_pylist()
+
+
+def test_executor_that_sees_the_area_finds_the_token(staging: Staging):
+    """The driver leaves it, as often as it starts."""
+    staging.leave_token()
+    staging.leave_token()
+    staging.check_token()
+
+
+def test_executor_that_does_not_see_the_area_says_so(staging: Staging):
+    """A path of the driver's own disk on a cluster: one sentence, with what to do."""
+    with pytest.raises(StagingError, match="cannot see the driver's staging area") as refused:
+        staging.check_token()
+    assert "stagingLocation" in str(refused.value)
+
+
+@pytest.mark.parametrize("damage", [b"", b"PSSTAGE1", b"x" * 5000])
+def test_damaged_part_is_a_sentence(staging: Staging, damage: bytes):
+    """A part that is cut off or not ours is named, and what it costs is said."""
+    staging.create("1/part-0", damage)
+    with pytest.raises(StagingError, match="is damaged"):
+        staging.footer(1, 0, len(damage))
+
+
+def test_unwritable_area_is_a_sentence():
+    """The driver finds out before anything is pulled."""
+    with pytest.raises(StagingError, match="`/dev/null/nowhere`"):
+        Staging("/dev/null/nowhere", SUBSCRIPTION, "s").leave_token()
+
+
+def test_unknown_kind_of_location_is_a_sentence():
+    """A URL that no store answers to is named."""
+    with pytest.raises(StagingError, match="`ftp://bucket/x` cannot be opened"):
+        open_store("ftp://bucket/x")
+
+
+def test_parts_live_under_project_subscription_and_stream(tmp_path: Path):
+    """The layout that the module promises, for people who look."""
+    staging = Staging(f"file://{tmp_path}", SUBSCRIPTION, "abc")
+    staging.create("7/part-3", part("a"))
+
+    assert (tmp_path / "test-project/test-subscription/abc/7/part-3").exists()
+
+
+def test_unfinished_write_is_not_seen(staging: Staging, monkeypatch: pytest.MonkeyPatch):
+    """A write that fails leaves no part behind, so the next attempt stages its own."""
+
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "put", broken)
+        with pytest.raises(OSError, match="disk full"):
+            staging.create("1/part-0", part("a"))
+
+    assert {} == staging.parts(1)
+    assert staging.create("1/part-0", part("b"))
+
+
+@pytest.fixture(autouse=True)
+def _leaves_the_working_folder_alone() -> Iterator[None]:
+    before = set(os.listdir())  # noqa: PTH208 - names are all that is compared
+    yield
+    assert before == set(os.listdir())  # noqa: PTH208

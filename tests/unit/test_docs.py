@@ -1,0 +1,88 @@
+"""What the README, the changelog and the templates say is so: tables, commands, links."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pubsub_spark.cli import app
+from tests.conftest import ROOT
+
+README = (ROOT / "README.md").read_text()
+SHELL_LINES = [
+    line.split("#")[0].split()
+    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+def test_tables_are_the_codes_own():
+    """The README's tables and its example of an error are what `make docs` would write."""
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tables = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tables)
+
+    assert tables.render(README) == README, "run `make docs`"
+    assert set(tables.PARTS) == set(re.findall(r"<!-- (?!end)(.+?) -->", README))
+
+
+def test_first_screen_has_the_commands():
+    """Somebody who reads forty lines knows what it promises, what it costs, and both commands."""
+    screen = "\n".join(README.splitlines()[:40])
+
+    for words in ("No loss", "What it costs", "make demo", "make test", "spark.readStream"):
+        assert words in screen
+
+
+@pytest.mark.parametrize("line", [line for line in SHELL_LINES if line[:1] == ["pubsub-spark"]], ids=" ".join)
+def test_commands_of_the_readme_exist(line: list[str]):
+    """Each `pubsub-spark` command in the README is known, with every option it is given."""
+    result = CliRunner().invoke(app, [line[1], "--help"], terminal_width=200)
+
+    assert result.exit_code == 0
+    for word in line[2:]:
+        assert not word.startswith("--") or word in result.output
+
+
+def test_make_targets_of_the_documents_exist():
+    """Each `make x` in README and CONTRIBUTING, in a sentence or in a block, is a target of the Makefile."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = re.findall(r"(?:`|^)make ([a-z-]+)", README + (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+
+    assert {"demo", "test"} <= set(named)
+    assert set(named) <= targets
+
+
+@pytest.mark.parametrize("document", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path):
+    """Every relative link is a file of the repository, every `#anchor` a heading of the document."""
+    text = document.read_text()
+    anchors = {
+        re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
+        assert target[1:] in anchors if target.startswith("#") else (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("template", sorted((ROOT / "conf").iterdir()), ids=lambda path: path.name)
+def test_every_setting_has_its_reason(template: Path):
+    """In a template each setting, or the group it opens, stands under a comment."""
+    for paragraph in template.read_text().strip().split("\n\n"):
+        assert paragraph.startswith("#"), paragraph
+
+
+@pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.name)
+def test_notebooks_are_databricks_sources(notebook: Path):
+    """A notebook is in Databricks' source format, and no cell mixes Markdown and code."""
+    first, *cells = re.split(r"\n\n# COMMAND -{10}\n\n", notebook.read_text())
+    cells.insert(0, first.removeprefix("# Databricks notebook source\n"))
+
+    assert first.startswith("# Databricks notebook source\n")
+    for cell in cells:
+        magic = [line.startswith("# MAGIC") for line in cell.strip().splitlines()]
+        assert all(magic) or not any(magic), cell

@@ -1,0 +1,138 @@
+"""Ordering keys on a subscription of the emulator. No server, time in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pubsub_spark.emulator import frames
+from pubsub_spark.emulator.delivery import Consumer, Delivery
+from pubsub_spark.emulator.message import Message
+from pubsub_spark.emulator.subscription import Settings, Subscription
+
+
+def ordered(*keyed: str, **settings: object) -> Subscription:
+    """A backlog of messages whose first letter is their ordering key; `-` stands for none."""
+    subscription = Subscription(
+        "projects/p/subscriptions/sub",
+        Settings(ordering=True, **settings),  # type: ignore[arg-type]
+        now=0,
+    )
+    add(subscription, *keyed, first=1)
+    return subscription
+
+
+def add(subscription: Subscription, *keyed: str, first: int) -> None:
+    for number, text in enumerate(keyed, first):
+        body = b"\x0a" + bytes([len(text)]) + text.encode()
+        [frame] = frames.message_frames([body], number, frames.publish_time_field(0))
+        subscription.publish([Message(number, 0, text[0].strip("-"), frame)])
+
+
+def take(subscription: Subscription, now: float = 0, most: int = 1000) -> list[Delivery]:
+    return subscription.take(Consumer(), now, most)
+
+
+def texts(batch: Iterable[Delivery]) -> list[str]:
+    return sorted(each.message.data.decode() for each in batch)
+
+
+def test_a_key_waits_for_its_outstanding_batch():
+    """While a1 is out, a2 is held back; other keys and keyless messages flow."""
+    subscription = ordered("a1", "a2")
+    [held] = take(subscription, most=1)
+    add(subscription, "b1", "-1", first=3)
+
+    assert ["-1", "b1"] == texts(take(subscription))
+    subscription.ack([held.number], now=0)
+    assert ["a2"] == texts(take(subscription))
+
+
+def test_a_batch_of_one_key_comes_in_order():
+    """Everything that waits under a key may go out at once, in order."""
+    batch = take(ordered("a1", "a2", "a3"))
+
+    assert ["a1", "a2", "a3"] == [each.message.data.decode() for each in batch]
+
+
+def test_a_nack_brings_back_what_follows():
+    """The nacked message and its successors come again in order, the acked one included; the one before does not."""
+    subscription = ordered("a1", "a2", "a3", "a4")
+    a1, a2, a3, a4 = (each.number for each in take(subscription))
+    subscription.ack([a1, a4], now=1)
+    subscription.modify([a2], 0, now=1)
+
+    assert ["a2", "a3", "a4"] == [each.message.data.decode() for each in take(subscription, now=1)]
+    assert [a3] == subscription.ack([a3], now=1)
+
+
+def test_an_expired_message_brings_back_what_follows():
+    """A passed deadline is like a nack; a successor with a longer lease comes again too."""
+    subscription = ordered("a1", "a2", ack_deadline=10)
+    _, a2 = (each.number for each in take(subscription))
+    subscription.modify([a2], 600, now=0)
+
+    assert ["a1", "a2"] == [each.message.data.decode() for each in take(subscription, now=10)]
+
+
+def test_a_key_is_shut_while_a_predecessor_is_out():
+    """a2 failed, but a1 is still held: the key waits until a1 is settled."""
+    subscription = ordered("a1", "a2")
+    a1, a2 = (each.number for each in take(subscription))
+    subscription.modify([a2], 0, now=0)
+
+    assert [] == take(subscription)
+    subscription.ack([a1], now=0)
+    assert ["a2"] == texts(take(subscription))
+
+
+def test_acks_out_of_order_finish_a_key():
+    """Once the gap is closed nothing of the batch remains."""
+    subscription = ordered("a1", "a2")
+    a1, a2 = (each.number for each in take(subscription))
+    subscription.ack([a2], now=0)
+    subscription.ack([a1], now=0)
+
+    assert [] == subscription.unacked(now=0)
+    assert [] == take(subscription, now=1000)
+
+
+def test_a_retry_policy_shuts_the_whole_key():
+    """Successors wait with the failed message; other keys do not."""
+    subscription = ordered("a1", "a2", "b1", min_backoff=10, max_backoff=600)
+    [a1] = take(subscription, most=1)
+    subscription.modify([a1.number], 0, now=0)
+
+    assert ["b1"] == texts(take(subscription, now=9))
+    assert ["a1", "a2"] == texts(take(subscription, now=10))
+
+
+def test_unsent_messages_of_a_key_keep_their_order():
+    """What a broken stream did not get comes again before what follows."""
+    subscription = ordered("a1", "a2")
+    batch = take(subscription, most=1)
+    subscription.release(batch)
+
+    assert ["a1", "a2"] == [each.message.data.decode() for each in take(subscription)]
+
+
+def test_retention_empties_a_key():
+    """Messages that waited too long are forgotten, and the key starts afresh."""
+    subscription = ordered("a1", retention=600)
+    assert 600 == subscription.due()
+    subscription.tick(now=601)
+    assert [] == list(subscription.deliveries())
+
+    body = b"\x0a\x02a2"
+    [frame] = frames.message_frames([body], 2, frames.publish_time_field(601))
+    subscription.publish([Message(2, 601, "a", frame)])
+    assert ["a2"] == texts(take(subscription, now=601))
+
+
+def test_seek_puts_keys_back_in_order():
+    """After a seek to the beginning a key starts with its first message."""
+    subscription = ordered("a1", "a2", "a3", retain_acked=True)
+    batch = take(subscription, most=2)
+    subscription.ack([batch[0].number], now=0)
+
+    subscription.seek((), lambda _: True, now=1)
+    assert ["a1", "a2", "a3"] == [each.message.data.decode() for each in take(subscription, now=1)]

@@ -1,0 +1,323 @@
+"""One subscription of the emulator: leases, redelivery, flow control, retention. No server, time in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pubsub_spark.emulator import frames
+from pubsub_spark.emulator.delivery import Consumer, Delivery
+from pubsub_spark.emulator.message import Message
+from pubsub_spark.emulator.subscription import Settings, Subscription
+
+
+def messages(*texts: str, first: int = 1, at: float = 0, key: str = "") -> list[Message]:
+    bodies = [b"\x0a" + bytes([len(text)]) + text.encode() for text in texts]
+    made = frames.message_frames(bodies, first, frames.publish_time_field(at))
+    return [Message(number, at, key, frame) for number, frame in enumerate(made, first)]
+
+
+def subscribed(*texts: str, **settings: object) -> Subscription:
+    """A subscription with a backlog."""
+    subscription = Subscription("projects/p/subscriptions/sub", Settings(**settings), now=0)  # type: ignore[arg-type]
+    subscription.publish(messages(*texts))
+    return subscription
+
+
+def texts(batch: Iterable[Delivery]) -> list[str]:
+    return [each.message.data.decode() for each in batch]
+
+
+def test_messages_come_in_the_order_of_publishing():
+    """Without trouble nothing is reordered."""
+    assert ["a", "b", "c"] == texts(subscribed("a", "b", "c").take(Consumer(), now=0))
+
+
+def test_leased_messages_are_not_given_twice():
+    """What one consumer holds, another does not get."""
+    subscription = subscribed("a", "b")
+
+    assert ["a"] == texts(subscription.take(Consumer(), now=0, most=1))
+    assert ["b"] == texts(subscription.take(Consumer(), now=0))
+    assert [] == texts(subscription.take(Consumer(), now=0))
+
+
+def test_acked_messages_are_done():
+    """An ack in time leaves nothing behind."""
+    subscription = subscribed("a")
+    [held] = subscription.take(Consumer(), now=0)
+
+    assert [] == subscription.ack([held.number], now=9)
+    assert [] == subscription.unacked(now=100)
+
+
+def test_late_ack_is_refused():
+    """An ack id whose lease has run out acknowledges nothing."""
+    subscription = subscribed("a", ack_deadline=10)
+    [held] = subscription.take(Consumer(), now=0)
+
+    assert [held.number] == subscription.ack([held.number], now=11)
+    assert 1 == len(subscription.unacked(now=11))
+
+
+def test_unacked_message_comes_again_at_its_deadline():
+    """Not before, and with a new number."""
+    subscription = subscribed("a", ack_deadline=10)
+    [first] = [each.number for each in subscription.take(Consumer(), now=0)]
+
+    assert [] == subscription.take(Consumer(), now=9.9)
+    [again] = subscription.take(Consumer(), now=10)
+    assert again.number != first
+    assert 2 == again.deliveries
+
+
+def test_ack_id_of_an_earlier_delivery_acknowledges_nothing():
+    """Only the latest number counts."""
+    subscription = subscribed("a", ack_deadline=10)
+    [first] = [each.number for each in subscription.take(Consumer(), now=0)]
+    [again] = subscription.take(Consumer(), now=10)
+
+    assert [first] == subscription.ack([first], now=11)
+    assert [] == subscription.ack([again.number], now=11)
+
+
+def test_extended_lease_outlives_its_first_deadline():
+    """A deadline is counted from the request that set it."""
+    subscription = subscribed("a", ack_deadline=10)
+    [held] = subscription.take(Consumer(), now=0)
+
+    assert [] == subscription.modify([held.number], 30, now=5)
+    assert [] == subscription.take(Consumer(), now=34)
+    assert ["a"] == texts(subscription.take(Consumer(), now=35))
+
+
+def test_shortened_lease_ends_early():
+    """A modack may also bring the deadline forward."""
+    subscription = subscribed("a", ack_deadline=600)
+    [held] = subscription.take(Consumer(), now=0)
+
+    subscription.modify([held.number], 10, now=0)
+
+    assert ["a"] == texts(subscription.take(Consumer(), now=10))
+
+
+def test_nacked_message_comes_at_once():
+    """A deadline of zero gives the message back."""
+    subscription = subscribed("a")
+    [held] = subscription.take(Consumer(), now=0)
+
+    assert [] == subscription.modify([held.number], 0, now=1)
+    assert ["a"] == texts(subscription.take(Consumer(), now=1))
+
+
+def test_stale_modack_is_told():
+    """The number of a lease that is over extends nothing."""
+    subscription = subscribed("a", ack_deadline=10)
+    [held] = subscription.take(Consumer(), now=0)
+
+    assert [held.number] == subscription.modify([held.number], 60, now=10)
+
+
+def test_stream_deadline_replaces_the_subscriptions():
+    """A consumer with a deadline of its own leases for that long."""
+    subscription = subscribed("a", ack_deadline=10)
+    subscription.take(Consumer(ack_deadline=60), now=0)
+
+    assert [] == subscription.take(Consumer(), now=59)
+    assert ["a"] == texts(subscription.take(Consumer(), now=60))
+
+
+def test_flow_control_by_messages():
+    """At most so many are outstanding, and an ack makes room."""
+    subscription, consumer = subscribed("a", "b", "c"), Consumer(max_messages=2)
+    held = subscription.take(consumer, now=0)
+
+    assert ["a", "b"] == texts(held)
+    assert [] == subscription.take(consumer, now=0)
+    subscription.ack([held[0].number], now=0)
+    assert ["c"] == texts(subscription.take(consumer, now=0))
+
+
+def test_flow_control_by_bytes():
+    """Sending stops once the limit is reached, so one message always fits."""
+    subscription, consumer = subscribed("a", "b"), Consumer(max_size=1)
+    held = subscription.take(consumer, now=0)
+
+    assert ["a"] == texts(held)
+    subscription.modify([held[0].number], 0, now=0)
+    assert 1 == len(subscription.take(consumer, now=0))
+
+
+def test_expired_leases_make_room():
+    """A message that nobody acked is no longer outstanding once its deadline has passed."""
+    subscription, consumer = subscribed("a", "b", ack_deadline=10), Consumer(max_messages=1)
+    subscription.take(consumer, now=0)
+
+    assert 1 == len(subscription.take(consumer, now=10))
+    assert 1 == consumer.messages
+
+
+def test_closed_consumer_takes_nothing():
+    """Whose client is gone, gets no message."""
+    subscription, consumer = subscribed("a"), Consumer()
+    subscription.join(consumer)
+    subscription.leave(consumer, now=0)
+
+    assert [] == subscription.take(consumer, now=0)
+
+
+def test_unsent_message_comes_at_once_and_its_ack_still_counts():
+    """Handed back without blame: no failure is counted, and the old ack id is good until the next hand-out."""
+    subscription = subscribed("a")
+    [held] = subscription.take(Consumer(), now=0)
+    subscription.release([held])
+
+    assert [] == subscription.ack([held.number], now=1)
+    assert [] == subscription.take(Consumer(), now=1)
+    assert [] == subscription.unacked(now=1)
+
+
+def test_unsent_message_goes_to_the_next_consumer():
+    """And then the old ack id is stale."""
+    subscription = subscribed("a")
+    [held] = subscription.take(Consumer(), now=0)
+    stale = held.number
+    subscription.release([held])
+
+    [again] = subscription.take(Consumer(), now=1)
+    assert 0 == again.failures
+    assert [stale] == subscription.ack([stale], now=1)
+
+
+def test_unacked_messages_end_with_their_retention():
+    """A message older than the retention is gone, wherever it was."""
+    subscription = subscribed("a", "b", "c", retention=600, ack_deadline=10)
+    held = subscription.take(Consumer(), now=0, most=2)
+    subscription.modify([held[0].number], 0, now=1)
+
+    assert [] == subscription.take(Consumer(), now=601)
+    assert [] == subscription.unacked(now=601)
+
+
+def test_one_message_calls_one_consumer():
+    """Of many that wait, one is called; once it has taken, the next is called only if there is more."""
+    subscription = subscribed()
+    waiting = [Consumer() for _ in range(3)]
+    for consumer in waiting:
+        subscription.wait(consumer)
+
+    subscription.publish(messages("a", "b"))
+    assert waiting[:1] == subscription.called
+    subscription.take(waiting[0], now=0, most=1)
+    assert waiting[:2] == subscription.called
+    subscription.take(waiting[1], now=0, most=1)
+    assert waiting[:2] == subscription.called
+
+
+def test_consumer_without_room_is_called_when_it_has_room():
+    """And not before, however many messages come."""
+    subscription, consumer = subscribed("a"), Consumer(max_messages=1)
+    [held] = subscription.take(consumer, now=0)
+    subscription.wait(consumer)
+    subscription.publish(messages("b", first=2))
+    assert [] == subscription.called
+
+    subscription.ack([held.number], now=0)
+    assert [consumer] == subscription.called
+
+
+def test_consumer_that_leaves_passes_its_call_on():
+    """A call is not lost with the one who was called."""
+    subscription = subscribed()
+    first, second = Consumer(), Consumer()
+    for consumer in (first, second):
+        subscription.join(consumer)
+        subscription.wait(consumer)
+    subscription.publish(messages("a"))
+
+    subscription.leave(first, now=0)
+    assert [first, second] == subscription.called
+
+
+def test_due_is_the_next_deadline():
+    """A timer that wakes then sees the lease run out."""
+    subscription = subscribed("a", ack_deadline=10)
+    subscription.take(Consumer(), now=5)
+
+    assert 15 == subscription.due()
+
+
+def test_delivery_attempts_count_failures_only_under_a_dead_letter_policy():
+    """One more than nacks and passed deadlines; nothing without the policy."""
+    for attempts, expected in ((0, [0, 0]), (5, [1, 2])):
+        subscription = subscribed("a", dead_letter_attempts=attempts)
+        [held] = subscription.take(Consumer(), now=0)
+        seen = [subscription.attempt(held)]
+        subscription.modify([held.number], 0, now=0)
+        [held] = subscription.take(Consumer(), now=0)
+        assert expected == [*seen, subscription.attempt(held)]
+
+
+def test_retry_policy_spaces_redeliveries_and_leaves_others_alone():
+    """10 s after the first failure, 20 s after the second."""
+    subscription = subscribed("a", min_backoff=10, max_backoff=600)
+    [held] = subscription.take(Consumer(), now=0)
+    subscription.modify([held.number], 0, now=0)
+    subscription.publish(messages("b", first=2))
+
+    assert ["b"] == texts(subscription.take(Consumer(ack_deadline=600), now=9))
+    [held] = subscription.take(Consumer(), now=10)
+    subscription.modify([held.number], 0, now=10)
+    assert [] == subscription.take(Consumer(), now=29)
+    assert ["a"] == texts(subscription.take(Consumer(), now=30))
+
+
+def test_exactly_once_forgives_a_repeated_ack():
+    """The second ack of the same delivery is no error; that of an unknown one is."""
+    subscription = subscribed("a", exactly_once=True)
+    [held] = subscription.take(Consumer(), now=0)
+    subscription.ack([held.number], now=0)
+
+    assert [] == subscription.ack([held.number], now=1)
+    assert [held.number + 1] == subscription.ack([held.number + 1], now=1)
+
+
+def test_seek_back_brings_retained_acked_messages_again():
+    """Acked messages are kept when the subscription says so, and come again from the given time on."""
+    subscription = Subscription("projects/p/subscriptions/sub", Settings(retain_acked=True), now=0)
+    subscription.publish(messages("a", at=1))
+    subscription.publish(messages("b", first=2, at=2))
+    subscription.ack([each.number for each in subscription.take(Consumer(), now=3)], now=3)
+
+    subscription.seek((), lambda message: message.published >= 2, now=4)
+    assert ["b"] == texts(subscription.take(Consumer(), now=4))
+
+
+def test_seek_invalidates_what_was_handed_out():
+    """Ack ids from before a seek acknowledge nothing."""
+    subscription = subscribed("a")
+    [held] = subscription.take(Consumer(), now=0)
+
+    subscription.seek((), lambda _: True, now=1)
+    assert [held.number] == subscription.ack([held.number], now=1)
+    assert ["a"] == texts(subscription.take(Consumer(), now=1))
+
+
+def test_consumer_that_leaves_is_forgotten():
+    """Pulls that found nothing do not pile up where they waited."""
+    subscription, consumer = subscribed(), Consumer()
+    subscription.join(consumer)
+    subscription.wait(consumer)
+    subscription.leave(consumer, now=0)
+
+    assert 0 == subscription.connected
+    assert not subscription._idle
+
+
+def test_leases_of_single_messages_do_not_pile_up():
+    """A long deadline keeps no trace of what was acked long ago."""
+    subscription = subscribed(ack_deadline=600)
+    for number in range(1, 5001):
+        subscription.publish(messages("a", first=number))
+        subscription.ack([each.number for each in subscription.take(Consumer(), now=0)], now=0)
+
+    assert len(subscription._leases._entries) <= 1001

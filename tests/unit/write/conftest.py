@@ -1,0 +1,106 @@
+"""A Pub/Sub in memory for the writer: a backend and a connection in one, which answers on threads of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self
+
+import grpc
+import pytest
+from google.pubsub_v1.types import PublishRequest, PublishResponse
+
+from pubsub_spark.write import publish
+
+
+class Refused(grpc.RpcError):
+    """A call that failed with a status."""
+
+    def __init__(self, code: grpc.StatusCode, details: str = "as the test wished") -> None:
+        self._code = code
+        self._details = details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+
+class FakePubSub:
+    """Takes publish requests and gives message ids; `answer` may be replaced to refuse or to lose some."""
+
+    address = "fake:1"
+    connect_timeout = 20.0
+
+    def __init__(self, calls: ThreadPoolExecutor) -> None:
+        self.requests: list[Any] = []
+        """The requests that were confirmed, parsed, in the order of their confirmation."""
+        self.sizes: list[int] = []
+        self.answer: Callable[[Any], int] = lambda request: len(request.messages)
+        self.most_under_way = 0
+        self.most_of_a_key = 0
+        self._calls = calls
+        self._lock = threading.Lock()
+        self._under_way: Counter[str] = Counter()
+        self._ids = 0
+
+    def connect(self) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def publish(self, topic: str, request: bytes, timeout: float) -> Future[bytes]:
+        assert timeout > 0
+        parsed = PublishRequest.pb().FromString(request)
+        assert topic == parsed.topic
+        with self._lock:
+            key = parsed.messages[0].ordering_key
+            self._under_way[key] += 1
+            self.most_under_way = max(self.most_under_way, self._under_way.total())
+            self.most_of_a_key = max(self.most_of_a_key, self._under_way[key] if key else 0)
+        return self._calls.submit(self._answer, parsed, len(request))
+
+    def _answer(self, request: Any, size: int) -> bytes:
+        try:
+            count = self.answer(request)
+        finally:
+            with self._lock:
+                self._under_way[request.messages[0].ordering_key] -= 1
+        with self._lock:
+            self.requests.append(request)
+            self.sizes.append(size)
+            first = self._ids
+            self._ids += count
+        ids = [str(first + i) for i in range(count)]
+        answer: bytes = PublishResponse.pb()(message_ids=ids).SerializeToString()
+        return answer
+
+    @property
+    def data(self) -> list[bytes]:
+        """The payloads of all messages, in the order of their confirmation."""
+        return [message.data for request in self.requests for message in request.messages]
+
+    def data_of_key(self, key: str) -> list[bytes]:
+        """The payloads that were sent with an ordering key, in the order of their confirmation."""
+        return [m.data for request in self.requests for m in request.messages if m.ordering_key == key]
+
+
+@pytest.fixture
+def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePubSub]:
+    """A Pub/Sub of the test's own, where the pauses before retries are none."""
+    monkeypatch.setattr(publish, "delays", lambda: iter(lambda: 0.0, None))
+    with ThreadPoolExecutor(4) as calls:
+        yield FakePubSub(calls)
+
+
+@pytest.fixture
+def refused() -> type[Refused]:
+    """The error of a call, to be raised from `pubsub.answer`."""
+    return Refused

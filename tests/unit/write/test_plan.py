@@ -1,0 +1,120 @@
+"""What the driver decides before any task runs, and when it asks the service for that."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import types as spark
+
+from pubsub_spark.backend import EmulatorBackend
+from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
+from pubsub_spark.errors import SchemaError, ServiceError
+from pubsub_spark.options import WriteOptions
+from pubsub_spark.write import plan
+
+TOPIC = "projects/p/topics/ttt"
+BACKEND = EmulatorBackend("nowhere:1")
+AVRO = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
+SCHEMA = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", AVRO))
+NUMBERS = spark.StructType([spark.StructField("n", spark.LongType())])
+BYTES = spark.StructType([spark.StructField("data", spark.BinaryType())])
+
+
+class Service:
+    """Stands for the look at a topic: what it answers, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answer: TopicSchema | Exception | None = SCHEMA
+
+    def __call__(self, backend, topic):
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    """The service of one test; nothing is kept from the test before."""
+    made = Service()
+    monkeypatch.setattr(plan, "_look_up", made)
+    monkeypatch.setattr(plan, "_kept", {})
+    return made
+
+
+def options(**given: str) -> WriteOptions:
+    return WriteOptions.parse({"topicId": TOPIC} | given, {})
+
+
+def test_bytes_need_no_look_at_the_topic(service):
+    """Who may publish need not be allowed to look."""
+    assert plan.batch_write(options(), BACKEND, BYTES).topic_schema is None
+    assert plan.stream_write(options(), BACKEND, BYTES).topic_schema is None
+    assert 0 == service.asked
+
+
+def test_a_batch_write_always_asks(service):
+    """It takes the newest schema."""
+    assert SCHEMA == plan.batch_write(options(), BACKEND, NUMBERS).topic_schema
+    plan.batch_write(options(), BACKEND, NUMBERS)
+
+    assert 2 == service.asked
+
+
+def test_a_stream_asks_once_in_a_while(service, monkeypatch):
+    """Not twice for each micro-batch, but again when the time is over."""
+    for _ in range(5):
+        assert SCHEMA == plan.stream_write(options(), BACKEND, NUMBERS).topic_schema
+    assert 1 == service.asked
+
+    monkeypatch.setattr(plan, "_KEPT_SECONDS", -1.0)
+    plan.stream_write(options(), BACKEND, NUMBERS)
+    assert 2 == service.asked
+
+
+def test_a_stream_goes_on_while_the_service_does_not_answer(service, monkeypatch):
+    """With the schema that it has; without any it cannot begin."""
+    monkeypatch.setattr(plan, "_KEPT_SECONDS", -1.0)
+    plan.stream_write(options(), BACKEND, NUMBERS)
+    service.answer = ServiceError("it did not answer")
+
+    assert SCHEMA == plan.stream_write(options(), BACKEND, NUMBERS).topic_schema
+    with pytest.raises(ServiceError):
+        plan.stream_write(options(topicId="projects/p/topics/other"), BACKEND, NUMBERS)
+
+
+def test_encode_none_is_json(service):
+    """The topic is not looked at."""
+    assert plan.batch_write(options(encode="none"), BACKEND, NUMBERS).topic_schema is None
+    assert 0 == service.asked
+
+
+def test_encode_topic_needs_a_schema(service):
+    """Also where a stream without it has looked before; and one topic for all rows."""
+    service.answer = None
+    plan.stream_write(options(), BACKEND, NUMBERS)
+    with pytest.raises(SchemaError, match="has no schema for `encode=topic`"):
+        plan.stream_write(options(encode="topic"), BACKEND, NUMBERS)
+
+    rows = spark.StructType([*NUMBERS.fields, spark.StructField("topic", spark.StringType())])
+    with pytest.raises(SchemaError, match="`encode=topic` needs one topic for all rows"):
+        plan.batch_write(WriteOptions.parse({"encode": "topic"}, {}), BACKEND, rows)
+
+
+def test_a_column_that_the_schema_does_not_have(service):
+    """It is refused, or left out when that is asked for; sent as an attribute it is no part of the payload."""
+    wide = spark.StructType([*NUMBERS.fields, spark.StructField("kind", spark.StringType())])
+
+    with pytest.raises(SchemaError, match="`kind`"):
+        plan.batch_write(options(), BACKEND, wide)
+    assert (0, 1) == plan.batch_write(options(ignoreExtraColumns="true"), BACKEND, wide).layout.payload
+    assert (0,) == plan.batch_write(options(attributeColumns="kind"), BACKEND, wide).layout.payload
+
+
+def test_what_has_no_json_is_told_on_the_driver(service):
+    """Before any task runs."""
+    service.answer = None
+    rows = spark.StructType([spark.StructField("took", spark.DayTimeIntervalType())])
+
+    with pytest.raises(SchemaError, match="These columns cannot be published: `took` is `interval day to second`"):
+        plan.batch_write(options(), BACKEND, rows)

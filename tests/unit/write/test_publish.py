@@ -1,0 +1,232 @@
+"""Publishing: every id counted, retried where that helps, one request of a key at a time, and honest when it fails."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from pubsub_spark.errors import ResourceError, ServiceError
+from pubsub_spark.write import limits, publish, requests
+from pubsub_spark.write.publish import Publisher
+
+TOPIC = "projects/p/topics/t"
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def made(keys: list[str], count: int = 1000) -> list[requests.Request]:
+    """Requests of the messages 0, 1, 2 ... with these ordering keys."""
+    batch = pa.RecordBatch.from_pydict(
+        {"data": pa.array([b"%d" % i for i in range(len(keys))]), "ordering_key": pa.array(keys, pa.string())}
+    )
+    return list(requests.requests(batch, limits.sizes(batch), TOPIC, count, 1_000_000))
+
+
+def published(pubsub, keys, count=1000, at_once=8, publish_timeout=60.0):
+    with Publisher(pubsub, at_once, publish_timeout) as publisher:
+        for request in made(keys, count):
+            publisher.send(request)
+        return publisher.finish()
+
+
+def numbers(data: list[bytes]) -> list[int]:
+    return [int(each) for each in data]
+
+
+def test_every_message_is_counted(pubsub):
+    """What is confirmed is counted in messages, bytes and requests."""
+    outcome = published(pubsub, [""] * 25, count=10)
+
+    assert (25, 3, 0) == (outcome.messages, outcome.requests, outcome.retries)
+    assert sum(pubsub.sizes) == outcome.bytes
+    assert list(range(25)) == sorted(numbers(pubsub.data))
+
+
+def test_several_are_under_way_but_no_more_than_allowed(pubsub):
+    """`maxOutstandingRequests` is used and kept."""
+    both = threading.Barrier(2, timeout=20)
+
+    def answer(request):
+        both.wait()
+        return len(request.messages)
+
+    pubsub.answer = answer
+    published(pubsub, [""] * 8, count=1, at_once=2)
+
+    assert 2 == pubsub.most_under_way
+
+
+def test_one_request_of_a_key_after_the_other(pubsub):
+    """Each key's messages arrive in the order of the rows; keys are under way at the same time."""
+    keys = [f"k{i % 5}" for i in range(500)]
+    published(pubsub, keys, count=7)
+
+    assert 1 == pubsub.most_of_a_key
+    for key in set(keys):
+        assert [i for i, each in enumerate(keys) if each == key] == numbers(pubsub.data_of_key(key))
+
+
+def test_a_retryable_failure_is_tried_again(pubsub, refused):
+    """UNAVAILABLE twice costs two retries and no message."""
+    codes = [UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED]
+
+    def answer(request):
+        if codes:
+            raise refused(codes.pop())
+        return len(request.messages)
+
+    pubsub.answer = answer
+    outcome = published(pubsub, [""] * 3)
+
+    assert (3, 2) == (outcome.messages, outcome.retries)
+    assert [0, 1, 2] == numbers(pubsub.data)
+
+
+def test_a_retry_keeps_the_order_of_its_key(pubsub, refused):
+    """While a request of a key is tried again, the next of that key waits."""
+    tries: dict[bytes, int] = {}
+
+    def answer(request):
+        first = request.messages[0].data
+        tries[first] = tries.get(first, 0) + 1
+        if tries[first] < 3:
+            raise refused(UNAVAILABLE)
+        return len(request.messages)
+
+    pubsub.answer = answer
+    published(pubsub, ["a", "b"] * 50, count=10)
+
+    assert list(range(0, 100, 2)) == numbers(pubsub.data_of_key("a"))
+    assert list(range(1, 100, 2)) == numbers(pubsub.data_of_key("b"))
+
+
+def test_a_final_failure_says_what_was_confirmed(pubsub, refused):
+    """The error names the topic, and the count and first ids of what had arrived."""
+
+    def answer(request):
+        if request.messages[0].data == b"20":
+            raise refused(grpc.StatusCode.NOT_FOUND, "Resource not found")
+        return len(request.messages)
+
+    pubsub.answer = answer
+    with pytest.raises(ResourceError) as caught:
+        published(pubsub, [""] * 30, count=10, at_once=1)
+
+    assert (
+        "Topic `projects/p/topics/t` does not exist at `fake:1`. Create it, or correct its name. (Resource not found) "
+        "Before that, 20 messages of this task were confirmed, the first of them `0`, `1`, `2`." == str(caught.value)
+    )
+
+
+def test_a_failure_before_anything_says_so(pubsub, refused):
+    """Nothing confirmed is said, too."""
+
+    def answer(request):
+        raise refused(grpc.StatusCode.PERMISSION_DENIED)
+
+    pubsub.answer = answer
+    with pytest.raises(ResourceError, match=r"`roles/pubsub.publisher`.* No message of this task was confirmed\."):
+        published(pubsub, [""] * 30, count=10)
+
+
+def test_a_missing_id_fails_the_task(pubsub):
+    """Fewer ids than messages is no success."""
+    pubsub.answer = lambda request: len(request.messages) - 1
+
+    with pytest.raises(ServiceError, match="`fake:1` gave 9 message ids for 10 messages published to Topic `projects/"):
+        published(pubsub, [""] * 10)
+
+
+def test_an_answer_that_is_none_fails_the_task(pubsub):
+    """Bytes that are no PublishResponse confirm nothing, and nobody waits for ever."""
+    answered: Future[bytes] = Future()
+    answered.set_result(b"<html>")
+    pubsub.publish = lambda topic, body, timeout: answered
+
+    with pytest.raises(ServiceError, match="`fake:1` gave 0 message ids for 10 messages published"):
+        published(pubsub, [""] * 10)
+
+
+def test_a_failing_key_stops_and_the_others_end(pubsub, refused):
+    """Nothing behind the failure is sent with its key; what other keys had begun arrives in order."""
+
+    all_sent = threading.Event()
+
+    def answer(request):
+        assert all_sent.wait(20)
+        if request.messages[0].ordering_key == "bad" and request.messages[0].data != b"0":
+            raise refused(grpc.StatusCode.INVALID_ARGUMENT, "bad")
+        return len(request.messages)
+
+    pubsub.answer = answer
+    with Publisher(pubsub, 1, 60.0) as publisher:
+        for request in made(["bad", "good"] * 20, count=1):
+            publisher.send(request)
+        all_sent.set()
+        with pytest.raises(ResourceError, match="Nothing further was sent with ordering key `bad`") as caught:
+            publisher.finish()
+
+    assert [0] == numbers(pubsub.data_of_key("bad"))
+    assert list(range(1, 40, 2)) == numbers(pubsub.data_of_key("good"))
+    assert "21 messages of this task were confirmed" in str(caught.value)
+
+
+def test_gives_up_when_the_time_is_over(pubsub, refused, monkeypatch):
+    """After `publishTimeout` a retryable code is final."""
+    monkeypatch.setattr(publish, "delays", lambda: iter([0.0, 0.0, 100.0]))
+    tries = []
+
+    def answer(request):
+        tries.append(1)
+        raise refused(grpc.StatusCode.ABORTED)
+
+    pubsub.answer = answer
+    with pytest.raises(ServiceError, match=r"`fake:1` failed to publish to Topic `projects/p/topics/t`: ABORTED"):
+        published(pubsub, [""], publish_timeout=60.0)
+
+    assert 3 == len(tries)
+
+
+def test_nobody_there_is_told_within_the_connect_timeout(pubsub, refused, monkeypatch):
+    """An address where nobody has ever answered is not tried for the whole of `publishTimeout`."""
+    monkeypatch.setattr(publish, "delays", lambda: iter([0.0, 30.0]))
+
+    def answer(request):
+        raise refused(UNAVAILABLE, "connection refused")
+
+    pubsub.answer = answer
+    with pytest.raises(ServiceError, match=r"`fake:1` did not answer when asked to publish to Topic"):
+        published(pubsub, [""], publish_timeout=3600.0)
+
+
+def test_waits_while_there_is_no_room(pubsub, monkeypatch):
+    """A task that makes requests faster than they are confirmed holds no more than so many bytes."""
+    monkeypatch.setattr(publish, "HELD_BYTES", 200)
+    held = []
+    pubsub.answer = lambda request: len(request.messages)
+    with Publisher(pubsub, 1, 60.0) as publisher:
+        for request in made([""] * 100, count=1):
+            publisher.send(request)
+            held.append(publisher._window.held_bytes)
+        publisher.finish()
+
+    assert max(held) < 200 + 100
+    assert 100 == len(pubsub.data)
+
+
+def test_a_call_that_hangs_is_given_up_before_the_end(pubsub):
+    """A call may take half of `publishTimeout`, so that a lost one is tried again within it."""
+    timeouts = []
+    send = pubsub.publish
+
+    def noted(topic, body, timeout):
+        timeouts.append(timeout)
+        return send(topic, body, timeout)
+
+    pubsub.publish = noted
+    published(pubsub, [""], publish_timeout=600.0)
+
+    assert [300.0] == timeouts

@@ -1,0 +1,218 @@
+"""Which column is which part of a message, and the messages of an Arrow batch."""
+
+from __future__ import annotations
+
+import datetime
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as spark
+
+from pubsub_spark.errors import SchemaError
+from pubsub_spark.options import WriteOptions
+from pubsub_spark.write.rows import Layout, messages
+
+ATTRIBUTES = pa.map_(pa.string(), pa.string())
+SPARK_ATTRIBUTES = spark.MapType(spark.StringType(), spark.StringType())
+BINARY, STRING, LONG = spark.BinaryType(), spark.StringType(), spark.LongType()
+
+
+def schema(**columns: spark.DataType) -> spark.StructType:
+    return spark.StructType([spark.StructField(name, kind) for name, kind in columns.items()])
+
+
+def layout(of: spark.StructType, **options: str) -> Layout:
+    return Layout.of(of, WriteOptions.parse({"topicId": "projects/p/topics/ttt"} | options, {}))
+
+
+def complaint(of: spark.StructType, **options: str) -> str:
+    with pytest.raises(SchemaError) as caught:
+        layout(of, **options)
+    return str(caught.value)
+
+
+def no_encoding(rows: pa.StructArray) -> pa.Array:
+    raise AssertionError("these rows have bytes already")
+
+
+def sent(batch: pa.RecordBatch, of: spark.StructType, **options: str) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = messages(batch, layout(of, **options), no_encoding).to_pylist()
+    return found
+
+
+def test_data_as_bytes_and_as_text():
+    """A string is sent as UTF-8; a null is empty."""
+    text = pa.RecordBatch.from_pydict({"data": pa.array(["ä", None])})
+    large = pa.RecordBatch.from_pydict({"data": pa.array([b"a", None], pa.large_binary())})
+
+    assert [{"data": "ä".encode()}, {"data": b""}] == sent(text, schema(data=STRING))
+    assert [{"data": b"a"}, {"data": b""}] == sent(large, schema(data=BINARY))
+
+
+def test_columns_are_found_whatever_their_case():
+    """As Spark's resolver finds them."""
+    batch = pa.RecordBatch.from_pydict({"DATA": pa.array([b"a"]), "Ordering_Key": pa.array(["k"])})
+
+    assert [{"data": b"a", "ordering_key": "k"}] == sent(batch, schema(DATA=BINARY, Ordering_Key=STRING))
+
+
+def test_of_two_columns_the_exact_name_wins():
+    """A case-sensitive session may have both; where neither is exact the name is ambiguous."""
+    assert (1,) == layout(schema(Data=LONG, data=BINARY), ignoreExtraColumns="true").payload
+    assert "`Data` and `DATA` are both `data`" in complaint(schema(Data=BINARY, DATA=BINARY))
+
+
+def test_null_attributes_are_absent():
+    """A null map has no attributes, a null value is no attribute."""
+    maps = pa.array([[("a", "1"), ("b", None)], None, [], [("c", None)], [("d", "")]], ATTRIBUTES)
+    batch = pa.RecordBatch.from_pydict({"data": pa.array([b"x"] * 5), "attributes": maps})
+
+    found = [row["attributes"] for row in sent(batch, schema(data=BINARY, attributes=SPARK_ATTRIBUTES))]
+    assert [[("a", "1")], [], [], [], [("d", "")]] == found
+
+
+def test_attribute_columns_come_after_the_map():
+    """Integers, booleans and dates as text; a null is absent; of one name the column wins, being the last."""
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "data": pa.array([b"x"] * 3),
+            "attributes": pa.array([[("a", "1"), ("n", "old")], [], None], ATTRIBUTES),
+            "n": pa.array([7, None, 9], pa.int64()),
+            "d": pa.array([datetime.date(2026, 1, 31), None, None]),
+            "yes": pa.array([True, False, None]),
+        }
+    )
+    of = schema(data=BINARY, attributes=SPARK_ATTRIBUTES, n=LONG, d=spark.DateType(), yes=spark.BooleanType())
+
+    assert [
+        [("a", "1"), ("n", "old"), ("n", "7"), ("d", "2026-01-31"), ("yes", "true")],
+        [("yes", "false")],
+        [("n", "9")],
+    ] == [row["attributes"] for row in sent(batch, of, attributeColumns="n, d,yes")]
+
+
+def test_slices_send_their_own_rows():
+    """An Arrow batch may be a window on a larger one."""
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "data": pa.array([b"0", b"1", b"2", b"3"]),
+            "attributes": pa.array([[("a", "0")], [("a", "1")], None, [("a", "3"), ("b", "3")]], ATTRIBUTES),
+            "n": pa.array([0, 1, 2, 3]),
+        }
+    ).slice(1, 3)
+    of = schema(data=BINARY, attributes=SPARK_ATTRIBUTES, n=LONG)
+
+    assert [
+        {"data": b"1", "attributes": [("a", "1"), ("n", "1")]},
+        {"data": b"2", "attributes": [("n", "2")]},
+        {"data": b"3", "attributes": [("a", "3"), ("b", "3"), ("n", "3")]},
+    ] == sent(batch, of, attributeColumns="n")
+
+
+def test_ordering_key_from_any_column():
+    """`orderingKey` names a column, a number too; a null orders nothing."""
+    batch = pa.RecordBatch.from_pydict({"data": pa.array([b"x"] * 2), "device": pa.array([7, None])})
+
+    assert ["7", ""] == [
+        row["ordering_key"] for row in sent(batch, schema(data=BINARY, device=LONG), orderingKey="DEVICE")
+    ]
+
+
+def test_a_topic_for_each_row():
+    """Without `topicId` the column decides; with it the column is not looked at."""
+    of = schema(data=BINARY, topic=STRING)
+    batch = pa.RecordBatch.from_pydict({"data": pa.array([b"x"]), "topic": pa.array(["mine"])})
+
+    by_column = Layout.of(of, WriteOptions.parse({"projectId": "p"}, {}))
+    assert [{"data": b"x", "topic": "mine"}] == messages(batch, by_column, no_encoding).to_pylist()
+    assert [{"data": b"x"}] == sent(batch, of)
+
+
+def test_the_whole_row_is_the_message():
+    """Without `data` and `value` all but attributes, ordering key and topic is encoded."""
+    of = schema(id=LONG, attributes=SPARK_ATTRIBUTES, name=STRING, ordering_key=STRING, topic=STRING)
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "id": pa.array([1]),
+            "attributes": pa.array([[("a", "b")]], ATTRIBUTES),
+            "name": pa.array(["x"]),
+            "ordering_key": pa.array(["k"]),
+            "topic": pa.array(["t"]),
+        }
+    )
+    encoded = messages(batch, layout(of), lambda rows: pa.array([str(row) for row in rows.to_pylist()]))
+
+    assert [{"data": b"{'id': 1, 'name': 'x'}", "attributes": [("a", "b")], "ordering_key": "k"}] == encoded.to_pylist()
+
+
+def test_a_struct_named_value_is_the_message():
+    """A `value` that is no struct is a column like any other."""
+    found = layout(schema(message_id=STRING, value=schema(a=LONG)))
+    assert ("value", (1,)) == (found.kind, found.payload)
+    plain = layout(schema(id=LONG, value=spark.DoubleType()))
+    assert ("row", (0, 1)) == (plain.kind, plain.payload)
+
+
+def test_copies_stay_in_the_payload_where_the_schema_has_them():
+    """A column sent as attribute or key is encoded too, if the topic's schema has such a field."""
+    found = layout(schema(id=LONG, Kind=STRING, key=STRING), attributeColumns="kind", orderingKey="key")
+
+    assert (0, 1, 2) == found.payload
+    assert (0, 1) == found.without_copies(["id", "kind"]).payload
+
+
+def test_what_our_reader_adds_is_left_out():
+    """A stream that is read and passed on needs no `drop`."""
+    of = schema(message_id=STRING, data=BINARY, publish_time=spark.TimestampType(), delivery_attempt=LONG)
+
+    assert ("data", (1,)) == (layout(of).kind, layout(of).payload)
+
+
+def test_encode_topic_takes_data_as_a_column():
+    """`encode=topic` wants a row encoded, also one with a column that is named `data`."""
+    found = layout(schema(id=LONG, data=BINARY), encode="topic")
+
+    assert ("row", (0, 1)) == (found.kind, found.payload)
+
+
+@pytest.mark.parametrize(
+    ("of", "options", "expected"),
+    [
+        (schema(data=LONG), {}, "`data` is `bigint`, but must be binary or string"),
+        (
+            schema(data=BINARY, attributes=spark.MapType(STRING, BINARY)),
+            {},
+            "`attributes` is `map<string,binary>`, but attributes are text: cast it to `map<string,string>`",
+        ),
+        (schema(data=BINARY, attributes=STRING), {}, "`attributes` is `string`, but must be `map<string,string>`"),
+        (schema(data=BINARY, ordering_key=LONG), {}, "`ordering_key` is `bigint`, but must be a string"),
+        (schema(data=BINARY, x=LONG), {}, "`x` is no part of a message: drop it"),
+        (schema(data=BINARY, atributes=SPARK_ATTRIBUTES), {}, "did you mean `attributes`?"),
+        (schema(data=BINARY), {"orderingKey": "key"}, "`orderingKey` names `key`, but the columns are `data`"),
+        (schema(data=BINARY), {"attributeColumns": "a"}, "`attributeColumns` names `a`, but the columns are `data`"),
+        (
+            schema(data=BINARY, a=spark.DoubleType()),
+            {"attributeColumns": "a"},
+            "`a` is `double`, but must be a string, an integer, a boolean or a date",
+        ),
+        (schema(data=BINARY, value=schema(a=LONG)), {}, "`data` and `value` are both a message; drop one"),
+        (schema(attributes=SPARK_ATTRIBUTES), {}, "no column `data`, `value` or any other to make a message of"),
+    ],
+)
+def test_columns_that_do_not_fit(of, options, expected):
+    """Each is one sentence with the column's name."""
+    assert expected in complaint(of, **options)
+
+
+def test_all_complaints_come_together():
+    """One error names every column that does not fit."""
+    text = complaint(schema(data=LONG, ordering_key=LONG, attributes=STRING))
+
+    assert text.startswith("These columns cannot be published: `data`")
+    assert 2 == text.count(";")
+
+
+def test_no_topic_at_all_is_said():
+    """Neither `topicId` nor a column `topic`."""
+    with pytest.raises(SchemaError, match="there is neither the option `topicId` nor a column `topic`"):
+        Layout.of(schema(data=BINARY), WriteOptions.parse({}, {}))

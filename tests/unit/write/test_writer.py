@@ -1,0 +1,86 @@
+"""Spark's writer classes: what they refuse, what travels to the tasks, what they say at the end."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pytest
+from pyspark.sql import Row
+from pyspark.sql import types as spark
+
+from pubsub_spark.backend import EmulatorBackend
+from pubsub_spark.errors import OptionsError, SchemaError
+from pubsub_spark.options import WriteOptions
+from pubsub_spark.write.outcome import Outcome
+from pubsub_spark.write.writer import PubSubStreamWriter, PubSubWriter, Written, _arrow
+
+OPTIONS = WriteOptions.parse({"topicId": "projects/p/topics/ttt"}, {})
+BACKEND = EmulatorBackend("nowhere:1")
+BYTES = spark.StructType([spark.StructField("data", spark.BinaryType())])
+
+
+@pytest.mark.parametrize("writer", [PubSubWriter, PubSubStreamWriter])
+def test_a_writer_travels(writer):
+    """It is plain values: Spark pickles it to every task."""
+    made = writer(OPTIONS, BACKEND, BYTES, overwrite=False)
+
+    assert made._job == pickle.loads(pickle.dumps(made))._job
+
+
+@pytest.mark.parametrize("writer", [PubSubWriter, PubSubStreamWriter])
+def test_columns_are_looked_at_when_it_is_made(writer):
+    """On the driver, before any task."""
+    with pytest.raises(SchemaError, match="`data` is `bigint`"):
+        writer(OPTIONS, BACKEND, spark.StructType([spark.StructField("data", spark.LongType())]), overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("writer", "sentence"),
+    [
+        (PubSubWriter, r'`mode\("overwrite"\)` cannot be done: .*; use `mode\("append"\)`'),
+        (
+            PubSubStreamWriter,
+            r'`outputMode\("complete"\)` cannot be done: .*; use `outputMode\("append"\)`, or',
+        ),
+    ],
+)
+def test_nothing_is_overwritten(writer, sentence):
+    """What was published stays published; the sentence says what to do."""
+    with pytest.raises(OptionsError, match=sentence):
+        writer(OPTIONS, BACKEND, BYTES, overwrite=True)
+
+
+def written(partition: int, **counts: int) -> Written:
+    return Written(partition, 0, 7, Outcome(**counts))
+
+
+def test_a_commit_says_the_sum(caplog):
+    """One line for a micro-batch, of what all its tasks have published."""
+    made = PubSubStreamWriter(OPTIONS, BACKEND, BYTES, overwrite=False)
+    with caplog.at_level(logging.INFO, "pubsub_spark"):
+        made.commit([written(0, messages=2, bytes=10, requests=1), written(1, messages=3, bytes=20, retries=1)], 7)
+
+    assert [
+        "batch 7 published to projects/p/topics/ttt: 5 messages, 30 bytes, 1 requests, 1 retries, "
+        "0 rows dropped, 0 dead-lettered"
+    ] == caplog.messages
+
+
+def test_an_abort_says_what_cannot_be_taken_back(caplog):
+    """Tasks that failed have no message; the others' messages are out."""
+    PubSubWriter(OPTIONS, BACKEND, BYTES, overwrite=False).abort([None, written(1, messages=3)])
+
+    assert caplog.messages[0].startswith("the write failed; tasks that ended well had published 3 messages")
+
+
+def test_rows_become_arrow_batches():
+    """For Spark 4.0, whose streams hand over rows: ten thousand at a time, none for none."""
+    columns = spark.StructType(
+        [spark.StructField("data", spark.StringType()), spark.StructField("n", spark.LongType())]
+    )
+    batches = list(_arrow(iter([Row(data=str(n), n=n) for n in range(10_001)]), columns))
+
+    assert [10_000, 1] == [len(batch) for batch in batches]
+    assert {"data": "10000", "n": 10_000} == batches[1].to_pylist()[0]
+    assert [] == list(_arrow(iter([]), columns))
