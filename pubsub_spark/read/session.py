@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
@@ -124,10 +125,11 @@ class Session:
         """Flush acks, give back what waits at the door; a few seconds at the most."""
         if self._opened is not None:
             opened, self._opened = self._opened, None
-            opened.keeper.stop(_STOP_TIMEOUT)
-            if self.options.delete_subscription_on_stream_stop:
-                opened.connection.admin.delete_subscription(self.options.subscription)
-            opened.connection.close()
+            with ExitStack() as ending:  # from the last line to the first, each whatever comes of those before it
+                ending.callback(opened.connection.close)
+                if self.options.delete_subscription_on_stream_stop:
+                    ending.callback(opened.connection.admin.delete_subscription, self.options.subscription)
+                ending.callback(opened.keeper.stop, _STOP_TIMEOUT)
 
     def metrics(self) -> dict[str, Any] | None:
         """What `lastProgress` shows of this source."""

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -40,6 +41,44 @@ except ImportError:
 _MOST_DEFAULT_PARTITIONS = 8
 
 
+class Sigterm(AbstractContextManager[None]):
+    """Spark's SIGTERM runs `stop`, because it ends this process by no other means.
+
+    It becomes SystemExit, between two calls of Spark at once, and within one at its end: raised in the middle of it,
+    it could leave a lock held that `stop` needs.
+    """
+
+    def __init__(self) -> None:
+        self._busy = self._come = False
+
+    def listen(self) -> None:
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._take)
+
+    def ignore(self) -> None:
+        self._come = True
+
+    def _take(self, *_: object) -> None:
+        if not self._come:
+            self._come = True
+            self._end()
+
+    def _end(self) -> None:
+        if self._come and not self._busy:
+            sys.exit(0)
+
+    def __enter__(self) -> None:
+        self._end()
+        self._busy = True
+
+    def __exit__(self, *_: object) -> None:
+        self._busy = False
+        self._end()
+
+
+_sigterm = Sigterm()
+
+
 class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads one subscription; see DESIGN section 3 for the protocol."""
 
@@ -51,16 +90,19 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """The offset of a new checkpoint; the same however often it is asked."""
-        return self._running().initial().to_json()
+        with _sigterm:
+            return self._running().initial().to_json()
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Spark has committed all up to `start` (4.2 and later tell it); the end of the next batch, or `start`."""
         at = None if start is None else Offset.from_json(start)
-        return self._running().latest(at, self._budget(limit)).to_json()
+        with _sigterm:
+            return self._running().latest(at, self._budget(limit)).to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """The parts of the batch that ends at `end`; the same however often it is asked."""
-        return self._running().plan(Offset.from_json(start), Offset.from_json(end))
+        with _sigterm:
+            return self._running().plan(Offset.from_json(start), Offset.from_json(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a part, as Arrow record batches. Runs in a task."""
@@ -73,7 +115,8 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """From now on only what has been published already is waited for."""
-        self._running().finish_with_what_is_there()
+        with _sigterm:
+            self._running().finish_with_what_is_there()
 
     def getDefaultReadLimit(self) -> Any:
         """At most `maxMessagesPerTrigger` rows a batch."""
@@ -81,10 +124,12 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Counts of this source for `query.lastProgress`."""
-        return self._running().metrics()
+        with _sigterm:
+            return self._running().metrics()
 
     def stop(self) -> None:
         """Acknowledge what is committed, give back what waits at the door, close."""
+        _sigterm.ignore()
         if self._session is not None:
             self._session.close()
 
@@ -93,7 +138,8 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _running(self) -> Session:
         if self._session is None:
-            _on_the_driver()
+            logs.to_stderr()
+            _sigterm.listen()
             options = self._options
             self._session = Session(
                 options,
@@ -110,10 +156,3 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if ReadMaxBytes is not None and isinstance(limit, ReadMaxBytes):
             volume = min(volume, limit.max_bytes)
         return Budget(messages, volume)
-
-
-def _on_the_driver() -> None:
-    """Log to the driver's stderr, and let Spark's SIGTERM run `stop`: it ends this process by no other means."""
-    logs.to_stderr()
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -1,0 +1,62 @@
+"""SIGTERM, by which Spark ends the driver-side worker: it leads to `stop`, and never out of the middle of a call."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from pubsub_spark.read.stream import Sigterm
+
+
+@pytest.fixture
+def sigterm() -> Iterator[Sigterm]:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    listening = Sigterm()
+    listening.listen()
+    yield listening
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_between_calls_it_ends_at_once(sigterm: Sigterm):
+    with sigterm:
+        pass
+    with pytest.raises(SystemExit):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_call_is_finished_first(sigterm: Sigterm):
+    did = []
+
+    def call() -> None:
+        with sigterm:
+            signal.raise_signal(signal.SIGTERM)
+            did.append("the rest of the call")
+
+    with pytest.raises(SystemExit):
+        call()
+    assert ["the rest of the call"] == did
+
+
+def test_one_that_was_swallowed_ends_the_next_call(sigterm: Sigterm):
+    """CPython prints what is raised in a `__del__` and goes on."""
+    with pytest.raises(SystemExit):
+        signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(SystemExit), sigterm:
+        pytest.fail("the call was made")
+
+
+def test_stop_is_not_disturbed(sigterm: Sigterm):
+    sigterm.ignore()
+    signal.raise_signal(signal.SIGTERM)
+    assert signal.SIG_DFL != signal.getsignal(signal.SIGTERM)
+
+
+def test_a_handler_of_somebody_else_stays():
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        Sigterm().listen()
+        assert signal.SIG_IGN == signal.getsignal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
