@@ -3,6 +3,7 @@
 VENV  := .venv
 READY := $(VENV)/.ready
 BIN   := $(VENV)/bin
+NODE  := $(VENV)/node_modules
 
 # Python/PySpark: the oldest and the newest of both, what Spark 4.2 changed for streaming sources, the oldest dependencies.
 MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/lowest
@@ -12,7 +13,7 @@ MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/lowest
 demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven complete
 	@$(BIN)/pubsub-spark demo
 
-test: lint java  ## linter, type checker, tests; the promise on the oldest Spark, too
+test: lint java $(NODE)  ## linter, type checker, tests; the promise on the oldest Spark, too
 	$(BIN)/pytest
 	.ci/matrix -t tests/spark/test_read.py any/4.0
 
@@ -42,6 +43,9 @@ clean:  ## everything that can be made again
 $(READY): pyproject.toml .ci/environment
 	@.ci/environment python $(VENV)
 	@touch $@
+
+$(NODE): $(READY)
+	@.ci/environment node $(VENV)
 
 java:
 	@.ci/environment java

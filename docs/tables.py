@@ -17,8 +17,9 @@ from pyspark.sql.types import DataType, StructType
 from pubsub_spark.backend import GLOBAL_ENDPOINT, EmulatorBackend
 from pubsub_spark.backend.status import failure
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
+from pubsub_spark.declare import table
 from pubsub_spark.errors import OptionsError
-from pubsub_spark.options import ReadOptions, ServiceOptions, WriteOptions, table
+from pubsub_spark.options import ReadOptions, ServiceOptions, WriteOptions
 from pubsub_spark.read.rows import Rows
 
 README = Path(__file__).parent.parent / "README.md"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,6 +59,52 @@ def names(request: pytest.FixtureRequest) -> Names:
     test = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:60].strip("-")
     stem = f"{test}-{uuid.uuid4().hex[:8]}"
     return Names("test-project", f"{stem}-topic", f"{stem}-subscription", f"{stem}-schema")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of the test's own on an S3 server (moto) at this endpoint."""
+
+    endpoint: str
+    name: str
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.name}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What tells obstore, like any S3 client, where the server is."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "anyone",
+            "AWS_SECRET_ACCESS_KEY": "anything",
+        }
+
+    def names(self) -> list[str]:
+        """The objects in the bucket, as S3 lists them."""
+        with urllib.request.urlopen(f"{self.endpoint}/{self.name}?list-type=2") as answer:
+            return re.findall("<Key>(.*?)</Key>", answer.read().decode())
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """The address of an S3 server."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    yield "http://{}:{}".format(*server.get_host_and_port())
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3: str) -> Bucket:
+    made = Bucket(s3, f"bucket-{uuid.uuid4().hex}")
+    with urllib.request.urlopen(urllib.request.Request(f"{made.endpoint}/{made.name}", method="PUT")):
+        return made
 
 
 @pytest.fixture

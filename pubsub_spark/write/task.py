@@ -162,9 +162,8 @@ class _Work:
             raise DataError(f"{error} Change it, or set `onOversize` to `drop` or `deadletter`.{more}")
         if options.on_oversize == "deadletter":
             letters = deadletter.letters(messages, found, lambda breach: self._sentence(breach, first_row))
-            assert options.dead_letter_topic is not None, "parse() refuses options without it"
-            topic = names.full(options.dead_letter_topic, options.project, "topics")
-            self._send([letters], limits.sizes(letters), topic)
+            assert options.dead_letter is not None, "parse() refuses options without it"
+            self._send([letters], limits.sizes(letters), options.dead_letter)
             # A letter is published and has its id, but it is not the message.
             self.adjustment += Outcome(messages=-len(found), dead_lettered=len(found))
         else:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from pubsub_spark.emulator import Emulator
 from tests.conformance import player
 from tests.conformance.player import Outcome
-
-START_SECONDS = 60
+from tests.servers import google_emulator
 
 
 @dataclass(frozen=True)
@@ -32,41 +23,9 @@ class Answers:
 
 @pytest.fixture(scope="session")
 def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`host:port` of Google's emulator; the whole process group ends with the session."""
-    if shutil.which("gcloud") is None:
-        pytest.skip("gcloud, which brings Google's emulator, is not installed")
-    folder = tmp_path_factory.mktemp("google")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-    log = folder / "log"
-    command = ["gcloud", "beta", "emulators", "pubsub", "start", f"--host-port={endpoint}", f"--data-dir={folder}"]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    try:
-        _wait_until_up(endpoint, process, log)
+    """`host:port` of Google's emulator, for the whole session."""
+    with google_emulator(tmp_path_factory.mktemp("google")) as endpoint:
         yield endpoint
-    finally:
-        # gcloud starts a shell that starts Java: all of one group, which is this process's id.
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(30)
-
-
-def _wait_until_up(endpoint: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    ends = time.monotonic() + START_SECONDS
-    while time.monotonic() < ends:
-        if process.poll() is not None:
-            said = log.read_text()
-            if "component" in said and "not" in said:
-                pytest.skip("gcloud has no Pub/Sub emulator; `gcloud components install pubsub-emulator` brings it")
-            break
-        try:
-            with urllib.request.urlopen(f"http://{endpoint}/", timeout=1):
-                return
-        except OSError:
-            time.sleep(0.05)
-    pytest.fail(f"Google's emulator did not start:\n{log.read_text()}")
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ from typing import Any
 
 import grpc
 import pytest
+from google.pubsub_v1.services.publisher import PublisherClient
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
@@ -581,6 +583,36 @@ def test_subscription_that_is_not_pulled_is_refused(
     with pytest.raises(ResourceError, match=says) as refused:
         query.trigger()
     assert name in str(refused.value)
+
+
+def test_detached_subscription_is_refused(emulator: Emulator, names: Names, query: Engine):
+    """A subscription that its topic's owner has detached never gets a message again."""
+    publisher = PublisherClient(transport=PublisherGrpcTransport(channel=grpc.insecure_channel(emulator.endpoint)))
+    publisher.detach_subscription({"subscription": names.subscription})
+    query.start()
+    with pytest.raises(ResourceError, match=f"`{names.subscription}` is detached from its topic"):
+        query.trigger()
+
+
+def test_start_goes_back_to_a_snapshot(emulator: Emulator, names: Names, query: Engine):
+    """`startingSnapshot` gives a new checkpoint what was not acknowledged when the snapshot was taken, once."""
+    snapshot = f"projects/{names.project}/snapshots/before"
+    emulator.publish(names.topic, "a")
+    google(emulator).create_snapshot(name=snapshot, subscription=names.subscription)
+    other = Engine(emulator, query.options, f"{query.location}/other")
+    other.start()
+    acked(other, 1)
+    other.stop()
+
+    query.options = replace(query.options, starting_snapshot=snapshot)
+    query.start()
+    run_until(query, 1)
+    acked(query, 1)
+    query.stop()
+    query.start()
+    emulator.publish(names.topic, "b")
+    run_until(query, 2)
+    assert ["a", "b"] == query.rows
 
 
 def test_start_seeks_once(emulator: Emulator, names: Names, query: Engine):

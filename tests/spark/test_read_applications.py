@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -23,7 +23,7 @@ import pyspark
 import pytest
 
 from pubsub_spark.emulator import Emulator
-from tests.conftest import ROOT, Names
+from tests.conftest import ROOT, Bucket, Names
 from tests.spark.scenario import LEASE, descendants, until
 
 NEW = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
@@ -38,6 +38,7 @@ class Application:
     emulator: Emulator
     names: Names
     folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
 
     def start(self, **given: Any) -> None:
@@ -57,6 +58,7 @@ class Application:
             "PYTHONPATH": str(ROOT),
         }
         environment.pop("PUBSUB_EMULATOR_HOST", None)
+        environment.update(self.environment)
         self.log = self.folder / "driver.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -124,11 +126,13 @@ def test_killed_driver_loses_and_repeats_nothing(application: Application):
 
 
 @pytest.mark.skipif(not NEW, reason="Spark 4.0 and 4.1 run one batch of a Python source with availableNow")
-def test_executors_on_other_machines(application: Application):
-    """Executors that are JVMs of their own, with speculation on: all drains, each message once."""
+def test_executors_on_other_machines(application: Application, bucket: Bucket):
+    """Executors that are JVMs of their own, with speculation on, staging on S3: all drains, each message once."""
+    application.environment = bucket.environment
     application.emulator.publish(application.names.topic, *MANY)
     application.start(
         master="local-cluster[2,1,1024]",
+        options={"stagingLocation": f"{bucket.url}/staging"},
         conf={
             "spark.speculation": "true",
             "spark.speculation.multiplier": "1.0",
@@ -141,6 +145,7 @@ def test_executors_on_other_machines(application: Application):
     assert 0 == application.ends(), application.log.read_text()[-3000:]
     assert Counter(MANY) == Counter(application.texts())
     assert 0 == application.emulator.backlog(application.names.subscription)
+    assert {"driver", "released"} == {name.rpartition("/")[2] for name in bucket.names()}
 
 
 @pytest.mark.skipif(not NEW, reason="Spark 4.0 and 4.1 run one batch of a Python source with availableNow")

@@ -14,7 +14,6 @@ from tests.spark.scenario import (
     LEASE,
     Acked,
     Advance,
-    Backlog,
     Committed,
     Deliveries,
     Do,
@@ -155,11 +154,3 @@ def test_keys_stay_in_order(scenario: Scenario):
     )  # fmt: skip
     assert [*first, *second] == scenario.sink.texts
     assert {"k"} == {row["ordering_key"] for row in scenario.sink.rows}
-
-
-def test_staging_on_an_object_store(scenario: Scenario):
-    """The same with a URL: obstore's local store behind `file://` takes the path of all object stores."""
-    scenario.run(
-        Publish(*MANY), Start(stagingLocation=f"file://{scenario.folder}/objects"), Rows(*MANY), Backlog(0), Stop(),
-    )  # fmt: skip
-    assert (scenario.folder / "objects/test-project").is_dir()

@@ -15,16 +15,25 @@ from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
 from pubsub_spark.read import staging as module
 from pubsub_spark.read.staging import Staging, footer, messages, open_store, pack
+from tests.conftest import Bucket
 from tests.unit.read.service import SUBSCRIPTION, response
 
 
-@pytest.fixture(params=["files", "objects"])
+@pytest.fixture(params=["files", "file URL", "memory", "S3"])
 def staging(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Staging:
-    """The area of one stream, in a folder and in an object store that is kept in memory."""
-    if request.param == "objects":
+    """The area of one stream, in a folder and in object stores."""
+    location = str(tmp_path)
+    if request.param == "memory":
         store = MemoryStore()
         monkeypatch.setattr(module, "open_store", lambda location: store)
-    return Staging(str(tmp_path), SUBSCRIPTION, uuid.uuid4().hex)
+    elif request.param == "file URL":
+        location = tmp_path.as_uri()
+    elif request.param == "S3":
+        bucket: Bucket = request.getfixturevalue("bucket")
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+        location = f"{bucket.url}/staging"
+    return Staging(location, SUBSCRIPTION, uuid.uuid4().hex)
 
 
 def part(*texts: str, ended: str = "idle", dropped: int = 0) -> Any:

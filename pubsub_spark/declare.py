@@ -1,0 +1,203 @@
+"""Options that declare themselves: name, kind, default, bounds and one sentence, in the metadata of a dataclass field.
+
+Parsing, its errors and the README's table are read from the declaration, so they cannot disagree. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+_UNITS: dict[str, dict[str, float]] = {
+    "duration": {"": 1, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400},
+    "size": {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30},
+}
+_WORDS: dict[str, dict[str, float]] = {
+    "duration": {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86400},
+    "size": {},
+}
+_QUANTITY = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[a-zA-Z]*)")
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("must be a whole number") from None
+
+
+def _boolean(text: str) -> bool:
+    try:
+        return {"true": True, "false": False}[text.lower()]
+    except KeyError:
+        raise ValueError("must be `true` or `false`") from None
+
+
+def _quantity(text: str, kind: str, example: str) -> float:
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is not None:
+        unit = match["unit"].lower()
+        factor = _UNITS[kind].get(unit) or _WORDS[kind].get(unit.removesuffix("s"))
+        if factor is not None:
+            return float(match["number"]) * factor
+    raise ValueError(f"must be a {kind} such as {example}")
+
+
+def _duration(text: str) -> float:
+    return _quantity(text, "duration", "`500ms`, `10s` or `5m`")
+
+
+def _size(text: str) -> int:
+    return int(_quantity(text, "size", "`64m` or `1g`"))
+
+
+def _timestamp(text: str) -> datetime.datetime:
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("must be a timestamp such as `2026-01-31T00:00:00Z`") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "string": _text,
+    "integer": _integer,
+    "boolean": _boolean,
+    "duration": _duration,
+    "size": _size,
+    "timestamp": _timestamp,
+    "list": _list,
+}
+
+Kind = Literal["string", "integer", "boolean", "duration", "size", "timestamp", "list", "choice"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One declared option, as the README's table shows it."""
+
+    name: str
+    kind: Kind
+    default: str
+    sentence: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+
+    def parse(self, text: str) -> Any:
+        """The value of `text`; ValueError with the rest of the sentence "`name` ..." when it has none."""
+        if self.kind == "choice":
+            chosen = next((choice for choice in self.choices if choice.lower() == text.lower()), None)
+            if chosen is None:
+                raise ValueError(f"must be one of {', '.join(f'`{c}`' for c in self.choices)}, got `{text}`")
+            return chosen
+        try:
+            value = _PARSERS[self.kind](text)
+        except ValueError as error:
+            raise ValueError(f"{error}, got `{text}`") from None
+        if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
+            raise ValueError(f"must be {self.bounds}, got `{text}`")
+        if self.kind == "string" and not text:
+            raise ValueError("must not be empty")
+        return value
+
+    @property
+    def bounds(self) -> str:
+        """The allowed range in words, empty when any value will do."""
+        unit = {"duration": " s", "size": " bytes"}.get(self.kind, "")
+        if self.low is not None and self.high is not None:
+            return f"between {self.low:g} and {self.high:g}{unit}"
+        if self.low is not None:
+            return f"{self.low:g}{unit} or more"
+        return "" if self.high is None else f"{self.high:g}{unit} or less"
+
+
+def declare(
+    name: str,
+    kind: Kind,
+    default: Any,
+    sentence: str,
+    *,
+    shown: str | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+) -> Any:
+    """A dataclass field that carries its option; `shown` is the default as a user would write it."""
+    if shown is None:
+        shown = (
+            {True: "true", False: "false", None: ""}.get(default) if not default or default is True else str(default)
+        )
+    option = Option(name, kind, shown or "", sentence, low, high, choices, secret)
+    return field(default=default, repr=not secret, metadata={"option": option})
+
+
+class Declared:
+    """A dataclass whose fields are declared options."""
+
+    def items(self) -> Iterator[tuple[Option, Any]]:
+        """Each option with its parsed value."""
+        for fld in _fields(type(self)):
+            yield fld.metadata["option"], getattr(self, fld.name)
+
+    @classmethod
+    def declared(cls) -> tuple[Option, ...]:
+        """All options of this class, in the order of the README's table."""
+        return tuple(fld.metadata["option"] for fld in _fields(cls))
+
+    @classmethod
+    def values(cls, given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+        """The fields that `given` sets (any case of names, values as text), and a sentence for each that it cannot."""
+        fields = {fld.metadata["option"].name.lower(): fld for fld in _fields(cls)}
+        values: dict[str, Any] = {}
+        problems: list[str] = []
+        for key, text in given.items():
+            if key.lower() not in fields:
+                problems.append(_unknown(key, [option.name for option in cls.declared()]))
+                continue
+            fld = fields[key.lower()]
+            option: Option = fld.metadata["option"]
+            try:
+                values[fld.name] = option.parse(text)
+            except ValueError as error:
+                complaint = f"`{option.name}` {error}"
+                problems.append(
+                    complaint.replace(f"`{text}`", "a secret that is not shown") if option.secret else complaint
+                )
+        return values, problems
+
+
+def _fields(options: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
+    return tuple(fld for fld in dataclasses.fields(options) if "option" in fld.metadata)
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    lowered = {name.lower(): name for name in known}
+    nearest = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
+    hint = f"; did you mean `{lowered[nearest[0]]}`?" if nearest else "; the README lists the options"
+    return f"`{key}` is not an option{hint}"
+
+
+def table(options: type[Declared]) -> str:
+    """The Markdown table of a class's options, as the README shows it."""
+    lines = ["| option | kind | default | meaning |", "|---|---|---|---|"]
+    for option in options.declared():
+        kind = " \\| ".join(f"`{choice}`" for choice in option.choices) or option.kind
+        bounds = f" ({option.bounds})" if option.bounds else ""
+        lines.append(f"| `{option.name}` | {kind} | {option.default} | {option.sentence}{bounds} |")
+    return "\n".join(lines)

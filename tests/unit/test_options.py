@@ -1,0 +1,119 @@
+"""Options: what is taken, what is refused, and that every complaint is made at once."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+
+from pubsub_spark.errors import OptionsError
+from pubsub_spark.options import ReadOptions, WriteOptions
+
+SUBSCRIPTION = "projects/my-project/subscriptions/my-sub"
+TOPIC = "projects/my-project/topics/my-topic"
+
+
+def read(environ: dict[str, str] | None = None, **given: str) -> ReadOptions:
+    return ReadOptions.parse({"subscriptionId": SUBSCRIPTION} | given, environ or {})
+
+
+def problems(kind: Any = ReadOptions, environ: dict[str, str] | None = None, **given: str) -> list[str]:
+    with pytest.raises(OptionsError) as refused:
+        kind.parse(given, environ or {})
+    return list(refused.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "field", "value"),
+    [
+        ("maxFetchPeriod", "1500ms", "max_fetch_period", 1.5),
+        ("maxFetchPeriod", "1 minute", "max_fetch_period", 60.0),
+        ("maxFetchPeriod", "7", "max_fetch_period", 7.0),
+        ("maxBytesPerTrigger", "10m", "max_bytes_per_trigger", 10 * 2**20),
+        ("maxBytesPerTrigger", "1 GB", "max_bytes_per_trigger", 2**30),
+        ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
+        ("mode", "failfast", "mode", "FAILFAST"),
+        ("MAXMESSAGES", "5", "max_messages", 5),
+        ("startingTimestamp", "2026-01-31", "starting_timestamp", datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC)),
+    ],
+)
+def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str, value: Any):
+    assert value == getattr(read(**{option: text}), field)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"maxMesages": "5"}, "`maxMesages` is not an option; did you mean `maxMessages`?"),
+        ({"zzz": "5"}, "`zzz` is not an option; the README lists the options"),
+        ({"maxMessages": "many"}, "`maxMessages` must be a whole number, got `many`"),
+        ({"maxMessages": "0"}, "`maxMessages` must be 1 or more, got `0`"),
+        ({"idleTimeout": "601s"}, "`idleTimeout` must be between 0.01 and 600 s, got `601s`"),
+        ({"idleTimeout": "soon"}, "`idleTimeout` must be a duration such as `500ms`, `10s` or `5m`, got `soon`"),
+        ({"maxBytesPerTrigger": "1x"}, "`maxBytesPerTrigger` must be a size such as `64m` or `1g`, got `1x`"),
+        ({"failOnDataLoss": "maybe"}, "`failOnDataLoss` must be `true` or `false`, got `maybe`"),
+        ({"columns": "kafka"}, "`columns` must be one of `pubsub`, `databricks`, got `kafka`"),
+        ({"filter": ""}, "`filter` must not be empty"),
+        (
+            {"startingTimestamp": "yesterday"},
+            "`startingTimestamp` must be a timestamp such as `2026-01-31T00:00:00Z`, got `yesterday`",
+        ),
+        (
+            {"topicId": "my-topic"},
+            "`topicId`: `my-topic` needs `projectId`, or write `projects/PROJECT/topics/my-topic`",
+        ),
+        ({"maxDeliveryAttempts": "5"}, "`maxDeliveryAttempts` needs `subscriptionDeadLetterTopic`"),
+        (
+            {"deadLetterTopic": TOPIC},
+            "`deadLetterTopic` takes payloads that cannot be decoded; it needs `decode=topic`",
+        ),
+        ({"minimumBackoff": "20s", "maximumBackoff": "10s"}, "`minimumBackoff` must not be more than `maximumBackoff`"),
+        ({"endpoint": "localhost"}, "`endpoint` must be `host:port`, got `localhost`"),
+    ],
+)
+def test_what_does_not_fit_is_a_sentence(given: dict[str, str], sentence: str):
+    assert [sentence] == problems(subscriptionId=SUBSCRIPTION, **given)
+
+
+def test_all_complaints_come_at_once():
+    assert [
+        "`maxMesages` is not an option; did you mean `maxMessages`?",
+        "`idleTimeout` must be between 0.01 and 600 s, got `0s`",
+        "`subscriptionId` is required, e.g. `projects/my-project/subscriptions/my-sub`",
+    ] == problems(maxMesages="5", idleTimeout="0s")
+
+
+def test_options_of_spark_itself_pass():
+    assert read() == read(checkpointLocation="/somewhere", queryName="q")
+
+
+@pytest.mark.parametrize("kind", [ReadOptions, WriteOptions])
+def test_the_environment_is_the_default(kind: Any):
+    """The emulator's variable and the project's; what is given wins, and real GCP is not turned away from."""
+    environ = {"PUBSUB_EMULATOR_HOST": "localhost:8085", "GOOGLE_CLOUD_PROJECT": "my-project"}
+    ids = {"topicId": "my-topic"} | ({"subscriptionId": "my-sub"} if kind is ReadOptions else {})
+
+    found = kind.parse(ids, environ)
+    assert ("localhost:8085", "emulator", TOPIC) == (found.endpoint, found.backend, found.topic)
+    given = kind.parse(ids | {"endpoint": "127.0.0.1:1", "projectId": "other"}, environ)
+    assert ("127.0.0.1:1", "projects/other/topics/my-topic") == (given.endpoint, given.topic)
+    assert kind.parse(ids | {"backend": "gcp"}, environ).endpoint is None
+
+
+def test_secrets_are_not_shown():
+    """Neither in the object's text nor in a complaint."""
+    secret = "-----BEGIN PRIVATE KEY-----"
+    assert secret not in repr(read(privateKey=secret, clientEmail="me@example.com"))
+    assert ["`clientEmail` is required with `privateKey`"] == problems(subscriptionId=SUBSCRIPTION, privateKey=secret)
+
+
+def test_who_calls_is_said_once():
+    [sentence] = problems(subscriptionId=SUBSCRIPTION, credentials="{}", credentialsFile="key.json")
+    assert "`credentialsFile` and `credentials` are given, but only one can say who calls" in sentence
+
+
+def test_oversize_messages_need_somewhere_to_go():
+    assert ["`deadLetterTopic` is required with `onOversize=deadletter`"] == problems(
+        WriteOptions, topicId=TOPIC, onOversize="deadletter"
+    )
