@@ -21,6 +21,7 @@ _WORDS: dict[str, dict[str, float]] = {
     "duration": {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86400},
     "size": {},
 }
+_LONG = (("d", 86400), ("h", 3600), ("m", 60))
 _QUANTITY = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[a-zA-Z]*)")
 
 
@@ -118,12 +119,18 @@ class Option:
     @property
     def bounds(self) -> str:
         """The allowed range in words, empty when any value will do."""
-        unit = {"duration": " s", "size": " bytes"}.get(self.kind, "")
         if self.low is not None and self.high is not None:
-            return f"between {self.low:g} and {self.high:g}{unit}"
+            return f"between {self._shown(self.low)} and {self._shown(self.high)}"
         if self.low is not None:
-            return f"{self.low:g}{unit} or more"
-        return "" if self.high is None else f"{self.high:g}{unit} or less"
+            return f"{self._shown(self.low)} or more"
+        return "" if self.high is None else f"{self._shown(self.high)} or less"
+
+    def _shown(self, value: float) -> str:
+        """A bound as a user would write it: `31d`, not 2.6784e+06."""
+        if self.kind == "duration":
+            unit, seconds = next((each for each in _LONG if value >= each[1] and value % each[1] == 0), ("s", 1))
+            return f"{value / seconds:g}{unit}"
+        return f"{value:.0f}{' bytes' if self.kind == 'size' else ''}"
 
 
 def declare(

@@ -49,7 +49,7 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
         ({"zzz": "5"}, "`zzz` is not an option; the README lists the options"),
         ({"maxMessages": "many"}, "`maxMessages` must be a whole number, got `many`"),
         ({"maxMessages": "0"}, "`maxMessages` must be 1 or more, got `0`"),
-        ({"idleTimeout": "601s"}, "`idleTimeout` must be between 0.01 and 600 s, got `601s`"),
+        ({"idleTimeout": "601s"}, "`idleTimeout` must be between 0.01s and 10m, got `601s`"),
         ({"idleTimeout": "soon"}, "`idleTimeout` must be a duration such as `500ms`, `10s` or `5m`, got `soon`"),
         ({"maxBytesPerTrigger": "1x"}, "`maxBytesPerTrigger` must be a size such as `64m` or `1g`, got `1x`"),
         ({"failOnDataLoss": "maybe"}, "`failOnDataLoss` must be `true` or `false`, got `maybe`"),
@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_a_sentence(given: dict[str, str], sentence: str):
 def test_all_complaints_come_at_once():
     assert [
         "`maxMesages` is not an option; did you mean `maxMessages`?",
-        "`idleTimeout` must be between 0.01 and 600 s, got `0s`",
+        "`idleTimeout` must be between 0.01s and 10m, got `0s`",
         "`subscriptionId` is required, e.g. `projects/my-project/subscriptions/my-sub`",
     ] == problems(maxMesages="5", idleTimeout="0s")
 
