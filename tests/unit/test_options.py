@@ -14,13 +14,13 @@ SUBSCRIPTION = "projects/my-project/subscriptions/my-sub"
 TOPIC = "projects/my-project/topics/my-topic"
 
 
-def read(environ: dict[str, str] | None = None, **given: str) -> ReadOptions:
-    return ReadOptions.parse({"subscriptionId": SUBSCRIPTION} | given, environ or {})
+def read(**given: Any) -> ReadOptions:
+    return ReadOptions.parse({"subscriptionId": SUBSCRIPTION} | given, {})
 
 
-def problems(kind: Any = ReadOptions, environ: dict[str, str] | None = None, **given: str) -> list[str]:
+def problems(kind: Any = ReadOptions, **given: Any) -> list[str]:
     with pytest.raises(OptionsError) as refused:
-        kind.parse(given, environ or {})
+        kind.parse(given, {})
     return list(refused.value.problems)
 
 
