@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -77,21 +77,25 @@ def requests(subscription: str, ack_ids: pa.Array, seconds: int | None) -> list[
 
 
 def send(
-    connection: Connection, subscription: str, ack_ids: pa.Array, seconds: int | None, deadline: float
+    connection: Connection, subscription: str, ack_ids: Iterable[pa.Array], seconds: int | None, deadline: float
 ) -> pa.Array:
     """Acknowledge (seconds None) or set the lease of messages; the ack ids that may not have counted.
 
-    deadline: time.monotonic() seconds after which nothing is tried again.
+    ack_ids: arrays of strings, taken as they are needed. deadline: time.monotonic() seconds after which nothing is
+    tried again.
     """
     call = connection.acknowledge if seconds is None else connection.modify_ack_deadline
-    waiting = deque((request, ids, delays()) for request, ids in requests(subscription, ack_ids, seconds))
+    fresh = ((r, i, delays()) for ids in ack_ids for r, i in requests(subscription, ids, seconds))
+    again: deque[tuple[bytes, pa.Array, Iterator[float]]] = deque()
     flying: deque[tuple[Any, bytes, pa.Array, Iterator[float]]] = deque()
     failed: list[pa.Array] = []
-    while waiting or flying:
-        while waiting and len(flying) < _IN_FLIGHT:
-            request, ids, pauses = waiting.popleft()
+    while True:
+        while len(flying) < _IN_FLIGHT and (due := again.popleft() if again else next(fresh, None)) is not None:
+            request, ids, pauses = due
             timeout = max(0.1, min(_TIMEOUT, deadline - time.monotonic()))
             flying.append((call(subscription, request, timeout), request, ids, pauses))
+        if not flying:
+            break
         future, request, ids, pauses = flying.popleft()
         try:
             future.result()
@@ -110,7 +114,7 @@ def send(
                 failed.extend(i for _, i, _ in retry)
             elif retry:
                 time.sleep(pause)
-                waiting.extend(retry)
+                again.extend(retry)
     return pa.concat_arrays([f.cast(pa.string()) for f in failed]) if failed else pa.array([], pa.string())
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ..backend import Backend
+from ..codec.envelope import Received
 from ..options import ReadOptions
 from . import acks, subscription
 from .leases import STREAM_LEASE
@@ -47,8 +48,8 @@ class PubSubBatchReader(DataSourceReader):
         )
         with self._backend.connect() as connection:
             subscription.prepare(connection.admin, options, is_new=False)
-            pulled = pull(connection, flow, options.max_fetch_period, options.idle_timeout)
-            for got in pulled.received:
-                ids = got.receipts.column("ack_id")
-                acks.send(connection, options.subscription, ids, 0, time.monotonic() + _NACK_TIMEOUT)
-        yield from self._rows.of(iter([got.messages for got in pulled.received]))
+            received: list[Received] = []
+            pull(connection, flow, options.max_fetch_period, options.idle_timeout, received.append)
+            ack_ids = (got.receipts.column("ack_id") for got in received)
+            acks.send(connection, options.subscription, ack_ids, 0, time.monotonic() + _NACK_TIMEOUT)
+        yield from self._rows.of(got.messages for got in received)

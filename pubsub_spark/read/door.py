@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..backend import Connection
-from ..codec.envelope import RECEIPTS, Received, received, size
+from ..codec.envelope import Received, received, size
 from .pull import Flow, Stream
 
 MOST_MESSAGES = 1000
@@ -111,11 +111,10 @@ class Door:
             self._outstanding = max(0, self._outstanding - messages)
             self._outstanding_bytes = max(0, self._outstanding_bytes - volume)
 
-    def due(self, now: float) -> pa.Table:
+    def due(self, now: float) -> list[pa.RecordBatch]:
         """Receipts of what waits with a lease that has run for half its time."""
         with self._lock:
-            due = [got.receipts for since, got in self._waiting if now - since >= self.flow.deadline / 2]
-        return pa.Table.from_batches(due, RECEIPTS)
+            return [got.receipts for since, got in self._waiting if now - since >= self.flow.deadline / 2]
 
     def extended(self, now: float, seconds: float) -> None:
         """The leases of what was due were set to `seconds` from `now`."""
@@ -124,7 +123,7 @@ class Door:
             start = now + (seconds - self.flow.deadline) / 2
             self._waiting = [(start if now - since >= half else since, got) for since, got in self._waiting]
 
-    def close(self) -> pa.Table:
+    def close(self) -> list[pa.RecordBatch]:
         """End the stream; the receipts of everything that waited, to be nacked."""
         rest = self._stream.close()
         with self._lock:
@@ -132,4 +131,4 @@ class Door:
             if rest:
                 left.append(received(rest).receipts)
             self._waiting = []
-        return pa.Table.from_batches(left, RECEIPTS)
+        return left

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -81,7 +81,7 @@ class Keeper:
             self._stopping = True
             self._wake.notify_all()
         self._thread.join(timeout)
-        self._nacks.append(_ack_ids(self._door.close()))
+        self._nacks += [receipts.column("ack_id") for receipts in self._door.close()]
         self._send_nacks(time.monotonic() + timeout)
 
     def nack(self, receipts: pa.RecordBatch) -> None:
@@ -109,33 +109,43 @@ class Keeper:
 
     def _acknowledge(self, batch: int) -> None:
         for part, length in self._staging.parts(batch).items():
-            receipts = self._staging.receipts(batch, part, length)
-            failed = acks.send(
-                self._connection,
-                self._staging.subscription,
-                _ack_ids(receipts),
-                None,
-                time.monotonic() + _ACK_TIMEOUT,
-            )
-            with self.lock:
-                now = self._clock()
-                late = self._leases.is_late(batch, part, now)
-                unsure = receipts.filter(pc.is_in(receipts.column("ack_id"), failed)) if not late else receipts
-                self._leases.remember(unsure.column("identity").combine_chunks(), now)
-                self.counts.acknowledged += receipts.num_rows - len(failed)
-                self.counts.failed_acks += len(failed)
-            if part == 0:
-                self._door.acknowledged(receipts.num_rows, self._staging.footer(batch, part, length).bytes)
+            self._acknowledge_part(batch, part, length)
         self._staging.release(batch)
         with self._wake:
             self._leases.acknowledged(batch)
             self._wake.notify_all()
 
+    def _acknowledge_part(self, batch: int, part: int, length: int) -> None:
+        count = 0
+
+        def ack_ids() -> Iterator[pa.Array]:
+            nonlocal count
+            for receipts in self._staging.receipts(batch, part, length):
+                count += receipts.num_rows
+                yield receipts.column("ack_id")
+
+        deadline = time.monotonic() + _ACK_TIMEOUT
+        failed = acks.send(self._connection, self._staging.subscription, ack_ids(), None, deadline)
+        with self.lock:
+            late = self._leases.is_late(batch, part, self._clock())
+        if late or len(failed):
+            self._remember(batch, part, length, None if late else failed)
+        self.counts.acknowledged += count - len(failed)
+        self.counts.failed_acks += len(failed)
+        if part == 0:
+            self._door.acknowledged(count, self._staging.footer(batch, part, length).bytes)
+
+    def _remember(self, batch: int, part: int, length: int, ack_ids: pa.Array | None) -> None:
+        """Messages of a part may come again: those of these ack ids, or all."""
+        for receipts in self._staging.receipts(batch, part, length):
+            unsure = receipts if ack_ids is None else receipts.filter(pc.is_in(receipts.column("ack_id"), ack_ids))
+            with self.lock:
+                self._leases.remember(unsure.column("identity"), self._clock())
+
     def _send_nacks(self, deadline: float) -> None:
         with self.lock:
             nacks, self._nacks = self._nacks, []
-        for ack_ids in nacks:
-            acks.send(self._connection, self._staging.subscription, ack_ids, 0, deadline)
+        acks.send(self._connection, self._staging.subscription, nacks, 0, deadline)
 
     def _extend(self) -> None:
         """Look after what has been held for long: at the door and in batches that Spark is still working on."""
@@ -145,7 +155,7 @@ class Keeper:
             return  # the door keeps it for Spark's next call, which fails the query with the sentence
         now = self._clock()
         waiting = self._door.due(now)
-        if waiting.num_rows:
+        if waiting:
             self._set_lease(waiting)
             self._door.extended(now, LEASE)
         with self.lock:
@@ -162,11 +172,11 @@ class Keeper:
             with self.lock:
                 self._leases.extended(batch, part, now)
 
-    def _set_lease(self, receipts: pa.Table) -> None:
+    def _set_lease(self, receipts: Iterable[pa.RecordBatch]) -> None:
+        def ack_ids() -> Iterator[pa.Array]:
+            for some in receipts:
+                self.counts.extended += some.num_rows
+                yield some.column("ack_id")
+
         deadline = time.monotonic() + _ACK_TIMEOUT
-        acks.send(self._connection, self._staging.subscription, _ack_ids(receipts), int(LEASE), deadline)
-        self.counts.extended += receipts.num_rows
-
-
-def _ack_ids(receipts: pa.Table) -> pa.Array:
-    return receipts.column("ack_id").combine_chunks()
+        acks.send(self._connection, self._staging.subscription, ack_ids(), int(LEASE), deadline)

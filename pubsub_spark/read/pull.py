@@ -173,16 +173,18 @@ class Stream:
 
 @dataclass(frozen=True)
 class Pulled:
-    """What a pull brought, in order of arrival, and why it ended: `full`, `period` or `idle`."""
+    """How much a pull brought, in messages, and why it ended: `full`, `period` or `idle`."""
 
-    received: list[Received]
+    messages: int
     ended: str
     reopened: int
 
 
-def pull(connection: Connection, flow: Flow, period: float, idle: float) -> Pulled:
-    """Pull until the flow's limits are reached, `period` seconds are over, or nothing came for `idle` seconds."""
-    taken: list[Received] = []
+def pull(connection: Connection, flow: Flow, period: float, idle: float, take: Callable[[Received], object]) -> Pulled:
+    """Pull until the flow's limits are reached, `period` seconds are over, or nothing came for `idle` seconds.
+
+    take: is given what has arrived, in its order.
+    """
     count = volume = 0
 
     def opening() -> bytes:
@@ -200,9 +202,9 @@ def pull(connection: Connection, flow: Flow, period: float, idle: float) -> Pull
             now = time.monotonic()
             if responses:
                 got = received(responses)
-                taken.append(got)
                 count += got.messages.num_rows
                 volume += sum(map(len, responses))
+                take(got)
             if count >= flow.max_messages or volume >= flow.max_bytes:
                 ended = "full"
             elif ended is not None and (not responses or now >= stop):
@@ -212,10 +214,12 @@ def pull(connection: Connection, flow: Flow, period: float, idle: float) -> Pull
                 stream.half_close()
             wait = min(idle, max(0.001, end - now)) if ended is None else _QUIET
     except PubSubError:
-        if not taken:  # otherwise what arrived is staged, and the door meets the same error
+        if not count:  # otherwise what arrived is staged, and the door meets the same error
             raise
     finally:
         rest = stream.close()
     if rest:
-        taken.append(received(rest))
-    return Pulled(taken, ended or "idle", stream.reopened)
+        got = received(rest)
+        count += got.messages.num_rows
+        take(got)
+    return Pulled(count, ended or "idle", stream.reopened)

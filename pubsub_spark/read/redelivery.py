@@ -15,22 +15,15 @@ import pyarrow.compute as pc
 from ..codec.envelope import Received
 
 
-def without(received: Sequence[Received], known: pa.Array, distinct: bool = False) -> tuple[list[pa.RecordBatch], int]:
-    """The message batches without those whose identity is known, and how many were dropped.
-
-    distinct: drop all but the first of an identity in what was received, too.
-    """
-    batches = [got.messages for got in received]
-    if len(known):
-        kept = [_only(got, pc.invert(pc.is_in(got.receipts.column("identity"), known))) for got in received]
-        received = kept
-    if distinct:
-        received = _firsts(received)
-    result = [got.messages for got in received]
-    return result, sum(b.num_rows for b in batches) - sum(r.num_rows for r in result)
+def without(received: Received, known: pa.Array) -> Received:
+    """What was received without those whose identity is known."""
+    if not len(known):
+        return received
+    return _only(received, pc.invert(pc.is_in(received.receipts.column("identity"), known)))
 
 
-def _firsts(received: Sequence[Received]) -> list[Received]:
+def firsts(received: Sequence[Received]) -> list[Received]:
+    """What was received with only the first of each identity."""
     identities = pa.chunked_array([got.receipts.column("identity") for got in received], pa.string())
     rows = pa.table({"identity": identities, "row": np.arange(len(identities))})
     first = rows.group_by("identity").aggregate([("row", "min")]).column("row_min")

@@ -33,8 +33,8 @@ from .leases import STREAM_LEASE, WATCH, Leases
 from .offset import Offset
 from .plan import Budget, DoorPart, Part, PullPart, StagedPart, is_flood
 from .pull import Flow
-from .redelivery import without
-from .staging import Footer, Staging, footer, pack
+from .redelivery import firsts, without
+from .staging import Footer, Packer, Staging, footer
 
 MOMENT = 0.03  # seconds that a first message waits for company
 _FLUSH_TIMEOUT = 5.0  # seconds that an idle trigger waits for acks under way
@@ -231,13 +231,13 @@ class Session:
 
         Before the next batch is planned, because they may be waiting at the door already.
         """
-        receipts = [opened.staging.receipts(batch, part, length) for part, length in lengths.items()]
-        with opened.keeper.lock:
-            now = time.monotonic()
-            for table in receipts:
-                opened.leases.remember(table.column("identity").combine_chunks(), now)
-            seen = opened.leases.remembered(now)
+        for part, length in lengths.items():
+            for receipts in opened.staging.receipts(batch, part, length):
+                with opened.keeper.lock:
+                    opened.leases.remember(receipts.column("identity"), time.monotonic())
         if self.options.id_attribute is not None:
+            with opened.keeper.lock:
+                seen = opened.leases.remembered(time.monotonic())
             opened.staging.write_seen(seen)
 
     def _something_at(self, door: Door, keeper: Keeper) -> bool:
@@ -272,14 +272,16 @@ class Session:
             opened.leases.found(batch, 0, since)
         by_name = self.options.id_attribute is not None
         taken = [got.named_by(self.options.id_attribute) for got in taken]
-        messages, dropped = without(taken, known, distinct=by_name)
-        content = pack(messages, [got.receipts for got in taken], "door", dropped)
-        if not staging.create(f"{batch}/part-0", content):
+        packer = Packer()
+        for got, first in zip(taken, firsts(taken) if by_name else taken, strict=True):
+            packer.add(without(first, known).messages, got.receipts)
+        content = b"".join(packer.content("door"))
+        if not staging.create(f"{batch}/part-0", [content]):
             for got in taken:  # an earlier run staged this part: its rows are the batch, ours come again
                 opened.keeper.nack(got.receipts)
-            content = staging.read(f"{batch}/part-0") or content
+            content = bytes(staging.read(f"{batch}/part-0") or content)
         held = footer(content)
-        parts: list[Part] = [DoorPart(staging, batch, bytes(memoryview(content)))]
+        parts: list[Part] = [DoorPart(staging, batch, content)]
         if self._flood or crowded:
             if by_name:  # twins must meet: what the door brought is known to the one task that pulls
                 known = pa.concat_arrays([known, *(got.receipts.column("identity") for got in taken)])

@@ -20,6 +20,7 @@ stores alike, through obstore. Runs on the driver and in tasks; a `Staging` is p
 from __future__ import annotations
 
 import getpass
+import io
 import json
 import struct
 import tempfile
@@ -27,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import obstore
 import pyarrow as pa
@@ -39,8 +40,10 @@ from .. import names
 from ..codec.envelope import MESSAGES, RECEIPTS, size
 from ..errors import StagingError
 
+Buffer: TypeAlias = bytes | memoryview
 _MAGIC = b"PSSTAGE1"
 _TAIL = struct.Struct("<I8s")  # bytes of the JSON footer, magic
+_READ = 2**20  # bytes that the driver reads at a time
 _GUESS = 4096  # a footer is a few hundred bytes; one read gets it
 
 # obstore raises Python's own errors for some stores and its own for others.
@@ -62,43 +65,102 @@ class Footer:
     receipts_length: int
 
 
-def pack(
-    messages: Sequence[pa.RecordBatch], receipts: Sequence[pa.RecordBatch], ended: str, dropped: int = 0
-) -> pa.Buffer:
-    """The bytes of a part, of batches with the schemas MESSAGES and RECEIPTS.
+class Packer:
+    """The bytes of a part, put together as its messages come, in pieces that are never copied into one.
 
     Receipts may outnumber messages: redeliveries that were dropped are acknowledged with the batch that met them.
     """
-    sink = pa.BufferOutputStream()
-    messages_length = _write(sink, messages, MESSAGES)
-    receipts_length = _write(sink, receipts, RECEIPTS) - messages_length
-    oldest = [pc.min(batch.column("publish_time")).value for batch in messages if batch.num_rows]
-    footer = Footer(
-        rows=sum(batch.num_rows for batch in messages),
-        bytes=sum(size(batch) for batch in messages),
-        dropped=dropped,
-        ended=ended,
-        oldest=min(oldest) / 1e6 if oldest else None,
-        messages_length=messages_length,
-        receipts_length=receipts_length,
-    )
-    text = json.dumps(asdict(footer)).encode()
-    sink.write(text)
-    sink.write(_TAIL.pack(len(text), _MAGIC))
-    return sink.getvalue()
+
+    def __init__(self) -> None:
+        self._messages, self._receipts = _Section(MESSAGES), _Section(RECEIPTS)
+        self._rows = self._bytes = self._receipts_rows = 0
+        self._oldest: int | None = None  # microseconds since the epoch
+
+    def add(self, messages: pa.RecordBatch, receipts: pa.RecordBatch) -> None:
+        """Append a batch of the schema MESSAGES and one of the schema RECEIPTS."""
+        self._messages.write(messages)
+        self._receipts.write(receipts)
+        self._rows += messages.num_rows
+        self._bytes += size(messages)
+        self._receipts_rows += receipts.num_rows
+        if messages.num_rows:
+            oldest = pc.min(messages.column("publish_time")).value
+            self._oldest = oldest if self._oldest is None else min(oldest, self._oldest)
+
+    def content(self, ended: str) -> list[Buffer]:
+        """The pieces of the part, to be written one after the other."""
+        messages, receipts = self._messages.end(), self._receipts.end()
+        footer = Footer(
+            rows=self._rows,
+            bytes=self._bytes,
+            dropped=self._receipts_rows - self._rows,
+            ended=ended,
+            oldest=None if self._oldest is None else self._oldest / 1e6,
+            messages_length=sum(map(len, messages)),
+            receipts_length=sum(map(len, receipts)),
+        )
+        text = json.dumps(asdict(footer)).encode()
+        return [*messages, *receipts, text, _TAIL.pack(len(text), _MAGIC)]
 
 
-def _write(sink: Any, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> int:
-    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return int(sink.tell())
+class _Section:
+    """An Arrow IPC stream, kept as the pieces that Arrow writes."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._sink = _Pieces()
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), schema, options=options)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def end(self) -> list[Buffer]:
+        self._writer.close()
+        return self._sink.pieces
+
+
+class _Range(io.RawIOBase):
+    """The bytes of an object from `start` to `end`, read as they are asked for."""
+
+    def __init__(self, store: Any, path: str, start: int, end: int) -> None:
+        self._store, self._path, self._at, self._end = store, path, start, end
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        length = min(len(into), self._end - self._at)
+        if length:
+            into[:length] = obstore.get_range(self._store, self._path, start=self._at, length=length)
+            self._at += length
+        return length
+
+
+class _Pieces(io.RawIOBase):
+    """A file that keeps each piece as it is given; one growing buffer would be copied again and again."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Buffer] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, piece: Any) -> int:
+        self.pieces.append(memoryview(piece).cast("B"))  # Arrow's own buffers are signed, which obstore refuses
+        return len(piece)
 
 
 def messages(part: Any) -> Iterator[pa.RecordBatch]:
     """The message batches in the bytes of a part, as Arrow record batches of the schema MESSAGES."""
     buffer = pa.py_buffer(part)
     yield from pa.ipc.open_stream(buffer.slice(0, footer(buffer).messages_length))
+
+
+def receipts_of(pieces: Sequence[Buffer]) -> Iterator[pa.RecordBatch]:
+    """The receipt batches in the pieces of a part, as `Packer` gives them."""
+    part = pa.py_buffer(b"".join(pieces))
+    found = footer(part)
+    yield from pa.ipc.open_stream(part.slice(found.messages_length, found.receipts_length))
 
 
 def footer(part: Any) -> Footer:
@@ -119,11 +181,11 @@ def _footer(tail: Any, name: str) -> Footer:
     )
 
 
-def _strings(values: pa.Array) -> pa.Buffer:
+def _strings(values: pa.Array) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, pa.schema([("identity", pa.string())])) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays([values], names=["identity"]))
-    return sink.getvalue()
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def _as_strings(content: Any | None) -> pa.Array:
@@ -166,10 +228,10 @@ class Staging:
     def _store(self) -> Any:
         return open_store(self.location)
 
-    def create(self, path: str, content: Any) -> bool:
-        """Write `content` under a name that does not exist; False when somebody else wrote it first."""
+    def create(self, path: str, content: Sequence[Buffer]) -> bool:
+        """Write pieces under a name that does not exist; False when somebody else wrote it first."""
         try:
-            obstore.put(self._store, f"{self.root}/{path}", memoryview(content).cast("B"), mode="create")
+            obstore.put(self._store, f"{self.root}/{path}", content, mode="create")
         except _EXISTS:
             return False
         return True
@@ -198,19 +260,17 @@ class Staging:
         tail = obstore.get_range(self._store, path, start=max(0, length - _GUESS), end=length) if length else b""
         return _footer(tail, path)
 
-    def receipts(self, batch: int, part: int, length: int) -> pa.Table:
-        """The receipts of a part of `length` bytes, without reading its messages."""
+    def receipts(self, batch: int, part: int, length: int) -> Iterator[pa.RecordBatch]:
+        """The receipts of a part of `length` bytes, piece by piece, without reading its messages."""
         found = self.footer(batch, part, length)
         start = found.messages_length
-        content = obstore.get_range(
-            self._store, f"{self.root}/{batch}/part-{part}", start=start, end=start + found.receipts_length
-        )
-        return pa.ipc.open_stream(pa.py_buffer(content)).read_all()
+        section = _Range(self._store, f"{self.root}/{batch}/part-{part}", start, start + found.receipts_length)
+        yield from pa.ipc.open_stream(io.BufferedReader(section, _READ))
 
     def seal(self, batch: int) -> list[int]:
         """Fix the parts of a batch that an earlier run staged: the same answer however often it is asked."""
         listed = json.dumps(sorted(self.parts(batch))).encode()
-        self.create(f"{batch}/sealed", listed)
+        self.create(f"{batch}/sealed", [listed])
         return self._sealed(batch)
 
     def _sealed(self, batch: int) -> list[int]:
@@ -218,7 +278,7 @@ class Staging:
 
     def write_known(self, batch: int, identities: pa.Array) -> None:
         """Put down the identities that a batch drops."""
-        self.create(f"{batch}/known", _strings(identities))
+        self.create(f"{batch}/known", [_strings(identities)])
 
     def known(self, batch: int) -> pa.Array:
         """The identities that a batch drops."""
@@ -226,7 +286,7 @@ class Staging:
 
     def write_seen(self, identities: pa.Array) -> None:
         """Put down the identities that were committed lately, for a restart; `idAttribute` only."""
-        obstore.put(self._store, f"{self.root}/seen", memoryview(_strings(identities)).cast("B"))
+        obstore.put(self._store, f"{self.root}/seen", [_strings(identities)])
 
     def seen(self) -> pa.Array:
         """The identities that an earlier run had committed lately."""
@@ -234,7 +294,7 @@ class Staging:
 
     def count(self, batch: int, part: int, malformed: int) -> None:
         """Note how many payloads of a part could not be decoded; the same however often it is noted."""
-        self.create(f"{batch}/malformed-{part}-{malformed}", b"")
+        self.create(f"{batch}/malformed-{part}-{malformed}", [])
 
     def malformed(self, batch: int) -> int:
         """Payloads of a batch that could not be decoded."""
@@ -244,7 +304,7 @@ class Staging:
     def leave_token(self) -> None:
         """Say that the driver uses this area."""
         try:
-            self.create("driver", b"pubsub_spark")
+            self.create("driver", [b"pubsub_spark"])
         except _REFUSED as error:
             raise StagingError(
                 f"The staging area `{self.location}` cannot be written: {str(error).splitlines()[0]}. Give "

@@ -9,20 +9,21 @@ Everything is opened here and closed before the first batch is yielded; nothing 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import pyarrow as pa
 
 from ..backend import Backend, Connection
+from ..codec.envelope import Received
 from ..errors import StagingError
 from ..options import ReadOptions
 from . import acks
 from .leases import STREAM_LEASE
 from .plan import DoorPart, Part, PullPart
 from .pull import Flow, Pulled, pull
-from .redelivery import without
-from .staging import Staging, messages, pack
+from .redelivery import firsts, without
+from .staging import Buffer, Packer, Staging, messages, receipts_of
 
 _NACK_TIMEOUT = 10.0  # seconds; what is not given back comes again when its lease runs out
 
@@ -59,20 +60,38 @@ def _see(staging: Staging) -> None:
 
 def _pulled(part: PullPart, path: str, options: ReadOptions, backend: Backend) -> Iterator[pa.RecordBatch]:
     with backend.connect() as connection:
-        pulled = _pull(part, options, connection)
-        known = part.staging.known(part.batch) if part.known else pa.array([], pa.string())
-        received = [got.named_by(options.id_attribute) for got in pulled.received]
-        kept, dropped = without(received, known, distinct=options.id_attribute is not None)
-        content = pack(kept, [got.receipts for got in received], pulled.ended, dropped)
+        kept, content = _packed(part, options, connection)
         if not part.staging.create(path, content):
-            for got in pulled.received:
-                ids = got.receipts.column("ack_id")
-                acks.send(connection, options.subscription, ids, 0, time.monotonic() + _NACK_TIMEOUT)
+            ack_ids = (receipts.column("ack_id") for receipts in receipts_of(content))
+            acks.send(connection, options.subscription, ack_ids, 0, time.monotonic() + _NACK_TIMEOUT)
             kept = list(messages(part.staging.read(path)))
-    yield from kept
+    del content
+    while kept:
+        yield kept.pop(0)
 
 
-def _pull(part: PullPart, options: ReadOptions, connection: Connection) -> Pulled:
+def _packed(part: PullPart, options: ReadOptions, connection: Connection) -> tuple[list[pa.RecordBatch], list[Buffer]]:
+    """Pull a part: the messages to yield, and the pieces to stage."""
+    known = part.staging.known(part.batch) if part.known else pa.array([], pa.string())
+    packer = Packer()
+    kept: list[pa.RecordBatch] = []
+
+    def keep(got: Received, receipts: pa.RecordBatch) -> None:
+        kept.append(without(got, known).messages)
+        packer.add(kept[-1], receipts)
+
+    if options.id_attribute is None:  # packed at once, while it is in the processor's cache
+        pulled = _pull(part, options, connection, lambda got: keep(got, got.receipts))
+    else:
+        received: list[Received] = []
+        pulled = _pull(part, options, connection, received.append)
+        received = [got.named_by(options.id_attribute) for got in received]
+        for got, first in zip(received, firsts(received), strict=True):
+            keep(first, got.receipts)
+    return kept, packer.content(pulled.ended)
+
+
+def _pull(part: PullPart, options: ReadOptions, connection: Connection, take: Callable[[Received], object]) -> Pulled:
     most = part.max_messages
     if options.max_records_per_fetch is not None:
         most = min(most, options.max_records_per_fetch)
@@ -83,4 +102,4 @@ def _pull(part: PullPart, options: ReadOptions, connection: Connection) -> Pulle
         max_messages=most,
         max_bytes=part.max_bytes,
     )
-    return pull(connection, flow, options.max_fetch_period, options.idle_timeout)
+    return pull(connection, flow, options.max_fetch_period, options.idle_timeout, take)

@@ -14,6 +14,9 @@ from typing import Any
 import grpc
 from google.pubsub_v1 import types
 
+from pubsub_spark.codec.envelope import received
+from pubsub_spark.read.staging import Packer
+
 SUBSCRIPTION = "projects/test-project/subscriptions/test-subscription"
 SILENCE = None
 
@@ -132,3 +135,13 @@ def response(texts: Iterable[str], published: float = 1000.0) -> bytes:
         received.message.message_id = f"id-{text}"
         received.message.publish_time.FromMicroseconds(int(published * 1e6))
     return bytes(message.SerializeToString())
+
+
+def part(texts: Iterable[str], ended: str = "idle", dropped: Iterable[str] = ()) -> list[Any]:
+    """The pieces of a staged part: messages and receipts of `response`, and receipts of what was dropped."""
+    got = received([response(texts)])
+    packer = Packer()
+    packer.add(got.messages, got.receipts)
+    again = received([response(dropped)])
+    packer.add(again.messages.slice(0, 0), again.receipts)
+    return packer.content(ended)

@@ -27,7 +27,7 @@ def ids(*texts: str) -> Any:
 
 
 def send(service: Service, ack_ids: Any, seconds: int | None = None, patience: float = 5) -> list[str]:
-    found: list[str] = acks.send(service, SUBSCRIPTION, ack_ids, seconds, time.monotonic() + patience).to_pylist()  # type: ignore[arg-type]
+    found: list[str] = acks.send(service, SUBSCRIPTION, [ack_ids], seconds, time.monotonic() + patience).to_pylist()  # type: ignore[arg-type]
     return found
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import grpc
 import pytest
 
-from pubsub_spark.codec.envelope import received
+from pubsub_spark.codec import envelope
 from pubsub_spark.read import keeper as module
 from pubsub_spark.read.door import Door
 from pubsub_spark.read.keeper import Keeper
 from pubsub_spark.read.leases import LEASE, STREAM_LEASE, WATCH, Leases
 from pubsub_spark.read.pull import Flow
-from pubsub_spark.read.staging import Staging, pack
+from pubsub_spark.read.staging import Staging
+from tests.unit.read import service
 from tests.unit.read.service import SUBSCRIPTION, Service, StatusError, response
 
 LONG = 30.0
@@ -43,8 +44,7 @@ class Kept:
         """A batch is announced, and one of its parts staged."""
         with self.keeper.lock:
             self.leases.announce(batch, self.now)
-        got = received([response(texts)])
-        self.staging.create(f"{batch}/part-{part}", pack([got.messages], [got.receipts], "idle"))
+        self.staging.create(f"{batch}/part-{part}", service.part(texts))
 
     def remembered(self) -> list[str]:
         with self.keeper.lock:
@@ -167,7 +167,7 @@ def test_stop_gives_back_what_waits(kept: Kept):
 
 def test_nacks_go_out_in_the_background(kept: Kept):
     """What a batch does not want is given back without anybody waiting for it."""
-    kept.keeper.nack(received([response("a")]).receipts)
+    kept.keeper.nack(envelope.received([response("a")]).receipts)
     _until(kept, lambda: bool(kept.service.modified))
 
     assert [(0, ["ack-a"])] == kept.service.modified

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import pytest
 from google.pubsub_v1 import types
 
+from pubsub_spark.codec.envelope import Received
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError
 from pubsub_spark.read import pull as pulling
 from pubsub_spark.read.pull import Flow, Pulled, Stream, pull
@@ -21,8 +23,16 @@ def flow(max_messages: int = 1000, max_bytes: int = 10**6) -> Flow:
     return Flow(SUBSCRIPTION, "stream-1", 60, max_messages, max_bytes)
 
 
-def texts(pulled: Pulled) -> list[str]:
-    return [data.decode() for got in pulled.received for data in got.messages.column("data").to_pylist()]
+@dataclass
+class Outcome:
+    """What a pull gave, and its summary."""
+
+    received: list[Received]
+    pulled: Pulled
+
+    @property
+    def texts(self) -> list[str]:
+        return [data.decode() for got in self.received for data in got.messages.column("data").to_pylist()]
 
 
 @pytest.fixture(autouse=True)
@@ -39,47 +49,50 @@ def _leaves_no_thread() -> Iterator[None]:
     assert set(threading.enumerate()) <= before
 
 
-def do_pull(service: Service, asked: Flow, period: float = LONG, idle: float = LONG) -> Pulled:
-    return pull(service, asked, period, idle)  # type: ignore[arg-type]
+def do_pull(service: Service, asked: Flow, period: float = LONG, idle: float = LONG) -> Outcome:
+    received: list[Received] = []
+    outcome = Outcome(received, pull(service, asked, period, idle, received.append))  # type: ignore[arg-type]
+    assert len(outcome.texts) == outcome.pulled.messages
+    return outcome
 
 
 def test_full_share_ends_the_pull():
     """The pull ends with the message that fills its share."""
-    pulled = do_pull(Service(scripts=[[response("ab"), response("c")]]), flow(max_messages=3))
+    got = do_pull(Service(scripts=[[response("ab"), response("c")]]), flow(max_messages=3))
 
-    assert "full" == pulled.ended
-    assert ["a", "b", "c"] == texts(pulled)
+    assert "full" == got.pulled.ended
+    assert ["a", "b", "c"] == got.texts
 
 
 def test_full_bytes_end_the_pull():
     """The share is full when its bytes are, however few messages that took."""
-    pulled = do_pull(Service(scripts=[[response(["x" * 500])]]), flow(max_bytes=500))
+    got = do_pull(Service(scripts=[[response(["x" * 500])]]), flow(max_bytes=500))
 
-    assert "full" == pulled.ended
+    assert "full" == got.pulled.ended
 
 
 def test_idle_service_ends_the_pull():
     """Nothing more for `idleTimeout`: that is what there was."""
-    pulled = do_pull(Service(scripts=[[response("a")]]), flow(), idle=0.05)
+    got = do_pull(Service(scripts=[[response("a")]]), flow(), idle=0.05)
 
-    assert "idle" == pulled.ended
-    assert ["a"] == texts(pulled)
+    assert "idle" == got.pulled.ended
+    assert ["a"] == got.texts
 
 
 def test_period_ends_the_pull():
     """After `maxFetchPeriod` the stream is half-closed, and what was under way is taken."""
     service = Service(scripts=[[response("a")]])
-    pulled = do_pull(service, flow(), period=0.05, idle=LONG)
+    got = do_pull(service, flow(), period=0.05, idle=LONG)
 
-    assert "period" == pulled.ended
-    assert ["a"] == texts(pulled)
+    assert "period" == got.pulled.ended
+    assert ["a"] == got.texts
 
 
 def test_overshoot_is_kept():
     """What arrived beyond the share is part of the batch: dropping it would leave it leased for nothing."""
-    pulled = do_pull(Service(scripts=[[response("ab"), response("cdef")]]), flow(max_messages=3))
+    got = do_pull(Service(scripts=[[response("ab"), response("cdef")]]), flow(max_messages=3))
 
-    assert ["a", "b", "c", "d", "e", "f"] == texts(pulled)
+    assert ["a", "b", "c", "d", "e", "f"] == got.texts
 
 
 def test_opening_says_who_and_how_much():
@@ -117,11 +130,11 @@ def test_lease_stays_in_what_the_service_takes(asked: int, sent: int):
 def test_closed_stream_reopens_as_itself(code: grpc.StatusCode):
     """A stream that the service ends comes back under the same client id, and nothing is taken twice."""
     service = Service(scripts=[[response("ab"), code], [response("c")]])
-    pulled = do_pull(service, flow(max_messages=3))
+    got = do_pull(service, flow(max_messages=3))
 
-    assert ["a", "b", "c"] == texts(pulled)
+    assert ["a", "b", "c"] == got.texts
     assert ["stream-1", "stream-1"] == [opening.client_id for opening in service.openings]
-    assert 1 == pulled.reopened
+    assert 1 == got.pulled.reopened
 
 
 @pytest.mark.parametrize(
@@ -139,9 +152,9 @@ def test_final_status_ends_the_pull_with_a_sentence(code: grpc.StatusCode, error
 
 def test_final_status_after_messages_keeps_them():
     """What arrived before the stream broke for good is the part; the next to ask meets the status."""
-    pulled = do_pull(Service(scripts=[[response("a"), Code.NOT_FOUND]]), flow())
+    got = do_pull(Service(scripts=[[response("a"), Code.NOT_FOUND]]), flow())
 
-    assert ["a"] == texts(pulled)
+    assert ["a"] == got.texts
 
 
 def test_error_is_raised_to_all_who_ask():

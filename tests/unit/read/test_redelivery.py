@@ -3,28 +3,30 @@
 import pyarrow as pa
 
 from pubsub_spark.codec.envelope import Received, received
-from pubsub_spark.read.redelivery import without
+from pubsub_spark.read.redelivery import firsts, without
 from tests.unit.read.service import response
 
 
-def arrivals(*groups: str) -> list[Received]:
-    return [received([response(group)]) for group in groups]
+def arrival(texts: str) -> Received:
+    return received([response(texts)])
 
 
-def texts(kept: list[pa.RecordBatch]) -> list[list[str]]:
-    return [[data.decode() for data in batch.column("data").to_pylist()] for batch in kept]
+def texts(kept: Received) -> list[str]:
+    return [data.decode() for data in kept.messages.column("data").to_pylist()]
 
 
 def test_nothing_known_drops_nothing():
     """The usual case costs nothing and changes nothing."""
-    assert ([["a", "b"]], 0) == _dropped(arrivals("ab"), [])
+    got = arrival("ab")
+    assert got is without(got, pa.array([], pa.string()))
 
 
 def test_known_ids_are_dropped():
     """Rows of known ids are left out, wherever they are; the others keep their order."""
-    assert ([["a", "c"], []], 2) == _dropped(arrivals("abc", "d"), ["id-b", "id-d", "id-x"])
+    known = pa.array(["id-b", "id-d", "id-x"], pa.string())
+    assert [["a", "c"], []] == [texts(without(arrival(group), known)) for group in ("abc", "d")]
 
 
-def _dropped(arrived: list[Received], known: list[str]) -> tuple[list[list[str]], int]:
-    kept, count = without(arrived, pa.array(known, pa.string()))
-    return texts(kept), count
+def test_the_first_of_an_identity_stays():
+    """Over all that was received, and in its order."""
+    assert [["a", "b"], [], ["c"]] == [texts(got) for got in firsts([arrival("aba"), arrival("b"), arrival("acb")])]

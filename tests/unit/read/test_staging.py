@@ -11,12 +11,11 @@ import pyarrow as pa
 import pytest
 from obstore.store import MemoryStore
 
-from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
 from pubsub_spark.read import staging as module
-from pubsub_spark.read.staging import Staging, footer, messages, open_store, pack
+from pubsub_spark.read.staging import Staging, footer, messages, open_store
 from tests.conftest import Bucket
-from tests.unit.read.service import SUBSCRIPTION, response
+from tests.unit.read.service import SUBSCRIPTION, part
 
 
 @pytest.fixture(params=["files", "file URL", "memory", "S3"])
@@ -36,22 +35,18 @@ def staging(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return Staging(location, SUBSCRIPTION, uuid.uuid4().hex)
 
 
-def part(*texts: str, ended: str = "idle", dropped: int = 0) -> Any:
-    got = received([response(texts)])
-    return pack([got.messages], [got.receipts], ended, dropped)
-
-
 def payloads(content: Any) -> list[str]:
     return [data.decode() for batch in messages(content) for data in batch.column("data").to_pylist()]
 
 
 def test_part_is_read_as_it_was_written(staging: Staging):
     """Messages, receipts and footer of a part come back, each by itself."""
-    assert staging.create("1/part-0", part("a", "b", ended="full", dropped=3))
+    assert staging.create("1/part-0", part("ab", ended="full", dropped="xyz"))
     [(index, length)] = staging.parts(1).items()
 
     assert ["a", "b"] == payloads(staging.read("1/part-0"))
-    assert ["ack-a", "ack-b"] == staging.receipts(1, index, length).column("ack_id").to_pylist()
+    receipts = [ack_id for batch in staging.receipts(1, index, length) for ack_id in batch.column("ack_id").to_pylist()]
+    assert ["ack-a", "ack-b", "ack-x", "ack-y", "ack-z"] == receipts
     found = staging.footer(1, index, length)
     assert (2, 3, "full", 1000.0) == (found.rows, found.dropped, found.ended, found.oldest)
     assert found == footer(staging.read("1/part-0"))
@@ -59,7 +54,7 @@ def test_part_is_read_as_it_was_written(staging: Staging):
 
 def test_empty_part_is_a_part(staging: Staging):
     """A pull that brought nothing must bring nothing again, so it is staged."""
-    assert staging.create("1/part-0", pack([], [], "idle"))
+    assert staging.create("1/part-0", part(""))
 
     assert [] == payloads(staging.read("1/part-0"))
     assert (0, None) == (footer(staging.read("1/part-0")).rows, footer(staging.read("1/part-0")).oldest)
@@ -123,9 +118,9 @@ def test_batch_ten_is_not_batch_one(staging: Staging):
 
 def test_foreign_names_are_left_alone(staging: Staging):
     """What somebody else put into the folder is no part of any batch."""
-    staging.create("1/part-x", b"")
-    staging.create("1/part-0.tmp", b"")
-    staging.create("notes/readme", b"")
+    staging.create("1/part-x", [])
+    staging.create("1/part-0.tmp", [])
+    staging.create("notes/readme", [])
 
     assert {} == staging.parts(1)
     assert [1] == staging.batches()
@@ -157,7 +152,7 @@ def test_executor_that_does_not_see_the_area_says_so(staging: Staging):
 @pytest.mark.parametrize("damage", [b"", b"PSSTAGE1", b"x" * 5000])
 def test_damaged_part_is_a_sentence(staging: Staging, damage: bytes):
     """A part that is cut off or not ours is named, and what it costs is said."""
-    staging.create("1/part-0", damage)
+    staging.create("1/part-0", [damage])
     with pytest.raises(StagingError, match="is damaged"):
         staging.footer(1, 0, len(damage))
 
