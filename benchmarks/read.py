@@ -165,7 +165,8 @@ def latency(seconds: int) -> None:
         for _ in range(20):  # Spark's and Python's first batches are not what is measured
             emulator.publish(topic, b"warm")
             time.sleep(0.1)
-        time.sleep(5)
+        while len(taken) < 20:
+            time.sleep(0.1)
         taken.clear()
         for _ in range(seconds * 10):
             emulator.publish(topic, b"x" * 100)

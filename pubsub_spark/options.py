@@ -174,7 +174,7 @@ class ReadOptions(ServiceOptions):
         "idleTimeout",
         "duration",
         2.0,
-        "A pull ends, and an `availableNow` query too, when nothing came for so long.",
+        "How long a pull waits for a first message, and an `availableNow` query for another.",
         shown="2s",
         low=0.01,
         high=600,

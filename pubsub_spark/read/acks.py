@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -76,9 +76,16 @@ def requests(subscription: str, ack_ids: pa.Array, seconds: int | None) -> list[
     return [(encoded[i].as_py(), ack_ids.slice(start, end - start)) for i, (start, end) in enumerate(places)]
 
 
+class Failed(NamedTuple):
+    """Ack ids that may not have counted: `refused` for good, `unanswered` when the time was over."""
+
+    refused: pa.Array
+    unanswered: pa.Array
+
+
 def send(
     connection: Connection, subscription: str, ack_ids: Iterable[pa.Array], seconds: int | None, deadline: float
-) -> pa.Array:
+) -> Failed:
     """Acknowledge (seconds None) or set the lease of messages; the ack ids that may not have counted.
 
     ack_ids: arrays of strings, taken as they are needed. deadline: time.monotonic() seconds after which nothing is
@@ -88,7 +95,8 @@ def send(
     fresh = ((r, i, delays()) for ids in ack_ids for r, i in requests(subscription, ids, seconds))
     again: deque[tuple[bytes, pa.Array, Iterator[float]]] = deque()
     flying: deque[tuple[Any, bytes, pa.Array, Iterator[float]]] = deque()
-    failed: list[pa.Array] = []
+    refused: list[pa.Array] = []
+    unanswered: list[pa.Array] = []
     while True:
         while len(flying) < _IN_FLIGHT and (due := again.popleft() if again else next(fresh, None)) is not None:
             request, ids, pauses = due
@@ -102,20 +110,24 @@ def send(
         except grpc.RpcError as error:
             permanent, transient = _failures(error)
             if permanent or transient:
-                failed.append(pa.array(permanent, pa.string()))
+                refused.append(pa.array(permanent, pa.string()))
                 retry = [(r, i, pauses) for r, i in requests(subscription, pa.array(transient, pa.string()), seconds)]
             elif error.code() in RETRYABLE:
                 retry = [(request, ids, pauses)]
             else:
-                failed.append(ids)
+                refused.append(ids)
                 continue
             pause = next(pauses)
             if time.monotonic() + pause > deadline:
-                failed.extend(i for _, i, _ in retry)
+                unanswered.extend(i for _, i, _ in retry)
             elif retry:
                 time.sleep(pause)
                 again.extend(retry)
-    return pa.concat_arrays([f.cast(pa.string()) for f in failed]) if failed else pa.array([], pa.string())
+    return Failed(_joined(refused), _joined(unanswered))
+
+
+def _joined(arrays: list[pa.Array]) -> pa.Array:
+    return pa.concat_arrays([ids.cast(pa.string()) for ids in arrays]) if arrays else pa.array([], pa.string())
 
 
 def _failures(error: Any) -> tuple[list[str], list[str]]:

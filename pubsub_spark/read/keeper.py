@@ -1,8 +1,8 @@
 """The driver's one background thread: it keeps leases alive and carries acks to the service.
 
 It decides nothing. `Leases` and `Door` say what is due and what was committed; the thread moves bytes, so that Spark's
-calls return at once. After the acks of a batch are through (or have failed for good, which is remembered), its staged
-files are deleted.
+calls return at once. After the acks of a batch are through (or were refused, which is remembered), its staged files are
+deleted.
 
 A failure here never fails the query: an ack that is lost costs a redelivery, and a lost lease as well.
 """
@@ -26,7 +26,7 @@ from .leases import LEASE, Leases
 from .staging import Staging
 
 _TICK = 1.0  # seconds between looks at what is due
-_ACK_TIMEOUT = 30.0  # seconds for which the acks of a part are tried
+_ACK_TIMEOUT = 30.0  # seconds for which the acks of a batch are tried before other things have their turn
 _log = logging.getLogger(__name__)
 
 
@@ -60,6 +60,7 @@ class Keeper:
         self._wake = threading.Condition(self.lock)
         self._stopping = False
         self._nacks: list[pa.Array] = []
+        self._done: set[tuple[int, int]] = set()  # parts of the batch whose acks are under way that are through
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._thread.start()
 
@@ -98,8 +99,7 @@ class Keeper:
                     return
                 committed = self._leases.unacknowledged
             try:
-                for batch in committed:
-                    self._acknowledge(batch)
+                all(map(self._acknowledge, committed))  # in their order, up to one that the service does not answer
                 self._send_nacks(time.monotonic() + _ACK_TIMEOUT)
                 self._extend()
             except Exception:
@@ -107,15 +107,21 @@ class Keeper:
                 with self._wake:
                     self._wake.wait_for(lambda: self._stopping, _TICK)
 
-    def _acknowledge(self, batch: int) -> None:
+    def _acknowledge(self, batch: int) -> bool:
+        """False when the service does not answer: the batch stays staged, for the next tick or the next start."""
+        deadline = time.monotonic() + _ACK_TIMEOUT
         for part, length in self._staging.parts(batch).items():
-            self._acknowledge_part(batch, part, length)
+            if (batch, part) not in self._done and not self._acknowledge_part(batch, part, length, deadline):
+                return False
+            self._done.add((batch, part))
         self._staging.release(batch)
+        self._done.clear()
         with self._wake:
             self._leases.acknowledged(batch)
             self._wake.notify_all()
+        return True
 
-    def _acknowledge_part(self, batch: int, part: int, length: int) -> None:
+    def _acknowledge_part(self, batch: int, part: int, length: int, deadline: float) -> bool:
         count = 0
 
         def ack_ids() -> Iterator[pa.Array]:
@@ -124,16 +130,25 @@ class Keeper:
                 count += receipts.num_rows
                 yield receipts.column("ack_id")
 
-        deadline = time.monotonic() + _ACK_TIMEOUT
         failed = acks.send(self._connection, self._staging.subscription, ack_ids(), None, deadline)
+        if len(failed.unanswered):
+            _log.warning(
+                "`%s` does not answer %d acks of batch %d of `%s`; trying again",
+                self._connection.address,
+                len(failed.unanswered),
+                batch,
+                self._staging.subscription,
+            )
+            return False
         with self.lock:
             late = self._leases.is_late(batch, part, self._clock())
-        if late or len(failed):
-            self._remember(batch, part, length, None if late else failed)
-        self.counts.acknowledged += count - len(failed)
-        self.counts.failed_acks += len(failed)
+        if late or len(failed.refused):
+            self._remember(batch, part, length, None if late else failed.refused)
+        self.counts.acknowledged += count - len(failed.refused)
+        self.counts.failed_acks += len(failed.refused)
         if part == 0:
             self._door.acknowledged(count, self._staging.footer(batch, part, length).bytes)
+        return True
 
     def _remember(self, batch: int, part: int, length: int, ack_ids: pa.Array | None) -> None:
         """Messages of a part may come again: those of these ack ids, or all."""

@@ -32,6 +32,7 @@ from ..errors import PubSubError
 MIN_STREAM_DEADLINE, MAX_STREAM_DEADLINE = 10, 600  # seconds; StreamingPullRequest.stream_ack_deadline_seconds
 HEARTBEAT = 30.0  # seconds; the service ends a stream that it has not heard of for twice as long
 STALL = 120.0  # seconds without a response
+LULL = 0.5  # seconds without a response after which a pull that has brought something is over
 _QUIET = 0.1  # seconds without a response after which a half-closed stream has nothing more under way
 
 
@@ -183,6 +184,8 @@ class Pulled:
 def pull(connection: Connection, flow: Flow, period: float, idle: float, take: Callable[[Received], object]) -> Pulled:
     """Pull until the flow's limits are reached, `period` seconds are over, or nothing came for `idle` seconds.
 
+    Once something came, LULL is long enough: what has come should not wait for more.
+
     take: is given what has arrived, in its order.
     """
     count = volume = 0
@@ -212,7 +215,8 @@ def pull(connection: Connection, flow: Flow, period: float, idle: float, take: C
             elif ended is None and (now >= end or not responses):
                 ended = "period" if now >= end else "idle"
                 stream.half_close()
-            wait = min(idle, max(0.001, end - now)) if ended is None else _QUIET
+            pause = min(idle, LULL) if count else idle
+            wait = min(pause, max(0.001, end - now)) if ended is None else _QUIET
     except PubSubError:
         if not count:  # otherwise what arrived is staged, and the door meets the same error
             raise

@@ -27,8 +27,14 @@ def ids(*texts: str) -> Any:
 
 
 def send(service: Service, ack_ids: Any, seconds: int | None = None, patience: float = 5) -> list[str]:
-    found: list[str] = acks.send(service, SUBSCRIPTION, [ack_ids], seconds, time.monotonic() + patience).to_pylist()  # type: ignore[arg-type]
-    return found
+    """The ids that were refused; everything was answered."""
+    failed = ask(service, ack_ids, seconds, patience)
+    assert [] == failed.unanswered.to_pylist()
+    return list(failed.refused.to_pylist())
+
+
+def ask(service: Service, ack_ids: Any, seconds: int | None = None, patience: float = 5) -> acks.Failed:
+    return acks.send(service, SUBSCRIPTION, [ack_ids], seconds, time.monotonic() + patience)  # type: ignore[arg-type]
 
 
 class PartlyFailedError(StatusError):
@@ -101,10 +107,11 @@ def test_unavailable_is_tried_again():
 
 
 def test_unavailable_for_too_long_is_a_result():
-    """After the deadline the ids that may not have counted are given back; nothing is raised."""
+    """After the deadline the ids that may not have counted are unanswered; nothing is raised."""
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 3)
 
-    assert ["a", "b"] == send(service, ids("a", "b"), patience=-1)
+    failed = ask(service, ids("a", "b"), patience=-1)
+    assert ([], ["a", "b"]) == (failed.refused.to_pylist(), failed.unanswered.to_pylist())
     assert 1 == len(service.acked)
 
 
@@ -144,7 +151,7 @@ def test_permanent_failures_are_the_result():
 
 
 def test_transient_failure_for_too_long_is_a_result():
-    """A transient failure that lasts past the deadline is given back like a permanent one."""
+    """A transient failure that lasts past the deadline is unanswered, not refused."""
     service = Service(answers=[PartlyFailedError({"b": "TRANSIENT_FAILURE_OTHER"})])
 
-    assert ["b"] == send(service, ids("a", "b"), patience=-1)
+    assert ["b"] == ask(service, ids("a", "b"), patience=-1).unanswered.to_pylist()

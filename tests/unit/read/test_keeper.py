@@ -124,6 +124,26 @@ def test_refused_ack_is_remembered_and_counted(kept: Kept):
     assert (0, 1) == (kept.keeper.counts.acknowledged, kept.keeper.counts.failed_acks)
 
 
+def test_unanswered_acks_keep_the_batch_staged(kept: Kept, monkeypatch: pytest.MonkeyPatch):
+    """While the service is away nothing is released, not even a later batch; when it is back all is acknowledged."""
+    monkeypatch.setattr(module, "_ACK_TIMEOUT", 0.0)
+    away = [StatusError(grpc.StatusCode.UNAVAILABLE)]
+    kept.service.answers = [None, *away * 3]
+    kept.stage(1, 0, "a")
+    kept.stage(1, 1, "b")
+    kept.stage(2, 0, "c")
+    kept.keeper.commit(2)
+
+    assert kept.keeper.flush(LONG)
+    assert ["ack-a", "ack-b", "ack-b", "ack-b", "ack-b", "ack-c"] == kept.service.acked_ids
+    assert (2, 3, 0) == (
+        kept.staging.released(),
+        kept.keeper.counts.acknowledged,
+        kept.keeper.counts.failed_acks,
+    )
+    assert [] == kept.remembered()
+
+
 def test_long_batch_is_extended(kept: Kept):
     """A batch that Spark works on for long is looked up and its leases set to the longest."""
     kept.stage(1, 0, "a")
