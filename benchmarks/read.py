@@ -219,7 +219,7 @@ def peak_of_workers() -> int:
             status = dict(line.split(":", 1) for line in Path(f"/proc/{entry}/status").read_text().splitlines())
             if int(status["PPid"]) in mine:
                 mine.add(entry)
-                if b"pyspark" in Path(f"/proc/{entry}/cmdline").read_bytes():
+                if Path(f"/proc/{entry}/cmdline").read_bytes().endswith(b"\0pyspark.worker\0"):
                     peaks.append(int(status["VmHWM"].split()[0]))
     return max(peaks)
 

@@ -8,8 +8,10 @@ Everything is opened here and closed before the first batch is yielded; nothing 
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 
 import pyarrow as pa
@@ -68,6 +70,14 @@ def _pulled(part: PullPart, path: str, options: ReadOptions, backend: Backend) -
     del content
     while kept:
         yield kept.pop(0)
+    _give_memory_back()
+
+
+def _give_memory_back() -> None:
+    """To the operating system: what the allocators keep of a part, in pieces, would grow from task to task."""
+    pa.default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError):  # a C library that is not glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _packed(part: PullPart, options: ReadOptions, connection: Connection) -> tuple[list[pa.RecordBatch], list[Buffer]]:
