@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pubsub_spark.backend import EmulatorBackend
+from pubsub_spark.backend.schemas import for_reading
 from pubsub_spark.codec.envelope import MESSAGES
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from pubsub_spark.emulator import Emulator
@@ -86,3 +87,20 @@ def test_dead_letter_topic_that_is_missing_fails_the_task(emulator: Emulator, na
     """Nothing is lost: without the topic the batch fails with its name."""
     with pytest.raises(MissingError, match=f"Topic `{names.topic}` does not exist"):
         list(rows(emulator, names, deadLetterTopic=names.topic).of(iter([batch(BAD)])))
+
+
+@pytest.mark.parametrize("named", ["schema", "topicId"])
+def test_schema_of_a_subscription_that_may_not_be_looked_at(emulator: Emulator, names: Names, named: str):
+    """`schema` or `topicId` names the schema where the caller may pull from the subscription, but not see it."""
+    emulator.create_schema(names.schema, "AVRO", SCHEMA)
+    emulator.create_topic(names.topic, schema=names.schema, encoding="JSON")
+    emulator.fail("GetSubscription", "PERMISSION_DENIED")
+    if named == "schema":
+        emulator.fail("GetTopic", "PERMISSION_DENIED")
+    given = {"schema": names.schema, "schemaEncoding": "JSON"} if named == "schema" else {"topicId": names.topic}
+    given |= {"subscriptionId": names.subscription, "endpoint": emulator.endpoint, "decode": "topic"}
+
+    with EmulatorBackend(emulator.endpoint).connect() as connection:
+        found = for_reading(connection.admin, ReadOptions.parse(given, {}))
+
+    assert ("JSON", names.schema, SCHEMA) == (found.encoding, found.reader.name, found.reader.definition)
