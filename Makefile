@@ -32,9 +32,8 @@ bench: java $(READY)  ## how fast it is on this machine, in ratios taken in one 
 	$(BIN)/python benchmarks/codec.py
 	$(BIN)/python benchmarks/codec_protobuf.py
 	$(BIN)/python benchmarks/emulator.py
-	$(BIN)/python benchmarks/write.py throughput
-	$(BIN)/python benchmarks/read.py throughput
-	$(BIN)/python benchmarks/read.py client
+	for what in throughput memory; do $(BIN)/python benchmarks/write.py $$what || exit; done
+	for what in throughput client latency memory linear; do $(BIN)/python benchmarks/read.py $$what || exit; done
 
 clean:  ## everything that can be made again
 	rm -rf $(VENV) .venv-matrix build dist demo-output spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis

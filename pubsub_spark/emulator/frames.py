@@ -16,7 +16,6 @@ import hashlib
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 
 ACK_ID_LENGTH = 190
 _DIGITS = 16
@@ -24,6 +23,8 @@ _HEAD_LENGTH = ACK_ID_LENGTH - _DIGITS
 _DIGITS_ONLY = re.compile(r"[0-9a-f]{16}")
 
 # tag = field number << 3 | wire type (0 varint, 2 bytes)
+_TOPIC = 0x0A  # PublishRequest.topic = 1
+_PUBLISHED = 0x12  # PublishRequest.messages = 2
 _DATA = 0x0A  # PubsubMessage.data = 1
 _ATTRIBUTES = b"\x12"  # PubsubMessage.attributes = 2
 _MESSAGE_ID = b"\x1a"  # PubsubMessage.message_id = 3
@@ -64,20 +65,19 @@ def publish_time_field(published: float) -> bytes:
     return _field(_PUBLISH_TIME, b"\x08" + varint(seconds) + b"\x10" + varint(rest * 1_000_000))
 
 
-def message_frames(bodies: Iterable[bytes], first_id: int, publish_time: bytes) -> list[bytes]:
+def message_frames(bodies: Sequence[bytes], first_id: int, publish_time: bytes) -> list[bytes]:
     """Each body as field `message` of a ReceivedMessage, ids counted up from `first_id`."""
     id_tag = _MESSAGE_ID + varint(len(str(first_id)))
     extra = len(id_tag) + len(str(first_id)) + len(publish_time)
-    return [
-        b"%b%b%b%b%d%b" % (_MESSAGE, _length(len(body) + extra), body, id_tag, number, publish_time)
-        for number, body in enumerate(bodies, first_id)
-    ]
+    frame = b"%%b%%b%b%%d%b" % (id_tag.replace(b"%", b"%%"), publish_time.replace(b"%", b"%%"))
+    heads = {size: _MESSAGE + varint(size + extra) for size in set(map(len, bodies))}
+    return [frame % (heads[len(body)], body, number) for number, body in enumerate(bodies, first_id)]
 
 
 def publish_response(ids: Sequence[int]) -> bytes:
     """A PublishResponse."""
-    tag = _MESSAGE_IDS + varint(len(str(ids[0])))
-    return b"".join([b"%b%d" % (tag, number) for number in ids])
+    one = _MESSAGE_IDS + varint(len(str(ids[0]))) + b"%d"
+    return b"".join(map(one.__mod__, ids))
 
 
 def is_data_alone(body: bytes) -> bool:
@@ -87,6 +87,22 @@ def is_data_alone(body: bytes) -> bool:
         return False
     length = body[1]
     return length + 2 == size if length < 0x80 else (length & 0x7F | body[2] << 7) + 3 == size and body[2] < 0x80
+
+
+def bodies_of_data_alone(raw: bytes) -> list[bytes] | None:
+    """The messages of a well-formed PublishRequest; None unless each is data alone, the form that has no rules."""
+    bodies = []
+    at, end = 0, len(raw)
+    while at < end:
+        tag, size, at = raw[at], raw[at + 1], at + 2
+        if size >= 0x80:
+            size, at = _read_varint(raw, at - 1)
+        if tag == _PUBLISHED:
+            bodies.append(raw[at : at + size])
+        elif tag != _TOPIC:
+            return None
+        at += size
+    return bodies if all(map(is_data_alone, bodies)) else None
 
 
 def message_body(frame: bytes) -> bytes:
@@ -137,11 +153,6 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
-
-
-@lru_cache(maxsize=4096)
-def _length(size: int) -> bytes:
-    return varint(size)
 
 
 class AckIds:

@@ -109,14 +109,13 @@ class Publisher:
         rules.check_payload(len(raw))
         rules.check_at_most("request_size", len(raw), rules.MAX_PUBLISH_BYTES)
         request = protos.PublishRequest.FromString(raw)
-        request.DiscardUnknownFields()  # what is kept as bytes is read by `frames`, which knows the known ones
         messages = request.messages
         rules.check_at_least("message_count", len(messages), 1)
         rules.check_at_most("message_count", len(messages), rules.MAX_PUBLISH_MESSAGES)
         with self._desk.open() as (broker, _):
             topic = find_topic(broker, request.topic)
             encoding, revisions = self._gate(topic)
-        bodies = _bodies(messages)
+        bodies = frames.bodies_of_data_alone(raw) or _bodies(request)
         if encoding is not None:
             bodies = _validated(bodies, messages, topic.resource.schema_settings.schema, encoding, revisions)
         with self._desk.open() as (broker, now):
@@ -157,8 +156,10 @@ def find_topic(broker: Broker, name: str) -> Topic:
     return topic
 
 
-def _bodies(messages: Sequence[Any]) -> list[bytes]:
+def _bodies(request: Any) -> list[bytes]:
     """The messages as they will be kept; a Refusal when one of them may not be published."""
+    request.DiscardUnknownFields()  # what is kept as bytes is read by `frames`, which knows the known ones
+    messages = request.messages
     bodies = []
     key = messages[0].ordering_key
     if len(key) * 4 > rules.MAX_ORDERING_KEY_BYTES:
