@@ -153,7 +153,9 @@ def test_staging_area_that_executors_do_not_see(application: Application):
     """A path that is another one on each machine fails the query with what to do, and acknowledges nothing."""
     application.emulator.publish(application.names.topic, *MANY)
     application.start(
-        master="local-cluster[2,1,1024]", options={"stagingLocation": "/proc/self/cwd/staging-of-this-machine"}
+        master="local-cluster[2,1,1024]",
+        options={"stagingLocation": "/proc/self/cwd/staging-of-this-machine"},
+        conf={"spark.task.maxFailures": "1"},
     )
 
     assert 0 != application.ends()
