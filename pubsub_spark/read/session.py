@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass, field
 from typing import Any
@@ -37,6 +37,7 @@ from .redelivery import firsts, without
 from .staging import Footer, Packer, Staging, footer
 
 MOMENT = 0.03  # seconds that a first message waits for company
+_GLANCE = 0.5  # seconds between two looks at whether the query is stopped
 _FLUSH_TIMEOUT = 5.0  # seconds that an idle trigger waits for acks under way
 _STOP_TIMEOUT = 5.0
 _log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Session:
     backend: Backend
     location: str
     partitions: int
+    told_to_stop: Callable[[], bool] = lambda: False  # asked in long waits
     pulled: Pulled = field(default_factory=Pulled)
     _initial: Offset | None = None
     _announced: Offset | None = None
@@ -245,9 +247,9 @@ class Session:
         door.poll()
         if door.since is None and self._cutoff is not None:
             keeper.flush(_FLUSH_TIMEOUT)  # what is not acknowledged may hold others back
-            idle_from = time.monotonic()
-            while door.count == 0 and (rest := idle_from + self.options.idle_timeout - time.monotonic()) > 0:
-                door.poll(rest)
+            end = time.monotonic() + self.options.idle_timeout
+            while door.count == 0 and not self.told_to_stop() and (rest := end - time.monotonic()) > 0:
+                door.poll(min(rest, _GLANCE))
         if door.since is None:
             return False
         while not door.crowded and (rest := door.since + MOMENT - time.monotonic()) > 0:

@@ -43,7 +43,7 @@ from ..errors import StagingError
 Buffer: TypeAlias = bytes | memoryview
 _MAGIC = b"PSSTAGE1"
 _TAIL = struct.Struct("<I8s")  # bytes of the JSON footer, magic
-_READ = 2**20  # bytes that the driver reads at a time
+_READ = 4 * 2**20  # bytes that the driver reads at a time
 _GUESS = 4096  # a footer is a few hundred bytes; one read gets it
 
 # obstore raises Python's own errors for some stores and its own for others.

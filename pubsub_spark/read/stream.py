@@ -49,22 +49,23 @@ class Sigterm(AbstractContextManager[None]):
     """
 
     def __init__(self) -> None:
-        self._busy = self._come = False
+        self.come = False  # a call that waits for long should end
+        self._busy = False
 
     def listen(self) -> None:
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._take)
 
     def ignore(self) -> None:
-        self._come = True
+        self.come = True
 
     def _take(self, *_: object) -> None:
-        if not self._come:
-            self._come = True
+        if not self.come:
+            self.come = True
             self._end()
 
     def _end(self) -> None:
-        if self._come and not self._busy:
+        if self.come and not self._busy:
             sys.exit(0)
 
     def __enter__(self) -> None:
@@ -146,6 +147,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._backend,
                 options.staging_location or default_location(),
                 options.num_fetch_partitions or min(os.cpu_count() or 1, _MOST_DEFAULT_PARTITIONS),
+                lambda: _sigterm.come,
             )
         return self._session
 

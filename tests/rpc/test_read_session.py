@@ -319,6 +319,20 @@ def test_available_now_ends_with_what_was_there(query: Engine, names: Names):
     assert (b"later", None, False) == (last.data, last.ack_deadline, last.acked)
 
 
+def test_stop_ends_a_long_wait(query: Engine, names: Names):
+    """A stopped `availableNow` query does not go on waiting for what may still come."""
+    query.options = replace(query.options, idle_timeout=600)
+    query.start()
+    assert query.session is not None
+    query.session.finish_with_what_is_there()
+    query.session.told_to_stop = lambda: True
+    began = time.monotonic()
+
+    query.trigger()
+    assert [] == query.rows
+    assert time.monotonic() - began < BOUND
+
+
 def test_ack_that_fails_for_a_while_is_sent_again(query: Engine, names: Names):
     """UNAVAILABLE is no error to anybody."""
     query.emulator.publish(names.topic, "a")
