@@ -21,7 +21,6 @@ _WORDS: dict[str, dict[str, float]] = {
     "duration": {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86400},
     "size": {},
 }
-_LONG = (("d", 86400), ("h", 3600), ("m", 60))
 _QUANTITY = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[a-zA-Z]*)")
 
 
@@ -128,8 +127,9 @@ class Option:
     def _shown(self, value: float) -> str:
         """A bound as a user would write it: `31d`, not 2.6784e+06."""
         if self.kind == "duration":
-            unit, seconds = next((each for each in _LONG if value >= each[1] and value % each[1] == 0), ("s", 1))
-            return f"{value / seconds:g}{unit}"
+            seconds = _UNITS["duration"]
+            unit = next((u for u in ("d", "h", "m") if value >= seconds[u] and value % seconds[u] == 0), "s")
+            return f"{value / seconds[unit]:g}{unit}"
         return f"{value:.0f}{' bytes' if self.kind == 'size' else ''}"
 
 

@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from google.pubsub_v1 import PublisherClient, SubscriberClient
-from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
-from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
+from pubsub_spark.emulator import protos
 from tests.conftest import ROOT, Names
+from tests.rpc.conftest import Client
 
 START_SECONDS = 60
 
@@ -77,16 +75,17 @@ class Remote:
 
     def create(self, names: Names) -> None:
         """The topic and the subscription of a test."""
-        with grpc.insecure_channel(self.endpoint) as channel:
-            PublisherClient(transport=PublisherGrpcTransport(channel=channel)).create_topic(name=names.topic)
-            subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
-            subscriber.create_subscription(name=names.subscription, topic=names.topic)
+        client = Client(self.endpoint)
+        with client.channel:
+            client.ask("Publisher/CreateTopic", name=names.topic)
+            client.ask("Subscriber/CreateSubscription", name=names.subscription, topic=names.topic)
 
     def publish(self, topic: str, *messages: dict[str, Any]) -> None:
         """In one request."""
-        with grpc.insecure_channel(self.endpoint) as channel:
-            publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
-            publisher.publish({"topic": topic, "messages": list(messages)})
+        client = Client(self.endpoint)
+        with client.channel:
+            made = [protos.PubsubMessage(**message) for message in messages]
+            client.ask("Publisher/Publish", topic=topic, messages=made)
 
     def streams(self) -> int:
         """Nobody can tell from here."""

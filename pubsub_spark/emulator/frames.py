@@ -98,11 +98,14 @@ def bodies_of_data_alone(raw: bytes) -> list[bytes] | None:
         if size >= 0x80:
             size, at = _read_varint(raw, at - 1)
         if tag == _PUBLISHED:
-            bodies.append(raw[at : at + size])
+            body = raw[at : at + size]
+            if not is_data_alone(body):
+                return None
+            bodies.append(body)
         elif tag != _TOPIC:
             return None
         at += size
-    return bodies if all(map(is_data_alone, bodies)) else None
+    return bodies
 
 
 def message_body(frame: bytes) -> bytes:

@@ -165,10 +165,7 @@ def _bodies(request: Any) -> list[bytes]:
     if len(key) * 4 > rules.MAX_ORDERING_KEY_BYTES:
         rules.check_at_most("ordering_key_size", len(key.encode()), rules.MAX_ORDERING_KEY_BYTES)
     for message in messages:
-        body = message.SerializeToString()
-        bodies.append(body)
-        if not key and frames.is_data_alone(body):
-            continue
+        bodies.append(message.SerializeToString())
         attributes = message.attributes
         if attributes:
             rules.check_attributes(attributes)

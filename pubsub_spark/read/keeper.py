@@ -143,15 +143,15 @@ class Keeper:
         with self.lock:
             late = self._leases.is_late(batch, part, self._clock())
         if late or len(failed.refused):
-            self._remember(batch, part, length, None if late else failed.refused)
+            self.remember(batch, part, length, None if late else failed.refused)
         self.counts.acknowledged += count - len(failed.refused)
         self.counts.failed_acks += len(failed.refused)
         if part == 0:
             self._door.acknowledged(count, self._staging.footer(batch, part, length).bytes)
         return True
 
-    def _remember(self, batch: int, part: int, length: int, ack_ids: pa.Array | None) -> None:
-        """Messages of a part may come again: those of these ack ids, or all."""
+    def remember(self, batch: int, part: int, length: int, ack_ids: pa.Array | None = None) -> None:
+        """Messages of a part may come again, those of these ack ids or all: they are to be dropped then."""
         for receipts in self._staging.receipts(batch, part, length):
             unsure = receipts if ack_ids is None else receipts.filter(pc.is_in(receipts.column("ack_id"), ack_ids))
             with self.lock:

@@ -193,6 +193,13 @@ def pull(connection: Connection, flow: Flow, period: float, idle: float, take: C
     def opening() -> bytes:
         return flow.request(count, volume)
 
+    def hand_over(responses: list[bytes]) -> None:
+        nonlocal count, volume
+        got = received(responses)
+        count += got.messages.num_rows
+        volume += sum(map(len, responses))
+        take(got)
+
     stream = Stream(connection, flow, opening)
     ended: str | None = None
     rest: list[bytes] = []
@@ -204,10 +211,7 @@ def pull(connection: Connection, flow: Flow, period: float, idle: float, take: C
             responses = stream.take(wait)
             now = time.monotonic()
             if responses:
-                got = received(responses)
-                count += got.messages.num_rows
-                volume += sum(map(len, responses))
-                take(got)
+                hand_over(responses)
             if count >= flow.max_messages or volume >= flow.max_bytes:
                 ended = "full"
             elif ended is not None and (not responses or now >= stop):
@@ -223,7 +227,5 @@ def pull(connection: Connection, flow: Flow, period: float, idle: float, take: C
     finally:
         rest = stream.close()
     if rest:
-        got = received(rest)
-        count += got.messages.num_rows
-        take(got)
+        hand_over(rest)
     return Pulled(count, ended or "idle", stream.reopened)

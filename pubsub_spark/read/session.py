@@ -234,9 +234,7 @@ class Session:
         Before the next batch is planned, because they may be waiting at the door already.
         """
         for part, length in lengths.items():
-            for receipts in opened.staging.receipts(batch, part, length):
-                with opened.keeper.lock:
-                    opened.leases.remember(receipts.column("identity"), time.monotonic())
+            opened.keeper.remember(batch, part, length)
         if self.options.id_attribute is not None:
             with opened.keeper.lock:
                 seen = opened.leases.remembered(time.monotonic())

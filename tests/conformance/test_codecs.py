@@ -10,13 +10,13 @@ import json
 from decimal import Decimal
 from typing import Any
 
-import grpc
 import pyarrow as pa
 import pytest
 
 from pubsub_spark.codec.definition import Encoding, SchemaType
 from pubsub_spark.codec.registry import Decoder, Encoder, SchemaRevision, TopicSchema
 from pubsub_spark.emulator import protos
+from tests.rpc.conftest import Client, refused
 
 P = "projects/codecs"
 _ENCODINGS = {"JSON": 1, "BINARY": 2}
@@ -110,48 +110,34 @@ PROTO_ROWS = [
 ]
 
 
-class Service:
-    """Raw calls to an emulator."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._channel = grpc.insecure_channel(endpoint)
-
-    def call(self, rpc: str, request: Any, answer: Any = None) -> Any:
-        raw = self._channel.unary_unary(f"/google.pubsub.v1.{rpc}")(request.SerializeToString(), timeout=20)
-        return None if answer is None else answer.FromString(raw)
-
-    def topic(self, name: str, kind: SchemaType, encoding: Encoding, definition: str) -> TopicSchema:
-        """A topic `name` of such a schema with a subscription of the same name."""
-        request = protos.CreateSchemaRequest(
-            parent=P, schema_id=name, schema=protos.Schema(type_=_TYPES[kind], definition=definition)
-        )
-        schema = self.call("SchemaService/CreateSchema", request, protos.Schema)
-        topic = protos.Topic(name=f"{P}/topics/{name}")
-        topic.schema_settings.schema = schema.name
-        topic.schema_settings.encoding = _ENCODINGS[encoding]
-        self.call("Publisher/CreateTopic", topic)
-        subscription = protos.Subscription(name=f"{P}/subscriptions/{name}", topic=topic.name)
-        self.call("Subscriber/CreateSubscription", subscription)
-        return TopicSchema(encoding, SchemaRevision(schema.name, schema.revision_id, kind, definition))
-
-    def publish(self, name: str, *payloads: bytes) -> None:
-        messages = [protos.PubsubMessage(data=payload) for payload in payloads]
-        self.call("Publisher/Publish", protos.PublishRequest(topic=f"{P}/topics/{name}", messages=messages))
-
-    def pull(self, name: str, count: int) -> list[Any]:
-        messages: list[Any] = []
-        while len(messages) < count:
-            request = protos.PullRequest(subscription=f"{P}/subscriptions/{name}", max_messages=count)
-            answer = self.call("Subscriber/Pull", request, protos.PullResponse)
-            messages += [received.message for received in answer.received_messages]
-        return messages
+def topic(client: Client, name: str, kind: SchemaType, encoding: Encoding, definition: str) -> TopicSchema:
+    """A topic `name` of such a schema with a subscription of the same name."""
+    asked = protos.Schema(type_=_TYPES[kind], definition=definition)
+    schema = client.ask("SchemaService/CreateSchema", parent=P, schema_id=name, schema=asked)
+    settings = {"schema": schema.name, "encoding": _ENCODINGS[encoding]}
+    client.ask("Publisher/CreateTopic", name=f"{P}/topics/{name}", schema_settings=settings)
+    client.ask("Subscriber/CreateSubscription", name=f"{P}/subscriptions/{name}", topic=f"{P}/topics/{name}")
+    return TopicSchema(encoding, SchemaRevision(schema.name, schema.revision_id, kind, definition))
 
 
-def service_for(kind: SchemaType, request: pytest.FixtureRequest) -> Service:
+def publish(client: Client, name: str, *payloads: bytes) -> None:
+    messages = [protos.PubsubMessage(data=payload) for payload in payloads]
+    client.ask("Publisher/Publish", topic=f"{P}/topics/{name}", messages=messages)
+
+
+def pull(client: Client, name: str, count: int) -> list[Any]:
+    messages: list[Any] = []
+    while len(messages) < count:
+        answer = client.ask("Subscriber/Pull", subscription=f"{P}/subscriptions/{name}", max_messages=count)
+        messages += [received.message for received in answer.received_messages]
+    return messages
+
+
+def client_for(kind: SchemaType, request: pytest.FixtureRequest) -> Client:
     """An emulator that knows schemas of this type."""
     if kind == "AVRO":
-        return Service(request.getfixturevalue("google"))
-    return Service(request.getfixturevalue("emulator").endpoint)
+        return Client(request.getfixturevalue("google"))
+    return Client(request.getfixturevalue("emulator").endpoint)
 
 
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
@@ -162,13 +148,13 @@ def test_there_and_back(
     request: pytest.FixtureRequest, kind: SchemaType, definition: str, rows: list[Any], encoding: Encoding
 ):
     """Rows of every type come back as they were, decoded by the attributes that the emulator adds."""
-    service, name = service_for(kind, request), f"there-and-back-{kind.lower()}-{encoding.lower()}"
-    schema = service.topic(name, kind, encoding, definition)
+    client, name = client_for(kind, request), f"there-and-back-{kind.lower()}-{encoding.lower()}"
+    schema = topic(client, name, kind, encoding, definition)
     type_ = schema.arrow_type()
     sent = pa.array(rows, type_)
 
-    service.publish(name, *Encoder(schema, type_).encode(sent).to_pylist())
-    messages = service.pull(name, len(rows))
+    publish(client, name, *Encoder(schema, type_).encode(sent).to_pylist())
+    messages = pull(client, name, len(rows))
 
     attributes = [message.attributes for message in messages]
     decoded = Decoder(schema, _unasked).decode(
@@ -197,8 +183,7 @@ def test_it_does_refuse(
     request: pytest.FixtureRequest, kind: SchemaType, definition: str, encoding: Encoding, wrong: bytes
 ):
     """What does not fit is not accepted: so what was accepted above did fit."""
-    service, name = service_for(kind, request), f"refused-{kind.lower()}-{encoding.lower()}"
-    service.topic(name, kind, encoding, definition)
-    with pytest.raises(grpc.RpcError) as refused:
-        service.publish(name, wrong)
-    assert grpc.StatusCode.INVALID_ARGUMENT == refused.value.code()
+    client, name = client_for(kind, request), f"refused-{kind.lower()}-{encoding.lower()}"
+    topic(client, name, kind, encoding, definition)
+    with refused("INVALID_ARGUMENT"):
+        publish(client, name, wrong)

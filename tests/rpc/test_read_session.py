@@ -13,8 +13,6 @@ from typing import Any
 
 import grpc
 import pytest
-from google.pubsub_v1.services.publisher import PublisherClient
-from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
@@ -26,6 +24,7 @@ from pubsub_spark.read.plan import Budget, DoorPart, PullPart
 from pubsub_spark.read.staging import Staging
 from tests.conftest import Names
 from tests.engine import CrashError, Engine
+from tests.rpc.conftest import Client
 
 BOUND = 20.0
 LEASE = 601.0  # seconds; longer than any lease
@@ -601,11 +600,22 @@ def test_subscription_that_is_not_pulled_is_refused(
 
 def test_detached_subscription_is_refused(emulator: Emulator, names: Names, query: Engine):
     """A subscription that its topic's owner has detached never gets a message again."""
-    publisher = PublisherClient(transport=PublisherGrpcTransport(channel=grpc.insecure_channel(emulator.endpoint)))
-    publisher.detach_subscription({"subscription": names.subscription})
+    Client(emulator.endpoint).ask("Publisher/DetachSubscription", subscription=names.subscription)
     query.start()
     with pytest.raises(ResourceError, match=f"`{names.subscription}` is detached from its topic"):
         query.trigger()
+
+
+def _read_a_and_after_a_restart_b(query: Engine, names: Names) -> None:
+    """The seek brings `a`; the restart does not seek again."""
+    query.start()
+    run_until(query, 1)
+    acked(query, 1)
+    query.stop()
+    query.start()
+    query.emulator.publish(names.topic, "b")
+    run_until(query, 2)
+    assert ["a", "b"] == query.rows
 
 
 def test_start_goes_back_to_a_snapshot(emulator: Emulator, names: Names, query: Engine):
@@ -619,14 +629,7 @@ def test_start_goes_back_to_a_snapshot(emulator: Emulator, names: Names, query: 
     other.stop()
 
     query.options = replace(query.options, starting_snapshot=snapshot)
-    query.start()
-    run_until(query, 1)
-    acked(query, 1)
-    query.stop()
-    query.start()
-    emulator.publish(names.topic, "b")
-    run_until(query, 2)
-    assert ["a", "b"] == query.rows
+    _read_a_and_after_a_restart_b(query, names)
 
 
 def test_start_seeks_once(emulator: Emulator, names: Names, query: Engine):
@@ -641,11 +644,4 @@ def test_start_seeks_once(emulator: Emulator, names: Names, query: Engine):
     other.stop()
 
     query.options = replace(query.options, subscription_id=name, starting_timestamp=before)
-    query.start()
-    run_until(query, 1)
-    acked(query, 1)
-    query.stop()
-    query.start()
-    emulator.publish(names.topic, "b")
-    run_until(query, 2)
-    assert ["a", "b"] == query.rows
+    _read_a_and_after_a_restart_b(query, names)
