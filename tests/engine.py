@@ -98,6 +98,7 @@ class Engine:
             copy: Part = pickle.loads(pickle.dumps(part))
             for batch in task.read(copy, self.options, self.backend):
                 texts += [data.decode() for data in batch.column("data").to_pylist()]
+        self.streams_are_gone()
         return texts
 
     def stop(self) -> None:
@@ -105,7 +106,7 @@ class Engine:
         assert self.session is not None
         self.session.close()
         self.session = None
-        self._streams_are_gone()
+        self.streams_are_gone()
 
     def crash(self) -> None:
         """kill -9: threads end where they are, the service sees the connection go."""
@@ -118,11 +119,12 @@ class Engine:
             opened.keeper._thread.join()
             opened.connection.close()
             opened.door._stream.close()
-            self._streams_are_gone()
+            self.streams_are_gone()
 
-    def _streams_are_gone(self) -> None:
+    def streams_are_gone(self) -> None:
         """The service notices in its own time that a client is gone; what it sends until then is leased to nobody."""
-        while self.emulator.streams():
+        door = self.session is not None and self.session._opened is not None
+        while self.emulator.streams() > door:
             threading.Event().wait(0.001)
 
     @property

@@ -460,6 +460,7 @@ def test_delivery_attempts_are_counted(emulator: Emulator, names: Names, query: 
         part = PullPart(staging, batch, 1, 1, 10**6, False)
         [rows] = [b for b in task.read(part, query.options, query.backend) if b.num_rows]
         attempts += rows.column("delivery_attempt").to_pylist()
+        query.streams_are_gone()
         emulator.advance(LEASE)
     assert [1, 2, 3] == attempts
 
