@@ -423,8 +423,10 @@ class Subscription:
         self.active = now
         matches = self.settings.matches
         horizon = now - self._retention
-        known = {message.number: message for message in (*self._retained, *self.unacked(now))}
-        known.update((m.number, m) for m in log if m.published >= horizon and (not matches or matches(m.attributes)))
+        topic = (message for message in log if not matches or matches(message.attributes))
+        lanes = map(message_of, self._lanes.entries())  # acked ones too: an ack behind a gap is not kept yet
+        everything = (*self._retained, *lanes, *self.unacked(now), *topic)
+        known = {message.number: message for message in everything if message.published >= horizon}
         messages = [known[number] for number in sorted(known)]
         self.clear()
         if self.settings.retain_acked:

@@ -370,6 +370,18 @@ def test_seek_replays_an_ordered_subscription_in_order(client, emulator, subscri
     assert [b"1", b"2", b"3"] == client.data()
 
 
+def test_seek_replays_what_was_acked_behind_a_gap(client, emulator, subscribe):
+    """An ack of a key's later message is kept when the earlier ones are acked; a seek before that does not lose it."""
+    subscribe(enable_message_ordering=True, retain_acked_messages=True)
+    emulator.publish(TOPIC, *keyed("1", "2", "3"))
+    _, second, _ = client.pull()
+    client.ack(second.ack_id)
+
+    client.ask("Subscriber/Seek", subscription=SUB, time=timestamp_pb2.Timestamp())
+
+    assert [b"1", b"2", b"3"] == client.data()
+
+
 # Where nothing can be pulled
 
 
