@@ -13,15 +13,14 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import fastavro
-import grpc
 from google.pubsub_v1 import types
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
@@ -49,30 +48,17 @@ def serve(messages: int) -> None:
         "googclient_schemaencoding": "BINARY",
         "googclient_schemarevisionid": REVISION,
     }
-    service = canned.Canned(messages)
-    service._pool = [_with_payloads(response, payloads, attributes) for response in service._pool]
     schema = types.Schema.pb()(
         name=SCHEMA, type_=types.Schema.Type.AVRO, definition=flights.avro_schema(), revision_id=REVISION
     )
-    unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-    subscriber = {
-        "StreamingPull": stream(service.streaming_pull),
-        "Acknowledge": unary(service.take),
-        "ModifyAckDeadline": unary(service.take),
-        "GetSubscription": unary(service.subscription),
-    }
-    schemas = {"GetSchema": unary(lambda _request, _context: schema.SerializeToString())}
-    server = grpc.server(ThreadPoolExecutor(64), options=[("grpc.max_receive_message_length", -1)])
-    server.add_generic_rpc_handlers(
-        [
-            grpc.method_handlers_generic_handler("google.pubsub.v1.Subscriber", subscriber),
-            grpc.method_handlers_generic_handler("google.pubsub.v1.SchemaService", schemas),
-        ]
+    service = canned.Canned(
+        messages,
+        [_with_payloads(response, payloads, attributes) for response in canned.responses()],
+        {b"/google.pubsub.v1.SchemaService/GetSchema": schema.SerializeToString()},
     )
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    print(port, flush=True)
+    print(service.serve(), flush=True)
     sys.stdin.read()
+    os._exit(0)
 
 
 def _with_payloads(data: bytes, payloads: list[bytes], attributes: dict[str, str]) -> bytes:
@@ -92,7 +78,7 @@ def run(spark: Any, messages: int, **options: Any) -> float:
     assert server.stdin is not None
     assert server.stdout is not None
     try:
-        with tempfile.TemporaryDirectory() as staging:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging:
             settings = {
                 "subscriptionId": canned.SUBSCRIPTION,
                 "endpoint": f"127.0.0.1:{server.stdout.readline().strip()}",

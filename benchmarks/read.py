@@ -94,7 +94,7 @@ def noop(stream: Any, options: Mapping[str, Any]) -> Any:
 
 def read_canned(spark: SparkSession, messages: int, partitions: int = 2, **options: Any) -> float:
     """Messages/s of the connector."""
-    with canned(messages) as endpoint, tempfile.TemporaryDirectory() as staging:
+    with canned(messages) as endpoint, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging:
         settings = {
             "subscriptionId": SUBSCRIPTION,
             "endpoint": endpoint,
@@ -119,13 +119,12 @@ def throughput(messages: int) -> None:
     print(f"readStream               {ours:12,.0f} messages/s  {ours / floor:.2f} of it")
 
 
-def client(messages: int) -> None:
-    """Against google-cloud-pubsub's SubscriberClient, which acknowledges in its callback."""
+def _callback(messages: int) -> float:
+    """Messages/s of a SubscriberClient."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import pubsub_v1
 
-    few = min(messages, 200_000) // PER_RESPONSE * PER_RESPONSE
-    with canned(few) as endpoint:
+    with canned(messages) as endpoint:
         os.environ["PUBSUB_EMULATOR_HOST"] = endpoint
         subscriber = pubsub_v1.SubscriberClient(credentials=AnonymousCredentials())
         del os.environ["PUBSUB_EMULATOR_HOST"]
@@ -136,15 +135,24 @@ def client(messages: int) -> None:
             start = start or time.monotonic()
             message.ack()
             seen += 1
-            if seen >= few:
+            if seen >= messages:
                 done.set()
 
-        flow = pubsub_v1.types.FlowControl(max_messages=few * 2, max_bytes=1 << 40)
+        flow = pubsub_v1.types.FlowControl(max_messages=messages * 2, max_bytes=1 << 40)
         future = subscriber.subscribe(SUBSCRIPTION, callback, flow_control=flow)
         done.wait(300)
-        theirs = seen / (time.monotonic() - start)
+        speed = seen / (time.monotonic() - start)
         future.cancel()
-    ours = read_canned(session(), messages)
+    return speed
+
+
+def client(messages: int) -> None:
+    """Against google-cloud-pubsub's SubscriberClient, which acknowledges in its callback; both twice, the better."""
+    spark = session()
+    theirs = ours = 0.0
+    for _ in range(2):
+        theirs = max(theirs, _callback(min(messages, 200_000) // PER_RESPONSE * PER_RESPONSE))
+        ours = max(ours, read_canned(spark, messages))
     print(f"SubscriberClient, callback {theirs:12,.0f} messages/s")
     print(f"readStream                 {ours:12,.0f} messages/s  {ours / theirs:.0f}x")
 
@@ -154,7 +162,7 @@ def latency(seconds: int) -> None:
     from pubsub_spark.emulator import Emulator
 
     spark = session()
-    with Emulator() as emulator, tempfile.TemporaryDirectory() as staging:
+    with Emulator() as emulator, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging:
         topic, subscription = "projects/bench/topics/latency", "projects/bench/subscriptions/latency"
         emulator.create_topic(topic)
         emulator.create_subscription(subscription, topic)
