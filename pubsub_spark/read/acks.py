@@ -11,6 +11,7 @@ send. Failures: https://cloud.google.com/pubsub/docs/exactly-once-delivery#handl
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -30,6 +31,7 @@ MAX_BYTES = 512 * 1024
 _IN_FLIGHT = 8
 _ID_OVERHEAD = 4  # tag and length of an ack id of up to 2 MiB on the wire
 _TIMEOUT = 30.0  # seconds for one request, before it is tried again
+_log = logging.getLogger(__name__)
 
 
 @lru_cache(maxsize=2)
@@ -115,6 +117,7 @@ def send(
             elif error.code() in RETRYABLE:
                 retry = [(request, ids, pauses)]
             else:
+                _log.warning("%d acks of `%s` are refused: %s", len(ids), subscription, error.details())
                 refused.append(ids)
                 continue
             pause = next(pauses)

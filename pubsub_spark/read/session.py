@@ -30,11 +30,12 @@ from . import subscription
 from .door import MOST_BYTES, MOST_MESSAGES, Door
 from .keeper import Keeper
 from .leases import STREAM_LEASE, WATCH, Leases
+from .memory import share_arenas
 from .offset import Offset
 from .plan import Budget, DoorPart, Part, PullPart, StagedPart, is_flood
 from .pull import Flow
 from .redelivery import firsts, without
-from .staging import Footer, Packer, Staging, footer
+from .staging import Footer, Staging, footer
 
 MOMENT = 0.03  # seconds that a first message waits for company
 _GLANCE = 0.5  # seconds between two looks at whether the query is stopped
@@ -163,6 +164,7 @@ class Session:
         """Connect on the first call, when the stream's name is known; what an earlier run left is acknowledged."""
         if self._opened is not None:
             return self._opened
+        share_arenas()
         options = self.options
         staging = Staging(self.location, options.subscription, start.stream)
         staging.leave_token()
@@ -272,7 +274,7 @@ class Session:
             opened.leases.found(batch, 0, since)
         by_name = self.options.id_attribute is not None
         taken = [got.named_by(self.options.id_attribute) for got in taken]
-        packer = Packer()
+        packer = staging.packer()
         for got, first in zip(taken, firsts(taken) if by_name else taken, strict=True):
             packer.add(without(first, known).messages, got.receipts)
         content = b"".join(packer.content("door"))

@@ -12,9 +12,9 @@
 The rule is create-only: `create` succeeds for one writer of a name, and everybody yields what that one wrote. Nothing
 in here is acknowledged, so losing it costs duplicates and never a message. Names that are not ours are left alone.
 
-A part is one object, so that it is there or not: two Arrow IPC streams (messages, receipts) and a footer with their
-places. Tasks read the messages; the driver reads footer and receipts alone, with ranged reads. Local files and object
-stores alike, through obstore. Runs on the driver and in tasks; a `Staging` is plain values until it is used.
+A part is one object, so that it is there or not: an Arrow IPC stream of messages, some of receipts, and a footer with
+their places. Tasks read the messages; the driver reads footer and receipts alone, with ranged reads. Local files and
+object stores alike, through obstore. Runs on the driver and in tasks; a `Staging` is plain values until it is used.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ..errors import StagingError
 Buffer: TypeAlias = bytes | memoryview
 _MAGIC = b"PSSTAGE1"
 _TAIL = struct.Struct("<I8s")  # bytes of the JSON footer, magic
-_READ = 4 * 2**20  # bytes that the driver reads at a time
+_SECTION = 4 * 2**20  # bytes of receipts that the driver reads at a time
 _GUESS = 4096  # a footer is a few hundred bytes; one read gets it
 
 # obstore raises Python's own errors for some stores and its own for others.
@@ -62,24 +62,29 @@ class Footer:
     ended: str
     oldest: float | None
     messages_length: int
-    receipts_length: int
+    receipts_lengths: Sequence[int]
 
 
 class Packer:
     """The bytes of a part, put together as its messages come, in pieces that are never copied into one.
 
     Receipts may outnumber messages: redeliveries that were dropped are acknowledged with the batch that met them.
+    compression: Arrow's name of one, or None.
     """
 
-    def __init__(self) -> None:
-        self._messages, self._receipts = _Section(MESSAGES), _Section(RECEIPTS)
+    def __init__(self, compression: str | None) -> None:
+        self._messages = _Section(MESSAGES, compression)
+        self._receipts: list[_Section] = []
+        self._compression = compression
         self._rows = self._bytes = self._receipts_rows = 0
         self._oldest: int | None = None  # microseconds since the epoch
 
     def add(self, messages: pa.RecordBatch, receipts: pa.RecordBatch) -> None:
         """Append a batch of the schema MESSAGES and one of the schema RECEIPTS."""
         self._messages.write(messages)
-        self._receipts.write(receipts)
+        if not self._receipts or self._receipts[-1].length >= _SECTION:
+            self._receipts.append(_Section(RECEIPTS, self._compression))
+        self._receipts[-1].write(receipts)
         self._rows += messages.num_rows
         self._bytes += size(messages)
         self._receipts_rows += receipts.num_rows
@@ -89,27 +94,32 @@ class Packer:
 
     def content(self, ended: str) -> list[Buffer]:
         """The pieces of the part, to be written one after the other."""
-        messages, receipts = self._messages.end(), self._receipts.end()
+        sections = [self._messages, *self._receipts]
+        pieces = [piece for section in sections for piece in section.end()]
         footer = Footer(
             rows=self._rows,
             bytes=self._bytes,
             dropped=self._receipts_rows - self._rows,
             ended=ended,
             oldest=None if self._oldest is None else self._oldest / 1e6,
-            messages_length=sum(map(len, messages)),
-            receipts_length=sum(map(len, receipts)),
+            messages_length=self._messages.length,
+            receipts_lengths=[section.length for section in self._receipts],
         )
         text = json.dumps(asdict(footer)).encode()
-        return [*messages, *receipts, text, _TAIL.pack(len(text), _MAGIC)]
+        return [*pieces, text, _TAIL.pack(len(text), _MAGIC)]
 
 
 class _Section:
-    """An Arrow IPC stream, kept as the pieces that Arrow writes."""
+    """An Arrow IPC stream, kept as the pieces that Arrow writes: Arrow's own buffers, where nothing is compressed."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, compression: str | None) -> None:
         self._sink = _Pieces()
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        options = pa.ipc.IpcWriteOptions(compression=compression)
         self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), schema, options=options)
+
+    @property
+    def length(self) -> int:
+        return self._sink.length
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
@@ -119,34 +129,19 @@ class _Section:
         return self._sink.pieces
 
 
-class _Range(io.RawIOBase):
-    """The bytes of an object from `start` to `end`, read as they are asked for."""
-
-    def __init__(self, store: Any, path: str, start: int, end: int) -> None:
-        self._store, self._path, self._at, self._end = store, path, start, end
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, into: Any) -> int:
-        length = min(len(into), self._end - self._at)
-        if length:
-            into[:length] = obstore.get_range(self._store, self._path, start=self._at, length=length)
-            self._at += length
-        return length
-
-
 class _Pieces(io.RawIOBase):
     """A file that keeps each piece as it is given; one growing buffer would be copied again and again."""
 
     def __init__(self) -> None:
         self.pieces: list[Buffer] = []
+        self.length = 0
 
     def writable(self) -> bool:
         return True
 
     def write(self, piece: Any) -> int:
         self.pieces.append(memoryview(piece).cast("B"))  # Arrow's own buffers are signed, which obstore refuses
+        self.length += len(piece)
         return len(piece)
 
 
@@ -160,7 +155,10 @@ def receipts_of(pieces: Sequence[Buffer]) -> Iterator[pa.RecordBatch]:
     """The receipt batches in the pieces of a part, as `Packer` gives them."""
     part = pa.py_buffer(b"".join(pieces))
     found = footer(part)
-    yield from pa.ipc.open_stream(part.slice(found.messages_length, found.receipts_length))
+    start = found.messages_length
+    for length in found.receipts_lengths:
+        yield from pa.ipc.open_stream(part.slice(start, length))
+        start += length
 
 
 def footer(part: Any) -> Footer:
@@ -224,6 +222,10 @@ class Staging:
         name = names.parse(self.subscription, "subscriptions")
         return f"{name.project}/{name.id}/{self.stream}"
 
+    def packer(self) -> Packer:
+        """For a part of this area. Local files are gone before they reach a disk: to compress them pays nothing."""
+        return Packer(None if isinstance(self._store, LocalStore) else "lz4")
+
     @property
     def _store(self) -> Any:
         return open_store(self.location)
@@ -263,9 +265,10 @@ class Staging:
     def receipts(self, batch: int, part: int, length: int) -> Iterator[pa.RecordBatch]:
         """The receipts of a part of `length` bytes, piece by piece, without reading its messages."""
         found = self.footer(batch, part, length)
-        start = found.messages_length
-        section = _Range(self._store, f"{self.root}/{batch}/part-{part}", start, start + found.receipts_length)
-        yield from pa.ipc.open_stream(io.BufferedReader(section, _READ))
+        path, start = f"{self.root}/{batch}/part-{part}", found.messages_length
+        for section in found.receipts_lengths:
+            yield from pa.ipc.open_stream(obstore.get_range(self._store, path, start=start, length=section))
+            start += section
 
     def seal(self, batch: int) -> list[int]:
         """Fix the parts of a batch that an earlier run staged: the same answer however often it is asked."""

@@ -8,10 +8,8 @@ Everything is opened here and closed before the first batch is yielded; nothing 
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import lru_cache
 
 import pyarrow as pa
@@ -22,10 +20,11 @@ from ..errors import StagingError
 from ..options import ReadOptions
 from . import acks
 from .leases import STREAM_LEASE
+from .memory import share_arenas
 from .plan import DoorPart, Part, PullPart
 from .pull import Flow, Pulled, pull
 from .redelivery import firsts, without
-from .staging import Buffer, Packer, Staging, messages, receipts_of
+from .staging import Buffer, Staging, messages, receipts_of
 
 _NACK_TIMEOUT = 10.0  # seconds; what is not given back comes again when its lease runs out
 
@@ -61,6 +60,7 @@ def _see(staging: Staging) -> None:
 
 
 def _pulled(part: PullPart, path: str, options: ReadOptions, backend: Backend) -> Iterator[pa.RecordBatch]:
+    share_arenas()
     with backend.connect() as connection:
         kept, content = _packed(part, options, connection)
         if not part.staging.create(path, content):
@@ -70,20 +70,12 @@ def _pulled(part: PullPart, path: str, options: ReadOptions, backend: Backend) -
     del content
     while kept:
         yield kept.pop(0)
-    _give_memory_back()
-
-
-def _give_memory_back() -> None:
-    """To the operating system: what the allocators keep of a part, in pieces, would grow from task to task."""
-    pa.default_memory_pool().release_unused()
-    with suppress(OSError, AttributeError):  # a C library that is not glibc
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _packed(part: PullPart, options: ReadOptions, connection: Connection) -> tuple[list[pa.RecordBatch], list[Buffer]]:
     """Pull a part: the messages to yield, and the pieces to stage."""
     known = part.staging.known(part.batch) if part.known else pa.array([], pa.string())
-    packer = Packer()
+    packer = part.staging.packer()
     kept: list[pa.RecordBatch] = []
 
     def keep(got: Received, receipts: pa.RecordBatch) -> None:

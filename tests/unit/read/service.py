@@ -140,7 +140,7 @@ def response(texts: Iterable[str], published: float = 1000.0) -> bytes:
 def part(texts: Iterable[str], ended: str = "idle", dropped: Iterable[str] = ()) -> list[Any]:
     """The pieces of a staged part: messages and receipts of `response`, and receipts of what was dropped."""
     got = received([response(texts)])
-    packer = Packer()
+    packer = Packer("lz4")
     packer.add(got.messages, got.receipts)
     again = received([response(dropped)])
     packer.add(again.messages.slice(0, 0), again.receipts)

@@ -10,7 +10,7 @@ STAGING = Staging("memory", "projects/p/subscriptions/sub", "stream")
 
 
 def footer(rows: int, ended: str, oldest: float | None = None, dropped: int = 0) -> Footer:
-    return Footer(rows, 0, dropped, ended, oldest, 0, 0)
+    return Footer(rows, 0, dropped, ended, oldest, 0, [])
 
 
 def test_budget_is_shared_equally():

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 from obstore.store import MemoryStore
 
+from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
 from pubsub_spark.read import staging as module
 from pubsub_spark.read.staging import Staging, footer, messages, open_store
 from tests.conftest import Bucket
-from tests.unit.read.service import SUBSCRIPTION, part
+from tests.unit.read.service import SUBSCRIPTION, part, response
 
 
 @pytest.fixture(params=["files", "file URL", "memory", "S3"])
@@ -50,6 +51,32 @@ def test_part_is_read_as_it_was_written(staging: Staging):
     found = staging.footer(1, index, length)
     assert (2, 3, "full", 1000.0) == (found.rows, found.dropped, found.ended, found.oldest)
     assert found == footer(staging.read("1/part-0"))
+
+
+def test_receipts_are_read_in_sections(staging: Staging, monkeypatch: pytest.MonkeyPatch):
+    """The driver never has the receipts of a large part at once: a section of them is one read."""
+    monkeypatch.setattr(module, "_SECTION", 500)
+    packer = staging.packer()
+    for text in "abc":
+        got = received([response([text])])
+        packer.add(got.messages, got.receipts)
+    assert staging.create("1/part-0", packer.content("idle"))
+    [(index, length)] = staging.parts(1).items()
+
+    assert len(staging.footer(1, index, length).receipts_lengths) > 1
+    ack_ids = [each for batch in staging.receipts(1, index, length) for each in batch.column("ack_id").to_pylist()]
+    assert ["ack-a", "ack-b", "ack-c"] == ack_ids
+
+
+@pytest.mark.parametrize("staging", ["files", "S3"], indirect=True)
+def test_only_object_stores_get_compressed_parts(staging: Staging, request: pytest.FixtureRequest):
+    """A local file is deleted before it reaches the disk; what crosses a network is worth compressing."""
+    packer = staging.packer()
+    got = received([response(["same" * 1000] * 10)])
+    packer.add(got.messages, got.receipts)
+    size = sum(map(len, packer.content("idle")))
+
+    assert (size < 40_000) == ("S3" in request.node.name)
 
 
 def test_empty_part_is_a_part(staging: Staging):
