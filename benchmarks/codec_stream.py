@@ -13,10 +13,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +53,7 @@ def serve(messages: int) -> None:
         [_with_payloads(response, payloads, attributes) for response in canned.responses()],
         {b"/google.pubsub.v1.SchemaService/GetSchema": schema.SerializeToString()},
     )
-    print(service.serve(), flush=True)
-    sys.stdin.read()
-    os._exit(0)
+    service.serve()
 
 
 def _with_payloads(data: bytes, payloads: list[bytes], attributes: dict[str, str]) -> bytes:
@@ -72,26 +67,8 @@ def _with_payloads(data: bytes, payloads: list[bytes], attributes: dict[str, str
 
 def run(spark: Any, messages: int, **options: Any) -> float:
     """Messages/s of a query against a server of its own."""
-    server = subprocess.Popen(
-        [sys.executable, __file__, "serve", str(messages)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
-    try:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging:
-            settings = {
-                "subscriptionId": canned.SUBSCRIPTION,
-                "endpoint": f"127.0.0.1:{server.stdout.readline().strip()}",
-                "stagingLocation": staging,
-                "numFetchPartitions": 2,
-                "maxMessagesPerTrigger": 400_000,
-                "maxBytesPerTrigger": "1g",
-                "maxFetchPeriod": "10s",
-            } | options
-            return read.drained(read.noop(spark.readStream.format("pubsub"), settings), messages)
-    finally:
-        server.stdin.close()
-        server.wait(10)
+    command = [sys.executable, __file__, "serve"]
+    return read.read_canned(spark, messages, server=command, maxMessagesPerTrigger=400_000, **options)
 
 
 def main() -> None:

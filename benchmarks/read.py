@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from canned import PER_RESPONSE, SUBSCRIPTION  # noqa: E402
 from ready_made import BATCH, ReadyMade  # noqa: E402
 
 from pubsub_spark.source import PubSubDataSource  # noqa: E402
+
+CANNED = (sys.executable, str(Path(__file__).parent / "canned.py"))
 
 
 def session(cores: int = 2) -> SparkSession:
@@ -53,10 +55,10 @@ def session(cores: int = 2) -> SparkSession:
 
 
 @contextlib.contextmanager
-def canned(messages: int) -> Iterator[str]:
-    """The canned server in a process of its own; its endpoint."""
+def canned(messages: int, command: Sequence[str] = CANNED) -> Iterator[str]:
+    """The canned server, or another that a command starts, in a process of its own; its endpoint."""
     server = subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "canned.py"), str(messages)],
+        [*command, str(messages)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -92,9 +94,11 @@ def noop(stream: Any, options: Mapping[str, Any]) -> Any:
     return stream.options(**options).load().writeStream.format("noop").option("checkpointLocation", checkpoint).start()
 
 
-def read_canned(spark: SparkSession, messages: int, partitions: int = 2, **options: Any) -> float:
+def read_canned(
+    spark: SparkSession, messages: int, partitions: int = 2, server: Sequence[str] = CANNED, **options: Any
+) -> float:
     """Messages/s of the connector."""
-    with canned(messages) as endpoint, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging:
+    with canned(messages, server) as endpoint, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging:
         settings = {
             "subscriptionId": SUBSCRIPTION,
             "endpoint": endpoint,

@@ -117,7 +117,8 @@ def send(
             elif error.code() in RETRYABLE:
                 retry = [(request, ids, pauses)]
             else:
-                _log.warning("%d acks of `%s` are refused: %s", len(ids), subscription, error.details())
+                asked = "acks" if seconds is None else "leases"
+                _log.warning("%d %s of `%s` are refused: %s", len(ids), asked, subscription, error.details())
                 refused.append(ids)
                 continue
             pause = next(pauses)
