@@ -179,13 +179,13 @@ class Keeper:
         with self.lock:
             for batch, parts in lengths.items():
                 for part in parts:
-                    self._leases.found(batch, part, now - LEASE)  # its age is not known: due at once
+                    self._leases.found(batch, part)
             due = self._leases.due(now)
         for batch, part in due:
             length = lengths.get(batch, {}).get(part) or self._staging.parts(batch)[part]
             self._set_lease(self._staging.receipts(batch, part, length))
             with self.lock:
-                self._leases.extended(batch, part, now)
+                self._leases.extended(batch, part, now, self._clock())
 
     def _set_lease(self, receipts: Iterable[pa.RecordBatch]) -> None:
         def ack_ids() -> Iterator[pa.Array]:

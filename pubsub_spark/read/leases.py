@@ -9,8 +9,9 @@ has not.
 
 The second rule is about leases. Tasks pull with a lease of STREAM_LEASE and never extend it: most batches are
 committed long before it runs out. `watched(now)` names the batches that are not, whose staged parts the keeper then
-looks up and reports with `found`; `due(now)` names the parts whose lease has run for half its time, so that an
-extension may fail and be tried again before a message comes a second time.
+looks up and reports with `found`; `due(now)` names the parts whose lease has run for a quarter of its time, so that an
+extension may fail and be tried again before a message comes a second time. Tasks do not say when they pulled: it was
+after the batch was announced, and that is what counts.
 
 The third is the redelivery filter: ids whose ack came late, failed, or is unknown are remembered for the longest lease.
 """
@@ -23,19 +24,21 @@ import pyarrow as pa
 
 LEASE = 600.0  # seconds: the longest ack deadline, https://cloud.google.com/pubsub/docs/lease-management
 STREAM_LEASE = 60.0  # seconds: what a stream's deliveries start with, as Google's clients for exactly-once delivery
-WATCH = STREAM_LEASE / 4  # a batch that runs longer is looked after, with time for two tries
+_QUARTER = 1 / 4  # of a lease has run: it is looked after, with time for two tries
+WATCH = STREAM_LEASE * _QUARTER
 
 
 @dataclass
 class _Lease:
     since: float
     seconds: float
+    lapsed: bool = False  # whether it was over before it was extended
 
     def due(self, now: float) -> bool:
-        return now - self.since >= self.seconds / 2
+        return now - self.since >= self.seconds * _QUARTER
 
     def over(self, now: float) -> bool:
-        return now - self.since >= self.seconds
+        return self.lapsed or now - self.since >= self.seconds
 
 
 @dataclass
@@ -57,17 +60,18 @@ class Leases:
         if batch not in self._committed:
             self._held.setdefault(batch, _Batch(now))
 
-    def found(self, batch: int, part: int, since: float, seconds: float = STREAM_LEASE) -> None:
-        """A part of a held batch was staged, its messages leased for `seconds` from `since`."""
+    def found(self, batch: int, part: int, since: float | None = None) -> None:
+        """A part of a held batch was staged, its messages leased since `since` or, at the most, the announcement."""
         if batch in self._held:
-            self._held[batch].parts.setdefault(part, _Lease(since, seconds))
+            owner = self._held[batch]
+            owner.parts.setdefault(part, _Lease(owner.announced if since is None else since, STREAM_LEASE))
 
     def watched(self, now: float) -> list[int]:
         """Held batches that run for so long that somebody must look which parts they have."""
         return sorted(number for number, batch in self._held.items() if now - batch.announced >= WATCH)
 
     def due(self, now: float) -> list[tuple[int, int]]:
-        """Held parts, as (batch, part), whose lease has run for half its time."""
+        """Held parts, as (batch, part), whose lease has run for a quarter of its time."""
         return sorted(
             (number, part)
             for number, batch in self._held.items()
@@ -75,10 +79,11 @@ class Leases:
             if lease.due(now)
         )
 
-    def extended(self, batch: int, part: int, now: float) -> None:
-        """The lease of a held part was set to LEASE seconds at `now`."""
+    def extended(self, batch: int, part: int, since: float, now: float) -> None:
+        """The lease of a held part was set to LEASE seconds, at `since` or after it, and before `now`."""
         if batch in self._held:
-            self._held[batch].parts[part] = _Lease(now, LEASE)
+            parts = self._held[batch].parts
+            parts[part] = _Lease(since, LEASE, lapsed=parts[part].over(now))
 
     def commit(self, batch: int) -> list[int]:
         """Spark has committed everything up to and with `batch`: the batches to acknowledge now, each named once."""
@@ -88,7 +93,7 @@ class Leases:
         return numbers
 
     def is_late(self, batch: int, part: int, now: float) -> bool:
-        """Whether the lease of a part may have run out: its messages come again, its acks may count for nothing."""
+        """Whether the lease of a part may have run out once: its messages come again, acks may count for nothing."""
         owner = self._committed.get(batch) or self._held.get(batch)
         return owner is None or owner.parts.get(part, _Lease(owner.announced, STREAM_LEASE)).over(now)
 

@@ -29,7 +29,7 @@ from ..options import ReadOptions
 from . import subscription
 from .door import MOST_BYTES, MOST_MESSAGES, Door
 from .keeper import Keeper
-from .leases import STREAM_LEASE, WATCH, Leases
+from .leases import STREAM_LEASE, Leases
 from .memory import share_arenas
 from .offset import Offset
 from .plan import Budget, DoorPart, Part, PullPart, StagedPart, is_flood
@@ -118,8 +118,8 @@ class Session:
         opened = self._open(Offset(end.stream, start.batch))  # before the first commit `start` is drawn anew
         if end.batch not in self._plans:
             announced = self._announced == end
-            with opened.keeper.lock:  # the leases of a replay began before our time: to be looked after at once
-                opened.leases.announce(end.batch, time.monotonic() - (0 if announced else WATCH))
+            with opened.keeper.lock:  # the leases of a replay began before our time, and may be over
+                opened.leases.announce(end.batch, time.monotonic() - (0 if announced else STREAM_LEASE))
             parts = self._pull_plan(end.batch, opened) if announced else self._replay_plan(end.batch, opened)
             self._plans[end.batch] = parts
         return self._plans[end.batch]

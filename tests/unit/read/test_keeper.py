@@ -150,17 +150,17 @@ def test_long_batch_is_extended(kept: Kept):
     kept.stage(1, 1, "b")
     kept.now = WATCH
     _until(kept, lambda: len(kept.service.modified) >= 2)
-    _until(kept, lambda: not kept.leases.due(kept.now + LEASE / 2 - 1))
+    _until(kept, lambda: not kept.leases.due(kept.now + LEASE / 4 - 1))
 
     assert [(int(LEASE), ["ack-a"]), (int(LEASE), ["ack-b"])] == kept.service.modified
 
 
 def test_long_batch_is_extended_again(kept: Kept):
-    """A batch that takes hours keeps its leases: the second extension comes at half the first."""
+    """A batch that takes hours keeps its leases: the second extension comes at a quarter of the first."""
     kept.stage(1, 0, "a")
     kept.now = WATCH
     _until(kept, lambda: len(kept.service.modified) == 1)
-    kept.now = WATCH + LEASE / 2
+    kept.now = WATCH + LEASE / 4
     _until(kept, lambda: len(kept.service.modified) == 2)
 
     assert [] == kept.service.acked

@@ -64,14 +64,14 @@ def test_short_batch_is_not_watched():
     assert [1] == leases.watched(WATCH)
 
 
-def test_lease_is_due_at_half_its_time():
+def test_lease_is_due_at_a_quarter_of_its_time():
     """There is time for an extension that fails and one more."""
     leases = Leases()
     leases.announce(1, now=0)
     leases.found(1, 2, since=0)
 
-    assert [] == leases.due(STREAM_LEASE / 2 - 1)
-    assert [(1, 2)] == leases.due(STREAM_LEASE / 2)
+    assert [] == leases.due(WATCH - 1)
+    assert [(1, 2)] == leases.due(WATCH)
 
 
 def test_extended_lease_lasts():
@@ -79,10 +79,10 @@ def test_extended_lease_lasts():
     leases = Leases()
     leases.announce(1, now=0)
     leases.found(1, 0, since=0)
-    leases.extended(1, 0, now=40)
+    leases.extended(1, 0, since=40, now=41)
 
-    assert [] == leases.due(40 + LEASE / 2 - 1)
-    assert [(1, 0)] == leases.due(40 + LEASE / 2)
+    assert [] == leases.due(40 + LEASE / 4 - 1)
+    assert [(1, 0)] == leases.due(40 + LEASE / 4)
 
 
 def test_part_is_found_once():
@@ -90,7 +90,7 @@ def test_part_is_found_once():
     leases = Leases()
     leases.announce(1, now=0)
     leases.found(1, 0, since=0)
-    leases.extended(1, 0, now=40)
+    leases.extended(1, 0, since=40, now=41)
     leases.found(1, 0, since=0)
 
     assert [] == leases.due(60)
@@ -126,6 +126,30 @@ def test_ack_of_an_unknown_part_is_late_by_its_announcement():
 
     assert not leases.is_late(1, 5, now=STREAM_LEASE - 1)
     assert leases.is_late(1, 5, now=STREAM_LEASE)
+
+
+def test_long_batch_that_is_committed_while_it_is_looked_after_is_in_time():
+    """A part that was looked up and not extended yet is as old as its announcement, not older."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    leases.found(1, 3)
+
+    assert [(1, 3)] == leases.due(WATCH)
+    leases.commit(1)
+    leases.extended(1, 3, since=WATCH, now=WATCH + 1)
+    assert not leases.is_late(1, 3, now=WATCH + 2)
+    assert leases.is_late(1, 3, now=STREAM_LEASE)
+
+
+def test_lease_that_was_extended_too_late_stays_late():
+    """The machine slept, or the service did not answer: what came again in between is a redelivery."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    leases.found(1, 3)
+    leases.extended(1, 3, since=WATCH, now=STREAM_LEASE)
+    leases.extended(1, 3, since=LEASE / 2, now=LEASE / 2)
+
+    assert leases.is_late(1, 3, now=LEASE / 2)
 
 
 def test_remembered_for_the_longest_lease():
