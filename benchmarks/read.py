@@ -80,7 +80,7 @@ def drained(query: Any, messages: int, timeout: float = 600) -> float:
         busy = [p for p in query.recentProgress if p["numInputRows"]]
         if sum(p["numInputRows"] for p in busy) >= messages:
             break
-        time.sleep(0.2)
+        time.sleep(1)  # each look takes the JVM's time from the query
     query.stop()
     first = datetime.fromisoformat(busy[0]["timestamp"])
     last = datetime.fromisoformat(busy[-1]["timestamp"])

@@ -20,7 +20,7 @@ from ..errors import StagingError
 from ..options import ReadOptions
 from . import acks
 from .leases import STREAM_LEASE
-from .memory import share_arenas
+from .memory import freeze_imports, share_arenas
 from .plan import DoorPart, Part, PullPart
 from .pull import Flow, Pulled, pull
 from .redelivery import firsts, without
@@ -68,6 +68,7 @@ def _pulled(part: PullPart, path: str, options: ReadOptions, backend: Backend) -
             acks.send(connection, options.subscription, ack_ids, 0, time.monotonic() + _NACK_TIMEOUT)
             kept = list(messages(part.staging.read(path)))
     del content
+    freeze_imports()
     while kept:
         yield kept.pop(0)
 
