@@ -1,12 +1,14 @@
 """How a process keeps memory whose threads hand each other large buffers, and which runs one task after the other.
 
 glibc gives each thread an arena of its own, and keeps in each what was once freed there: gRPC allocates in one, Arrow
-in another, we free in a third. Two arenas hold a third less and are faster, because their pages are in use already.
+in another, we free in a third. Two arenas hold a third less. What is freed at their ends it gives back to the system at
+once, only to be asked for it again: a page fault for each 4 KiB, which took a sixth of a task's time. So a process
+keeps what it once needed, until it ends (Spark ends a Python worker that was idle for a minute).
 
 PySpark's daemon collects garbage after each task (`gc.collect()` in `pyspark/daemon.py`), which walks every object that
 was imported: 60 ms. Frozen objects are not walked; they are freed as before when nothing refers to them.
 
-Both are settings of the process, made once (benchmarks/read.py memory and throughput).
+All of it is of the whole process, and is set once. Measured with benchmarks/read.py, `memory` and `throughput`.
 """
 
 from __future__ import annotations
@@ -16,15 +18,21 @@ import gc
 from contextlib import suppress
 from functools import lru_cache
 
-_M_ARENA_MAX = -8  # malloc.h
-_ARENAS = 2
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
+_MALLOC = {
+    _M_ARENA_MAX: 2,
+    _M_MMAP_THRESHOLD: 32 * 2**20,  # bytes; the most that glibc takes
+    _M_TRIM_THRESHOLD: 512 * 2**20,
+}
 
 
 @lru_cache(maxsize=1)
-def share_arenas() -> None:
+def keep_freed_memory() -> None:
     """Before the process has many threads; nothing where the C library is not glibc."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
+        mallopt = ctypes.CDLL(None).mallopt
+        for setting, value in _MALLOC.items():
+            mallopt(setting, value)
 
 
 @lru_cache(maxsize=1)

@@ -30,7 +30,7 @@ from . import subscription
 from .door import MOST_BYTES, MOST_MESSAGES, Door
 from .keeper import Keeper
 from .leases import STREAM_LEASE, Leases
-from .memory import share_arenas
+from .memory import keep_freed_memory
 from .offset import Offset
 from .plan import Budget, DoorPart, Part, PullPart, StagedPart, is_flood
 from .pull import Flow
@@ -164,7 +164,7 @@ class Session:
         """Connect on the first call, when the stream's name is known; what an earlier run left is acknowledged."""
         if self._opened is not None:
             return self._opened
-        share_arenas()
+        keep_freed_memory()
         options = self.options
         staging = Staging(self.location, options.subscription, start.stream)
         staging.leave_token()

@@ -20,7 +20,7 @@ from ..errors import StagingError
 from ..options import ReadOptions
 from . import acks
 from .leases import STREAM_LEASE
-from .memory import freeze_imports, share_arenas
+from .memory import freeze_imports, keep_freed_memory
 from .plan import DoorPart, Part, PullPart
 from .pull import Flow, Pulled, pull
 from .redelivery import firsts, without
@@ -60,7 +60,7 @@ def _see(staging: Staging) -> None:
 
 
 def _pulled(part: PullPart, path: str, options: ReadOptions, backend: Backend) -> Iterator[pa.RecordBatch]:
-    share_arenas()
+    keep_freed_memory()
     with backend.connect() as connection:
         kept, content = _packed(part, options, connection)
         if not part.staging.create(path, content):
