@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyspark
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -34,6 +36,10 @@ from tests.conftest import Names
 BOUND = 100.0  # seconds; more than a lease, for what was under way when a stream was closed comes after one
 LEASE = 601.0  # seconds; when they have passed, whatever a killed client held comes again
 _LOOK = 0.02  # seconds between two looks at a condition that nobody announces
+
+_OLD = tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2)
+needs_available_now = pytest.mark.skipif(_OLD, reason="Spark 4.0 and 4.1 run one batch with availableNow")
+needs_metrics = pytest.mark.skipif(_OLD, reason="Spark 4.0 and 4.1 do not ask a Python source for what progress shows")
 
 # Short waits, so that tests are short; a test that is about one of them gives its own.
 _OPTIONS = {"idleTimeout": "1s", "maxFetchPeriod": "2s", "connectTimeout": "10s"}

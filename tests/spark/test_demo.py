@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import pyspark
 import pytest
 from google.pubsub_v1 import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
@@ -15,12 +14,11 @@ from rich.console import Console
 from pubsub_spark import demo
 from pubsub_spark.demo.service import PubSub
 from pubsub_spark.emulator import Emulator
+from tests.spark.scenario import needs_available_now
 
 ROWS = 3000
 
-pytestmark = pytest.mark.skipif(
-    tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="the demo needs `availableNow` of Spark 4.2"
-)
+pytestmark = needs_available_now
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-import pyspark
 import pytest
 
 from tests.spark.scenario import (
@@ -30,20 +29,20 @@ from tests.spark.scenario import (
     Start,
     Stop,
     Until,
+    needs_available_now,
     until,
 )
 
-NEW = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 MANY = [f"m{n}" for n in range(3000)]  # three times what the door holds
 
 
-@pytest.mark.skipif(not NEW, reason="Spark 4.0 and 4.1 run one batch of a Python source with availableNow")
+@needs_available_now
 def test_available_now_drains_and_ends(scenario: Scenario):
     """All that was there is in the sink and acknowledged when the query ends by itself."""
     scenario.run(Publish(*MANY), Drain(), Rows(*MANY), Backlog(0))
 
 
-@pytest.mark.skipif(not NEW, reason="Spark 4.0 and 4.1 run one batch of a Python source with availableNow")
+@needs_available_now
 def test_available_now_goes_on_where_it_ended(scenario: Scenario):
     """Each run of the same checkpoint takes what came since the last one."""
     scenario.run(Publish("a"), Drain(), Rows("a"), Publish("b"), Drain(), Rows("a", "b"), Acked("a", "b"), Drain())

@@ -19,14 +19,12 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 
 from pubsub_spark.emulator import Emulator
 from tests.conftest import ROOT, Bucket, Names
-from tests.spark.scenario import LEASE, descendants, until
+from tests.spark.scenario import LEASE, descendants, needs_available_now, until
 
-NEW = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 MANY = [f"m{n}" for n in range(3000)]
 QUIET = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
@@ -125,7 +123,7 @@ def test_killed_driver_loses_and_repeats_nothing(application: Application):
     assert Counter([*MANY, "late"]) == Counter(application.texts())
 
 
-@pytest.mark.skipif(not NEW, reason="Spark 4.0 and 4.1 run one batch of a Python source with availableNow")
+@needs_available_now
 def test_executors_on_other_machines(application: Application, bucket: Bucket):
     """Executors that are JVMs of their own, with speculation on, staging on S3: all drains, each message once."""
     application.environment = bucket.environment
@@ -148,7 +146,7 @@ def test_executors_on_other_machines(application: Application, bucket: Bucket):
     assert {"driver", "released"} == {name.rpartition("/")[2] for name in bucket.names()}
 
 
-@pytest.mark.skipif(not NEW, reason="Spark 4.0 and 4.1 run one batch of a Python source with availableNow")
+@needs_available_now
 def test_staging_area_that_executors_do_not_see(application: Application):
     """A path that is another one on each machine fails the query with what to do, and acknowledges nothing."""
     application.emulator.publish(application.names.topic, *MANY)
@@ -164,7 +162,7 @@ def test_staging_area_that_executors_do_not_see(application: Application):
     assert len(MANY) == application.emulator.backlog(application.names.subscription)
 
 
-@pytest.mark.skipif(not NEW, reason="Spark 4.0 and 4.1 run one batch of a Python source with availableNow")
+@needs_available_now
 def test_spark_connect(application: Application):
     """The same through Spark Connect, where the client registers the source by hand."""
     application.emulator.publish(application.names.topic, *MANY)

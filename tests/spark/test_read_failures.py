@@ -17,7 +17,6 @@ from tests.spark.scenario import (
     Committed,
     Deliveries,
     Do,
-    Drain,
     Fails,
     Held,
     Hold,
@@ -81,7 +80,7 @@ def test_reused_worker_keeps_nothing(scenario: Scenario):
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"name": [t.name for t in threading.enumerate()]})
 
-    scenario.run(Publish(*MANY), Drain(), Rows(*MANY))
+    scenario.run(Publish(*MANY), Start(), Rows(*MANY), Stop())
     names = scenario.spark.range(0, 8, 1, 8).mapInArrow(threads, "name string").distinct().collect()
 
     assert not [row.name for row in names if row.name.startswith(("pull ", "keeper"))]

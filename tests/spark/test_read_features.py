@@ -16,13 +16,13 @@ from tests.spark.scenario import (
     Backlog,
     Committed,
     Do,
-    Drain,
     Publish,
     Rows,
     Scenario,
     Start,
     Stop,
     Until,
+    needs_metrics,
 )
 
 
@@ -76,7 +76,7 @@ def test_join_of_two_streams(scenario: Scenario, second: str):
 
 def test_columns_of_a_message(scenario: Scenario):
     """Every field of a message is where DESIGN says; what was not sent is null."""
-    scenario.run(Publish("a", key="k", colour="red"), Publish("b"), Drain(), Rows("a", "b"))
+    scenario.run(Publish("a", key="k", colour="red"), Publish("b"), Start(), Rows("a", "b"))
     first, plain = scenario.sink.rows
     [record, _] = scenario.emulator.messages(scenario.names.subscription)
 
@@ -95,7 +95,7 @@ def test_columns_of_a_message(scenario: Scenario):
 def test_columns_and_options_of_databricks(scenario: Scenario):
     """A query written for Databricks' connector: its columns, its option names, and `pubsub_spark` for a name."""
     names = scenario.names
-    given = {
+    given: dict[str, Any] = {
         "format": "pubsub_spark",
         "columns": "databricks",
         "projectId": names.project,
@@ -106,7 +106,7 @@ def test_columns_and_options_of_databricks(scenario: Scenario):
         "maxRecordsPerFetch": 1000,
         "maxFetchPeriod": "1s",
     }
-    scenario.run(Publish("a", colour="red"), Drain(**given), Backlog(0))
+    scenario.run(Publish("a", colour="red"), Start(**given), Backlog(0))
     [row] = scenario.sink.rows
     [record] = scenario.emulator.messages(names.subscription)
 
@@ -146,6 +146,7 @@ def _subscriptions(run: Scenario) -> list[str]:
         return [each.name for each in client.list_subscriptions(project=f"projects/{run.names.project}")]
 
 
+@needs_metrics
 def test_progress_has_the_counts(scenario: Scenario):
     """`lastProgress` shows what was brought, what waits, and what was acknowledged."""
 
