@@ -3,16 +3,33 @@
     python -m tests.spark.driver '{"endpoint": ..., "subscription": ..., "folder": ..., "master": "local[2]"}'
 
 Reads the subscription into Parquet under `folder/sink`, checkpoint and staging beside it, until the query ends or the
-process is killed. `remote` in place of `master` makes it a Spark Connect application. Prints what failed, if anything.
+process is killed. `remote` in place of `master` makes it a Spark Connect application. With `gate`, a folder, tasks that
+have rows say so there and wait until it has a file `open`. Prints what failed, if anything.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
+
+
+def through(gate: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    attempt = Path(gate) / f"arrived-{uuid.uuid4().hex}"
+    for batch in batches:
+        if batch.num_rows:
+            attempt.touch()
+            while not (Path(gate) / "open").exists():
+                time.sleep(0.05)
+        yield batch.select(["data"])
 
 
 def main(given: dict[str, Any]) -> None:
@@ -38,11 +55,11 @@ def main(given: dict[str, Any]) -> None:
         "maxFetchPeriod": "1s",
         **given.get("options", {}),
     }
+    rows = session.readStream.format("pubsub").options(**options).load()
+    if "gate" in given:
+        rows = rows.mapInArrow(partial(through, given["gate"]), "data binary")
     query = (
-        session.readStream.format("pubsub")
-        .options(**options)
-        .load()
-        .selectExpr("cast(data as string) as text")
+        rows.selectExpr("cast(data as string) as text")
         .writeStream.format("parquet")
         .option("checkpointLocation", f"{folder}/checkpoint")
         .trigger(**given.get("trigger", {"availableNow": True}))

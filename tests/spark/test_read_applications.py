@@ -23,7 +23,7 @@ import pytest
 
 from pubsub_spark.emulator import Emulator
 from tests.conftest import ROOT, Bucket, Names
-from tests.spark.scenario import LEASE, descendants, needs_available_now, until
+from tests.spark.scenario import LEASE, command, descendants, kill, needs_available_now, until
 
 MANY = [f"m{n}" for n in range(3000)]
 QUIET = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
@@ -85,6 +85,11 @@ class Application:
         self.process.wait()
         until(lambda: self.emulator.streams() == 0, lambda: f"{self.emulator.streams()} streams are open")
 
+    def executors(self) -> list[int]:
+        """Ids of the executors' JVMs, where they have JVMs of their own."""
+        assert self.process is not None
+        return [pid for pid in descendants(self.process.pid) if "CoarseGrainedExecutorBackend" in command(pid)]
+
     def texts(self) -> list[str]:
         """The rows of the sink, by its own log."""
         found: dict[str, None] = {}
@@ -144,6 +149,34 @@ def test_executors_on_other_machines(application: Application, bucket: Bucket):
     assert Counter(MANY) == Counter(application.texts())
     assert 0 == application.emulator.backlog(application.names.subscription)
     assert {"driver", "released"} == {name.rpartition("/")[2] for name in bucket.names()}
+
+
+def test_killed_executor_is_replaced(application: Application):
+    """kill -9 of an executor in the middle of a batch: the task's next attempt, elsewhere, has the same rows."""
+    gate = application.folder / "gate"
+    gate.mkdir()
+    application.emulator.publish(application.names.topic, *MANY)
+    application.start(
+        master="local-cluster[2,1,1024]",
+        trigger={"processingTime": "0 seconds"},
+        options={"numFetchPartitions": "1"},
+        gate=str(gate),
+    )
+    until(
+        lambda: len(list(gate.glob("arrived-*"))) == 2,  # the door's part on one executor, what was pulled on the other
+        lambda: application.log.read_text()[-2000:],
+        seconds=180,
+    )
+    kill(application.executors()[:1])
+    (gate / "open").touch()
+    until(
+        lambda: application.emulator.backlog(application.names.subscription) == 0,
+        lambda: application.log.read_text()[-2000:],
+        seconds=180,
+    )
+
+    assert Counter(MANY) == Counter(application.texts())
+    assert 3 <= len(list(gate.glob("arrived-*"))), "a task was tried again"
 
 
 @needs_available_now
