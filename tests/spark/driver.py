@@ -11,25 +11,12 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-import uuid
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
-
-def through(gate: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    attempt = Path(gate) / f"arrived-{uuid.uuid4().hex}"
-    for batch in batches:
-        if batch.num_rows:
-            attempt.touch()
-            while not (Path(gate) / "open").exists():
-                time.sleep(0.05)
-        yield batch.select(["data"])
+from tests.spark.scenario import through
 
 
 def main(given: dict[str, Any]) -> None:

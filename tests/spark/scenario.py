@@ -18,8 +18,9 @@ import os
 import signal
 import threading
 import time
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -410,6 +411,16 @@ def offset(scenario: Scenario, batch: int) -> dict[str, Any]:
     lines = (scenario.folder / scenario.checkpoint / "offsets" / str(batch)).read_text().splitlines()
     found: dict[str, Any] = json.loads(lines[-1])
     return found
+
+
+def through(gate: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For `mapInArrow`: a task that has rows says so in the folder `gate`, and waits there for a file `open`."""
+    attempt = Path(gate) / f"arrived-{uuid.uuid4().hex}"
+    for batch in batches:
+        if batch.num_rows:
+            attempt.touch()
+            until(lambda: (Path(gate) / "open").exists(), lambda: "an open gate")
+        yield batch.select(["data"])
 
 
 def descendants(pid: int) -> list[int]:
