@@ -1,0 +1,69 @@
+"""Settings of a process that reads: made once, and not needed where they cannot be made."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from pubsub_spark.read.memory import freeze_imports, keep_freed_memory
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> Iterator[None]:
+    """Nothing is set yet; nothing stays frozen."""
+    keep_freed_memory.cache_clear()
+    freeze_imports.cache_clear()
+    yield
+    gc.unfreeze()
+
+
+class Glibc:
+    """A C library that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int]] = []
+
+    def mallopt(self, setting: int, value: int) -> int:
+        self.told.append((setting, value))
+        return 1
+
+
+def test_glibc_is_told_once(monkeypatch: pytest.MonkeyPatch):
+    """Arenas, and the thresholds from which memory goes back to the system (malloc.h numbers the settings)."""
+    library = Glibc()
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    keep_freed_memory()
+    keep_freed_memory()
+
+    assert {-8: 2, -3: 32 * 2**20, -1: 512 * 2**20} == dict(library.told)
+    assert 3 == len(library.told)
+
+
+def test_other_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch):
+    """musl and macOS have no `mallopt`."""
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    keep_freed_memory()
+
+
+def test_frozen_objects_are_still_freed():
+    """What is frozen is not walked, and goes when nothing refers to it."""
+
+    class Counted:
+        there = 0
+
+        def __init__(self) -> None:
+            Counted.there += 1
+
+        def __del__(self) -> None:
+            Counted.there -= 1
+
+    held = Counted()
+    freeze_imports()
+
+    assert gc.get_freeze_count() > 0
+    assert 1 == Counted.there
+    del held
+    assert 0 == Counted.there
