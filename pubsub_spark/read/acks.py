@@ -16,7 +16,8 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 import numpy as np
@@ -28,7 +29,7 @@ from ..backend.status import RETRYABLE, delays
 
 MAX_IDS = 1000
 MAX_BYTES = 512 * 1024
-_IN_FLIGHT = 8
+_IN_FLIGHT = 32  # requests; at 30 ms for an answer, a million acks a second
 _ID_OVERHEAD = 4  # tag and length of an ack id of up to 2 MiB on the wire
 _TIMEOUT = 30.0  # seconds for one request, before it is tried again
 _log = logging.getLogger(__name__)
@@ -85,6 +86,9 @@ class Failed(NamedTuple):
     unanswered: pa.Array
 
 
+_Request: TypeAlias = tuple[bytes, pa.Array, Iterator[float]]  # serialized, its ids, the pauses before it is sent again
+
+
 def send(
     connection: Connection, subscription: str, ack_ids: Iterable[pa.Array], seconds: int | None, deadline: float
 ) -> Failed:
@@ -95,18 +99,22 @@ def send(
     """
     call = connection.acknowledge if seconds is None else connection.modify_ack_deadline
     fresh = ((r, i, delays()) for ids in ack_ids for r, i in requests(subscription, ids, seconds))
-    again: deque[tuple[bytes, pa.Array, Iterator[float]]] = deque()
-    flying: deque[tuple[Any, bytes, pa.Array, Iterator[float]]] = deque()
+    flying: deque[tuple[Any, _Request]] = deque()
+    again: deque[tuple[float, _Request]] = deque()  # and when
     refused: list[pa.Array] = []
     unanswered: list[pa.Array] = []
     while True:
-        while len(flying) < _IN_FLIGHT and (due := again.popleft() if again else next(fresh, None)) is not None:
-            request, ids, pauses = due
-            timeout = max(0.1, min(_TIMEOUT, deadline - time.monotonic()))
-            flying.append((call(subscription, request, timeout), request, ids, pauses))
+        now = time.monotonic()
+        due = [again.popleft()[1] for _ in range(len(again)) if again[0][0] <= now]
+        due += islice(fresh, max(0, _IN_FLIGHT - len(flying) - len(again) - len(due)))
+        timeout = max(0.1, min(_TIMEOUT, deadline - now))
+        flying.extend((call(subscription, request[0], timeout), request) for request in due)
         if not flying:
-            break
-        future, request, ids, pauses = flying.popleft()
+            if not again:
+                break
+            time.sleep(max(0.0, again[0][0] - now))
+            continue
+        future, (request, ids, pauses) = flying.popleft()
         try:
             future.result()
         except grpc.RpcError as error:
@@ -121,12 +129,11 @@ def send(
                 _log.warning("%d %s of `%s` are refused: %s", len(ids), asked, subscription, error.details())
                 refused.append(ids)
                 continue
-            pause = next(pauses)
-            if time.monotonic() + pause > deadline:
+            at = time.monotonic() + next(pauses)
+            if at > deadline:
                 unanswered.extend(i for _, i, _ in retry)
-            elif retry:
-                time.sleep(pause)
-                again.extend(retry)
+            else:
+                again.extend((at, each) for each in retry)
     return Failed(_joined(refused), _joined(unanswered))
 
 
