@@ -32,7 +32,7 @@ _NEVER = float("inf")
 _FIRST_MESSAGE = 10**16
 # Each subscription numbers its deliveries in a range of its own, so an ack id of a deleted one never fits its
 # successor.
-_DELIVERIES_EACH = 1 << 40
+_DELIVERIES_EACH = 1 << 44  # leaves room for a million subscriptions in the 64 bits of an ack id's number
 _SPARE_ENTRIES = 64  # of the agenda, beyond two for each subscription, before it is tidied
 
 

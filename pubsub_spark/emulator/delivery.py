@@ -5,7 +5,9 @@ Plain records; the rules that move them are in `subscription`.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from pubsub_spark.emulator.message import Message
 
@@ -45,8 +47,34 @@ class Consumer:
         return self.messages < self.max_messages and self.size < self.max_size
 
 
+class HandOut(NamedTuple):
+    """One message of a batch. `attempt` is what `delivery_attempt` says: 0 unless a dead-letter policy counts."""
+
+    number: int
+    message: Message
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a consumer was handed at once: the messages, and a number for each, by which it acknowledges."""
+
+    numbers: range
+    messages: Sequence[Message]
+    attempts: Sequence[int] | None = None  # None where nobody counts
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[HandOut]:
+        return map(HandOut, self.numbers, self.messages, self.attempts or [0] * len(self))
+
+
 class Delivery:
-    """A message's course through one subscription: how often it was handed out, to whom, until when."""
+    """A message's course through one subscription: how often it was handed out, to whom, until when.
+
+    Made when something happens to the message alone; what only comes and goes with its batch has none (`leases`).
+    """
 
     __slots__ = ("acked", "acks", "deadline", "deliveries", "failures", "holder", "message", "modacks", "number")
 

@@ -15,11 +15,13 @@ import contextlib
 import hashlib
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 
 ACK_ID_LENGTH = 190
 _DIGITS = 16
 _HEAD_LENGTH = ACK_ID_LENGTH - _DIGITS
+_LAST_DIGITS = [b"%03x" % number for number in range(4096)]
 _DIGITS_ONLY = re.compile(r"[0-9a-f]{16}")
 
 # tag = field number << 3 | wire type (0 varint, 2 bytes)
@@ -32,6 +34,8 @@ _PUBLISH_TIME = b"\x22"  # PubsubMessage.publish_time = 4
 _MESSAGE_IDS = b"\x0a"  # PublishResponse.message_ids = 1
 _RECEIVED_MESSAGES = b"\x0a"  # StreamingPullResponse.received_messages = 1, PullResponse.received_messages = 1
 _ACK_ID = b"\x0a"  # ReceivedMessage.ack_id = 1
+_ACK_IDS = b"\x12"  # AcknowledgeRequest.ack_ids = 2, StreamingPullRequest.ack_ids = 2
+_SUBSCRIPTION = 0x0A  # AcknowledgeRequest.subscription = 1
 _MESSAGE = b"\x12"  # ReceivedMessage.message = 2
 _DELIVERY_ATTEMPT = b"\x18"  # ReceivedMessage.delivery_attempt = 3
 
@@ -69,9 +73,10 @@ def message_frames(bodies: Sequence[bytes], first_id: int, publish_time: bytes) 
     """Each body as field `message` of a ReceivedMessage, ids counted up from `first_id`."""
     id_tag = _MESSAGE_ID + varint(len(str(first_id)))
     extra = len(id_tag) + len(str(first_id)) + len(publish_time)
-    frame = b"%%b%%b%b%%d%b" % (id_tag.replace(b"%", b"%%"), publish_time.replace(b"%", b"%%"))
-    heads = {size: _MESSAGE + varint(size + extra) for size in set(map(len, bodies))}
-    return [frame % (heads[len(body)], body, number) for number, body in enumerate(bodies, first_id)]
+    tail = b"%%b%b%%d%b" % (id_tag.replace(b"%", b"%%"), publish_time.replace(b"%", b"%%"))
+    sizes = list(map(len, bodies))
+    frames = {size: (_MESSAGE + varint(size + extra)).replace(b"%", b"%%") + tail for size in set(sizes)}
+    return [frames[size] % (body, number) for number, size, body in zip(count(first_id), sizes, bodies)]
 
 
 def publish_response(ids: Sequence[int]) -> bytes:
@@ -93,18 +98,25 @@ def bodies_of_data_alone(raw: bytes) -> list[bytes] | None:
     """The messages of a well-formed PublishRequest; None unless each is data alone, the form that has no rules."""
     bodies = []
     at, end = 0, len(raw)
+    head, start, stop = b"", 0, 0  # of the last message, lengths included: most are as long as the one before
     while at < end:
-        tag, size, at = raw[at], raw[at + 1], at + 2
+        if head and raw.startswith(head, at):
+            bodies.append(raw[at + start : at + stop])
+            at += stop
+            continue
+        tag, size, body_at = raw[at], raw[at + 1], at + 2
         if size >= 0x80:
-            size, at = _read_varint(raw, at - 1)
+            size, body_at = _read_varint(raw, at + 1)
         if tag == _PUBLISHED:
-            body = raw[at : at + size]
+            body = raw[body_at : body_at + size]
             if not is_data_alone(body):
                 return None
             bodies.append(body)
+            start, stop = body_at - at, body_at - at + size
+            head = raw[at : body_at + (2 if body[1] < 0x80 else 3)]
         elif tag != _TOPIC:
             return None
-        at += size
+        at = body_at + size
     return bodies
 
 
@@ -158,14 +170,22 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
+def subscription_and_rest(raw: bytes) -> tuple[str, bytes]:
+    """What a request begins with, when that is `subscription`, and what follows; an empty name when it is not."""
+    if len(raw) < 3 or raw[0] != _SUBSCRIPTION:
+        return "", raw
+    size, at = _read_varint(raw[:12] + b"\0", 1)
+    return raw[at : at + size].decode(errors="replace"), raw[at + size :]
+
+
 class AckIds:
     """The ack ids of one subscription: numbers to texts and back."""
 
     def __init__(self, subscription: str) -> None:
         digest = hashlib.shake_256(subscription.encode()).digest(_HEAD_LENGTH * 3 // 4 + 1)
         self._head = base64.urlsafe_b64encode(digest).decode()[:_HEAD_LENGTH]
-        self._field = _field(_ACK_ID, b"%b%016x" % (self._head.encode(), 0))[:-_DIGITS]
-        self._openings: dict[int, bytes] = {}
+        self._asked = _ACK_IDS + varint(ACK_ID_LENGTH) + self._head.encode()
+        self._given = _ACK_ID + varint(ACK_ID_LENGTH) + self._head.encode()
 
     def text(self, number: int) -> str:
         return f"{self._head}{number:016x}"
@@ -176,26 +196,45 @@ class AckIds:
         digits = "".join([each[_HEAD_LENGTH:] for each in ack_ids if each.startswith(head)])
         if len(digits) == _DIGITS * len(ack_ids):
             with contextlib.suppress(ValueError, struct.error):
-                return struct.unpack(f">{len(ack_ids)}Q", bytes.fromhex(digits))
+                return _unpacked(digits)
         raise ValueError(next((each for each in ack_ids if not self._is_ours(each)), ""))
+
+    def numbers_in(self, raw: bytes) -> tuple[int, ...] | None:
+        """The numbers in serialized fields, if they are `ack_ids` of ours, one or more, and nothing else."""
+        head = self._asked
+        width = len(head) + _DIGITS
+        digits = [raw[at : at + _DIGITS] for at in range(len(head), len(raw), width)]
+        if not digits or head + head.join(digits) != raw:
+            return None
+        with contextlib.suppress(ValueError, struct.error):
+            return _unpacked(b"".join(digits).decode("ascii"))
+        return None
 
     def _is_ours(self, ack_id: str) -> bool:
         return ack_id.startswith(self._head) and _DIGITS_ONLY.fullmatch(ack_id, _HEAD_LENGTH) is not None
 
-    def received(self, deliveries: Iterable[tuple[int, bytes, int]]) -> bytes:
-        """`received_messages` of a PullResponse or StreamingPullResponse, from (number, frame, attempt)s."""
-        pieces: list[bytes] = []
-        openings = self._openings
-        for number, frame, attempt in deliveries:
-            size = len(frame)
-            if attempt:
-                frame = b"%b%b%b" % (frame, _DELIVERY_ATTEMPT, varint(attempt))
-                size = len(frame)
-            opening = openings.get(size)
-            if opening is None:
-                if len(openings) > 4096:
-                    openings.clear()
-                body = len(self._field) + _DIGITS + size
-                opening = openings[size] = _RECEIVED_MESSAGES + varint(body) + self._field
-            pieces.append(b"%b%016x%b" % (opening, number, frame))
+    def received(self, numbers: range, frames: Sequence[bytes], attempts: Sequence[int] | None = None) -> bytes:
+        """`received_messages` of a PullResponse or StreamingPullResponse.
+
+        numbers: of one batch, so that all but the last three digits are the same (`leases.SPAN`).
+        """
+        if not frames:
+            return b""
+        if attempts is not None:
+            frames = [
+                b"%b%b%b" % (frame, _DELIVERY_ATTEMPT, varint(attempt))
+                for frame, attempt in zip(frames, attempts, strict=True)
+            ]
+        high, low = divmod(numbers.start, len(_LAST_DIGITS))
+        head = self._given + b"%013x" % high
+        sizes = list(map(len, frames))
+        openings = {size: _RECEIVED_MESSAGES + varint(len(head) + 3 + size) + head for size in set(sizes)}
+        pieces = [b""] * (3 * len(frames))
+        pieces[0::3] = [openings[size] for size in sizes]
+        pieces[1::3] = _LAST_DIGITS[low : low + len(frames)]
+        pieces[2::3] = frames
         return b"".join(pieces)
+
+
+def _unpacked(digits: str) -> tuple[int, ...]:
+    return struct.unpack(f">{len(digits) // _DIGITS}Q", bytes.fromhex(digits))

@@ -67,8 +67,11 @@ class Lanes:
         if lane.state is _Is.EMPTY:
             self._move(message.key, lane, _Is.READY)
 
-    def take(self, batch: list[Delivery], most: int, size: int, horizon: float) -> int:
-        """Move messages into `batch` until it has `most`, or `size` bytes are used up; the bytes that are left."""
+    def take(self, batch: list[Message | Delivery], most: int, size: int, horizon: float) -> int:
+        """Move messages into `batch` until it has `most`, or `size` bytes are used up; the bytes that are left.
+
+        Each gets its Delivery at once, by which a lane knows what is outstanding.
+        """
         while self._ready and len(batch) < most and size > 0:
             key = self._ready.popleft()
             lane = self._lanes[key]

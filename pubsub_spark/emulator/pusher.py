@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pubsub_spark.emulator import push
+from pubsub_spark.emulator.delivery import HandOut
 from pubsub_spark.emulator.desk import Desk
 from pubsub_spark.emulator.oidc import LIFETIME_SECONDS, Signer
 from pubsub_spark.emulator.push import Delivery, Endpoint, Window
@@ -126,24 +127,24 @@ class Pusher:
                 self._desk.wait(self._consumer, min(pause, _LONGEST_WAIT) if pause > 0 else _LONGEST_WAIT)
         return None
 
-    def _take(self, room: int, now: float) -> list[Any]:
+    def _take(self, room: int, now: float) -> list[HandOut]:
         """Up to `room` deliveries; one by one where order counts, so that a key has one request under way."""
         if not self.subscription.settings.ordering:
-            return self.subscription.take(self._consumer, now, room) if room > 0 else []
-        taken: list[Any] = []
+            return list(self.subscription.take(self._consumer, now, room)) if room > 0 else []
+        taken: list[HandOut] = []
         while len(taken) < room and (one := self.subscription.take(self._consumer, now, 1)):
             taken += one
         return taken
 
-    def _delivery(self, delivery: Any) -> Delivery:
-        message = delivery.message
+    def _delivery(self, hand_out: HandOut) -> Delivery:
+        message = hand_out.message
         return Delivery(
             message_id=message.id,
             publish_time=message.published,
             data=message.data,
             attributes=message.attributes,
             ordering_key=message.key,
-            delivery_attempt=self.subscription.attempt(delivery),
+            delivery_attempt=hand_out.attempt,
         )
 
     def _deliver(self, number: int, delivery: Delivery, timeout: float) -> None:

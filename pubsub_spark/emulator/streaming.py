@@ -14,10 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from pubsub_spark.emulator import protos, rules
-from pubsub_spark.emulator.delivery import Delivery
-from pubsub_spark.emulator.desk import Desk
+from pubsub_spark.emulator.desk import Desk, Session
 from pubsub_spark.emulator.refusal import Refusal, invalid, not_found
-from pubsub_spark.emulator.subscriber import Subscriber, find_pullable, hand_outs
+from pubsub_spark.emulator.subscriber import Subscriber, find_pullable
 from pubsub_spark.emulator.subscription import Subscription
 
 RESPONSE_BYTES = 1_000_000  # enough to fill a pipe, small enough that many streams share the work
@@ -48,7 +47,7 @@ class Stream:
         self._consumer = desk.consumer()  # nobody yet; `responses` puts the real one there
         self._refusal: Refusal | None = None
         self._confirmations: list[Any] = []
-        self._unsent: list[Delivery] = []  # of the last response, until gRPC asks for the next one
+        self._unsent = range(0)  # numbers of the last response, until gRPC asks for the next one
         self._handed = 0.0
 
     def responses(self) -> Iterator[bytes]:
@@ -75,7 +74,7 @@ class Stream:
             while (response := self._next()) is not None and not self._consumer.closed:
                 self._handed = time.monotonic()
                 yield response
-                self._unsent = []
+                self._unsent = range(0)
         finally:
             self._close()
 
@@ -97,15 +96,20 @@ class Stream:
                     break
                 subscription.wait(consumer)
                 self._desk.wait(consumer)
-            self._unsent, self._handed = batch, 0.0
+            self._unsent, self._handed = batch.numbers, 0.0
             confirmations, self._confirmations = self._confirmations, []
-            received = self._subscriber.ack_ids(subscription).received(hand_outs(subscription, batch))
+            received = self._subscriber.received(subscription, batch)
             return received + _properties(subscription) + b"".join(each.SerializeToString() for each in confirmations)
 
     def _listen(self) -> None:
         """The reading thread: requests take effect as they come. A half-closed stream goes on, as in the service."""
         try:
             for raw in self._requests:
+                acks = self._subscriber.ack_ids(self._subscription).numbers_in(raw)
+                if acks is not None:
+                    with self._desk.open() as session:
+                        self._settle(session, acks, (), ())
+                    continue
                 request = protos.StreamingPullRequest.FromString(raw)
                 _check_later(request)
                 self._apply(request)
@@ -120,24 +124,31 @@ class Stream:
         """Acks and deadlines of one request, and its new deadline for the stream."""
         _check_deadlines(request)
         subscriber, subscription = self._subscriber, self._subscription
-        with self._desk.open() as (broker, now):
+        with self._desk.open() as session:
             acks = subscriber.numbers(subscription, request.ack_ids)
             modacks = subscriber.numbers(subscription, request.modify_deadline_ack_ids)
             if request.stream_ack_deadline_seconds:
                 self._consumer.ack_deadline = request.stream_ack_deadline_seconds
-            if (acks or modacks) and (outcome := subscriber.spoiled(subscription)):
-                self._confirm(acks, acks, modacks, modacks, temporary=outcome.startswith("TRANSIENT"))
-                return
-            failed_acks = subscription.ack(acks, now) if acks else []
-            failed_modacks: list[int] = []
-            by_seconds: dict[int, list[int]] = {}
-            for seconds, number in zip(request.modify_deadline_seconds, modacks, strict=True):
-                by_seconds.setdefault(seconds, []).append(number)
-            for seconds, numbers in by_seconds.items():
-                failed_modacks += subscription.modify(numbers, seconds, now)
-            if subscription.settings.exactly_once and (acks or modacks):
-                self._confirm(acks, failed_acks, modacks, failed_modacks)
-            broker.schedule(subscription, now)
+            self._settle(session, acks, modacks, request.modify_deadline_seconds)
+
+    def _settle(
+        self, session: Session, acks: Sequence[int], modacks: Sequence[int], modack_seconds: Sequence[int]
+    ) -> None:
+        """Inside `open`: what one request acknowledges and extends."""
+        (broker, now), subscription = session, self._subscription
+        if (acks or modacks) and (outcome := self._subscriber.spoiled(subscription)):
+            self._confirm(acks, acks, modacks, modacks, temporary=outcome.startswith("TRANSIENT"))
+            return
+        failed_acks = subscription.ack(acks, now) if acks else []
+        failed_modacks: list[int] = []
+        by_seconds: dict[int, list[int]] = {}
+        for seconds, number in zip(modack_seconds, modacks, strict=True):
+            by_seconds.setdefault(seconds, []).append(number)
+        for seconds, numbers in by_seconds.items():
+            failed_modacks += subscription.modify(numbers, seconds, now)
+        if subscription.settings.exactly_once and (acks or modacks):
+            self._confirm(acks, failed_acks, modacks, failed_modacks)
+        broker.schedule(subscription, now)
 
     def _confirm(
         self,

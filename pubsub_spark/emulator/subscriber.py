@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pubsub_spark.emulator import configuration, masks, paging, protos, rules
+from pubsub_spark.emulator import configuration, frames, masks, paging, protos, rules
 from pubsub_spark.emulator.broker import Broker
-from pubsub_spark.emulator.delivery import Delivery
+from pubsub_spark.emulator.delivery import Batch
 from pubsub_spark.emulator.desk import Desk
 from pubsub_spark.emulator.faults import Faults
 from pubsub_spark.emulator.frames import AckIds
@@ -146,16 +146,22 @@ class Subscriber:
             finally:
                 subscription.leave(consumer, self._desk.now())
                 broker.schedule(subscription, self._desk.now())
-            return self.ack_ids(subscription).received(hand_outs(subscription, batch))
+            return self.received(subscription, batch)
 
     def acknowledge(self, raw: bytes) -> bytes:
         rules.check_at_most("request_size", len(raw), rules.MAX_ACK_REQUEST_BYTES)
-        request = protos.AcknowledgeRequest.FromString(raw)
-        rules.check_ack_ids(request.ack_ids)
+        name, rest = frames.subscription_and_rest(raw)
+        known = self._ack_ids.get(name)
+        numbers: Sequence[int] | None = known.numbers_in(rest) if known is not None else None
+        if numbers is None:
+            request = protos.AcknowledgeRequest.FromString(raw)
+            rules.check_ack_ids(request.ack_ids)
+            name = request.subscription
         with self._desk.open() as (broker, now):
-            subscription = find(broker, request.subscription)
-            numbers = self.numbers(subscription, request.ack_ids)
-            self._spoil(subscription, request.ack_ids)
+            subscription = find(broker, name)
+            if numbers is None:
+                numbers = self.numbers(subscription, request.ack_ids)
+            self._spoil(subscription, numbers)
             failed = subscription.ack(numbers, now)
             broker.schedule(subscription, now)
             self._check_exactly_once(subscription, failed)
@@ -169,16 +175,16 @@ class Subscriber:
         with self._desk.open() as (broker, now):
             subscription = find(broker, request.subscription)
             numbers = self.numbers(subscription, request.ack_ids)
-            self._spoil(subscription, request.ack_ids)
+            self._spoil(subscription, numbers)
             failed = subscription.modify(numbers, seconds, now)
             broker.schedule(subscription, now)
             self._check_exactly_once(subscription, failed)
         return b""
 
-    def _spoil(self, subscription: Subscription, ack_ids: Sequence[str]) -> None:
+    def _spoil(self, subscription: Subscription, numbers: Sequence[int]) -> None:
         """Fail the whole request, when a test has ordered that."""
         if outcome := self.spoiled(subscription):
-            raise rules.exactly_once_failure(ack_ids, outcome)
+            raise rules.exactly_once_failure(list(map(self.ack_ids(subscription).text, numbers)), outcome)
 
     def spoiled(self, subscription: Subscription) -> str:
         """What a test has ordered for the ack ids of this request; empty for nothing."""
@@ -194,6 +200,11 @@ class Subscriber:
         if found is None:
             found = self._ack_ids[subscription.name] = AckIds(subscription.name)
         return found
+
+    def received(self, subscription: Subscription, batch: Batch) -> bytes:
+        """A batch as `received_messages` of a response."""
+        messages = [message.frame for message in batch.messages]
+        return self.ack_ids(subscription).received(batch.numbers, messages, batch.attempts)
 
     def numbers(self, subscription: Subscription, ack_ids: Sequence[str]) -> Sequence[int]:
         try:
@@ -218,13 +229,6 @@ def find_pullable(broker: Broker, name: str) -> Subscription:
     if configuration.kind(resource) != "pull":
         raise failed_precondition("This method is not supported for this subscription type.")
     return subscription
-
-
-def hand_outs(subscription: Subscription, batch: Sequence[Delivery]) -> list[tuple[int, bytes, int]]:
-    """What a response says of each delivery: its number, its message, and the attempt where that is counted."""
-    if subscription.settings.dead_letter_attempts:
-        return [(each.number, each.message.frame, each.failures + 1) for each in batch]
-    return [(each.number, each.message.frame, 0) for each in batch]
 
 
 def _patience(remaining: float | None) -> float:

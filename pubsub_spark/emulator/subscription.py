@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from pubsub_spark.emulator.delivery import Consumer, Delivery, message_of
-from pubsub_spark.emulator.leases import NEVER, Leases
+from pubsub_spark.emulator.delivery import Batch, Consumer, Delivery, message_of
+from pubsub_spark.emulator.leases import NEVER, Acked, Leases, Run
 from pubsub_spark.emulator.message import Message
 from pubsub_spark.emulator.mischief import Mischief
 from pubsub_spark.emulator.ordering import Lanes
@@ -76,7 +76,7 @@ class Subscription:
         self._lanes = Lanes()
         self._leases = Leases(first_number)
         self._retained: deque[Message] = deque()
-        self._finished: deque[Delivery] = deque(maxlen=remembered)
+        self._finished = Acked(remembered)
         self._acked_numbers: OrderedDict[int, None] = OrderedDict()
         self._consumers: dict[Consumer, None] = {}
         self._idle: OrderedDict[Consumer, None] = OrderedDict()
@@ -110,71 +110,86 @@ class Subscription:
     def has_ready(self) -> bool:
         return bool(self._fresh or self._returned or self._lanes.ready)
 
-    def take(self, consumer: Consumer, now: float, most: int = MOST_MESSAGES, size: int = 1 << 62) -> list[Delivery]:
+    def take(self, consumer: Consumer, now: float, most: int = MOST_MESSAGES, size: int = 1 << 62) -> Batch:
         """Lease to `consumer` what it has room for: at most `most` messages, and none once `size` bytes are reached."""
         self.tick(now)
         self.active = now
-        most = min(most, consumer.max_messages - consumer.messages)
-        size = min(size, consumer.max_size - consumer.size)
-        batch: list[Delivery] = []
+        most = min(most, MOST_MESSAGES, consumer.max_messages - consumer.messages)
+        size = room = min(size, consumer.max_size - consumer.size)
+        entries: list[Message | Delivery] = []
         horizon = now - self._retention
         mischief = None if self.settings.exactly_once else self.mischief
         if mischief is not None:
             most = mischief.portion(most)
         self._turn += 1
         for source in range(self._turn, self._turn + 3):  # each in turn is served first, so none starves
-            if most <= len(batch) or size <= 0 or consumer.closed:
+            if most <= len(entries) or size <= 0 or consumer.closed:
                 break
             if source % 3 == 0:
-                size = self._take_fresh(batch, most, size, horizon)
+                size = self._take_fresh(entries, most, size)
             elif source % 3 == 1:
-                size = self._take_returned(batch, most, size, horizon)
+                size = self._take_returned(entries, most, size, horizon)
             else:
-                size = self._lanes.take(batch, most, size, horizon)
-        if batch and mischief is not None:
-            mischief.reorder(batch)
-        if batch:
-            self._leases.grant(batch, consumer, now + (consumer.ack_deadline or self.settings.ack_deadline))
-        if batch and mischief is not None:
-            self._shorten(batch, mischief, now)
+                size = self._lanes.take(entries, most, size, horizon)
+        if not entries:
+            self._call()
+            return Batch(range(0), ())
+        if mischief is not None:
+            mischief.reorder(entries)
+        deadline = now + (consumer.ack_deadline or self.settings.ack_deadline)
+        whole = Delivery not in set(map(type, entries))  # all are handed out for the first time
+        numbers = self._leases.grant(entries, consumer, deadline, whole=whole)
+        consumer.messages += len(entries)
+        consumer.size += room - size
+        if mischief is not None:
+            self._shorten(numbers, mischief, now)
         self._call()
-        return batch
+        attempts = [self._attempt(entry) for entry in entries] if self.settings.dead_letter_attempts else None
+        return Batch(numbers, [message_of(entry) for entry in entries], attempts)
 
-    def _take_fresh(self, batch: list[Delivery], most: int, size: int, horizon: float) -> int:
+    def _take_fresh(self, entries: list[Message | Delivery], most: int, size: int) -> int:
+        """What `tick` has left here is within its retention."""
         fresh = self._fresh
-        while fresh and len(batch) < most and size > 0:
-            message = fresh.popleft()
-            if message.published >= horizon:
-                batch.append(Delivery(message))
-                size -= len(message.frame)
+        while fresh and len(entries) < most and size > 0:
+            likely = size // len(fresh[0].frame) + 1
+            taken = [fresh.popleft() for _ in range(min(most - len(entries), len(fresh), likely))]
+            total = sum([len(message.frame) for message in taken])
+            while total - len(taken[-1].frame) >= size:  # the one that reaches the limit still fits
+                total -= len(taken[-1].frame)
+                fresh.appendleft(taken.pop())
+            entries += taken
+            size -= total
         return size
 
-    def _take_returned(self, batch: list[Delivery], most: int, size: int, horizon: float) -> int:
+    def _take_returned(self, entries: list[Message | Delivery], most: int, size: int, horizon: float) -> int:
         returned = self._returned
-        while returned and len(batch) < most and size > 0:
+        while returned and len(entries) < most and size > 0:
             delivery = returned.popleft()
             self._leases.end(delivery.number)  # an unsent one's last ack id was good until now
             if not delivery.acked and delivery.message.published >= horizon:
-                batch.append(delivery)
+                entries.append(delivery)
                 size -= len(delivery.message.frame)
         return size
 
-    def _shorten(self, batch: Iterable[Delivery], mischief: Mischief, now: float) -> None:
-        for delivery in batch:
+    def _shorten(self, numbers: Iterable[int], mischief: Mischief, now: float) -> None:
+        for number in numbers:
             seconds = mischief.shortens()
-            if seconds is not None:
+            delivery = self._leases.get(number)
+            if seconds is not None and delivery is not None:
                 self._leases.extend([delivery], now + seconds)
 
-    def attempt(self, delivery: Delivery) -> int:
-        """What `delivery_attempt` says: nothing (0) unless a dead-letter policy counts."""
-        return delivery.failures + 1 if self.settings.dead_letter_attempts else 0
+    def _attempt(self, entry: Message | Delivery) -> int:
+        return entry.failures + 1 if isinstance(entry, Delivery) else 1
 
     # Messages are done with, or come again
 
-    def ack(self, numbers: Iterable[int], now: float) -> list[int]:
+    def ack(self, numbers: Sequence[int], now: float) -> list[int]:
         """Acknowledge hand-outs; returns the numbers that acknowledge nothing: expired, superseded or never given."""
         self.tick(now)
         self.active = now
+        runs: list[Run] = []
+        if self.mischief is None:
+            runs, numbers = self._leases.end_runs(numbers)
         end = self._leases.end
         failed: list[int] = []
         done: list[Delivery] = []
@@ -188,17 +203,22 @@ class Subscription:
         if self.mischief is not None:
             done = [delivery for delivery in done if not self._lost(delivery, self.mischief)]
         if self.settings.exactly_once:
+            self._remember(number for run in runs for number in run.numbers)
             self._remember(delivery.number for delivery in done)
+        for run in runs:
+            self._finish_run(run)
         self._finish(done)
         self._call()
         return failed
 
-    def modify(self, numbers: Iterable[int], seconds: float, now: float) -> list[int]:
+    def modify(self, numbers: Sequence[int], seconds: float, now: float) -> list[int]:
         """Set the deadline of hand-outs to `now + seconds`; 0 returns them at once. Returns the stale numbers."""
         self.tick(now)
         self.active = now
         failed: list[int] = []
         extended: list[Delivery] = []
+        if seconds > 0:
+            numbers = self._leases.extend_batches(numbers, now + seconds)
         for number in numbers:
             delivery = self._leases.get(number)
             if delivery is None:
@@ -217,14 +237,14 @@ class Subscription:
         self._call()
         return failed
 
-    def release(self, deliveries: Iterable[Delivery]) -> None:
+    def release(self, numbers: Iterable[int]) -> None:
         """Hand-outs that could not be sent wait again, and nothing is counted against them.
 
         Whether the last response of a broken stream arrived cannot be known, so their ack ids stay good until somebody
         else is handed the message.
         """
-        for delivery in deliveries:
-            if self._leases.get(delivery.number) is not delivery:
+        for delivery in map(self._leases.get, numbers):
+            if delivery is None:
                 continue
             self._let_go(delivery)
             if self._is_ordered(delivery):
@@ -251,9 +271,16 @@ class Subscription:
             done = [each for delivery in done for each in self._retired(delivery)]
         for delivery in done:
             delivery.acked = True
-        self._finished.extend(done)
+        self._finished.add(done)
         if self.settings.retain_acked:
             self._retained.extend([each.message for each in done])
+
+    def _finish_run(self, run: Run) -> None:
+        """The same for a run: no message in it has a key, or it would have a Delivery."""
+        self._free(run.holder, len(run.messages), sum([len(message.frame) for message in run.messages]))
+        self._finished.add([run])
+        if self.settings.retain_acked:
+            self._retained.extend(run.messages)
 
     def _retired(self, delivery: Delivery) -> list[Delivery]:
         return self._lanes.retire(delivery) if self._is_ordered(delivery) else [delivery]
@@ -292,14 +319,17 @@ class Subscription:
         return min(self.settings.max_backoff, self.settings.min_backoff * 2.0 ** min(failures - 1, 64))
 
     def _let_go(self, delivery: Delivery) -> None:
-        holder = delivery.holder
-        if holder is not None:
+        if delivery.holder is not None:
+            self._free(delivery.holder, 1, len(delivery.message.frame))
             delivery.holder = None
-            holder.messages -= 1
-            holder.size -= len(delivery.message.frame)
-            if holder.blocked and holder.has_room:
-                holder.blocked = False
-                self._idle[holder] = None
+
+    def _free(self, holder: Consumer, messages: int, size: int) -> None:
+        """What a consumer has outstanding became less; it may have waited for that."""
+        holder.messages -= messages
+        holder.size -= size
+        if holder.blocked and holder.has_room:
+            holder.blocked = False
+            self._idle[holder] = None
 
     def _is_ordered(self, delivery: Delivery) -> bool:
         return self.settings.ordering and bool(delivery.message.key)
@@ -406,7 +436,7 @@ class Subscription:
         entries: list[Message | Delivery] = [
             *self._fresh,
             *self._returned,
-            *self._leases,
+            *self._leases.entries(),
             *self._lanes.entries(),
         ]
         entries.extend(delivery for _, _, delivery in self._delayed)

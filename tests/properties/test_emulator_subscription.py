@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from pubsub_spark.emulator import frames
-from pubsub_spark.emulator.delivery import Consumer, Delivery
+from pubsub_spark.emulator.delivery import Batch, Consumer
 from pubsub_spark.emulator.message import Message
 from pubsub_spark.emulator.mischief import Mischief
 from pubsub_spark.emulator.subscription import Settings, Subscription
@@ -56,7 +56,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         )
         self.consumers = [Consumer(max_messages=each, ack_deadline=30) for each in (limit, 0)]
         self.sent: dict[int, Sent] = {}
-        self.delivered = 0
+        self.batches: list[list[int]] = []
 
     # What happens
 
@@ -78,7 +78,19 @@ class DeliveryMachine(RuleBasedStateMachine):
             sent = self.sent[delivery.message.number]
             sent.held = delivery.number, self.now + 30, consumer
             sent.numbers.append(delivery.number)
+        self.batches += [list(batch.numbers)] if batch else []
         return multiple(*(delivery.number for delivery in batch))
+
+    @rule(which=st.integers(0, 2), start=st.integers(0, 2), stop=st.integers(2, 5))
+    def ack_run(self, which: int, start: int, stop: int) -> None:
+        """What clients do most: the messages of one of the last batches, or some that follow one another."""
+        for numbers in self.batches[-1 - which :][:1]:
+            self.ack(numbers[start:stop])
+
+    @rule(which=st.integers(0, 2), stop=st.sampled_from([2, 5]), seconds=st.sampled_from([0, 10, 600]))
+    def modify_run(self, which: int, stop: int, seconds: int) -> None:
+        for numbers in self.batches[-1 - which :][:1]:
+            self.modify(numbers[:stop], seconds)
 
     @rule(numbers=st.lists(numbers, min_size=1, max_size=3, unique=True))
     def ack(self, numbers: list[int]) -> None:
@@ -155,7 +167,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def _keyed(self, sent: Sent) -> bool:
         return self.ordering and bool(sent.message.key)
 
-    def _check_batch(self, batch: list[Delivery]) -> None:
+    def _check_batch(self, batch: Batch) -> None:
         for delivery in batch:
             sent = self.sent[delivery.message.number]
             assert not sent.acked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pubsub_spark.emulator import frames
-from pubsub_spark.emulator.delivery import Consumer, Delivery
+from pubsub_spark.emulator.delivery import Consumer, HandOut
 from pubsub_spark.emulator.message import Message
 from pubsub_spark.emulator.subscription import Settings, Subscription
 
@@ -28,11 +28,11 @@ def add(subscription: Subscription, *keyed: str, first: int) -> None:
         subscription.publish([Message(number, 0, text[0].strip("-"), frame)])
 
 
-def take(subscription: Subscription, now: float = 0, most: int = 1000) -> list[Delivery]:
-    return subscription.take(Consumer(), now, most)
+def take(subscription: Subscription, now: float = 0, most: int = 1000) -> list[HandOut]:
+    return list(subscription.take(Consumer(), now, most))
 
 
-def texts(batch: Iterable[Delivery]) -> list[str]:
+def texts(batch: Iterable[HandOut]) -> list[str]:
     return sorted(each.message.data.decode() for each in batch)
 
 
@@ -110,7 +110,7 @@ def test_unsent_messages_of_a_key_keep_their_order():
     """What a broken stream did not get comes again before what follows."""
     subscription = ordered("a1", "a2")
     batch = take(subscription, most=1)
-    subscription.release(batch)
+    subscription.release([each.number for each in batch])
 
     assert ["a1", "a2"] == [each.message.data.decode() for each in take(subscription)]
 
