@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
-from itertools import count, repeat
+from itertools import count
 from typing import Any
 
 from pubsub_spark import names
 from pubsub_spark.emulator import frames
 from pubsub_spark.emulator.delivery import Consumer, Delivery
-from pubsub_spark.emulator.message import Message
+from pubsub_spark.emulator.message import Message, Publication
 from pubsub_spark.emulator.mischief import Mischief
 from pubsub_spark.emulator.subscription import DAY, Settings, Subscription
 
@@ -34,10 +33,6 @@ _FIRST_MESSAGE = 10**16
 # successor.
 _DELIVERIES_EACH = 1 << 44  # leaves room for a million subscriptions in the 64 bits of an ack id's number
 _SPARE_ENTRIES = 64  # of the agenda, beyond two for each subscription, before it is tidied
-
-
-# What Message(...) does, without a Python frame for each of the messages of a request.
-_make_message: Callable[[tuple[int, float, str, bytes]], Message] = partial(tuple.__new__, Message)
 
 
 @dataclass
@@ -106,19 +101,19 @@ class Broker:
             self.schedule(subscription, now)
         self._trim(topic, now)
 
-    def publish(self, topic: Topic, bodies: Sequence[bytes], key: str, now: float) -> Sequence[int]:
+    def publish(self, topic: Topic, bodies: Sequence[bytes], key: str, now: float) -> range:
         """Give serialized PubsubMessages of one ordering key (or none) ids, and hand them to all subscriptions."""
         first = self._next_message
         published = int(now * 1000) / 1000  # the service's publish times are whole milliseconds
         made = frames.message_frames(bodies, first, frames.publish_time_field(published))
         ids = range(first, first + len(made))
         self._next_message = ids.stop
-        messages = list(map(_make_message, zip(ids, repeat(published), repeat(key), made)))
+        publication = Publication(first, published, key, made)
         for subscription in topic.subscriptions.values():
-            subscription.publish(messages)
+            subscription.publish(publication)
             self.schedule(subscription, now)
         if topic.retention or topic.snapshots:
-            topic.log.extend(messages)
+            topic.log.extend(publication.messages())
             self._trim(topic, now)
         return ids
 

@@ -5,11 +5,13 @@ Plain records; the rules that move them are in `subscription`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
-from pubsub_spark.emulator.message import Message
+from pubsub_spark.emulator.message import Message, Publication
 
 UNLIMITED = 1 << 62
 
@@ -57,17 +59,70 @@ class HandOut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a consumer was handed at once: the messages, and a number for each, by which it acknowledges."""
+    """What a consumer was handed at once, in order, and a number for each message, by which it acknowledges."""
 
     numbers: range
-    messages: Sequence[Message]
+    parts: Sequence[Publication | Delivery]
     attempts: Sequence[int] | None = None  # None where nobody counts
 
     def __len__(self) -> int:
-        return len(self.messages)
+        return len(self.numbers)
 
     def __iter__(self) -> Iterator[HandOut]:
-        return map(HandOut, self.numbers, self.messages, self.attempts or [0] * len(self))
+        messages = (
+            message
+            for part in self.parts
+            for message in ((part.message,) if isinstance(part, Delivery) else part.messages())
+        )
+        return map(HandOut, self.numbers, messages, self.attempts or [0] * len(self))
+
+    @property
+    def frames(self) -> Sequence[bytes]:
+        """The bytes of each message."""
+        frames: list[bytes] = []
+        for part in self.parts:
+            if isinstance(part, Delivery):
+                frames.append(part.message.frame)
+            else:
+                frames += part.frames
+        return frames
+
+
+class Basket:
+    """What somebody has room for, in messages and bytes, and what was put in so far."""
+
+    __slots__ = ("messages", "parts", "size")
+
+    def __init__(self, messages: int, size: int) -> None:
+        self.messages = messages
+        self.size = size
+        self.parts: list[Publication | Delivery] = []
+
+    @property
+    def has_room(self) -> bool:
+        """The message that reaches the limit of bytes still fits."""
+        return self.messages > 0 and self.size > 0
+
+    def add(self, delivery: Delivery) -> None:
+        self.parts.append(delivery)
+        self.messages -= 1
+        self.size -= len(delivery.message.frame)
+
+    def fill(self, publication: Publication) -> Publication | None:
+        """Put in as much as there is room for; what is left over."""
+        fits = min(len(publication), self.messages)
+        size = sum(map(len, publication.frames[:fits]))
+        if size > self.size:
+            ends = list(accumulate(map(len, publication.frames[:fits])))
+            fits = bisect_left(ends, self.size) + 1
+            size = ends[fits - 1]
+        rest = None
+        if fits < len(publication):
+            publication, rest = publication.split(fits)
+        self.parts.append(publication)
+        self.messages -= fits
+        self.size -= size
+        return rest
 
 
 class Delivery:

@@ -2,8 +2,8 @@
 
 Pure. Each hand-out has a number of its own, and that is what an ack id stands for; the numbers of a batch follow one
 another, and those of the next batch begin at the next multiple of SPAN. Most batches are acknowledged or extended as
-they were handed out, in long runs, so a batch is one record: a message in it gets a Delivery of its own only when
-something happens to it alone.
+they were handed out, in long runs, so a batch is one record, of frames: a message in it gets a Delivery of its own only
+when something happens to it alone.
 
 One heap entry stands for a whole batch of leases, and nothing is done to it when they are acked or extended: when its
 time comes, the leases that are still there and due are given back, the others are passed over.
@@ -12,17 +12,28 @@ time comes, the leases that are still there and due are given back, the others a
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
+from typing import NamedTuple
 
 from pubsub_spark.emulator.delivery import Consumer, Delivery
-from pubsub_spark.emulator.message import Message
+from pubsub_spark.emulator.message import Message, Publication
 
 NEVER = float("inf")
 SPAN = 4096  # numbers; a batch has a quarter of them at the most
 _SPARE_ENTRIES = 1000  # beyond two for each lease, before they are tidied
+
+
+class _Origin(NamedTuple):
+    """Where the frames of a batch come from, from one index on."""
+
+    at: int
+    first: int
+    published: float
+    key: str
 
 
 @dataclass(slots=True)
@@ -30,8 +41,9 @@ class _Held:
     """What is left of a batch; an entry is None once its lease is over."""
 
     first: int
-    entries: list[Message | Delivery | None]
-    deadline: float  # of the entries that are messages
+    entries: list[bytes | Delivery | None]
+    origins: list[_Origin]
+    deadline: float  # of the entries that are frames
     holder: Consumer
     left: int
     whole: bool  # whether no entry is a Delivery
@@ -43,13 +55,18 @@ class Run:
     """Leases of one batch that ended together, numbered one after the other; nothing had happened to one alone."""
 
     numbers: range
-    messages: Sequence[Message]
+    frames: Sequence[bytes]
+    origins: list[_Origin]
     holder: Consumer
     modacks: int
 
+    def messages(self) -> Iterator[Message]:
+        for index, frame in enumerate(self.frames, self.numbers.start % SPAN):
+            yield _message(self.origins, index, frame)
+
     def deliveries(self) -> Iterator[Delivery]:
         """The same as they stand when all were acknowledged."""
-        for number, message in zip(self.numbers, self.messages, strict=True):
+        for number, message in zip(self.numbers, self.messages(), strict=True):
             delivery = _delivery(message, number, 0.0, None, self.modacks)
             delivery.acks, delivery.acked = 1, True
             yield delivery
@@ -74,7 +91,9 @@ class Leases:
     def entries(self) -> Iterator[Message | Delivery]:
         """Everything that is leased, as it is."""
         for held in self._held.values():
-            yield from (entry for entry in held.entries if entry is not None)
+            for index, entry in enumerate(held.entries):
+                if entry is not None:
+                    yield entry if isinstance(entry, Delivery) else _message(held.origins, index, entry)
 
     @property
     def due(self) -> float:
@@ -111,10 +130,10 @@ class Leases:
             if held.left < len(held.entries) and None in held.entries[start:stop]:
                 rest += run
                 continue
-            messages: list[Message] = held.entries[start:stop]  # type: ignore[assignment]  # it is whole
+            frames: list[bytes] = held.entries[start:stop]  # type: ignore[assignment]  # it is whole
             held.entries[start:stop] = [None] * len(run)
             self._lessen(held, len(run))
-            runs.append(Run(run, messages, held.holder, held.modacks))
+            runs.append(Run(run, frames, held.origins, held.holder, held.modacks))
         return runs, rest
 
     def extend_batches(self, numbers: Sequence[int], deadline: float) -> list[int]:
@@ -130,18 +149,25 @@ class Leases:
             self._expect(deadline, run)
         return rest
 
-    def grant(self, batch: Sequence[Message | Delivery], consumer: Consumer, deadline: float, *, whole: bool) -> range:
-        """Hand a batch to a consumer; the numbers, one for each. whole: whether there is no Delivery in it."""
+    def grant(self, parts: Iterable[Publication | Delivery], consumer: Consumer, deadline: float) -> range:
+        """Hand a batch to a consumer; the numbers, one for each message."""
         first = self._next * SPAN
-        numbers = range(first, first + len(batch))
-        self._held[self._next] = _Held(first, list(batch), deadline, consumer, len(batch), whole)
         self._next += 1
-        self._count += len(batch)
-        if not whole:
-            for number, entry in zip(numbers, batch, strict=True):
-                if isinstance(entry, Delivery):
-                    entry.number, entry.deadline, entry.holder = number, deadline, consumer
-                    entry.deliveries += 1
+        entries: list[bytes | Delivery | None] = []
+        origins: list[_Origin] = []
+        whole = True
+        for part in parts:
+            if isinstance(part, Delivery):
+                part.number, part.deadline, part.holder = first + len(entries), deadline, consumer
+                part.deliveries += 1
+                entries.append(part)
+                whole = False
+            else:
+                origins.append(_Origin(len(entries), part.first, part.published, part.key))
+                entries += part.frames
+        self._held[first // SPAN] = _Held(first, entries, origins, deadline, consumer, len(entries), whole)
+        self._count += len(entries)
+        numbers = range(first, first + len(entries))
         self._expect(deadline, numbers)
         return numbers
 
@@ -186,6 +212,11 @@ class Leases:
             heapq.heapify(self._entries)
 
 
+def _message(origins: list[_Origin], index: int, frame: bytes) -> Message:
+    origin = origins[bisect_right(origins, (index, NEVER)) - 1]
+    return Message(origin.first + index - origin.at, origin.published, origin.key, frame)
+
+
 def _delivery(message: Message, number: int, deadline: float, holder: Consumer | None, modacks: int) -> Delivery:
     """The Delivery of a message that was handed out once."""
     delivery = Delivery(message)
@@ -199,7 +230,8 @@ def _alone(held: _Held, index: int) -> Delivery:
     entry = held.entries[index]
     assert entry is not None
     if not isinstance(entry, Delivery):
-        entry = held.entries[index] = _delivery(entry, held.first + index, held.deadline, held.holder, held.modacks)
+        message = _message(held.origins, index, entry)
+        entry = held.entries[index] = _delivery(message, held.first + index, held.deadline, held.holder, held.modacks)
         held.whole = False
     return entry
 
@@ -257,4 +289,4 @@ class Acked:
 
 
 def _size(item: Run | Delivery) -> int:
-    return 1 if isinstance(item, Delivery) else len(item.messages)
+    return 1 if isinstance(item, Delivery) else len(item.numbers)

@@ -1,13 +1,16 @@
-"""One published message, shared by every subscription of its topic.
+"""Published messages, shared by every subscription of their topic.
 
-Its bytes are made once, at Publish, and joined into each delivery. What only filters, inspection and push need (data,
-attributes) is read out of the bytes when somebody asks.
+The bytes of a message are made once, at Publish, and joined into each delivery. What only filters, inspection and push
+need (data, attributes) is read out of them when somebody asks. What was published together stays together for as long
+as it can: a backlog is made of `Publication`s, and a `Message` is made of what has to be looked at alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import count, groupby, repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -38,6 +41,40 @@ class Message(NamedTuple):
     @property
     def data(self) -> bytes:
         return frames.data(self.body)
+
+
+# What Message(...) does, without a Python frame for each message.
+_make: Callable[[tuple[int, float, str, bytes]], Message] = partial(tuple.__new__, Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """Messages of one time and one ordering key, numbered from `first` on."""
+
+    first: int
+    published: float
+    key: str
+    frames: Sequence[bytes]
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def messages(self) -> Iterator[Message]:
+        return map(_make, zip(count(self.first), repeat(self.published), repeat(self.key), self.frames))
+
+    def split(self, size: int) -> tuple[Publication, Publication]:
+        """The first `size` messages, and the others."""
+        rest = Publication(self.first + size, self.published, self.key, self.frames[size:])
+        return Publication(self.first, self.published, self.key, self.frames[:size]), rest
+
+
+def publications(messages: Iterable[Message]) -> Iterator[Publication]:
+    """Messages, in the order of their numbers, put together where they belong together."""
+    for _, group in groupby(
+        enumerate(messages), lambda each: (each[1].number - each[0], each[1].published, each[1].key)
+    ):
+        alike = [message for _, message in group]
+        yield Publication(alike[0].number, alike[0].published, alike[0].key, [message.frame for message in alike])
 
 
 @lru_cache(maxsize=2048)

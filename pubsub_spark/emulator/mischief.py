@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from random import Random
 
-from pubsub_spark.emulator.delivery import Delivery, message_of
-from pubsub_spark.emulator.message import Message
+from pubsub_spark.emulator.delivery import Delivery
 
 _SHORTENED = 0.1  # of all leases
 _LOST_ACKS = 0.1  # of all acks
@@ -27,13 +26,13 @@ class Mischief:
         """How many messages to hand out at once, of at most so many."""
         return self._random.randint(1, most) if most > 1 else most
 
-    def reorder(self, batch: list[Message | Delivery]) -> None:
+    def reorder(self, batch: list[Delivery]) -> None:
         """Shuffle what has no ordering key; the others keep their places."""
-        places = [place for place, entry in enumerate(batch) if not message_of(entry).key]
+        places = [place for place, delivery in enumerate(batch) if not delivery.message.key]
         shuffled = [batch[place] for place in places]
         self._random.shuffle(shuffled)
-        for place, entry in zip(places, shuffled, strict=True):
-            batch[place] = entry
+        for place, delivery in zip(places, shuffled, strict=True):
+            batch[place] = delivery
 
     def shortens(self) -> float | None:
         """After how many seconds this lease ends early; None when it does not."""

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 
-from pubsub_spark.emulator.delivery import Delivery, message_of
+from pubsub_spark.emulator.delivery import Basket, Delivery, message_of
 from pubsub_spark.emulator.message import Message
 
 
@@ -67,24 +67,19 @@ class Lanes:
         if lane.state is _Is.EMPTY:
             self._move(message.key, lane, _Is.READY)
 
-    def take(self, batch: list[Message | Delivery], most: int, size: int, horizon: float) -> int:
-        """Move messages into `batch` until it has `most`, or `size` bytes are used up; the bytes that are left.
-
-        Each gets its Delivery at once, by which a lane knows what is outstanding.
-        """
-        while self._ready and len(batch) < most and size > 0:
+    def take(self, basket: Basket, horizon: float) -> None:
+        """Move messages into `basket` while it has room; each gets its Delivery at once, as what is outstanding."""
+        while self._ready and basket.has_room:
             key = self._ready.popleft()
             lane = self._lanes[key]
-            while lane.waiting and len(batch) < most and size > 0:
+            while lane.waiting and basket.has_room:
                 entry = lane.waiting.popleft()
                 delivery = entry if isinstance(entry, Delivery) else Delivery(entry)
                 if delivery.acked or delivery.message.published < horizon:
                     continue
-                size -= len(delivery.message.frame)
                 lane.outstanding.append(delivery)
-                batch.append(delivery)
+                basket.add(delivery)
             self._settle(key, lane)
-        return size
 
     def retire(self, delivery: Delivery) -> list[Delivery]:
         """`delivery` is done with; returns what is done with for good, which is everything up to the first gap."""

@@ -203,8 +203,7 @@ class Subscriber:
 
     def received(self, subscription: Subscription, batch: Batch) -> bytes:
         """A batch as `received_messages` of a response."""
-        messages = [message.frame for message in batch.messages]
-        return self.ack_ids(subscription).received(batch.numbers, messages, batch.attempts)
+        return self.ack_ids(subscription).received(batch.numbers, batch.frames, batch.attempts)
 
     def numbers(self, subscription: Subscription, ack_ids: Sequence[str]) -> Sequence[int]:
         try:

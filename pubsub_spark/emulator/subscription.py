@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from pubsub_spark.emulator.delivery import Batch, Consumer, Delivery, message_of
+from pubsub_spark.emulator.delivery import Basket, Batch, Consumer, Delivery, message_of
 from pubsub_spark.emulator.leases import NEVER, Acked, Leases, Run
-from pubsub_spark.emulator.message import Message
+from pubsub_spark.emulator.message import Message, Publication, publications
 from pubsub_spark.emulator.mischief import Mischief
 from pubsub_spark.emulator.ordering import Lanes
 
@@ -70,7 +70,7 @@ class Subscription:
         self.mischief: Mischief | None = None
         self.dead: list[Delivery] = []  # failed too often; the broker takes them from here
         self._ties = count()
-        self._fresh: deque[Message] = deque()
+        self._fresh: deque[Publication] = deque()
         self._returned: deque[Delivery] = deque()
         self._delayed: list[tuple[float, int, Delivery]] = []
         self._lanes = Lanes()
@@ -85,24 +85,24 @@ class Subscription:
 
     # Messages come
 
-    def publish(self, messages: Iterable[Message]) -> None:
+    def publish(self, publication: Publication) -> None:
         """Newly published messages join the backlog, those that the filter lets through."""
         matches = self.settings.matches
-        if matches is not None:
-            messages = [message for message in messages if matches(message.attributes)]
-        self._add(messages)
+        if matches is None:
+            self._add(publication)
+        else:
+            passed = (message for message in publication.messages() if matches(message.attributes))
+            for each in publications(passed):
+                self._add(each)
         self._call()
 
-    def _add(self, messages: Iterable[Message]) -> None:
-        if not self.settings.ordering:
-            self._fresh.extend(messages)
+    def _add(self, publication: Publication) -> None:
+        if not (self.settings.ordering and publication.key):
+            self._fresh.append(publication)
             return
-        for message in messages:
-            if message.key:
-                self._lanes.add(message)
-                self._prune_at = min(self._prune_at, message.published + self._retention)
-            else:
-                self._fresh.append(message)
+        for message in publication.messages():
+            self._lanes.add(message)
+        self._prune_at = min(self._prune_at, publication.published + self._retention)
 
     # Messages go out
 
@@ -114,62 +114,51 @@ class Subscription:
         """Lease to `consumer` what it has room for: at most `most` messages, and none once `size` bytes are reached."""
         self.tick(now)
         self.active = now
+        room = min(size, consumer.max_size - consumer.size)
         most = min(most, MOST_MESSAGES, consumer.max_messages - consumer.messages)
-        size = room = min(size, consumer.max_size - consumer.size)
-        entries: list[Message | Delivery] = []
         horizon = now - self._retention
         mischief = None if self.settings.exactly_once else self.mischief
-        if mischief is not None:
-            most = mischief.portion(most)
+        basket = Basket(most if mischief is None else mischief.portion(most), room)
         self._turn += 1
         for source in range(self._turn, self._turn + 3):  # each in turn is served first, so none starves
-            if most <= len(entries) or size <= 0 or consumer.closed:
+            if not basket.has_room or consumer.closed:
                 break
             if source % 3 == 0:
-                size = self._take_fresh(entries, most, size)
+                self._take_fresh(basket)
             elif source % 3 == 1:
-                size = self._take_returned(entries, most, size, horizon)
+                self._take_returned(basket, horizon)
             else:
-                size = self._lanes.take(entries, most, size, horizon)
-        if not entries:
+                self._lanes.take(basket, horizon)
+        if not basket.parts:
             self._call()
             return Batch(range(0), ())
+        parts: Sequence[Publication | Delivery] = basket.parts
         if mischief is not None:
-            mischief.reorder(entries)
-        deadline = now + (consumer.ack_deadline or self.settings.ack_deadline)
-        whole = Delivery not in set(map(type, entries))  # all are handed out for the first time
-        numbers = self._leases.grant(entries, consumer, deadline, whole=whole)
-        consumer.messages += len(entries)
-        consumer.size += room - size
+            parts = alone = [delivery for part in parts for delivery in _deliveries(part)]
+            mischief.reorder(alone)
+        numbers = self._leases.grant(parts, consumer, now + (consumer.ack_deadline or self.settings.ack_deadline))
+        consumer.messages += len(numbers)
+        consumer.size += room - basket.size
         if mischief is not None:
             self._shorten(numbers, mischief, now)
         self._call()
-        attempts = [self._attempt(entry) for entry in entries] if self.settings.dead_letter_attempts else None
-        return Batch(numbers, [message_of(entry) for entry in entries], attempts)
+        return Batch(numbers, parts, self._attempts(parts) if self.settings.dead_letter_attempts else None)
 
-    def _take_fresh(self, entries: list[Message | Delivery], most: int, size: int) -> int:
+    def _take_fresh(self, basket: Basket) -> None:
         """What `tick` has left here is within its retention."""
         fresh = self._fresh
-        while fresh and len(entries) < most and size > 0:
-            likely = size // len(fresh[0].frame) + 1
-            taken = [fresh.popleft() for _ in range(min(most - len(entries), len(fresh), likely))]
-            total = sum([len(message.frame) for message in taken])
-            while total - len(taken[-1].frame) >= size:  # the one that reaches the limit still fits
-                total -= len(taken[-1].frame)
-                fresh.appendleft(taken.pop())
-            entries += taken
-            size -= total
-        return size
+        while fresh and basket.has_room:
+            rest = basket.fill(fresh.popleft())
+            if rest is not None:
+                fresh.appendleft(rest)
 
-    def _take_returned(self, entries: list[Message | Delivery], most: int, size: int, horizon: float) -> int:
+    def _take_returned(self, basket: Basket, horizon: float) -> None:
         returned = self._returned
-        while returned and len(entries) < most and size > 0:
+        while returned and basket.has_room:
             delivery = returned.popleft()
             self._leases.end(delivery.number)  # an unsent one's last ack id was good until now
             if not delivery.acked and delivery.message.published >= horizon:
-                entries.append(delivery)
-                size -= len(delivery.message.frame)
-        return size
+                basket.add(delivery)
 
     def _shorten(self, numbers: Iterable[int], mischief: Mischief, now: float) -> None:
         for number in numbers:
@@ -178,8 +167,11 @@ class Subscription:
             if seconds is not None and delivery is not None:
                 self._leases.extend([delivery], now + seconds)
 
-    def _attempt(self, entry: Message | Delivery) -> int:
-        return entry.failures + 1 if isinstance(entry, Delivery) else 1
+    def _attempts(self, parts: Sequence[Publication | Delivery]) -> list[int]:
+        attempts: list[int] = []
+        for part in parts:
+            attempts += [part.failures + 1] if isinstance(part, Delivery) else [1] * len(part)
+        return attempts
 
     # Messages are done with, or come again
 
@@ -277,10 +269,10 @@ class Subscription:
 
     def _finish_run(self, run: Run) -> None:
         """The same for a run: no message in it has a key, or it would have a Delivery."""
-        self._free(run.holder, len(run.messages), sum([len(message.frame) for message in run.messages]))
+        self._free(run.holder, len(run.frames), sum(map(len, run.frames)))
         self._finished.add([run])
         if self.settings.retain_acked:
-            self._retained.extend(run.messages)
+            self._retained.extend(run.messages())
 
     def _retired(self, delivery: Delivery) -> list[Delivery]:
         return self._lanes.retire(delivery) if self._is_ordered(delivery) else [delivery]
@@ -434,7 +426,7 @@ class Subscription:
     def unacked(self, now: float) -> list[Message]:
         """The backlog, in the order of publishing."""
         entries: list[Message | Delivery] = [
-            *self._fresh,
+            *self._fresh_messages(),
             *self._returned,
             *self._leases.entries(),
             *self._lanes.entries(),
@@ -461,7 +453,8 @@ class Subscription:
         self.clear()
         if self.settings.retain_acked:
             self._retained.extend(message for message in messages if not unacked(message))
-        self._add([message for message in messages if unacked(message)])
+        for publication in publications(message for message in messages if unacked(message)):
+            self._add(publication)
         self._call()
 
     def clear(self) -> None:
@@ -478,8 +471,18 @@ class Subscription:
     def deliveries(self) -> Iterator[Message | Delivery]:
         """Every message that is known here with what became of it, the latest acked ones included."""
         yield from self._finished
-        yield from self._fresh
+        yield from self._fresh_messages()
         yield from self._returned
         yield from (delivery for _, _, delivery in self._delayed)
         yield from self._leases
         yield from self._lanes.entries()
+
+    def _fresh_messages(self) -> Iterator[Message]:
+        return (message for publication in self._fresh for message in publication.messages())
+
+
+def _deliveries(part: Publication | Delivery) -> Iterator[Delivery]:
+    if isinstance(part, Delivery):
+        yield part
+    else:
+        yield from map(Delivery, part.messages())

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 
 from pubsub_spark.emulator import frames
 from pubsub_spark.emulator.delivery import Batch, Consumer
-from pubsub_spark.emulator.message import Message
+from pubsub_spark.emulator.message import Message, Publication
 from pubsub_spark.emulator.mischief import Mischief
 from pubsub_spark.emulator.subscription import Settings, Subscription
 
@@ -64,9 +64,9 @@ class DeliveryMachine(RuleBasedStateMachine):
     def publish(self, key: str, count: int) -> None:
         first = len(self.sent) + 1
         made = frames.message_frames([b"\x0a\x01x"] * count, first, frames.publish_time_field(self.now))
-        messages = [Message(number, self.now, key, frame) for number, frame in enumerate(made, first)]
-        self.sent.update((message.number, Sent(message)) for message in messages)
-        self.subscription.publish(messages)
+        publication = Publication(first, self.now, key, made)
+        self.sent.update((message.number, Sent(message)) for message in publication.messages())
+        self.subscription.publish(publication)
 
     @rule(target=numbers, who=st.integers(0, 1), most=st.integers(1, 5))
     def take(self, who: int, most: int) -> MultipleResults[int]:
@@ -213,8 +213,8 @@ def test_hostility_loses_nothing():
         subscription = Subscription("projects/p/subscriptions/sub", Settings(ordering=True), now=0)
         subscription.mischief = Mischief(seed, subscription.name)
         made = frames.message_frames([b"\x0a\x01x"] * 200, 1, frames.publish_time_field(0))
-        messages = [Message(number, 0, "key" if number % 4 == 0 else "", frame) for number, frame in enumerate(made, 1)]
-        subscription.publish(messages)
+        for number, frame in enumerate(made, 1):
+            subscription.publish(Publication(number, 0, "key" if number % 4 == 0 else "", [frame]))
         seen: list[int] = []
         now = 0.0
         while subscription.unacked(now):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from pubsub_spark.emulator import frames
 from pubsub_spark.emulator.delivery import Consumer, HandOut
-from pubsub_spark.emulator.message import Message
+from pubsub_spark.emulator.message import Publication
 from pubsub_spark.emulator.subscription import Settings, Subscription
 
 
@@ -25,7 +25,7 @@ def add(subscription: Subscription, *keyed: str, first: int) -> None:
     for number, text in enumerate(keyed, first):
         body = b"\x0a" + bytes([len(text)]) + text.encode()
         [frame] = frames.message_frames([body], number, frames.publish_time_field(0))
-        subscription.publish([Message(number, 0, text[0].strip("-"), frame)])
+        subscription.publish(Publication(number, 0, text[0].strip("-"), [frame]))
 
 
 def take(subscription: Subscription, now: float = 0, most: int = 1000) -> list[HandOut]:
@@ -124,7 +124,7 @@ def test_retention_empties_a_key():
 
     body = b"\x0a\x02a2"
     [frame] = frames.message_frames([body], 2, frames.publish_time_field(601))
-    subscription.publish([Message(2, 601, "a", frame)])
+    subscription.publish(Publication(2, 601, "a", [frame]))
     assert ["a2"] == texts(take(subscription, now=601))
 
 

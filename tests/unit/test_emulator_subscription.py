@@ -6,20 +6,21 @@ from collections.abc import Iterable
 
 from pubsub_spark.emulator import frames
 from pubsub_spark.emulator.delivery import Consumer, Delivery, HandOut
-from pubsub_spark.emulator.message import Message
+from pubsub_spark.emulator.message import Publication
 from pubsub_spark.emulator.subscription import Settings, Subscription
 
 
-def messages(*texts: str, first: int = 1, at: float = 0, key: str = "") -> list[Message]:
+def messages(*texts: str, first: int = 1, at: float = 0, key: str = "") -> Publication:
     bodies = [b"\x0a" + bytes([len(text)]) + text.encode() for text in texts]
     made = frames.message_frames(bodies, first, frames.publish_time_field(at))
-    return [Message(number, at, key, frame) for number, frame in enumerate(made, first)]
+    return Publication(first, at, key, made)
 
 
 def subscribed(*texts: str, **settings: object) -> Subscription:
     """A subscription with a backlog."""
     subscription = Subscription("projects/p/subscriptions/sub", Settings(**settings), now=0)  # type: ignore[arg-type]
-    subscription.publish(messages(*texts))
+    if texts:
+        subscription.publish(messages(*texts))
     return subscription
 
 
