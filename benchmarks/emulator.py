@@ -136,15 +136,15 @@ def streaming(endpoint: str, count: int = 200_000) -> float:
     return drain(client, count)
 
 
-def pulling(endpoint: str, seconds: float = 3) -> float:
+def pulling(endpoint: str, seconds: float = 2, count_most: int = 400_000) -> float:
     """Pull 1000, acknowledge them, again."""
     client = Client(endpoint)
     client.create()
-    client.publish(100_000)
+    client.publish(count_most)
     request = protos.PullRequest(subscription=client.subscription, max_messages=1000).SerializeToString()
     begin = time.perf_counter()
     count = 0
-    while time.perf_counter() - begin < seconds and count < 100_000:
+    while time.perf_counter() - begin < seconds and count < count_most:
         received = protos.PullResponse.FromString(client.call("Subscriber", "Pull", request)).received_messages
         acks = protos.AcknowledgeRequest(subscription=client.subscription, ack_ids=[each.ack_id for each in received])
         client.call("Subscriber", "Acknowledge", acks)

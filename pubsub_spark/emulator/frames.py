@@ -16,6 +16,7 @@ import hashlib
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import repeat
 
 ACK_ID_LENGTH = 190
@@ -88,6 +89,7 @@ def publish_response(ids: range) -> bytes:
     return b"".join(pieces)
 
 
+@lru_cache(maxsize=1)  # a Publish needs them twice
 def _decimals(numbers: range) -> list[bytes]:
     """Numbers of four digits or more as text: a thousand of them share all digits but three."""
     texts: list[bytes] = []
@@ -110,28 +112,29 @@ def is_data_alone(body: bytes) -> bool:
 
 def bodies_of_data_alone(raw: bytes) -> list[bytes] | None:
     """The messages of a well-formed PublishRequest; None unless each is data alone, the form that has no rules."""
-    bodies = []
+    bodies: list[bytes] = []
     at, end = 0, len(raw)
-    head, start, stop = b"", 0, 0  # of the last message, lengths included: most are as long as the one before
     while at < end:
-        if head and raw.startswith(head, at):
-            bodies.append(raw[at + start : at + stop])
-            at += stop
-            continue
-        tag, size, body_at = raw[at], raw[at + 1], at + 2
+        tag, size, start = raw[at], raw[at + 1], at + 2
         if size >= 0x80:
-            size, body_at = _read_varint(raw, at + 1)
+            size, start = _read_varint(raw, at + 1)
         if tag == _PUBLISHED:
-            body = raw[body_at : body_at + size]
+            body = raw[start : start + size]
             if not is_data_alone(body):
                 return None
             bodies.append(body)
-            start, stop = body_at - at, body_at - at + size
-            head = raw[at : body_at + (2 if body[1] < 0x80 else 3)]
+            if len(bodies) == 1 and _is_repeated(raw, at, start + 2 + (body[1] >= 0x80), start + size):
+                return [raw[each : each + size] for each in range(start, end, start + size - at)]
         elif tag != _TOPIC:
             return None
-        at = body_at + size
+        at = start + size
     return bodies
+
+
+def _is_repeated(raw: bytes, at: int, head_end: int, end: int) -> bool:
+    """Whether all that follows are records as long as the one from `at` to `end`, with its head."""
+    count, rest = divmod(len(raw) - at, end - at)
+    return not rest and all(raw[i :: end - at] == raw[i : i + 1] * count for i in range(at, head_end))
 
 
 def message_body(frame: bytes) -> bytes:
@@ -213,15 +216,19 @@ class AckIds:
                 return _unpacked(digits)
         raise ValueError(next((each for each in ack_ids if not self._is_ours(each)), ""))
 
-    def numbers_in(self, raw: bytes) -> tuple[int, ...] | None:
+    def numbers_in(self, raw: bytes) -> Sequence[int] | None:
         """The numbers in serialized fields, if they are `ack_ids` of ours, one or more, and nothing else."""
         head = self._asked
         width = len(head) + _DIGITS
-        digits = [raw[at : at + _DIGITS] for at in range(len(head), len(raw), width)]
-        if not digits or head + head.join(digits) != raw:
-            return None
+        count = len(raw) // width
         with contextlib.suppress(ValueError, struct.error):
-            return _unpacked(b"".join(digits).decode("ascii"))
+            [first] = _unpacked(raw[len(head) : width].decode("ascii"))
+            run = range(first, first + count)
+            if raw == _repeated(head, run):  # most requests acknowledge what was handed out together
+                return run
+            digits = [raw[at : at + _DIGITS] for at in range(len(head), len(raw), width)]
+            if raw == head + head.join(digits):
+                return _unpacked(b"".join(digits).decode("ascii"))
         return None
 
     def _is_ours(self, ack_id: str) -> bool:
@@ -239,15 +246,26 @@ class AckIds:
                 b"%b%b%b" % (frame, _DELIVERY_ATTEMPT, varint(attempt))
                 for frame, attempt in zip(frames, attempts, strict=True)
             ]
-        high, low = divmod(numbers.start, len(_LAST_DIGITS))
-        head = self._given + b"%013x" % high
+        head, last = _split(self._given, numbers)
         sizes = list(map(len, frames))
         openings = {size: _RECEIVED_MESSAGES + varint(len(head) + 3 + size) + head for size in set(sizes)}
         pieces = [b""] * (3 * len(frames))
         pieces[0::3] = [openings[size] for size in sizes]
-        pieces[1::3] = _LAST_DIGITS[low : low + len(frames)]
+        pieces[1::3] = last
         pieces[2::3] = frames
         return b"".join(pieces)
+
+
+def _repeated(head: bytes, numbers: range) -> bytes:
+    """`head` with the digits of each number of a batch."""
+    head, last = _split(head, numbers)
+    return head + head.join(last)
+
+
+def _split(head: bytes, numbers: range) -> tuple[bytes, Sequence[bytes]]:
+    """What the ack ids of one batch have in common, and the last digits of each."""
+    high, low = divmod(numbers.start, len(_LAST_DIGITS))
+    return head + b"%013x" % high, _LAST_DIGITS[low : low + len(numbers)]
 
 
 def _unpacked(digits: str) -> tuple[int, ...]:

@@ -249,6 +249,9 @@ def _runs(numbers: Sequence[int]) -> Iterator[range]:
     """The numbers as ranges, in their order."""
     if not numbers:
         return
+    if isinstance(numbers, range):
+        yield numbers
+        return
     start = numbers[0]
     whole = range(start, start + len(numbers))
     if numbers[-1] == whole[-1] and list(numbers) == list(whole):
