@@ -136,22 +136,40 @@ def streaming(endpoint: str, count: int = 200_000) -> float:
     return drain(client, count)
 
 
-def pulling(endpoint: str, seconds: float = 2, count_most: int = 400_000) -> float:
-    """Pull 1000, acknowledge them, again."""
-    client = Client(endpoint)
-    client.create()
-    client.publish(count_most)
-    request = protos.PullRequest(subscription=client.subscription, max_messages=1000).SerializeToString()
+def pulling(endpoint: str, clients: int = 1, seconds: float = 2, count: int = 400_000) -> float:
+    """Pull 1000, acknowledge them, again; each client on a connection of its own."""
+    first = Client(endpoint)
+    first.create()
+    first.publish(count)
+    counts, last = [0] * clients, [0.0] * clients
+    request = protos.PullRequest(subscription=first.subscription, max_messages=1000).SerializeToString()
+
+    def pull(index: int) -> None:
+        client = Client(endpoint)
+        while time.perf_counter() - begin < seconds and sum(counts) < count:
+            received = protos.PullResponse.FromString(client.call("Subscriber", "Pull", request)).received_messages
+            acks = protos.AcknowledgeRequest(subscription=first.subscription, ack_ids=[r.ack_id for r in received])
+            if not received:  # the others took the last ones
+                break
+            client.call("Subscriber", "Acknowledge", acks)
+            counts[index] += len(received)
+            last[index] = time.perf_counter()
+        client.close()
+
     begin = time.perf_counter()
-    count = 0
-    while time.perf_counter() - begin < seconds and count < count_most:
-        received = protos.PullResponse.FromString(client.call("Subscriber", "Pull", request)).received_messages
-        acks = protos.AcknowledgeRequest(subscription=client.subscription, ack_ids=[each.ack_id for each in received])
-        client.call("Subscriber", "Acknowledge", acks)
-        count += len(received)
-    rate = count / (time.perf_counter() - begin)
-    client.close()
+    threads = [threading.Thread(target=pull, args=(index,)) for index in range(clients)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    rate = sum(counts) / (max(last) - begin)
+    first.close()
     return rate
+
+
+def pulling_together(endpoint: str) -> float:
+    """The same by two clients of one subscription."""
+    return pulling(endpoint, clients=2)
 
 
 def latency(endpoint: str, samples: int = 300) -> float:
@@ -201,6 +219,7 @@ MEASURES: dict[str, tuple[Callable[[str], float], str, bool]] = {
     "Publish, 1000 a request": (publishing, "messages/s", True),
     "StreamingPull with acks": (streaming, "messages/s", True),
     "Pull 1000, Acknowledge": (pulling, "messages/s", True),
+    "Pull 1000, Acknowledge, 2 clients": (pulling_together, "messages/s", True),
     "Publish to StreamingPull, median": (latency, "ms", False),
     "1,000 topics, subscriptions, messages": (thousand, "s", False),
 }

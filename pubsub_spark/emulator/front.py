@@ -4,8 +4,8 @@ An HTTP/2 connection opens with `PRI * HTTP/2.0`; grpcio's own listener is behin
 such a connection byte for byte. Everything else is HTTP/1.1 and served here. On a TLS port the opening is the client's
 hello: who offers `h2` alone is gRPC's and stays encrypted to it; the others are decrypted here.
 
-What that costs is measured in `benchmarks/emulator_front.py`: a stream that saturates two cores is an eighth slower,
-and a message takes a tenth of a millisecond longer.
+What that costs is measured in `benchmarks/emulator_front.py`: streams are between as fast and a fourteenth slower,
+Publish and Pull an eighth, and a message takes a tenth of a millisecond or two longer.
 """
 
 from __future__ import annotations

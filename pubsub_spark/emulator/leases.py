@@ -141,7 +141,8 @@ class Leases:
         rest: list[int] = []
         for run in _runs(numbers):
             held = self._held.get(run.start // SPAN)
-            if held is None or not held.whole or held.left != len(run) or held.left != len(held.entries):
+            named = range(held.first, held.first + held.left) if held is not None else None
+            if held is None or run != named or not held.whole or held.left < len(held.entries):
                 rest += run
                 continue
             held.deadline = deadline

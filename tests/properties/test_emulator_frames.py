@@ -1,4 +1,4 @@
-"""The publisher's short cut: bodies cut out of a request are the messages that a parser finds, or it is not taken."""
+"""The short cuts of the hot calls: what is cut out of a request is what a parser finds in it, or it is not taken."""
 
 from __future__ import annotations
 
@@ -43,3 +43,55 @@ def test_frames_hold_the_message_its_id_and_its_time(data: list[bytes], first: i
     assert {1_234_567} == {message.publish_time.ToMilliseconds() for message in got}
     response = protos.PublishResponse.FromString(frames.publish_response(range(first, first + len(data))))
     assert [message.message_id for message in got] == list(response.message_ids)
+
+
+_NAME = "projects/my-project/subscriptions/sub"
+_NUMBERS = st.lists(st.integers(0, 2**64 - 1), max_size=5) | st.builds(
+    lambda first, length: list(range(first, first + length)), st.integers(0, 2**50), st.integers(1, 30)
+)
+
+
+@given(_NUMBERS, st.sampled_from(["", "x", "x" * 190]), st.integers(0, 5))
+def test_ack_ids_cut_out_of_a_request_are_its_ack_ids(numbers: list[int], stranger: str, place: int):
+    """In any order, in a batch's own order, and not at all where one of them is not ours."""
+    ack_ids = frames.AckIds(_NAME)
+    texts = [ack_ids.text(number) for number in numbers]
+    if stranger:
+        texts.insert(place, stranger)
+    raw = protos.AcknowledgeRequest(subscription=_NAME, ack_ids=texts).SerializeToString()
+
+    name, rest = frames.subscription_and_rest(raw)
+    found = ack_ids.numbers_in(rest)
+
+    assert _NAME == name
+    assert (None if stranger or not numbers else numbers) == (found if found is None else list(found))
+    assert rest == protos.StreamingPullRequest(ack_ids=texts).SerializeToString()
+
+
+@given(st.binary(max_size=400), st.integers(0, 400))
+def test_bytes_that_are_no_ack_ids_are_left_to_the_parser(noise: bytes, at: int):
+    """Whatever stands in a request, nothing is made of it that a parser would not find."""
+    ack_ids = frames.AckIds(_NAME)
+    good = protos.AcknowledgeRequest(ack_ids=[ack_ids.text(4096), ack_ids.text(4097)]).SerializeToString()
+    bad = good[:at] + noise + good[at:]
+
+    frames.subscription_and_rest(noise)
+    found = ack_ids.numbers_in(bad)
+
+    assert (found is None) == (bad != good)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=20), st.integers(0, 2**40), st.booleans())
+def test_received_messages_carry_ack_ids_and_attempts(data: list[bytes], batch: int, counted: bool):
+    """A response put together from pieces is what a client parses: the ack ids, the messages, the attempts."""
+    ack_ids = frames.AckIds(_NAME)
+    numbers = range(4096 * batch, 4096 * batch + len(data))
+    bodies = [protos.PubsubMessage(data=each).SerializeToString() for each in data]
+    made = frames.message_frames(bodies, 10**16, frames.publish_time_field(0))
+    attempts = list(range(1, len(data) + 1)) if counted else None
+
+    got = protos.PullResponse.FromString(ack_ids.received(numbers, made, attempts)).received_messages
+
+    assert [ack_ids.text(number) for number in numbers] == [each.ack_id for each in got]
+    assert data == [each.message.data for each in got]
+    assert (attempts or [0] * len(data)) == [each.delivery_attempt for each in got]
