@@ -17,9 +17,12 @@ from tests.unit.read.service import SUBSCRIPTION, Service, StatusError
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries do not wait here."""
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses, each over at once."""
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr(time, "monotonic", lambda: sum(pauses))
+    return pauses
 
 
 def ids(*texts: str) -> Any:
@@ -104,6 +107,27 @@ def test_unavailable_is_tried_again():
 
     assert [] == send(service, ids("a"))
     assert [["a"], ["a"], ["a"]] == service.acked
+
+
+def test_a_request_that_is_tried_again_does_not_hold_up_the_others(slept: list[float]):
+    """They are sent first, while it waits for its time."""
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)])
+
+    assert [] == send(service, ids(*(f"ack-{n}" for n in range(3000))))
+    assert ["ack-0", "ack-1000", "ack-2000", "ack-0"] == [request[0] for request in service.acked]
+    assert 1 == len(slept)
+
+
+def test_new_requests_wait_while_the_service_is_away(slept: list[float]):
+    """So many are tried, side by side, and no more until one of them is answered."""
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 40)
+    many = ids(*(f"ack-{n}" for n in range(100_000)))
+
+    assert [] == send(service, many)
+    tried = [request[0] for request in service.acked]
+    assert 32 == len(set(tried[:32])) == len(set(tried[:40]))
+    assert sorted(many.to_pylist()) == sorted(set(service.acked_ids))
+    assert sum(slept) < 1
 
 
 def test_unavailable_for_too_long_is_a_result():
