@@ -66,6 +66,11 @@ class Client:
         for _ in range(count // PER_REQUEST):
             self.call("Publisher", "Publish", request)
 
+    def delete(self) -> None:
+        """Delete the subscription, and what nobody pulled with it."""
+        request = protos.DeleteSubscriptionRequest(subscription=self.subscription)
+        self.call("Subscriber", "DeleteSubscription", request)
+
     def close(self) -> None:
         self._channel.close()
 
@@ -124,7 +129,7 @@ def publishing(endpoint: str) -> float:
         client.call("Publisher", "Publish", request)
         count += PER_REQUEST
     rate = count / (time.perf_counter() - begin)
-    client.call("Subscriber", "DeleteSubscription", protos.DeleteSubscriptionRequest(subscription=client.subscription))
+    client.delete()
     client.close()
     return rate
 
@@ -148,9 +153,9 @@ def pulling(endpoint: str, clients: int = 1, seconds: float = 2, count: int = 40
         client = Client(endpoint)
         while time.perf_counter() - begin < seconds and sum(counts) < count:
             received = protos.PullResponse.FromString(client.call("Subscriber", "Pull", request)).received_messages
-            acks = protos.AcknowledgeRequest(subscription=first.subscription, ack_ids=[r.ack_id for r in received])
             if not received:  # the others took the last ones
                 break
+            acks = protos.AcknowledgeRequest(subscription=first.subscription, ack_ids=[r.ack_id for r in received])
             client.call("Subscriber", "Acknowledge", acks)
             counts[index] += len(received)
             last[index] = time.perf_counter()
@@ -163,6 +168,7 @@ def pulling(endpoint: str, clients: int = 1, seconds: float = 2, count: int = 40
     for each in threads:
         each.join()
     rate = sum(counts) / (max(last) - begin)
+    first.delete()
     first.close()
     return rate
 

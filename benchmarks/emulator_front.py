@@ -59,9 +59,7 @@ def fan_out(endpoint: str) -> float:
         call.cancel()
         done.set()
     for client in clients:
-        client.call(
-            "Subscriber", "DeleteSubscription", protos.DeleteSubscriptionRequest(subscription=client.subscription)
-        )
+        client.delete()
         client.close()
     return rate
 

@@ -22,7 +22,8 @@ from itertools import repeat
 ACK_ID_LENGTH = 190
 _DIGITS = 16
 _HEAD_LENGTH = ACK_ID_LENGTH - _DIGITS
-_LAST_DIGITS = [b"%03x" % number for number in range(4096)]
+SPAN = 4096  # numbers from one batch of deliveries to the next, which has a quarter of them at the most
+_LAST_DIGITS = [b"%03x" % number for number in range(SPAN)]  # of an ack id; the others are the batch's
 _THOUSAND = [b"%03d" % number for number in range(1000)]
 _DIGITS_ONLY = re.compile(r"[0-9a-f]{16}")
 
@@ -237,7 +238,7 @@ class AckIds:
     def received(self, numbers: range, frames: Sequence[bytes], attempts: Sequence[int] | None = None) -> bytes:
         """`received_messages` of a PullResponse or StreamingPullResponse.
 
-        numbers: of one batch, so that all but the last three digits are the same (`leases.SPAN`).
+        numbers: of one batch, so that all but the last three digits are the same.
         """
         if not frames:
             return b""
@@ -264,7 +265,7 @@ def _repeated(head: bytes, numbers: range) -> bytes:
 
 def _split(head: bytes, numbers: range) -> tuple[bytes, Sequence[bytes]]:
     """What the ack ids of one batch have in common, and the last digits of each."""
-    high, low = divmod(numbers.start, len(_LAST_DIGITS))
+    high, low = divmod(numbers.start, SPAN)
     return head + b"%013x" % high, _LAST_DIGITS[low : low + len(numbers)]
 
 

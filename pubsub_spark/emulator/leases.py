@@ -20,10 +20,10 @@ from itertools import count, pairwise
 from typing import NamedTuple
 
 from pubsub_spark.emulator.delivery import Consumer, Delivery
+from pubsub_spark.emulator.frames import SPAN
 from pubsub_spark.emulator.message import Message, Publication
 
 NEVER = float("inf")
-SPAN = 4096  # numbers; a batch has a quarter of them at the most
 _SPARE_ENTRIES = 1000  # beyond two for each lease, before they are tidied
 
 
@@ -122,16 +122,13 @@ class Leases:
         runs: list[Run] = []
         rest: list[int] = []
         for run in _runs(numbers):
-            held = self._held.get(run.start // SPAN)
-            start, stop = run.start % SPAN, run.start % SPAN + len(run)
-            if held is None or not held.whole or stop > len(held.entries):
+            held = self._all_leased(run)
+            if held is None:
                 rest += run
                 continue
-            if held.left < len(held.entries) and None in held.entries[start:stop]:
-                rest += run
-                continue
-            frames: list[bytes] = held.entries[start:stop]  # type: ignore[assignment]  # it is whole
-            held.entries[start:stop] = [None] * len(run)
+            places = slice(run.start - held.first, run.stop - held.first)
+            frames: list[bytes] = held.entries[places]  # type: ignore[assignment]  # there is no Delivery
+            held.entries[places] = [None] * len(run)
             self._lessen(held, len(run))
             runs.append(Run(run, frames, held.origins, held.holder, held.modacks))
         return runs, rest
@@ -140,15 +137,23 @@ class Leases:
         """Set another deadline for batches that are named from end to end; the numbers that are left to extend."""
         rest: list[int] = []
         for run in _runs(numbers):
-            held = self._held.get(run.start // SPAN)
-            named = range(held.first, held.first + held.left) if held is not None else None
-            if held is None or run != named or not held.whole or held.left < len(held.entries):
+            held = self._all_leased(run)
+            if held is None or len(run) < len(held.entries):
                 rest += run
                 continue
             held.deadline = deadline
             held.modacks += 1
             self._expect(deadline, run)
         return rest
+
+    def _all_leased(self, run: range) -> _Held | None:
+        """The batch in which every number of a run is leased, if none in it has a Delivery."""
+        held = self._held.get(run.start // SPAN)
+        if held is None or not held.whole:
+            return None
+        entries = held.entries[run.start - held.first : run.stop - held.first]
+        complete = len(entries) == len(run) and (held.left == len(held.entries) or None not in entries)
+        return held if complete else None
 
     def grant(self, parts: Iterable[Publication | Delivery], consumer: Consumer, deadline: float) -> range:
         """Hand a batch to a consumer; the numbers, one for each message."""

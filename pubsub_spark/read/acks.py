@@ -100,19 +100,20 @@ def send(
     call = connection.acknowledge if seconds is None else connection.modify_ack_deadline
     fresh = ((r, i, delays()) for ids in ack_ids for r, i in requests(subscription, ids, seconds))
     flying: deque[tuple[Any, _Request]] = deque()
-    again: deque[tuple[float, _Request]] = deque()  # and when
+    again: list[tuple[float, _Request]] = []  # and when
     refused: list[pa.Array] = []
     unanswered: list[pa.Array] = []
     while True:
         now = time.monotonic()
-        due = [again.popleft()[1] for _ in range(len(again)) if again[0][0] <= now]
+        due = [request for at, request in again if at <= now]
+        again = [(at, request) for at, request in again if at > now]
         due += islice(fresh, max(0, _IN_FLIGHT - len(flying) - len(again) - len(due)))
         timeout = max(0.1, min(_TIMEOUT, deadline - now))
         flying.extend((call(subscription, request[0], timeout), request) for request in due)
         if not flying:
             if not again:
                 break
-            time.sleep(max(0.0, again[0][0] - now))
+            time.sleep(min(at for at, _ in again) - now)
             continue
         future, (request, ids, pauses) = flying.popleft()
         try:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from pubsub_spark.emulator.delivery import Basket, Consumer, Delivery
-from pubsub_spark.emulator.leases import SPAN, Acked, Leases
+from pubsub_spark.emulator.frames import SPAN
+from pubsub_spark.emulator.leases import Acked, Leases
 from pubsub_spark.emulator.message import Publication, publications
 
 TEN = Publication(100, 5.0, "", [b"frame%d" % number for number in range(10)])

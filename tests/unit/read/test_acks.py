@@ -1,6 +1,7 @@
 """Acks: requests within the limits, results looked at, retried until they are known to be lost."""
 
 import time
+from itertools import repeat
 from typing import Any
 
 import grpc
@@ -116,6 +117,17 @@ def test_a_request_that_is_tried_again_does_not_hold_up_the_others(slept: list[f
     assert [] == send(service, ids(*(f"ack-{n}" for n in range(3000))))
     assert ["ack-0", "ack-1000", "ack-2000", "ack-0"] == [request[0] for request in service.acked]
     assert 1 == len(slept)
+
+
+def test_the_pause_of_one_request_is_not_that_of_another(slept: list[float], monkeypatch: pytest.MonkeyPatch):
+    """Each is tried again when its own pause is over, however long that of one before it is."""
+    pauses = iter([10.0, 1.0])
+    monkeypatch.setattr(acks, "delays", lambda: repeat(next(pauses)))
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 2)
+
+    assert [] == send(service, ids(*(f"ack-{n}" for n in range(2000))), patience=60)
+    assert ["ack-0", "ack-1000", "ack-1000", "ack-0"] == [request[0] for request in service.acked]
+    assert [1, 9] == slept
 
 
 def test_new_requests_wait_while_the_service_is_away(slept: list[float]):
