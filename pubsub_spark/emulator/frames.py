@@ -251,7 +251,7 @@ class AckIds:
         sizes = list(map(len, frames))
         openings = {size: _RECEIVED_MESSAGES + varint(len(head) + 3 + size) + head for size in set(sizes)}
         pieces = [b""] * (3 * len(frames))
-        pieces[0::3] = [openings[size] for size in sizes]
+        pieces[0::3] = map(openings.__getitem__, sizes)
         pieces[1::3] = last
         pieces[2::3] = frames
         return b"".join(pieces)

@@ -11,13 +11,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pubsub_spark.emulator import rules
+from pubsub_spark.emulator import protos, rules
 from pubsub_spark.emulator.refusal import Refusal, invalid, unimplemented
 
 ACTIVE, RESOURCE_ERROR = 1, 2  # of Subscription.State; Topic.State has INGESTION_RESOURCE_ERROR in that place
 
 # Configuration of a Subscription -> the state that says that its destination does not exist.
 _EXPORTS = {"bigquery_config": "NOT_FOUND", "cloud_storage_config": "NOT_FOUND", "bigtable_config": "NOT_FOUND"}
+# Older client libraries lack the newest.
+_KNOWN_EXPORTS = [name for name in _EXPORTS if name in protos.Subscription.DESCRIPTOR.fields_by_name]
 # Source of a Topic -> the state that says that it does not exist.
 _SOURCES = {
     "aws_kinesis": "STREAM_NOT_FOUND",
@@ -35,8 +37,7 @@ _GCS_DURATION = 5 * rules.MINUTE
 
 def export_of(subscription: Any) -> str:
     """The name of the export configuration that a Subscription has; empty when it has none."""
-    known = subscription.DESCRIPTOR.fields_by_name  # older client libraries lack the newest
-    present = [name for name in _EXPORTS if name in known and subscription.HasField(name)]
+    present = [name for name in _KNOWN_EXPORTS if subscription.HasField(name)]
     if len(present) > 1:
         raise invalid(f"At most one of {', '.join(_EXPORTS)} may be set; got {' and '.join(present)}.")
     return "".join(present)

@@ -1,6 +1,7 @@
 """Acknowledge and ModifyAckDeadline for any number of messages: Arrow columns to requests, a few at a time.
 
-Requests hold at most MAX_IDS ids and MAX_BYTES bytes and are encoded in Rust from the Arrow column of ack ids.
+Requests hold at most MAX_IDS ids and MAX_BYTES bytes and are cut out of the Arrow column of ack ids, which Arrow turns
+into the entries of a protobuf message.
 Retryable codes are tried again until a deadline. On a subscription with exactly-once delivery the service names the
 ids that failed (google.rpc.ErrorInfo): transient ones are sent again, permanent ones are given back. An ack that
 fails is never an error here: the ids that may not have counted are the result, and the caller decides.
@@ -15,7 +16,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,53 +30,60 @@ from ..backend.status import RETRYABLE, delays
 MAX_IDS = 1000
 MAX_BYTES = 512 * 1024
 _IN_FLIGHT = 32  # requests; at 30 ms for an answer, a million acks a second
-_ID_OVERHEAD = 4  # tag and length of an ack id of up to 2 MiB on the wire
 _TIMEOUT = 30.0  # seconds for one request, before it is tried again
 _log = logging.getLogger(__name__)
 
 
-@lru_cache(maxsize=2)
-def _handler(kind: str) -> Any:
-    from google.pubsub_v1 import types
-    from ptars import HandlerPool
-
-    descriptor = getattr(types, kind).pb().DESCRIPTOR
-    return HandlerPool([descriptor.file]).get_for_message(descriptor)
-
-
-def cuts(ack_ids: pa.Array, fixed_bytes: int) -> Iterator[tuple[int, int]]:
-    """Start and end of the ids of each request; `fixed_bytes` is what a request takes besides them."""
-    ends = np.cumsum(pc.binary_length(ack_ids).to_numpy(zero_copy_only=False).astype(np.int64) + _ID_OVERHEAD)
-    start = 0
-    while start < len(ends):
-        before = int(ends[start - 1]) if start else 0
-        fits = int(np.searchsorted(ends, before + MAX_BYTES - fixed_bytes, side="right"))
-        end = min(start + MAX_IDS, max(fits, start + 1))
-        yield start, end
-        start = end
-
-
 def requests(subscription: str, ack_ids: pa.Array, seconds: int | None) -> list[tuple[bytes, pa.Array]]:
     """Serialized requests with the ids of each: acks, or modifications of the deadline to `seconds`."""
-    places = list(cuts(ack_ids, len(subscription) + 16))
-    if not places:
+    if not len(ack_ids):
         return []
-    offsets = pa.array([0, *(end for _, end in places)], pa.int32())
-    columns = {
-        "subscription": pa.array([subscription] * len(places), pa.string()),
-        "ack_ids": pa.ListArray.from_arrays(offsets, ack_ids.cast(pa.string())),
-    }
-    kind = "AcknowledgeRequest"
-    if seconds is not None:
-        kind = "ModifyAckDeadlineRequest"
-        columns["ack_deadline_seconds"] = pa.array([seconds] * len(places), pa.int32())
-    handler = _handler(kind)
-    schema = handler.schema()
-    batch = pa.RecordBatch.from_arrays(
-        [columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema
-    )
-    encoded = handler.record_batch_to_array(batch)
-    return [(encoded[i].as_py(), ack_ids.slice(start, end - start)) for i, (start, end) in enumerate(places)]
+    empty = _empty(subscription, seconds)
+    start = empty.SerializeToString()
+    entries = _entries(ack_ids, empty.DESCRIPTOR.fields_by_name["ack_ids"].number)
+    _, places, content = entries.buffers()
+    ends = np.frombuffer(places, np.int32, len(entries) + 1)
+    wire = memoryview(content)
+    return [
+        (b"".join((start, wire[ends[first] : ends[end]])), ack_ids.slice(first, end - first))
+        for first, end in _cuts(ends, MAX_BYTES - len(start))
+    ]
+
+
+def _empty(subscription: str, seconds: int | None) -> Any:
+    """A request as a protobuf message that has everything but its ids."""
+    from google.pubsub_v1 import types
+
+    if seconds is None:
+        return types.AcknowledgeRequest.pb()(subscription=subscription)
+    return types.ModifyAckDeadlineRequest.pb()(subscription=subscription, ack_deadline_seconds=seconds)
+
+
+def _entries(ack_ids: pa.Array, number: int) -> pa.Array:
+    """Each id as it is in a message, an entry of the repeated field of this number; one after the other in memory."""
+    lengths = pc.binary_length(ack_ids).dictionary_encode()  # they are few
+    tag = number << 3 | 2  # what follows has a length
+    heads = pa.array([bytes([tag]) + _varint(length) for length in lengths.dictionary.to_pylist()], pa.binary())
+    return pc.binary_join_element_wise(heads.take(lengths.indices), ack_ids.cast(pa.binary()), b"")
+
+
+def _varint(value: int) -> bytes:
+    """https://protobuf.dev/programming-guides/encoding/#varints"""
+    more = []
+    while value > 0x7F:
+        more.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*more, value])
+
+
+def _cuts(ends: np.ndarray, room: int) -> Iterator[tuple[int, int]]:
+    """First and end of the ids of each request. ends: where each entry ends in memory, after the start of the first."""
+    first, count = 0, len(ends) - 1
+    while first < count:
+        fits = int(np.searchsorted(ends, ends[first] + room, side="right")) - 1
+        end = min(first + MAX_IDS, max(fits, first + 1), count)
+        yield first, end
+        first = end
 
 
 class Failed(NamedTuple):
