@@ -40,7 +40,7 @@ def requests(subscription: str, ack_ids: pa.Array, seconds: int | None) -> list[
         return []
     empty = _empty(subscription, seconds)
     start = empty.SerializeToString()
-    entries = _entries(ack_ids, empty.DESCRIPTOR.fields_by_name["ack_ids"].number)
+    entries = _entries(ack_ids, type(empty))
     _, places, content = entries.buffers()
     ends = np.frombuffer(places, np.int32, len(entries) + 1)
     wire = memoryview(content)
@@ -59,21 +59,12 @@ def _empty(subscription: str, seconds: int | None) -> Any:
     return types.ModifyAckDeadlineRequest.pb()(subscription=subscription, ack_deadline_seconds=seconds)
 
 
-def _entries(ack_ids: pa.Array, number: int) -> pa.Array:
-    """Each id as it is in a message, an entry of the repeated field of this number; one after the other in memory."""
-    lengths = pc.binary_length(ack_ids).dictionary_encode()  # they are few
-    tag = number << 3 | 2  # what follows has a length
-    heads = pa.array([bytes([tag]) + _varint(length) for length in lengths.dictionary.to_pylist()], pa.binary())
+def _entries(ack_ids: pa.Array, kind: type[Any]) -> pa.Array:
+    """Each id as it is in a serialized request of this kind, one after the other in memory."""
+    lengths = pc.binary_length(ack_ids).dictionary_encode()  # few are different
+    samples = [(kind(ack_ids=["x" * length]).SerializeToString(), length) for length in lengths.dictionary.to_pylist()]
+    heads = pa.array([sample[: len(sample) - length] for sample, length in samples], pa.binary())
     return pc.binary_join_element_wise(heads.take(lengths.indices), ack_ids.cast(pa.binary()), b"")
-
-
-def _varint(value: int) -> bytes:
-    """https://protobuf.dev/programming-guides/encoding/#varints"""
-    more = []
-    while value > 0x7F:
-        more.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*more, value])
 
 
 def _cuts(ends: np.ndarray, room: int) -> Iterator[tuple[int, int]]:
