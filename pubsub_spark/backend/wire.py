@@ -1,6 +1,6 @@
 """The hot calls: Publish, StreamingPull, Acknowledge, ModifyAckDeadline, as raw bytes on one gRPC channel.
 
-No protobuf object is made here: what `ptars` encodes goes out, what the service answers comes back as bytes. Headers
+No protobuf object is made here: serialized requests go out, what the service answers comes back as bytes. Headers
 are those of google-cloud-pubsub: the routing header (x-goog-request-params) and the client's version
 (x-goog-api-client). Everything else goes through `Connection.admin`. A Connection belongs to the process that opened
 it and must be closed.
