@@ -35,7 +35,6 @@ from ready_made import BATCH, ReadyMade  # noqa: E402
 
 from pubsub_spark.source import PubSubDataSource  # noqa: E402
 
-ROUNDS = 5
 CANNED = (sys.executable, str(Path(__file__).parent / "canned.py"))
 
 
@@ -113,10 +112,10 @@ def read_canned(
 
 
 def throughput(messages: int) -> None:
-    """Against ready-made batches; both in turn, the best of each: the JVM compiles for the first 20 M messages."""
+    """Against ready-made batches, five times in turn; the best: the JVM compiles for the first 20 M messages."""
     spark = session()
     floor = ours = 0.0
-    for _ in range(ROUNDS):
+    for _ in range(5):
         ready = noop(spark.readStream.format("ready_made"), {"messages": messages, "partitions": 2})
         floor = max(floor, drained(ready, messages))
         ours = max(ours, read_canned(spark, messages))

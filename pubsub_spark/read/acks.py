@@ -1,10 +1,10 @@
 """Acknowledge and ModifyAckDeadline for any number of messages: Arrow columns to requests, a few at a time.
 
 Requests hold at most MAX_IDS ids and MAX_BYTES bytes and are cut out of the Arrow column of ack ids, which Arrow turns
-into the entries of a protobuf message.
-Retryable codes are tried again until a deadline. On a subscription with exactly-once delivery the service names the
-ids that failed (google.rpc.ErrorInfo): transient ones are sent again, permanent ones are given back. An ack that
-fails is never an error here: the ids that may not have counted are the result, and the caller decides.
+into the entries of a protobuf message. Retryable codes are tried again until a deadline. On a subscription with
+exactly-once delivery the service names the ids that failed (google.rpc.ErrorInfo): transient ones are sent again,
+permanent ones are given back. An ack that fails is never an error here: the ids that may not have counted are the
+result, and the caller decides.
 
 Limits: https://cloud.google.com/pubsub/quotas#resource_limits (512 KiB a request); 1000 ids is what Google's clients
 send. Failures: https://cloud.google.com/pubsub/docs/exactly-once-delivery#handle_failures
@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from ..backend import Connection
 from ..backend.status import RETRYABLE, delays
+from ..cuts import cuts
 
 MAX_IDS = 1000
 MAX_BYTES = 512 * 1024
@@ -46,7 +47,7 @@ def requests(subscription: str, ack_ids: pa.Array, seconds: int | None) -> list[
     wire = memoryview(content)
     return [
         (b"".join((start, wire[ends[first] : ends[end]])), ack_ids.slice(first, end - first))
-        for first, end in _cuts(ends, MAX_BYTES - len(start))
+        for first, end in cuts(ends, MAX_IDS, MAX_BYTES - len(start))
     ]
 
 
@@ -65,16 +66,6 @@ def _entries(ack_ids: pa.Array, kind: type[Any]) -> pa.Array:
     samples = [(kind(ack_ids=["x" * length]).SerializeToString(), length) for length in lengths.dictionary.to_pylist()]
     heads = pa.array([sample[: len(sample) - length] for sample, length in samples], pa.binary())
     return pc.binary_join_element_wise(heads.take(lengths.indices), ack_ids.cast(pa.binary()), b"")
-
-
-def _cuts(ends: np.ndarray, room: int) -> Iterator[tuple[int, int]]:
-    """First and end of the ids of each request. ends: where each entry ends in memory, after the start of the first."""
-    first, count = 0, len(ends) - 1
-    while first < count:
-        fits = int(np.searchsorted(ends, ends[first] + room, side="right")) - 1
-        end = min(first + MAX_IDS, max(fits, first + 1), count)
-        yield first, end
-        first = end
 
 
 class Failed(NamedTuple):

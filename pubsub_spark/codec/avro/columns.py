@@ -11,7 +11,6 @@ Pairs with a recursive writer or with items of no bytes (arrays of nulls) are no
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,6 +32,7 @@ from pubsub_spark.codec.avro.resolution import (
 from pubsub_spark.codec.avro.rounds import repeats, rounds
 from pubsub_spark.codec.avro.schema import INT, LONG, Array, Enum, Fixed, Map, Node, Primitive, Record, Union
 from pubsub_spark.codec.avro.types import column_of, variants, widened
+from pubsub_spark.cuts import cuts
 from pubsub_spark.errors import SchemaError
 
 Read = Callable[[Lanes], pa.Array]
@@ -68,12 +68,7 @@ class Columns(NamedTuple):
 
 def batches(data: pa.BinaryArray) -> list[tuple[int, int]]:
     """Where to begin and end, so that a batch is at most BATCH messages and, unless it is one, BATCH_BYTES."""
-    offsets = offsets_of(data)
-    cuts = [0]
-    while cuts[-1] < len(data):
-        full = int(np.searchsorted(offsets, offsets[cuts[-1]] + BATCH_BYTES, side="right")) - 1
-        cuts.append(min(cuts[-1] + BATCH, max(cuts[-1] + 1, full), len(data)))
-    return list(pairwise(cuts))
+    return list(cuts(offsets_of(data), BATCH, BATCH_BYTES))
 
 
 def compile_columns(writer: Node, reader: Node) -> Columns:

@@ -52,6 +52,7 @@ from pubsub_spark.codec.protobuf.schema import (
     has_required,
 )
 from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED, struct_type
+from pubsub_spark.cuts import cuts
 
 # Small enough for the caches and for a parse to hold little memory, large enough that a block's fixed cost is nothing.
 BLOCK_ROWS: Final = 16_384
@@ -246,13 +247,8 @@ def _to_binary(data: pa.Array, writer: ProtobufDefinition, reasons: dict[int, st
 def _blocks(data: pa.Array) -> Iterator[tuple[int, int]]:
     """Where blocks start and how many rows they have: at most so many rows and, unless it is one row, so many bytes."""
     ends = np.cumsum(pc.binary_length(data).to_numpy(zero_copy_only=False), dtype=np.int64)
-    start = 0
-    while start < len(data):
-        before = ends[start - 1] if start else 0
-        fitting = int(np.searchsorted(ends, before + BLOCK_BYTES, side="right")) - start
-        count = max(1, min(BLOCK_ROWS, fitting, len(data) - start))
-        yield start, count
-        start += count
+    for start, end in cuts(np.concatenate([[0], ends]), BLOCK_ROWS, BLOCK_BYTES):
+        yield start, end - start
 
 
 def _struct(array: pa.StructArray, struct: Struct, type_: pa.StructType, present: bool) -> pa.StructArray:
