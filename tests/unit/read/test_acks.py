@@ -1,7 +1,7 @@
 """Acks: requests within the limits, results looked at, retried until they are known to be lost."""
 
-import time
 from itertools import repeat
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -19,10 +19,9 @@ from tests.unit.read.service import SUBSCRIPTION, Service, StatusError
 
 @pytest.fixture(autouse=True)
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses, each over at once."""
+    """The pauses, each over at once, on a clock that begins at 0; of `acks` alone, for py4j's threads sleep too."""
     pauses: list[float] = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
-    monkeypatch.setattr(time, "monotonic", lambda: sum(pauses))
+    monkeypatch.setattr(acks, "time", SimpleNamespace(sleep=pauses.append, monotonic=lambda: sum(pauses)))
     return pauses
 
 
@@ -30,15 +29,15 @@ def ids(*texts: str) -> Any:
     return pa.array(texts, pa.string())
 
 
-def send(service: Service, ack_ids: Any, seconds: int | None = None, patience: float = 5) -> list[str]:
+def send(service: Service, ack_ids: Any, seconds: int | None = None, deadline: float = 5) -> list[str]:
     """The ids that were refused; everything was answered."""
-    failed = ask(service, ack_ids, seconds, patience)
+    failed = ask(service, ack_ids, seconds, deadline)
     assert [] == failed.unanswered.to_pylist()
     return list(failed.refused.to_pylist())
 
 
-def ask(service: Service, ack_ids: Any, seconds: int | None = None, patience: float = 5) -> acks.Failed:
-    return acks.send(service, SUBSCRIPTION, [ack_ids], seconds, time.monotonic() + patience)  # type: ignore[arg-type]
+def ask(service: Service, ack_ids: Any, seconds: int | None = None, deadline: float = 5) -> acks.Failed:
+    return acks.send(service, SUBSCRIPTION, [ack_ids], seconds, deadline)  # type: ignore[arg-type]
 
 
 class PartlyFailedError(StatusError):
@@ -125,7 +124,7 @@ def test_the_pause_of_one_request_is_not_that_of_another(slept: list[float], mon
     monkeypatch.setattr(acks, "delays", lambda: repeat(next(pauses)))
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 2)
 
-    assert [] == send(service, ids(*(f"ack-{n}" for n in range(2000))), patience=60)
+    assert [] == send(service, ids(*(f"ack-{n}" for n in range(2000))), deadline=60)
     assert ["ack-0", "ack-1000", "ack-1000", "ack-0"] == [request[0] for request in service.acked]
     assert [1, 9] == slept
 
@@ -146,7 +145,7 @@ def test_unavailable_for_too_long_is_a_result():
     """After the deadline the ids that may not have counted are unanswered; nothing is raised."""
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 3)
 
-    failed = ask(service, ids("a", "b"), patience=-1)
+    failed = ask(service, ids("a", "b"), deadline=-1)
     assert ([], ["a", "b"]) == (failed.refused.to_pylist(), failed.unanswered.to_pylist())
     assert 1 == len(service.acked)
 
@@ -190,4 +189,4 @@ def test_transient_failure_for_too_long_is_a_result():
     """A transient failure that lasts past the deadline is unanswered, not refused."""
     service = Service(answers=[PartlyFailedError({"b": "TRANSIENT_FAILURE_OTHER"})])
 
-    assert ["b"] == ask(service, ids("a", "b"), patience=-1).unanswered.to_pylist()
+    assert ["b"] == ask(service, ids("a", "b"), deadline=-1).unanswered.to_pylist()
