@@ -16,7 +16,8 @@ def cuts(offsets: npt.NDArray[np.integer[Any]], most: int, most_bytes: int) -> I
     """
     start, count = 0, len(offsets) - 1
     while start < count:
-        fits = int(np.searchsorted(offsets, int(offsets[start]) + most_bytes, side="right")) - 1
-        end = min(start + most, max(start + 1, fits), count)
+        piece = offsets[start : start + most + 1]
+        fits = int(np.searchsorted(piece, int(piece[0]) + most_bytes, side="right")) - 1
+        end = start + max(1, fits)
         yield start, end
         start = end
