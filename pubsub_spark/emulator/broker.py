@@ -277,13 +277,11 @@ class Broker:
         self.schedule(subscription, now)
 
     def seek_to_snapshot(self, subscription: Subscription, snapshot: Snapshot, now: float) -> None:
-        """Unacked: what the snapshot holds, and everything published after it was made."""
+        """Unacked: what the snapshot holds, and everything published after it was made, as long as it lives."""
         held = {message.number for message in snapshot.unacked}
-        subscription.seek(
-            (*snapshot.unacked, *snapshot.topic.log),
-            lambda message: message.number in held or message.number >= snapshot.after,
-            now,
-        )
+        kept = (*snapshot.unacked, *(message for message in snapshot.topic.log if message.number >= snapshot.after))
+        subscription.retain(min((message.published for message in kept), default=now), snapshot.expires)
+        subscription.seek(kept, lambda message: message.number in held or message.number >= snapshot.after, now)
         self.schedule(subscription, now)
 
 

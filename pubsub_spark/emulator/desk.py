@@ -98,6 +98,7 @@ class Desk:
             self.clock.advance_to(end)
             self._catch_up()
             self._ring()
+            self._alarm.notify()  # what is due is nearer now than when the sleep was measured
 
     def close(self) -> None:
         with self._lock:

@@ -75,7 +75,7 @@ class Lanes:
             while lane.waiting and basket.has_room:
                 entry = lane.waiting.popleft()
                 delivery = entry if isinstance(entry, Delivery) else Delivery(entry)
-                if delivery.acked or delivery.message.published < horizon:
+                if delivery.acked or delivery.message.published <= horizon:
                     continue
                 lane.outstanding.append(delivery)
                 basket.add(delivery)
@@ -94,12 +94,16 @@ class Lanes:
         return done
 
     def rewind(self, delivery: Delivery, opens: float) -> list[Delivery]:
-        """`delivery` failed: it and what went out behind it wait again, until `opens`; returns those withdrawn."""
+        """`delivery` failed: it and what went out behind it wait again, until `opens`; returns those withdrawn.
+
+        None are when it waits already, withdrawn by one before it that failed at the same moment.
+        """
         key = delivery.message.key
         lane = self._lanes[key]
         outstanding = list(lane.outstanding)
-        at = outstanding.index(delivery)
-        withdrawn = outstanding[at:]
+        if delivery not in outstanding:
+            return []
+        withdrawn = outstanding[outstanding.index(delivery) :]
         for each in withdrawn:
             lane.outstanding.pop()
             each.acked = False
@@ -123,7 +127,7 @@ class Lanes:
     def prune(self, horizon: float) -> None:
         """Forget what has waited beyond its retention."""
         for key, lane in list(self._lanes.items()):
-            lane.waiting = deque(entry for entry in lane.waiting if message_of(entry).published >= horizon)
+            lane.waiting = deque(entry for entry in lane.waiting if message_of(entry).published > horizon)
             if not lane.waiting and lane.state in (_Is.READY, _Is.SHUT):
                 del self._lanes[key]
         self._ready = deque(key for key in self._ready if key in self._lanes)

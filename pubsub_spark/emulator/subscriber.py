@@ -99,9 +99,8 @@ class Subscriber:
         if topic is not None:
             configuration.show_topic_retention(kept, topic.resource)
         broker.resources[subscription.name] = kept
-        subscription.settings = configuration.settings(kept)
+        subscription.configure(configuration.settings(kept))
         subscription.active = now
-        subscription.call_all()
         broker.schedule(subscription, now)
         self._pushers.configure(subscription.name, None if kept.detached else endpoint_of(kept.push_config))
 

@@ -82,6 +82,15 @@ class Subscription:
         self._idle: OrderedDict[Consumer, None] = OrderedDict()
         self._turn = 0
         self._prune_at = NEVER
+        self._snapshot_retention = 0.0
+        self._snapshot_ends = NEVER
+
+    def configure(self, settings: Settings) -> None:
+        """Other settings from now on; acked messages that they do not retain are gone."""
+        self.settings = settings
+        if not settings.retain_acked:
+            self._retained.clear()
+        self.call_all()
 
     # Messages come
 
@@ -157,7 +166,7 @@ class Subscription:
         while returned and basket.has_room:
             delivery = returned.popleft()
             self._leases.end(delivery.number)  # an unsent one's last ack id was good until now
-            if not delivery.acked and delivery.message.published >= horizon:
+            if not delivery.acked and delivery.message.published > horizon:
                 basket.add(delivery)
 
     def _shorten(self, numbers: Iterable[int], mischief: Mischief, now: float) -> None:
@@ -190,7 +199,7 @@ class Subscription:
             if delivery is not None:
                 delivery.acks += 1
                 done.append(delivery)
-            elif number not in self._acked_numbers:
+            else:
                 failed.append(number)
         if self.mischief is not None:
             done = [delivery for delivery in done if not self._lost(delivery, self.mischief)]
@@ -201,33 +210,34 @@ class Subscription:
             self._finish_run(run)
         self._finish(done)
         self._call()
-        return failed
+        return [number for number in failed if number not in self._acked_numbers]
 
     def modify(self, numbers: Sequence[int], seconds: float, now: float) -> list[int]:
         """Set the deadline of hand-outs to `now + seconds`; 0 returns them at once. Returns the stale numbers."""
         self.tick(now)
         self.active = now
-        failed: list[int] = []
-        extended: list[Delivery] = []
         if seconds > 0:
             numbers = self._leases.extend_batches(numbers, now + seconds)
-        for number in numbers:
-            delivery = self._leases.get(number)
-            if delivery is None:
-                failed.append(number)
-                continue
-            delivery.modacks += 1
-            if delivery.deadline == NEVER:  # unsent, and waiting to be sent: nothing to extend or to return
-                continue
-            if seconds > 0:
-                extended.append(delivery)
-            else:
-                self._leases.end(number)
-                self._fail(delivery, now)
-        if extended:
-            self._leases.extend(extended, now + seconds)
+        found = {number: self._leases.get(number) for number in numbers}
+        # One that is unsent waits to be sent: there is nothing to extend or to return.
+        sent = [delivery for delivery in found.values() if delivery is not None and delivery.deadline != NEVER]
+        for delivery in found.values():
+            if delivery is not None:
+                delivery.modacks += 1
+        if seconds <= 0:
+            self._return(sent, now)
+        elif sent:
+            self._leases.extend(sent, now + seconds)
         self._call()
-        return failed
+        return [number for number, delivery in found.items() if delivery is None]
+
+    def _return(self, nacked: list[Delivery], now: float) -> None:
+        """Each counts as failed, also one that an earlier one of its key takes back with it."""
+        for delivery in nacked:
+            delivery.deadline = now
+        for delivery in nacked:
+            if self._leases.end(delivery.number) is not None:
+                self._fail(delivery, now)
 
     def release(self, numbers: Iterable[int]) -> None:
         """Hand-outs that could not be sent wait again, and nothing is counted against them.
@@ -251,10 +261,12 @@ class Subscription:
     def bury(self, delivery: Delivery) -> None:
         """A dead message was forwarded: it is done with here."""
         self._finish([delivery])
+        self._call()
 
     def revive(self, delivery: Delivery, now: float) -> None:
         """A dead message has nowhere to go: it comes again like any other."""
         self._again(delivery, now)
+        self._call()
 
     def _finish(self, done: list[Delivery]) -> None:
         for delivery in done:
@@ -336,7 +348,11 @@ class Subscription:
 
     @property
     def _retention(self) -> float:
-        return max(self.settings.retention, self.topic_retention)
+        return max(self.settings.retention, self.topic_retention, self._snapshot_retention)
+
+    def retain(self, since: float, until: float) -> None:
+        """Keep what was published at `since` until then, and what was published later as long: a snapshot holds it."""
+        self._snapshot_retention, self._snapshot_ends = until - since, until
 
     def due(self) -> float:
         """When `tick` next has something to do; infinity when never."""
@@ -347,6 +363,7 @@ class Subscription:
             self._retained[0].published + self._retention if self._retained else NEVER,
             self._lanes.due,
             self._prune_at,
+            self._snapshot_ends,
             self.expires_at,
         )
 
@@ -367,17 +384,20 @@ class Subscription:
         if self._lanes.due <= now:
             self._lanes.open(now)
             expired = True
-        self._forget(now - self._retention, now)
+        if self._snapshot_ends <= now:
+            self._snapshot_retention, self._snapshot_ends = 0.0, NEVER
+        self._forget(now)
         if expired:
             self._call()
 
-    def _forget(self, horizon: float, now: float) -> None:
-        while self._fresh and self._fresh[0].published < horizon:
+    def _forget(self, now: float) -> None:
+        """Drop what `due` named: by the same sum, for another one may be off by a bit, and then time stands still."""
+        while self._fresh and self._fresh[0].published + self._retention <= now:
             self._fresh.popleft()
-        while self._retained and self._retained[0].published < horizon:
+        while self._retained and self._retained[0].published + self._retention <= now:
             self._retained.popleft()
         if self._prune_at <= now:
-            self._lanes.prune(horizon)
+            self._lanes.prune(now - self._retention)
             waiting = (message_of(entry).published for entry in self._lanes.entries())
             # A minute at least between two looks through all lanes, so that their cost stays small beside the
             # messages'.
@@ -393,6 +413,11 @@ class Subscription:
     def connected(self) -> int:
         """How many consumers there are."""
         return len(self._consumers)
+
+    @property
+    def waiting(self) -> int:
+        """How many consumers have room, and wait to be called."""
+        return len(self._idle)
 
     def leave(self, consumer: Consumer, now: float) -> None:
         """A consumer goes; what it holds stays leased, what it was called for is offered to the next."""
@@ -436,7 +461,7 @@ class Subscription:
         messages = {
             message.number: message
             for message in (message_of(entry) for entry in entries if not (isinstance(entry, Delivery) and entry.acked))
-            if message.published >= horizon
+            if message.published > horizon
         }
         return [messages[number] for number in sorted(messages)]
 
@@ -448,7 +473,7 @@ class Subscription:
         topic = (message for message in log if not matches or matches(message.attributes))
         lanes = map(message_of, self._lanes.entries())  # acked ones too: an ack behind a gap is not kept yet
         everything = (*self._retained, *lanes, *self.unacked(now), *topic)
-        known = {message.number: message for message in everything if message.published >= horizon}
+        known = {message.number: message for message in everything if message.published > horizon}
         messages = [known[number] for number in sorted(known)]
         self.clear()
         if self.settings.retain_acked:

@@ -5,6 +5,7 @@
 - What somebody holds is not given to anybody else before its deadline.
 - The messages of a key come in order, one outstanding batch at a time.
 - What a consumer has outstanding is counted right, and never more than it allows.
+- A stream does not wait while there is something for it, and time does not stand still.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from hypothesis.stateful import (
 )
 
 from pubsub_spark.emulator import frames
+from pubsub_spark.emulator.broker import Broker
 from pubsub_spark.emulator.delivery import Batch, Consumer
 from pubsub_spark.emulator.message import Message, Publication
 from pubsub_spark.emulator.mischief import Mischief
@@ -106,9 +108,9 @@ class DeliveryMachine(RuleBasedStateMachine):
     def modify(self, numbers: list[int], seconds: int) -> None:
         failed = self.subscription.modify(numbers, seconds, self.now)
         self._expire()
-        for number in numbers:
-            sent = self._holding(number)
-            assert (sent is None) == (number in failed)
+        holding = {number: self._holding(number) for number in numbers}  # before any of them takes others back
+        assert failed == [number for number, sent in holding.items() if sent is None]
+        for number, sent in holding.items():
             if sent is not None and seconds:
                 assert sent.held is not None
                 sent.held = number, self.now + seconds, sent.held[2]
@@ -205,6 +207,84 @@ class DeliveryMachine(RuleBasedStateMachine):
 
 TestDelivery = DeliveryMachine.TestCase
 TestDelivery.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+
+
+class BrokerMachine(RuleBasedStateMachine):
+    """Streams of one subscription whose dead letters may have nowhere to go: time goes on, and nobody waits in vain."""
+
+    @initialize(ordering=st.booleans(), backoff=st.sampled_from([0, 10]), dead_letters=st.booleans())
+    def begin(self, ordering: bool, backoff: int, dead_letters: bool) -> None:
+        self.now = 1000.0
+        self.broker = Broker()
+        self.topic = self.broker.create_topic("projects/p/topics/topic")
+        if dead_letters:
+            self.broker.create_topic("projects/p/topics/dead")
+        chosen = Settings(
+            ordering=ordering,
+            min_backoff=backoff,
+            max_backoff=backoff * 4,
+            retention=600,
+            dead_letter_topic="projects/p/topics/dead",
+            dead_letter_attempts=2,
+        )
+        name = "projects/p/subscriptions/sub"
+        self.subscription = self.broker.create_subscription(name, self.topic, chosen, self.now)
+        self.held: list[int] = []
+        self.streams = [Consumer(ack_deadline=deadline, max_messages=most) for deadline, most in ((20, 1), (30, 3))]
+        for stream in self.streams:
+            self.subscription.join(stream)
+        self._look(self.streams)
+
+    @rule(key=st.sampled_from(KEYS), count=st.integers(1, 4))
+    def publish(self, key: str, count: int) -> None:
+        self.broker.publish(self.topic, [b"\x0a\x01x"] * count, key, self.now)
+        self._serve()
+
+    @rule(chosen=st.lists(st.integers(0, 20), max_size=4), acked=st.booleans())
+    def answer(self, chosen: list[int], acked: bool) -> None:
+        numbers = [self.held[-1 - each] for each in chosen if each < len(self.held)]
+        if acked:
+            self.subscription.ack(numbers, self.now)
+        else:
+            self.subscription.modify(numbers, 0, self.now)
+        self._serve()
+
+    @rule(seconds=st.sampled_from([1, 20, 61, 600]))
+    def wait(self, seconds: int) -> None:
+        """From one moment at which something is due to the next, exactly."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.broker.due, end)
+            self.broker.tick(self.now)
+            assert self.broker.due > self.now, "what was due is done"
+            self._serve()
+
+    @rule()
+    def go_back(self) -> None:
+        self.broker.seek_to_time(self.subscription, self.now - 30, self.now)
+        self._serve()
+
+    @invariant()
+    def nobody_waits_in_vain(self) -> None:
+        assert not (self.subscription.has_ready and self.subscription.waiting)
+
+    def _serve(self) -> None:
+        self.broker.schedule(self.subscription, self.now)
+        while self.broker.called:
+            called = [stream for stream in self.streams if stream in self.broker.called]
+            self.broker.called.clear()
+            self._look(called)
+
+    def _look(self, streams: list[Consumer]) -> None:
+        for stream in streams:
+            while batch := self.subscription.take(stream, self.now):
+                self.held += batch.numbers
+            self.subscription.wait(stream)
+            self.broker.schedule(self.subscription, self.now)
+
+
+TestBroker = BrokerMachine.TestCase
+TestBroker.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
 
 
 def test_hostility_loses_nothing():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
 from pubsub_spark.emulator import frames
 from pubsub_spark.emulator.delivery import Consumer, HandOut
 from pubsub_spark.emulator.message import Publication
@@ -63,6 +65,46 @@ def test_a_nack_brings_back_what_follows():
 
     assert ["a2", "a3", "a4"] == [each.message.data.decode() for each in take(subscription, now=1)]
     assert [a3] == subscription.ack([a3], now=1)
+
+
+def test_nacks_of_one_request_count_alike():
+    """Each message that is named has failed once, whichever stands first, and no number is stale for another's nack."""
+    for order in ((0, 1), (1, 0)):
+        subscription = ordered("a1", "a2", dead_letter_attempts=5)
+        numbers = [each.number for each in take(subscription)]
+
+        assert [] == subscription.modify([numbers[each] for each in order], 0, now=1)
+        assert [2, 2] == [each.attempt for each in take(subscription, now=1)]
+
+
+def test_a_message_that_waits_again_already_stays_where_it_is():
+    """Two of a key are dead at once and have nowhere to go: the first takes the second back with it."""
+    subscription = ordered("a1", "a2", dead_letter_attempts=1, ack_deadline=10)
+    take(subscription)
+    subscription.tick(10)
+    dead, subscription.dead = subscription.dead, []
+    for delivery in dead:
+        subscription.revive(delivery, now=10)
+
+    assert ["a1", "a2"] == [each.message.data.decode() for each in take(subscription, now=10)]
+
+
+@pytest.mark.parametrize("forwarded", [True, False])
+def test_who_waits_is_called_when_a_dead_message_is_out_of_the_way(forwarded: bool):
+    """What waits behind it in its key, or itself when it has nowhere to go, is there to be taken."""
+    subscription, consumer = ordered("a1", "a2", dead_letter_attempts=1), Consumer(max_messages=1)
+    [held] = subscription.take(consumer, now=0)
+    subscription.wait(consumer)
+    subscription.modify([held.number], 0, now=0)
+    [dead], subscription.dead = subscription.dead, []
+    subscription.called.clear()
+    subscription.wait(consumer)
+
+    if forwarded:
+        subscription.bury(dead)
+    else:
+        subscription.revive(dead, now=0)
+    assert [consumer] == subscription.called
 
 
 def test_an_expired_message_brings_back_what_follows():

@@ -204,6 +204,42 @@ def test_unacked_messages_end_with_their_retention():
     assert [] == subscription.unacked(now=601)
 
 
+def test_retention_is_over_when_it_is_due():
+    """Looked at exactly then, a message is gone, or the next look would be due at the same moment for ever."""
+    for retain_acked in (False, True):
+        subscription = subscribed("a", retention=600, retain_acked=retain_acked)
+        if retain_acked:
+            subscription.ack([each.number for each in subscription.take(Consumer(), now=0)], now=0)
+        subscription.tick(10)
+        assert 600 == subscription.due()
+
+        subscription.tick(600)
+        assert subscription.due() > 600
+
+
+def test_a_snapshot_outlives_the_retention():
+    """What a snapshot brings back is kept as long as the snapshot, then it goes."""
+    subscription = subscribed(retention=600)
+    old = messages("old")
+    subscription.retain(0, until=5000)
+    subscription.seek(old.messages(), lambda _: True, now=2000)
+
+    assert ["old"] == [message.data.decode() for message in subscription.unacked(4999)]
+    subscription.tick(5000)
+    assert [] == subscription.unacked(5000)
+
+
+def test_acked_messages_are_gone_once_they_are_not_retained():
+    """Switched off and on again, retaining begins anew."""
+    subscription = subscribed("a", retain_acked=True)
+    subscription.ack([each.number for each in subscription.take(Consumer(), now=0)], now=0)
+    subscription.configure(Settings())
+    subscription.configure(Settings(retain_acked=True))
+
+    subscription.seek((), lambda _: True, now=1)
+    assert not subscription.take(Consumer(), now=1)
+
+
 def test_one_message_calls_one_consumer():
     """Of many that wait, one is called; once it has taken, the next is called only if there is more."""
     subscription = subscribed()
@@ -283,8 +319,17 @@ def test_exactly_once_forgives_a_repeated_ack():
     [held] = subscription.take(Consumer(), now=0)
     subscription.ack([held.number], now=0)
 
-    assert [] == subscription.ack([held.number], now=1)
+    assert [] == subscription.ack([held.number] * 2, now=1)
     assert [held.number + 1] == subscription.ack([held.number + 1], now=1)
+
+
+def test_exactly_once_forgives_an_ack_id_that_is_named_twice():
+    """In one request, too."""
+    subscription = subscribed("a", "b", exactly_once=True)
+    first, second = (each.number for each in subscription.take(Consumer(), now=0))
+
+    assert [] == subscription.ack([first, first, second], now=0)
+    assert [] == subscription.unacked(now=0)
 
 
 def test_seek_back_brings_retained_acked_messages_again():
