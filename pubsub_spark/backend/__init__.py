@@ -47,7 +47,11 @@ class EmulatorBackend:
         """Open an insecure channel to the emulator."""
         import grpc
 
-        options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        options = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_metadata_size", 4 * 2**20),  # as Google's transports: failed acks are named in the trailer
+        ]
         return Connection(grpc.insecure_channel(self.address, options=options), self.address, self.connect_timeout)
 
 

@@ -10,17 +10,29 @@ Used by two threads of the driver, Spark's calls and the keeper; every method ta
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..backend import Connection
 from ..codec.envelope import Received, received, size
+from .leases import Lease
 from .pull import Flow, Stream
 
 MOST_MESSAGES = 1000
 MOST_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """What one look at the stream has brought."""
+
+    arrived: float
+    lease: Lease
+    got: Received
 
 
 class Door:
@@ -32,13 +44,10 @@ class Door:
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # who polls; held while waiting
         self._stream = Stream(connection, flow)
-        self._waiting: list[tuple[float, Received]] = []  # (lease since, deliveries)
-        self._outstanding = 0
-        self._outstanding_bytes = 0
+        self._waiting: list[_Waiting] = []
+        self._outstanding: deque[tuple[int, int]] = deque()  # messages and their bytes, as the service counts them
         self._reopened = 0
         self._crowded = False
-        self.since: float | None = None  # arrival of the oldest message that waits
-        self.last = clock()  # arrival of the newest message, or the opening
 
     def poll(self, timeout: float = 0) -> None:
         """Take in what has arrived; wait up to `timeout` seconds for the first response.
@@ -56,25 +65,28 @@ class Door:
         with self._lock:
             if self._stream.reopened != self._reopened:  # the service counts what is outstanding for each stream
                 self._reopened = self._stream.reopened
-                self._outstanding = sum(got.messages.num_rows for _, got in self._waiting)
-                self._outstanding_bytes = sum(size(got.messages) for _, got in self._waiting)
+                self._outstanding = deque((w.got.messages.num_rows, size(w.got.messages)) for w in self._waiting)
             if responses:
                 got = received(responses)
                 now = self._clock()
                 if got.messages.num_rows:
-                    self._waiting.append((now, got))
-                    self._outstanding += got.messages.num_rows
-                    self._outstanding_bytes += size(got.messages)
-                    self.since = now if self.since is None else self.since
-                    self.last = now
-            if self._outstanding >= self.flow.max_messages or self._outstanding_bytes >= self.flow.max_bytes:
+                    self._waiting.append(_Waiting(now, Lease(now, self.flow.deadline), got))
+                    self._outstanding.append((got.messages.num_rows, sum(map(len, responses))))
+            messages, volume = (sum(counts) for counts in zip((0, 0), *self._outstanding, strict=True))
+            if messages >= self.flow.max_messages or volume >= self.flow.max_bytes:
                 self._crowded = True
+
+    @property
+    def since(self) -> float | None:
+        """Arrival of the oldest message that waits."""
+        with self._lock:
+            return self._waiting[0].arrived if self._waiting else None
 
     @property
     def count(self) -> int:
         """Messages that wait."""
         with self._lock:
-            return sum(got.messages.num_rows for _, got in self._waiting)
+            return sum(waiting.got.messages.num_rows for waiting in self._waiting)
 
     @property
     def crowded(self) -> bool:
@@ -85,49 +97,52 @@ class Door:
     def oldest_publish_time(self) -> float | None:
         """Publish time of the oldest message that waits, in seconds since the epoch."""
         with self._lock:
-            times = [pc.min(got.messages.column("publish_time")).value for _, got in self._waiting]
+            times = [pc.min(waiting.got.messages.column("publish_time")).value for waiting in self._waiting]
         return min(times) / 1e6 if times else None
 
-    def take(self, max_messages: int, max_bytes: int) -> tuple[float, list[Received]]:
-        """Give away the oldest messages within the limits (at least one); and when the lease of the oldest began."""
-        taken: list[Received] = []
+    def take(self, max_messages: int, max_bytes: int) -> tuple[Lease | None, list[Received]]:
+        """Give away the oldest messages within the limits (at least one), and the lease of theirs that ends first."""
+        taken: list[_Waiting] = []
         with self._lock:
-            since = self._waiting[0][0] if self._waiting else self._clock()
             while self._waiting and max_messages > 0 and (max_bytes > 0 or not taken):
-                start, got = self._waiting.pop(0)
-                if got.messages.num_rows > max_messages:
-                    self._waiting.insert(0, (start, got.slice(max_messages)))
-                    got = got.slice(0, max_messages)
-                taken.append(got)
-                max_messages -= got.messages.num_rows
-                max_bytes -= size(got.messages)
-            self.since = self._waiting[0][0] if self._waiting else None
+                first = self._waiting.pop(0)
+                if first.got.messages.num_rows > max_messages:
+                    self._waiting.insert(0, replace(first, got=first.got.slice(max_messages)))
+                    first = replace(first, got=first.got.slice(0, max_messages))
+                taken.append(first)
+                max_messages -= first.got.messages.num_rows
+                max_bytes -= size(first.got.messages)
             self._crowded = False
-        return since, taken
+        lease = min((each.lease for each in taken), key=lambda lease: (not lease.lapsed, lease.ends), default=None)
+        return lease, [each.got for each in taken]
 
-    def acknowledged(self, messages: int, volume: int) -> None:
-        """Messages that came through the door were acknowledged: flow control lets as many more in."""
+    def settled(self, messages: int) -> None:
+        """Messages that came through the door were acknowledged or given back: flow control lets as many more in."""
         with self._lock:
-            self._outstanding = max(0, self._outstanding - messages)
-            self._outstanding_bytes = max(0, self._outstanding_bytes - volume)
+            while messages > 0 and self._outstanding:
+                count, volume = self._outstanding.popleft()
+                if count > messages:
+                    self._outstanding.appendleft((count - messages, volume - volume * messages // count))
+                messages -= count
 
     def due(self, now: float) -> list[pa.RecordBatch]:
-        """Receipts of what waits with a lease that has run for half its time."""
+        """Receipts of what waits with a lease that is to be extended."""
         with self._lock:
-            return [got.receipts for since, got in self._waiting if now - since >= self.flow.deadline / 2]
+            return [waiting.got.receipts for waiting in self._waiting if waiting.lease.due(now)]
 
-    def extended(self, now: float, seconds: float) -> None:
-        """The leases of what was due were set to `seconds` from `now`."""
+    def extended(self, since: float, now: float, refused: bool = False) -> None:
+        """As `Lease.extended`, for what was due at `since`."""
         with self._lock:
-            half = self.flow.deadline / 2
-            start = now + (seconds - self.flow.deadline) / 2
-            self._waiting = [(start if now - since >= half else since, got) for since, got in self._waiting]
+            self._waiting = [
+                replace(each, lease=each.lease.extended(since, now, refused)) if each.lease.due(since) else each
+                for each in self._waiting
+            ]
 
     def close(self) -> list[pa.RecordBatch]:
         """End the stream; the receipts of everything that waited, to be nacked."""
         rest = self._stream.close()
         with self._lock:
-            left = [got.receipts for _, got in self._waiting]
+            left = [waiting.got.receipts for waiting in self._waiting]
             if rest:
                 left.append(received(rest).receipts)
             self._waiting = []

@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -86,7 +87,8 @@ class Keeper:
         self._send_nacks(time.monotonic() + timeout)
 
     def nack(self, receipts: pa.RecordBatch) -> None:
-        """Give messages back to the service, in the background."""
+        """Give messages that came through the door back to the service, in the background."""
+        self._door.settled(receipts.num_rows)
         with self._wake:
             self._nacks.append(receipts.column("ack_id"))
             self._wake.notify_all()
@@ -147,7 +149,7 @@ class Keeper:
         self.counts.acknowledged += count - len(failed.refused)
         self.counts.failed_acks += len(failed.refused)
         if part == 0:
-            self._door.acknowledged(count, self._staging.footer(batch, part, length).bytes)
+            self._door.settled(count)
         return True
 
     def remember(self, batch: int, part: int, length: int, ack_ids: pa.Array | None = None) -> None:
@@ -163,16 +165,13 @@ class Keeper:
         acks.send(self._connection, self._staging.subscription, nacks, 0, deadline)
 
     def _extend(self) -> None:
-        """Look after what has been held for long: at the door and in batches that Spark is still working on."""
-        try:
+        """Look after what has been held for long: at the door, and in batches that are not acknowledged."""
+        with suppress(PubSubError):  # the door keeps it for Spark's next call, which fails the query with the sentence
             self._door.poll()
-        except PubSubError:
-            return  # the door keeps it for Spark's next call, which fails the query with the sentence
         now = self._clock()
         waiting = self._door.due(now)
-        if waiting:
-            self._set_lease(waiting)
-            self._door.extended(now, LEASE)
+        if waiting and (refused := self._set_lease(waiting)) is not None:
+            self._door.extended(now, self._clock(), refused)
         with self.lock:
             watched = self._leases.watched(now)
         lengths = {batch: self._staging.parts(batch) for batch in watched}
@@ -183,15 +182,24 @@ class Keeper:
             due = self._leases.due(now)
         for batch, part in due:
             length = lengths.get(batch, {}).get(part) or self._staging.parts(batch)[part]
-            self._set_lease(self._staging.receipts(batch, part, length))
-            with self.lock:
-                self._leases.extended(batch, part, now, self._clock())
+            refused = self._set_lease(self._staging.receipts(batch, part, length))
+            if refused is not None:
+                with self.lock:
+                    self._leases.extended(batch, part, now, self._clock(), refused)
 
-    def _set_lease(self, receipts: Iterable[pa.RecordBatch]) -> None:
+    def _set_lease(self, receipts: Iterable[pa.RecordBatch]) -> bool | None:
+        """Extend to LEASE; whether the service refused some of it, or None: it did not answer, and it is still due."""
+        count = 0
+
         def ack_ids() -> Iterator[pa.Array]:
+            nonlocal count
             for some in receipts:
-                self.counts.extended += some.num_rows
+                count += some.num_rows
                 yield some.column("ack_id")
 
         deadline = time.monotonic() + _ACK_TIMEOUT
-        acks.send(self._connection, self._staging.subscription, ack_ids(), int(LEASE), deadline)
+        failed = acks.send(self._connection, self._staging.subscription, ack_ids(), int(LEASE), deadline)
+        if len(failed.unanswered):
+            return None
+        self.counts.extended += count - len(failed.refused)
+        return len(failed.refused) > 0

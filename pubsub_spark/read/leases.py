@@ -8,10 +8,10 @@ less, each once. A crash forgets all of it; the staging area still has the recei
 has not.
 
 The second rule is about leases. Tasks pull with a lease of STREAM_LEASE and never extend it: most batches are
-committed long before it runs out. `watched(now)` names the batches that are not, whose staged parts the keeper then
-looks up and reports with `found`; `due(now)` names the parts whose lease has run for a quarter of its time, so that an
-extension may fail and be tried again before a message comes a second time. Tasks do not say when they pulled: it was
-after the batch was announced, and that is what counts.
+committed and acknowledged long before it runs out. `watched(now)` names the batches that are not, whose staged parts
+the keeper then looks up and reports with `found`; `due(now)` names the parts whose lease has run for a quarter of its
+time, so that an extension may fail and be tried again before a message comes a second time. Tasks do not say when they
+pulled: it was after the batch was announced, and that is what counts.
 
 The third is the redelivery filter: ids whose ack came late, failed, or is unknown are remembered for the longest lease.
 """
@@ -28,23 +28,39 @@ _QUARTER = 1 / 4  # of a lease has run: it is looked after, with time for two tr
 WATCH = STREAM_LEASE * _QUARTER
 
 
-@dataclass
-class _Lease:
+@dataclass(frozen=True)
+class Lease:
+    """Of messages that were leased together: when it began, for how long, and whether it was over in between."""
+
     since: float
     seconds: float
-    lapsed: bool = False  # whether it was over before it was extended
+    lapsed: bool = False
+
+    @property
+    def ends(self) -> float:
+        """The moment from which the messages may come again."""
+        return self.since + self.seconds
 
     def due(self, now: float) -> bool:
+        """Whether it is time to extend it."""
         return now - self.since >= self.seconds * _QUARTER
 
     def over(self, now: float) -> bool:
-        return self.lapsed or now - self.since >= self.seconds
+        """Whether the messages may have come again."""
+        return self.lapsed or now >= self.ends
+
+    def extended(self, since: float, now: float, refused: bool) -> Lease:
+        """It was set to LEASE seconds, at `since` or after it, and before `now`; or the service refused some of it."""
+        return Lease(since, LEASE, lapsed=refused or self.over(now))
 
 
 @dataclass
 class _Batch:
     announced: float
-    parts: dict[int, _Lease] = field(default_factory=dict)
+    parts: dict[int, Lease] = field(default_factory=dict)
+
+    def part(self, part: int) -> Lease:
+        return self.parts.get(part, Lease(self.announced, STREAM_LEASE))
 
 
 @dataclass
@@ -60,30 +76,34 @@ class Leases:
         if batch not in self._committed:
             self._held.setdefault(batch, _Batch(now))
 
-    def found(self, batch: int, part: int, since: float | None = None) -> None:
-        """A part of a held batch was staged, its messages leased since `since` or, at the most, the announcement."""
-        if batch in self._held:
-            owner = self._held[batch]
-            owner.parts.setdefault(part, _Lease(owner.announced if since is None else since, STREAM_LEASE))
+    def found(self, batch: int, part: int, lease: Lease | None = None) -> None:
+        """A part of a batch was staged, its messages leased like this or, at the most, since the announcement."""
+        owner = self._batches.get(batch)
+        if owner is not None:
+            owner.parts.setdefault(part, lease or owner.part(part))
 
     def watched(self, now: float) -> list[int]:
-        """Held batches that run for so long that somebody must look which parts they have."""
-        return sorted(number for number, batch in self._held.items() if now - batch.announced >= WATCH)
+        """Batches that are not acknowledged for so long that somebody must look which parts they have."""
+        return sorted(number for number, batch in self._batches.items() if now - batch.announced >= WATCH)
 
     def due(self, now: float) -> list[tuple[int, int]]:
-        """Held parts, as (batch, part), whose lease has run for a quarter of its time."""
+        """Parts, as (batch, part), whose lease has run for a quarter of its time."""
         return sorted(
             (number, part)
-            for number, batch in self._held.items()
+            for number, batch in self._batches.items()
             for part, lease in batch.parts.items()
             if lease.due(now)
         )
 
-    def extended(self, batch: int, part: int, since: float, now: float) -> None:
-        """The lease of a held part was set to LEASE seconds, at `since` or after it, and before `now`."""
-        if batch in self._held:
-            parts = self._held[batch].parts
-            parts[part] = _Lease(since, LEASE, lapsed=parts[part].over(now))
+    def extended(self, batch: int, part: int, since: float, now: float, refused: bool = False) -> None:
+        """As `Lease.extended`, for a part."""
+        owner = self._batches.get(batch)
+        if owner is not None:
+            owner.parts[part] = owner.part(part).extended(since, now, refused)
+
+    @property
+    def _batches(self) -> dict[int, _Batch]:
+        return self._committed | self._held
 
     def commit(self, batch: int) -> list[int]:
         """Spark has committed everything up to and with `batch`: the batches to acknowledge now, each named once."""
@@ -94,8 +114,12 @@ class Leases:
 
     def is_late(self, batch: int, part: int, now: float) -> bool:
         """Whether the lease of a part may have run out once: its messages come again, acks may count for nothing."""
-        owner = self._committed.get(batch) or self._held.get(batch)
-        return owner is None or owner.parts.get(part, _Lease(owner.announced, STREAM_LEASE)).over(now)
+        owner = self._batches.get(batch)
+        return owner is None or owner.part(part).over(now)
+
+    def overdue(self, now: float) -> list[int]:
+        """Committed batches whose acks are not through for so long that parts of them may be late."""
+        return sorted(number for number, batch in self._committed.items() if now - batch.announced >= STREAM_LEASE)
 
     def acknowledged(self, batch: int) -> None:
         """The service has taken the acks of a committed batch, or nothing more can be done for it."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ from .offset import Offset
 from .plan import Budget, DoorPart, Part, PullPart, StagedPart, is_flood
 from .pull import Flow
 from .redelivery import firsts, without
-from .staging import Footer, Staging, footer
+from .staging import MISSING, Footer, Staging, footer
 
 MOMENT = 0.03  # seconds that a first message waits for company
 _GLANCE = 0.5  # seconds between two looks at whether the query is stopped
@@ -85,6 +85,7 @@ class Session:
     _budget: Budget | None = None
     _plans: dict[int, list[Part]] = field(default_factory=dict)
     _footers: dict[int, list[Footer]] = field(default_factory=dict)  # of batches whose acks are under way
+    _overdue: set[tuple[int, int]] = field(default_factory=set)  # parts remembered because their acks take so long
     _flood: bool = False
     _cutoff: float | None = None
     _opened: _Opened | None = None
@@ -117,12 +118,20 @@ class Session:
             return []
         opened = self._open(Offset(end.stream, start.batch))  # before the first commit `start` is drawn anew
         if end.batch not in self._plans:
-            announced = self._announced == end
-            with opened.keeper.lock:  # the leases of a replay began before our time, and may be over
-                opened.leases.announce(end.batch, time.monotonic() - (0 if announced else STREAM_LEASE))
-            parts = self._pull_plan(end.batch, opened) if announced else self._replay_plan(end.batch, opened)
-            self._plans[end.batch] = parts
+            self._plans[end.batch] = self._plan(end, opened)
         return self._plans[end.batch]
+
+    def _plan(self, end: Offset, opened: _Opened) -> list[Part]:
+        announced = self._announced == end
+        if not announced and end.batch <= opened.staging.released():
+            self._lost(
+                f"Spark asks again for batch {end.batch} of `{self.options.subscription}`, which was acknowledged and "
+                "released"
+            )
+            return []
+        with opened.keeper.lock:  # the leases of a replay began before our time, and may be over
+            opened.leases.announce(end.batch, time.monotonic() - (0 if announced else STREAM_LEASE))
+        return self._pull_plan(end.batch, opened) if announced else self._replay_plan(end.batch, opened)
 
     def close(self) -> None:
         """Flush acks, give back what waits at the door; a few seconds at the most."""
@@ -199,6 +208,7 @@ class Session:
                 f"The checkpoint of `{options.subscription}` is at batch {start.batch}, but batches up to {released} "
                 "were acknowledged and released"
             )
+            staging.restart_after(start.batch)
         keeper.commit(start.batch)
         _log.info(
             "reading `%s` from `%s` after batch %d of stream %s, staging in `%s`",
@@ -226,6 +236,8 @@ class Session:
             self.pulled += brought
             self._footers[batch] = footers
             _log.info("batch %d of `%s` is committed: %s", batch, self.options.subscription, brought)
+        if self._announced is not None and self._announced.batch <= start.batch:
+            self._announced = None  # who evaluates it again gets what is staged, and nothing new
         opened.keeper.commit(start.batch)
         with opened.keeper.lock:
             self._footers = {b: f for b, f in self._footers.items() if b in opened.leases.unacknowledged}
@@ -241,6 +253,21 @@ class Session:
             with opened.keeper.lock:
                 seen = opened.leases.remembered(time.monotonic())
             opened.staging.write_seen(seen)
+
+    def _remember_overdue(self, opened: _Opened) -> None:
+        """Acks that take longer than the leases: what they are for may be at the door already."""
+        now = time.monotonic()
+        with opened.keeper.lock:
+            overdue = opened.leases.overdue(now)
+        for batch in overdue:
+            lengths = opened.staging.parts(batch)
+            with opened.keeper.lock:
+                late = {part for part in lengths if opened.leases.is_late(batch, part, now)}
+            late -= {part for number, part in self._overdue if number == batch}
+            with suppress(*MISSING):  # its acks went through in this moment
+                self._remember(batch, {part: lengths[part] for part in late}, opened)
+            self._overdue |= {(batch, part) for part in late}
+        self._overdue = {(batch, part) for batch, part in self._overdue if batch in overdue}
 
     def _something_at(self, door: Door, keeper: Keeper) -> bool:
         """Whether there is a batch to announce; waits a moment for more, with AvailableNow until all is drained."""
@@ -268,10 +295,11 @@ class Session:
         door, staging = opened.door, opened.staging
         door.poll()
         crowded = door.crowded
-        since, taken = door.take(budget.messages, budget.bytes)
+        lease, taken = door.take(budget.messages, budget.bytes)
+        self._remember_overdue(opened)
         with opened.keeper.lock:
             known = opened.leases.remembered(time.monotonic())
-            opened.leases.found(batch, 0, since)
+            opened.leases.found(batch, 0, lease)
         by_name = self.options.id_attribute is not None
         taken = [got.named_by(self.options.id_attribute) for got in taken]
         packer = staging.packer()
@@ -294,12 +322,6 @@ class Session:
         return parts
 
     def _replay_plan(self, batch: int, opened: _Opened) -> list[Part]:
-        if batch <= opened.staging.released():
-            self._lost(
-                f"Spark asks again for batch {batch} of `{self.options.subscription}`, which was acknowledged and "
-                "released"
-            )
-            return []
         staged = opened.staging.seal(batch)
         self._remember(batch, opened.staging.parts(batch), opened)
         _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, self.options.subscription, len(staged))

@@ -48,7 +48,7 @@ _GUESS = 4096  # a footer is a few hundred bytes; one read gets it
 
 # obstore raises Python's own errors for some stores and its own for others.
 _EXISTS = (FileExistsError, AlreadyExistsError)
-_MISSING = (FileNotFoundError, NotFoundError)
+MISSING = (FileNotFoundError, NotFoundError)
 _REFUSED = (OSError, BaseError)
 
 
@@ -231,18 +231,22 @@ class Staging:
         return open_store(self.location)
 
     def create(self, path: str, content: Sequence[Buffer]) -> bool:
-        """Write pieces under a name that does not exist; False when somebody else wrote it first."""
+        """Write pieces under a name that does not exist; False when somebody else wrote it first.
+
+        A store may take a write, fail to say so, and refuse its repetition: what is there is looked at.
+        """
         try:
             obstore.put(self._store, f"{self.root}/{path}", content, mode="create")
         except _EXISTS:
-            return False
+            there = self.read(path)
+            return there is not None and bytes(there) == b"".join(content)
         return True
 
     def read(self, path: str) -> Any | None:
         """The bytes under a name, None when there are none."""
         try:
             return obstore.get(self._store, f"{self.root}/{path}").bytes()
-        except _MISSING:
+        except MISSING:
             return None
 
     def parts(self, batch: int) -> dict[int, int]:
@@ -318,7 +322,7 @@ class Staging:
         """StagingError when the driver's token is not to be seen from here."""
         try:
             obstore.head(self._store, f"{self.root}/driver")
-        except _MISSING:
+        except MISSING:
             raise StagingError(
                 f"This executor cannot see the driver's staging area `{self.location}`. Give `stagingLocation` a path "
                 "or URL (`gs://`, `s3://`, `az://`) that the driver and all executors share."
@@ -333,6 +337,10 @@ class Staging:
         obstore.put(self._store, f"{self.root}/released", str(batch).encode())
         self.delete(f"{batch}/")
 
+    def restart_after(self, batch: int) -> None:
+        """The checkpoint was put back: the numbers of later batches are used again."""
+        obstore.put(self._store, f"{self.root}/released", str(batch).encode())
+
     def batches(self) -> list[int]:
         """Numbers of the batches that have files, ascending."""
         folders = obstore.list_with_delimiter(self._store, f"{self.root}/")["common_prefixes"]
@@ -344,7 +352,7 @@ class Staging:
         for name in self._names(prefix):
             try:
                 obstore.delete(self._store, f"{self.root}/{prefix}{name}")
-            except _MISSING:
+            except MISSING:
                 continue
 
     def _names(self, folder: str) -> dict[str, int]:

@@ -60,6 +60,14 @@ def _see(staging: Staging) -> None:
 
 
 def _pulled(part: PullPart, path: str, options: ReadOptions, backend: Backend) -> Iterator[pa.RecordBatch]:
+    if part.batch <= part.staging.released():  # other messages than at first would be no answer
+        if not options.fail_on_data_loss:
+            return
+        raise StagingError(
+            f"Batch {part.batch} of `{options.subscription}` is evaluated again, but it was acknowledged and released "
+            "when its query went on. Write or cache its DataFrame before `foreachBatch` returns, or set "
+            "failOnDataLoss=false to get nothing here."
+        )
     keep_freed_memory()
     with backend.connect() as connection:
         kept, content = _packed(part, options, connection)

@@ -25,6 +25,7 @@ from pubsub_spark.read.staging import Staging
 from tests.conftest import Names
 from tests.engine import CrashError, Engine
 from tests.rpc.conftest import Client
+from tests.unit.read.service import part
 
 BOUND = 20.0
 LEASE = 601.0  # seconds; longer than any lease
@@ -191,15 +192,65 @@ def test_part_after_the_release_is_ignored(query: Engine, names: Names):
     query.emulator.publish(names.topic, "a")
     run_until(query, 1)
     acked(query, 1)
-    staging = query.opened.staging
-    query.emulator.publish(names.topic, *MANY)
-    zombies = query.read([PullPart(staging, 1, 1, 100, 10**6, False)])
+    query.opened.staging.create("1/part-1", part(["zombie"]))
     query.stop()
+    query.emulator.publish(names.topic, "b")
+    query.start()
+    run_until(query, 2)
+    acked(query, 2)
+
+    assert ["a", "b"] == query.rows
+    assert 0 == query.metrics["failedAcks"]
+
+
+@pytest.mark.parametrize("forgive", [False, True])
+def test_batch_evaluated_after_its_release_is_refused(query: Engine, names: Names, forgive: bool):
+    """A DataFrame that outlived its `foreachBatch` does not show, or take, other messages than at first."""
+    query.options = replace(query.options, fail_on_data_loss=not forgive)
+    query.start()
+    query.emulator.publish(names.topic, "a")
+    run_until(query, 1)
+    acked(query, 1)
+    query.emulator.publish(names.topic, *MANY)
+    staging, session, end = query.opened.staging, query.session, query.offsets[-1]
+    assert session is not None
+    looks = [
+        lambda: query.read([PullPart(staging, end.batch, 1, 100, 10**6, False)]),
+        lambda: query.read(session.plan(session.initial(), end)),
+    ]
+    for look in looks:
+        if forgive:
+            assert [] == look()
+        else:
+            with pytest.raises(StagingError, match=r"again.*released"):
+                look()
+    run_until(query, 1 + len(MANY))
+
+    assert Counter(["a", *MANY]) == Counter(query.rows)
+    assert {1} == {m.deliveries for m in query.emulator.messages(names.subscription)}
+
+
+def test_checkpoint_of_a_backup_uses_its_numbers_again(query: Engine, names: Names):
+    """Forgiven, the batches after it are like any others: they survive a crash, and zombies are not acknowledged."""
+    query.options = replace(query.options, fail_on_data_loss=False)
+    query.start()
+    for count, text in enumerate("abc", 1):
+        query.emulator.publish(names.topic, text)
+        run_until(query, count)
+        acked(query, count)
+    query.stop()
+    del query.offsets[2:]  # a backup of the checkpoint that ends with "a"
+    query.committed = 2
     query.start()
     query.trigger()
+    query.emulator.publish(names.topic, "d")
+    until(lambda: query.opened.door.poll(0.01) or query.opened.door.count, "a message at the door")
+    die_in_a_batch(query, parts=1)
+    query.start()
+    run_until(query, 2)
+    acked(query, 4)
 
-    assert len(zombies) > 0
-    assert [1] == [1 for m in query.emulator.messages(names.subscription) if m.acked]
+    assert ["a", "d"] == query.rows
 
 
 def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
@@ -358,6 +409,23 @@ def test_exactly_once_delivery_failures(emulator: Emulator, names: Names, query:
     acked(query, 1)
 
     assert ["a"] == query.rows
+
+
+def test_exactly_once_delivery_failures_of_many(emulator: Emulator, names: Names, query: Engine):
+    """The service names each failed id; a whole request of them is an answer, and not a broken connection."""
+    name = f"{names.subscription}-once"
+    emulator.create_subscription(name, names.topic, enable_exactly_once_delivery=True)
+    query.options = replace(query.options, subscription_id=name)
+    start_with(query, names, *MANY[:1000])
+    query.trigger()
+    query.crash()  # the batch is committed, its acks are not sent
+    emulator.advance(LEASE)
+    query.start()
+    emulator.publish(names.topic, "later")
+    acked(query, 1001)
+
+    assert Counter([*MANY[:1000], "later"]) == Counter(query.rows)
+    assert 1000 == query.metrics["failedAcks"]
 
 
 @pytest.mark.parametrize(

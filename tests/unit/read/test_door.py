@@ -10,6 +10,7 @@ import pytest
 from pubsub_spark.errors import MissingError
 from pubsub_spark.read import pull as pulling
 from pubsub_spark.read.door import Door
+from pubsub_spark.read.leases import Lease
 from pubsub_spark.read.pull import Flow
 from tests.unit.read.service import SUBSCRIPTION, Service, response
 
@@ -89,7 +90,7 @@ def test_unacknowledged_messages_crowd_the_door():
         wait(door, 1)
         assert door.crowded
         taken(door)
-        door.acknowledged(2, 0)
+        door.settled(2)
         service.calls[0].say(response("c"))
         wait(door, 1)
         assert not door.crowded
@@ -107,16 +108,16 @@ def test_reopened_stream_counts_anew(monkeypatch):
         assert not door.crowded
 
 
-def test_leases_are_due_at_half_their_time():
+def test_leases_are_due_at_a_quarter_of_their_time():
     """What waits long is extended before its lease runs out, and then has the longer lease."""
     now = 0.0
     with opened(Service(scripts=[[response("a")]]), clock=lambda: now) as door:
         wait(door, 1)
-        assert [] == ack_ids(door.due(29))
-        assert ["ack-a"] == ack_ids(door.due(30))
-        door.extended(30, 600)
-        assert [] == ack_ids(door.due(329))
-        assert ["ack-a"] == ack_ids(door.due(330))
+        assert [] == ack_ids(door.due(14))
+        assert ["ack-a"] == ack_ids(door.due(15))
+        door.extended(since=15, now=16)
+        assert [] == ack_ids(door.due(164))
+        assert ["ack-a"] == ack_ids(door.due(165))
 
 
 def test_lease_of_what_is_taken_began_with_the_oldest():
@@ -125,7 +126,40 @@ def test_lease_of_what_is_taken_began_with_the_oldest():
     with opened(Service(scripts=[[response("a")]]), clock=lambda: now) as door:
         wait(door, 1)
         now = 50.0
-        assert 5.0 == door.take(1000, 10**6)[0]
+        assert Lease(5, 60) == door.take(1000, 10**6)[0]
+
+
+def test_lease_of_what_is_taken_is_the_one_that_ends_first():
+    """What came last has a shorter lease than what has waited for so long that it was extended."""
+    now = 0.0
+    service = Service(scripts=[[response("a")]])
+    with opened(service, clock=lambda: now) as door:
+        wait(door, 1)
+        door.extended(since=15, now=15)
+        now = 20.0
+        service.calls[0].say(response("b"))
+        wait(door, 2)
+        assert 0 == door.since
+        assert Lease(20, 60) == door.take(1000, 10**6)[0]
+
+
+def test_lease_that_ran_out_at_the_door_stays_over():
+    """Extended too late, or refused by the service: what is taken may come again."""
+    for moment, refused in ((61, False), (15, True)):
+        with opened(Service(scripts=[[response("a")]])) as door:
+            wait(door, 1)
+            door.extended(since=moment, now=moment, refused=refused)
+            lease, _ = door.take(1000, 10**6)
+            assert lease is not None and lease.over(moment)
+
+
+@pytest.mark.parametrize("size", [4200, 8000, 32_000])
+def test_large_messages_crowd_the_door(size: int):
+    """Flow control counts a message as it is sent; its payload alone would never reach the limit."""
+    service = Service(scripts=[[response(["x" * size])] * (10**6 // size)])
+    with opened(service) as door:
+        wait(door, 10**6 // size)
+        assert door.crowded
 
 
 def test_messages_before_a_final_status_are_kept():

@@ -18,7 +18,7 @@ from pubsub_spark.read.leases import LEASE, STREAM_LEASE, WATCH, Leases
 from pubsub_spark.read.pull import Flow
 from pubsub_spark.read.staging import Staging
 from tests.unit.read import service
-from tests.unit.read.service import SUBSCRIPTION, Service, StatusError, response
+from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError, response
 
 LONG = 30.0
 
@@ -164,6 +164,51 @@ def test_long_batch_is_extended_again(kept: Kept):
     _until(kept, lambda: len(kept.service.modified) == 2)
 
     assert [] == kept.service.acked
+
+
+def test_unanswered_extension_is_tried_again(kept: Kept, monkeypatch: pytest.MonkeyPatch):
+    """A lease that the service has not heard of is not taken for a long one."""
+    monkeypatch.setattr(module, "_ACK_TIMEOUT", 0.0)
+    kept.service.answers = [StatusError(grpc.StatusCode.UNAVAILABLE)] * 2
+    kept.stage(1, 0, "a")
+    kept.now = WATCH
+    _until(kept, lambda: len(kept.service.modified) == 3)
+
+    assert [(int(LEASE), ["ack-a"])] * 3 == kept.service.modified
+    _until(kept, lambda: not kept.leases.is_late(1, 0, STREAM_LEASE))
+    assert 1 == kept.keeper.counts.extended
+
+
+def test_refused_extension_makes_the_part_late(kept: Kept):
+    """Its messages come again: they are dropped then."""
+    kept.service.answers = [StatusError(grpc.StatusCode.FAILED_PRECONDITION)]
+    kept.stage(1, 0, "a")
+    kept.now = WATCH
+
+    _until(kept, lambda: kept.leases.is_late(1, 0, kept.now))
+
+
+def test_committed_batch_is_extended_while_its_acks_are_not_answered(kept: Kept, monkeypatch: pytest.MonkeyPatch):
+    """Acks that do not come through are no reason for its messages to come again."""
+    monkeypatch.setattr(module, "_ACK_TIMEOUT", 0.0)
+    monkeypatch.setattr(Service, "acknowledge", lambda *_: Answer(StatusError(grpc.StatusCode.UNAVAILABLE)))
+    kept.stage(1, 0, "a")
+    kept.keeper.commit(1)
+    kept.now = WATCH
+    _until(kept, lambda: bool(kept.service.modified))
+
+    assert [(int(LEASE), ["ack-a"])] == kept.service.modified
+    monkeypatch.undo()
+
+
+def test_door_that_failed_does_not_stop_the_extensions(kept: Kept):
+    """The error waits for Spark's next call; the batch that runs keeps its leases until then."""
+    kept.stage(1, 0, "a")
+    kept.service.calls[0].say(grpc.StatusCode.PERMISSION_DENIED)
+    _until(kept, lambda: kept.door._stream.ended)
+    kept.now = WATCH
+
+    _until(kept, lambda: bool(kept.service.modified))
 
 
 def test_waiting_messages_are_extended(kept: Kept):

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from pubsub_spark.read.leases import LEASE, STREAM_LEASE, WATCH, Leases
+from pubsub_spark.read.leases import LEASE, STREAM_LEASE, WATCH, Lease, Leases
 
 
 def test_nothing_is_acknowledged_before_its_commit():
@@ -68,7 +68,7 @@ def test_lease_is_due_at_a_quarter_of_its_time():
     """There is time for an extension that fails and one more."""
     leases = Leases()
     leases.announce(1, now=0)
-    leases.found(1, 2, since=0)
+    leases.found(1, 2, Lease(0, STREAM_LEASE))
 
     assert [] == leases.due(WATCH - 1)
     assert [(1, 2)] == leases.due(WATCH)
@@ -78,7 +78,7 @@ def test_extended_lease_lasts():
     """After an extension the longest lease runs, from then on."""
     leases = Leases()
     leases.announce(1, now=0)
-    leases.found(1, 0, since=0)
+    leases.found(1, 0, Lease(0, STREAM_LEASE))
     leases.extended(1, 0, since=40, now=41)
 
     assert [] == leases.due(40 + LEASE / 4 - 1)
@@ -89,29 +89,53 @@ def test_part_is_found_once():
     """A second look at the staging area does not make a lease look younger or older."""
     leases = Leases()
     leases.announce(1, now=0)
-    leases.found(1, 0, since=0)
+    leases.found(1, 0, Lease(0, STREAM_LEASE))
     leases.extended(1, 0, since=40, now=41)
-    leases.found(1, 0, since=0)
+    leases.found(1, 0, Lease(0, STREAM_LEASE))
 
     assert [] == leases.due(60)
 
 
-def test_committed_batch_is_not_extended():
-    """What is about to be acknowledged needs no lease."""
+def test_committed_batch_is_extended_until_it_is_acknowledged():
+    """Acks may go unanswered for longer than the lease has left."""
     leases = Leases()
     leases.announce(1, now=0)
-    leases.found(1, 0, since=0)
+    leases.found(1, 0, Lease(0, STREAM_LEASE))
     leases.commit(1)
 
-    assert [] == leases.due(1000)
-    assert [] == leases.watched(1000)
+    assert [1] == leases.watched(WATCH)
+    assert [(1, 0)] == leases.due(WATCH)
+    leases.extended(1, 0, since=WATCH, now=WATCH)
+    assert not leases.is_late(1, 0, now=STREAM_LEASE)
+    leases.acknowledged(1)
+    assert ([], []) == (leases.watched(1000), leases.due(1000))
+
+
+def test_acks_that_take_longer_than_the_lease_are_overdue():
+    """Who plans the next batch must look at what they are for."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    assert [] == leases.overdue(STREAM_LEASE)
+    leases.commit(1)
+
+    assert [] == leases.overdue(STREAM_LEASE - 1)
+    assert [1] == leases.overdue(STREAM_LEASE)
+
+
+def test_refused_extension_is_late():
+    """What the service does not extend comes again, whatever the clock says."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    leases.extended(1, 0, since=WATCH, now=WATCH, refused=True)
+
+    assert leases.is_late(1, 0, now=WATCH)
 
 
 def test_ack_within_the_lease_is_in_time():
     """An ack that the service cannot have refused for its age leaves nothing to remember."""
     leases = Leases()
     leases.announce(1, now=0)
-    leases.found(1, 0, since=0)
+    leases.found(1, 0, Lease(0, STREAM_LEASE))
     leases.commit(1)
 
     assert not leases.is_late(1, 0, now=STREAM_LEASE - 1)
@@ -136,9 +160,9 @@ def test_long_batch_that_is_committed_while_it_is_looked_after_is_in_time():
 
     assert [(1, 3)] == leases.due(WATCH)
     leases.commit(1)
-    leases.extended(1, 3, since=WATCH, now=WATCH + 1)
     assert not leases.is_late(1, 3, now=WATCH + 2)
-    assert leases.is_late(1, 3, now=STREAM_LEASE)
+    leases.extended(1, 3, since=WATCH, now=WATCH + 1)
+    assert not leases.is_late(1, 3, now=STREAM_LEASE)
 
 
 def test_lease_that_was_extended_too_late_stays_late():

@@ -95,6 +95,12 @@ def test_first_writer_wins(staging: Staging):
     assert ["a"] == payloads(staging.read("1/part-1"))
 
 
+def test_write_that_is_repeated_has_won(staging: Staging):
+    """A store that takes a write and fails to say so meets its own repetition: the part is still ours."""
+    assert staging.create("1/part-1", part("a"))
+    assert staging.create("1/part-1", part("a"))
+
+
 def test_missing_part_is_none(staging: Staging):
     """Nothing there is None, not an error and not an empty part."""
     assert staging.read("1/part-1") is None
