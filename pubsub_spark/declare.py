@@ -21,6 +21,7 @@ _WORDS: dict[str, dict[str, float]] = {
     "duration": {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86400},
     "size": {},
 }
+_LONG = 2**63 - 1  # what Spark and Pub/Sub count with
 _QUANTITY = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[a-zA-Z]*)")
 
 
@@ -111,6 +112,8 @@ class Option:
             raise ValueError(f"{error}, got `{text}`") from None
         if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
             raise ValueError(f"must be {self.bounds}, got `{text}`")
+        if isinstance(value, int) and value > _LONG:
+            raise ValueError(f"must be {_LONG} or less, got `{text}`")
         if self.kind == "string" and not text:
             raise ValueError("must not be empty")
         return value

@@ -91,6 +91,9 @@ class ServiceOptions(Declared):
             yield f"{' and '.join(f'`{name}`' for name in given)} are given, but only one can say who calls; keep one"
         if self.private_key is not None and self.client_email is None:
             yield "`clientEmail` is required with `privateKey`"
+        parts = {"clientEmail": self.client_email, "clientId": self.client_id, "privateKeyId": self.private_key_id}
+        if self.private_key is None and any(parts.values()):
+            yield f"`privateKey` is required with {' and '.join(f'`{name}`' for name, value in parts.items() if value)}"
         if self.endpoint is not None and not re.fullmatch(r".+:\d{1,5}", self.endpoint):
             yield f"`endpoint` must be `host:port`, got `{self.endpoint}`"
         if self.backend == "emulator" and self.endpoint is None:

@@ -53,10 +53,12 @@ class Received(NamedTuple):
     receipts: pa.RecordBatch
 
     def named_by(self, name: str | None) -> Received:
-        """The same with the value of attribute `name` as identity, where a message has it."""
+        """The same with the value of attribute `name` as identity, where a message has one that is not empty."""
         if name is None:
             return self
-        identity = pc.coalesce(attribute(self.messages, name), self.messages.column("message_id"))
+        named = attribute(self.messages, name)
+        named = pc.if_else(pc.equal(named, ""), None, named)
+        identity = pc.coalesce(named, self.messages.column("message_id"))
         receipts = pa.RecordBatch.from_arrays([self.receipts.column("ack_id"), identity], schema=RECEIPTS)
         return Received(self.messages, receipts)
 

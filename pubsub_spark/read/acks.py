@@ -114,6 +114,9 @@ def send(
                 retry = [(r, i, pauses) for r, i in requests(subscription, pa.array(transient, pa.string()), seconds)]
             elif error.code() in RETRYABLE:
                 retry = [(request, ids, pauses)]
+            elif error.code() is grpc.StatusCode.CANCELLED:  # we are closing
+                unanswered.append(ids)
+                continue
             else:
                 asked = "acks" if seconds is None else "leases"
                 _log.warning("%d %s of `%s` are refused: %s", len(ids), asked, subscription, error.details())

@@ -17,9 +17,9 @@ from ..backend import Backend
 from ..codec.envelope import Received
 from ..options import ReadOptions
 from . import acks, subscription
-from .leases import STREAM_LEASE
 from .pull import Flow, pull
 from .rows import Rows
+from .task import lease
 
 _NACK_TIMEOUT = 10.0
 
@@ -42,7 +42,7 @@ class PubSubBatchReader(DataSourceReader):
         flow = Flow(
             options.subscription,
             client_id=uuid.uuid4().hex,
-            deadline=int(STREAM_LEASE),
+            deadline=lease(options),
             max_messages=options.max_messages,
             max_bytes=options.max_bytes_per_trigger,
         )

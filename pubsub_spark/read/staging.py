@@ -22,13 +22,14 @@ from __future__ import annotations
 import getpass
 import io
 import json
+import re
 import struct
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import obstore
 import pyarrow as pa
@@ -40,10 +41,12 @@ from .. import names
 from ..codec.envelope import MESSAGES, RECEIPTS, size
 from ..errors import StagingError
 
+T = TypeVar("T")
 Buffer: TypeAlias = bytes | memoryview
 _MAGIC = b"PSSTAGE1"
 _TAIL = struct.Struct("<I8s")  # bytes of the JSON footer, magic
 _SECTION = 4 * 2**20  # bytes of receipts that the driver reads at a time
+_ONE_SLASH = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:(?!//)")  # `dbfs:/folder`, as Hadoop writes it
 _GUESS = 4096  # a footer is a few hundred bytes; one read gets it
 
 # obstore raises Python's own errors for some stores and its own for others.
@@ -200,12 +203,20 @@ def default_location() -> str:
 @lru_cache(maxsize=16)
 def open_store(location: str) -> Any:
     """The obstore store at a path or URL; StagingError when the location cannot be understood."""
+    if location.startswith("~") or _ONE_SLASH.match(location):
+        raise StagingError(
+            f"`stagingLocation` `{location}` is neither a path nor a URL. Give the whole path from `/` on, or a URL like "
+            "`gs://bucket/folder`."
+        )
     try:
         if "://" in location and not location.startswith("file://"):
             return from_url(location)
         return LocalStore(Path(location.removeprefix("file://")).absolute(), mkdir=True, automatic_cleanup=True)
     except Exception as error:
-        raise StagingError(f"`stagingLocation` `{location}` cannot be opened: {str(error).splitlines()[0]}") from None
+        raise StagingError(
+            f"`stagingLocation` `{location}` cannot be opened: {str(error).splitlines()[0]}. Give a path, or a URL of "
+            "`gs://`, `s3://`, `az://` or `file://`."
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -236,7 +247,7 @@ class Staging:
         A store may take a write, fail to say so, and refuse its repetition: what is there is looked at.
         """
         try:
-            obstore.put(self._store, f"{self.root}/{path}", content, mode="create")
+            self._ask(obstore.put, path, content, mode="create")
         except _EXISTS:
             there = self.read(path)
             return there is not None and bytes(there) == b"".join(content)
@@ -245,7 +256,7 @@ class Staging:
     def read(self, path: str) -> Any | None:
         """The bytes under a name, None when there are none."""
         try:
-            return obstore.get(self._store, f"{self.root}/{path}").bytes()
+            return self._ask(lambda store, name: obstore.get(store, name).bytes(), path)
         except MISSING:
             return None
 
@@ -262,16 +273,16 @@ class Staging:
 
     def footer(self, batch: int, part: int, length: int) -> Footer:
         """The footer of a part of `length` bytes."""
-        path = f"{self.root}/{batch}/part-{part}"
-        tail = obstore.get_range(self._store, path, start=max(0, length - _GUESS), end=length) if length else b""
-        return _footer(tail, path)
+        path = f"{batch}/part-{part}"
+        tail = self._ask(obstore.get_range, path, start=max(0, length - _GUESS), end=length) if length else b""
+        return _footer(tail, f"{self.root}/{path}")
 
     def receipts(self, batch: int, part: int, length: int) -> Iterator[pa.RecordBatch]:
         """The receipts of a part of `length` bytes, piece by piece, without reading its messages."""
         found = self.footer(batch, part, length)
-        path, start = f"{self.root}/{batch}/part-{part}", found.messages_length
+        path, start = f"{batch}/part-{part}", found.messages_length
         for section in found.receipts_lengths:
-            yield from pa.ipc.open_stream(obstore.get_range(self._store, path, start=start, length=section))
+            yield from pa.ipc.open_stream(self._ask(obstore.get_range, path, start=start, length=section))
             start += section
 
     def seal(self, batch: int) -> list[int]:
@@ -293,7 +304,7 @@ class Staging:
 
     def write_seen(self, identities: pa.Array) -> None:
         """Put down the identities that were committed lately, for a restart; `idAttribute` only."""
-        obstore.put(self._store, f"{self.root}/seen", [_strings(identities)])
+        self._ask(obstore.put, "seen", [_strings(identities)])
 
     def seen(self) -> pa.Array:
         """The identities that an earlier run had committed lately."""
@@ -310,18 +321,12 @@ class Staging:
 
     def leave_token(self) -> None:
         """Say that the driver uses this area."""
-        try:
-            self.create("driver", [b"pubsub_spark"])
-        except _REFUSED as error:
-            raise StagingError(
-                f"The staging area `{self.location}` cannot be written: {str(error).splitlines()[0]}. Give "
-                "`stagingLocation` a path or URL that this user may write."
-            ) from None
+        self.create("driver", [b"pubsub_spark"])
 
     def check_token(self) -> None:
         """StagingError when the driver's token is not to be seen from here."""
         try:
-            obstore.head(self._store, f"{self.root}/driver")
+            self._ask(obstore.head, "driver")
         except MISSING:
             raise StagingError(
                 f"This executor cannot see the driver's staging area `{self.location}`. Give `stagingLocation` a path "
@@ -334,16 +339,19 @@ class Staging:
 
     def release(self, batch: int) -> None:
         """Note that a batch was acknowledged, then delete it."""
-        obstore.put(self._store, f"{self.root}/released", str(batch).encode())
+        self._put_released(batch)
         self.delete(f"{batch}/")
 
     def restart_after(self, batch: int) -> None:
         """The checkpoint was put back: the numbers of later batches are used again."""
-        obstore.put(self._store, f"{self.root}/released", str(batch).encode())
+        self._put_released(batch)
+
+    def _put_released(self, batch: int) -> None:
+        self._ask(obstore.put, "released", str(batch).encode())
 
     def batches(self) -> list[int]:
         """Numbers of the batches that have files, ascending."""
-        folders = obstore.list_with_delimiter(self._store, f"{self.root}/")["common_prefixes"]
+        folders = self._ask(obstore.list_with_delimiter, "")["common_prefixes"]
         numbers = (str(folder).rstrip("/").rpartition("/")[2] for folder in folders)
         return sorted(int(number) for number in numbers if number.isdigit())
 
@@ -351,12 +359,24 @@ class Staging:
         """Delete everything of this stream under a prefix."""
         for name in self._names(prefix):
             try:
-                obstore.delete(self._store, f"{self.root}/{prefix}{name}")
+                self._ask(obstore.delete, f"{prefix}{name}")
             except MISSING:
                 continue
 
     def _names(self, folder: str) -> dict[str, int]:
         """What is stored in a folder of this stream ("" or with a final slash) and below: name and size in bytes."""
         prefix = f"{self.root}/{folder}"
-        entries = (entry for page in obstore.list(self._store, prefix) for entry in page)
+        entries = self._ask(lambda store, name: [entry for page in obstore.list(store, name) for entry in page], folder)
         return {str(entry["path"]).removeprefix(prefix): int(entry["size"]) for entry in entries}
+
+    def _ask(self, call: Callable[..., T], path: str, *arguments: Any, **settings: Any) -> T:
+        """A call of obstore about `path` of this stream; StagingError when the store refuses it, whoever asks."""
+        try:
+            return call(self._store, f"{self.root}/{path}", *arguments, **settings)
+        except (*_EXISTS, *MISSING):
+            raise
+        except _REFUSED as error:
+            raise StagingError(
+                f"The staging area `{self.location}` cannot be used: {str(error).splitlines()[0]}. Give "
+                "`stagingLocation` a path or URL with room, where driver and executors may read, write, list and delete."
+            ) from None

@@ -7,15 +7,19 @@ the stream itself says what is wrong.
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from google.pubsub_v1 import types
 
 from .. import names
 from ..backend.admin import Admin
-from ..errors import ForbiddenError, MissingError, ResourceError
+from ..errors import ForbiddenError, MissingError, PubSubError, ResourceError
 from ..options import ReadOptions
+
+_log = logging.getLogger(__name__)
 
 # Kinds of delivery that leave nothing to pull: field of Subscription -> what to say.
 _NOT_PULLED: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -40,14 +44,25 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> None:
     except MissingError as error:
         if options.topic is None:
             raise MissingError(f"{error} With `topicId` the connector creates it.") from None
-        found = admin.create_subscription(settings(options, options.topic))
+        found = _create(admin, settings(options, options.topic))
     if found is not None:
         refuse_unless_pulled(found)
+        if options.topic not in (None, found.topic):
+            _log.warning("`%s` is a subscription of `%s`, not of `%s`", found.name, found.topic, options.topic)
     if is_new:
         if options.starting_timestamp is not None:
             admin.seek(options.subscription, options.starting_timestamp)
         if options.starting_snapshot is not None:
             admin.seek(options.subscription, names.full(options.starting_snapshot, options.project, "snapshots"))
+
+
+def _create(admin: Admin, wanted: types.Subscription) -> types.Subscription:
+    try:
+        return admin.create_subscription(wanted)
+    except ResourceError:
+        with suppress(PubSubError):  # another query was faster, or the answer to our first try was lost
+            return admin.subscription(wanted.name)
+        raise
 
 
 def refuse_unless_pulled(subscription: types.Subscription) -> None:

@@ -59,6 +59,11 @@ def _see(staging: Staging) -> None:
     staging.check_token()
 
 
+def lease(options: ReadOptions) -> int:
+    """Seconds for which a pull leases: twice as long as it may take, and then some to say so."""
+    return int(max(STREAM_LEASE, 2 * options.max_fetch_period + 30))
+
+
 def _pulled(part: PullPart, path: str, options: ReadOptions, backend: Backend) -> Iterator[pa.RecordBatch]:
     if part.batch <= part.staging.released():  # other messages than at first would be no answer
         if not options.fail_on_data_loss:
@@ -109,7 +114,7 @@ def _pull(part: PullPart, options: ReadOptions, connection: Connection, take: Ca
     flow = Flow(
         options.subscription,
         client_id=f"{part.staging.stream}-{part.part}",
-        deadline=int(max(STREAM_LEASE, 2 * options.max_fetch_period + 30)),
+        deadline=lease(options),
         max_messages=most,
         max_bytes=part.max_bytes,
     )

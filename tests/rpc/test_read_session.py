@@ -351,6 +351,33 @@ def test_lost_lease_is_not_seen_twice(query: Engine, names: Names, options: Read
     assert [2, 2, 1] == [m.deliveries for m in query.emulator.messages(names.subscription)]
 
 
+def test_id_attribute_names_what_was_published_twice(query: Engine, names: Names):
+    """Twins are one row, in one batch or in two, also after a restart; without a value each is itself."""
+    query.options = replace(query.options, id_attribute="order")
+
+    def publish(*orders: str) -> None:
+        sent = [
+            {"data": f"{order}:{number}".encode(), "attributes": {"order": order}}
+            for number, order in enumerate(orders)
+        ]
+        query.emulator.publish(names.topic, *sent)
+
+    query.start()
+    publish("7", "7", "8")
+    run_until(query, 2)
+    publish("8", "9")
+    run_until(query, 3)
+    acked(query, 5)
+    query.stop()
+    publish("7", "", "")
+    query.start()
+    run_until(query, 5)
+    acked(query, 8)
+
+    assert ["7:0", "8:2", "9:1", ":1", ":2"] == query.rows
+    assert 0 == query.emulator.backlog(names.subscription)
+
+
 def test_available_now_ends_with_what_was_there(query: Engine, names: Names):
     """What is published after the start is not waited for, and is given back."""
     query.emulator.publish(names.topic, *MANY)
@@ -634,6 +661,26 @@ def test_missing_subscription_without_topic(query: Engine, names: Names):
     query.start()
     with pytest.raises(MissingError, match="With `topicId` the connector creates it"):
         query.trigger()
+
+
+def test_subscription_that_another_query_creates_meanwhile(emulator: Emulator, names: Names, query: Engine):
+    """It was missing when we looked, and is there when we create it: it is read."""
+    query.options = replace(query.options, topic_id=names.topic)
+    emulator.fail("GetSubscription", "NOT_FOUND")
+    emulator.publish(names.topic, "a")
+    query.start()
+    run_until(query, 1)
+
+    assert ["a"] == query.rows
+
+
+def test_subscription_of_another_topic_is_noted(names: Names, query: Engine, caplog: pytest.LogCaptureFixture):
+    """`topicId` creates what is missing; what is there is read as it is, and the log says so."""
+    query.options = replace(query.options, topic_id=f"{names.topic}-other")
+    query.start()
+    query.trigger()
+
+    assert f"is a subscription of `{names.topic}`, not of `{names.topic}-other`" in caplog.text
 
 
 def test_subscription_is_deleted_on_stop(emulator: Emulator, names: Names, query: Engine):

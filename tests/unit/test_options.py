@@ -49,6 +49,10 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
         ({"zzz": "5"}, "`zzz` is not an option; the README lists the options"),
         ({"maxMessages": "many"}, "`maxMessages` must be a whole number, got `many`"),
         ({"maxMessages": "0"}, "`maxMessages` must be 1 or more, got `0`"),
+        (
+            {"maxMessagesPerTrigger": "9223372036854775808"},
+            "`maxMessagesPerTrigger` must be 9223372036854775807 or less, got `9223372036854775808`",
+        ),
         ({"idleTimeout": "601s"}, "`idleTimeout` must be between 0.01s and 10m, got `601s`"),
         ({"idleTimeout": "soon"}, "`idleTimeout` must be a duration such as `500ms`, `10s` or `5m`, got `soon`"),
         ({"maxBytesPerTrigger": "1x"}, "`maxBytesPerTrigger` must be a size such as `64m` or `1g`, got `1x`"),
@@ -106,6 +110,9 @@ def test_secrets_are_not_shown():
     secret = "-----BEGIN PRIVATE KEY-----"
     assert secret not in repr(read(privateKey=secret, clientEmail="me@example.com"))
     assert ["`clientEmail` is required with `privateKey`"] == problems(subscriptionId=SUBSCRIPTION, privateKey=secret)
+    assert ["`privateKey` is required with `clientEmail` and `clientId`"] == problems(
+        subscriptionId=SUBSCRIPTION, clientEmail="me@example.com", clientId="1"
+    )
 
 
 def test_who_calls_is_said_once():

@@ -150,6 +150,14 @@ def test_unavailable_for_too_long_is_a_result():
     assert 1 == len(service.acked)
 
 
+def test_cancelled_is_unanswered():
+    """A connection that is closed under way says nothing about the acks: they are not given up."""
+    service = Service(answers=[StatusError(grpc.StatusCode.CANCELLED)])
+
+    assert ["a"] == ask(service, ids("a")).unanswered.to_pylist()
+    assert 1 == len(service.acked)
+
+
 def test_gone_subscription_is_a_result():
     """A status that no retry mends is not retried, and not raised."""
     service = Service(answers=[StatusError(grpc.StatusCode.NOT_FOUND)])

@@ -2,13 +2,14 @@
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import obstore
 import pyarrow as pa
 import pytest
+from obstore.exceptions import PermissionDeniedError
 from obstore.store import MemoryStore
 
 from pubsub_spark.codec.envelope import received
@@ -202,6 +203,32 @@ def test_unknown_kind_of_location_is_a_sentence():
         open_store("ftp://bucket/x")
 
 
+@pytest.mark.parametrize("location", ["~/staging", "dbfs:/staging", "file:/staging"])
+def test_location_that_looks_like_another_is_a_sentence(location: str):
+    """Neither the shell's nor Hadoop's way to write a path makes a folder of that name in the working directory."""
+    with pytest.raises(StagingError, match="is neither a path nor a URL"):
+        open_store(location)
+
+
+@pytest.mark.parametrize("call", ["head", "get", "put", "list"])
+def test_store_that_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str):
+    """An executor whose rights are not the driver's says so in one line, whatever it asked for."""
+    staging = Staging(str(tmp_path), SUBSCRIPTION, "s")
+
+    def refused(*arguments: Any, **settings: Any) -> Any:
+        raise PermissionDeniedError("403 Forbidden\n\nDebug source: of many lines")
+
+    monkeypatch.setattr(obstore, call, refused)
+    uses: dict[str, Callable[[], Any]] = {
+        "head": staging.check_token,
+        "get": lambda: staging.read("1/part-0"),
+        "put": lambda: staging.create("1/part-0", part("a")),
+        "list": lambda: staging.parts(1),
+    }
+    with pytest.raises(StagingError, match=rf"`{tmp_path}` cannot be used: 403 Forbidden\. Give `stagingLocation`"):
+        uses[call]()
+
+
 def test_parts_live_under_project_subscription_and_stream(tmp_path: Path):
     """The layout that the module promises, for people who look."""
     staging = Staging(f"file://{tmp_path}", SUBSCRIPTION, "abc")
@@ -218,7 +245,7 @@ def test_unfinished_write_is_not_seen(staging: Staging, monkeypatch: pytest.Monk
 
     with monkeypatch.context() as patch:
         patch.setattr(obstore, "put", broken)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(StagingError, match="disk full"):
             staging.create("1/part-0", part("a"))
 
     assert {} == staging.parts(1)
