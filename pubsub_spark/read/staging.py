@@ -205,8 +205,8 @@ def open_store(location: str) -> Any:
     """The obstore store at a path or URL; StagingError when the location cannot be understood."""
     if location.startswith("~") or _ONE_SLASH.match(location):
         raise StagingError(
-            f"`stagingLocation` `{location}` is neither a path nor a URL. Give the whole path from `/` on, or a URL like "
-            "`gs://bucket/folder`."
+            f"`stagingLocation` `{location}` is neither a path nor a URL. Give the whole path from `/` on, or a URL "
+            "like `gs://bucket/folder`."
         )
     try:
         if "://" in location and not location.startswith("file://"):
@@ -378,5 +378,5 @@ class Staging:
         except _REFUSED as error:
             raise StagingError(
                 f"The staging area `{self.location}` cannot be used: {str(error).splitlines()[0]}. Give "
-                "`stagingLocation` a path or URL with room, where driver and executors may read, write, list and delete."
+                "`stagingLocation` a path or URL with room, where driver and executors may read, write and delete."
             ) from None
