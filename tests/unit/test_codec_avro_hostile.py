@@ -302,6 +302,11 @@ TEXTS: dict[str, tuple[Any, bytes, str]] = {
     "bytes above U+00FF": (of("bytes"), '{"f0":"€"}'.encode(), "Field `f0` is a string that stands for bytes but has"),
     "fixed too short": (of(FIXED), b'{"f0":"abc"}', "Field `f0` must have 8 bytes, has 3"),
     "half a surrogate pair": (of("string"), b'{"f0":"\\ud800"}', "Field `f0` has half of a surrogate pair"),
+    "half a surrogate pair in an unknown field": (
+        of("int"),
+        b'{"f0":1,"\\ud800":2}',
+        r"The message has the unknown field `\ud800`",
+    ),
     "unknown symbol": (of(ENUM), b'{"f0":"C"}', 'Field `f0` must be a symbol of enum `E`, is "C"'),
     "item in an array": (of(ARRAY), b'{"f0":[1,null]}', "Field `f0[1]` must be a 64-bit integer, is null"),
     "value in a map": (of(MAP), b'{"f0":{"k":"x"}}', "Field `f0['k']` must be a 64-bit integer, is \"x\""),
@@ -312,10 +317,14 @@ TEXTS: dict[str, tuple[Any, bytes, str]] = {
 def test_bad_json_is_refused_with_its_path(situation):
     """JSON text that is not a message: one sentence, with the field."""
     declared, text, reason = TEXTS[situation]
+    definition = avro.parse(json.dumps(declared))
 
     with pytest.raises(InvalidMessage) as refused:
-        avro.parse(json.dumps(declared)).validate(text, "JSON")
+        definition.validate(text, "JSON")
+    _, errors = decoder(definition, definition, "JSON")(pa.array([text], pa.binary()))
+
     assert str(refused.value).startswith(reason)
+    assert [str(refused.value)] == errors.to_pylist()
 
 
 def test_hidden_encodings_are_read():
