@@ -6,6 +6,7 @@ Every payload is decoded twice, among few messages (the slow path) and among man
 from __future__ import annotations
 
 import json
+import math
 import time
 import tracemalloc
 from typing import Any
@@ -325,6 +326,17 @@ def test_bad_json_is_refused_with_its_path(situation):
 
     assert str(refused.value).startswith(reason)
     assert [str(refused.value)] == errors.to_pylist()
+
+
+@pytest.mark.parametrize("type_", ["float", "double"])
+def test_number_beyond_all_floats_is_infinite(type_):
+    """With a point or without: an integer of 309 digits and more is no float of Python's."""
+    definition = avro.parse(json.dumps(of(type_, type_)))
+    digits = b"9" * 400
+
+    text = b'{"f0":%s,"f1":-%s.0}' % (digits, digits)
+    values, _ = decoder(definition, definition, "JSON")(pa.array([text, text.replace(b".0", b"")], pa.binary()))
+    assert [{"f0": math.inf, "f1": -math.inf}] * 2 == values.to_pylist()
 
 
 def test_hidden_encodings_are_read():
