@@ -138,6 +138,18 @@ def test_missing_column_without_a_default_is_refused():
         )
 
 
+def test_missing_column_with_a_default_that_spark_cannot_hold_is_refused():
+    """The sentence names the column, the default, and what to do."""
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 9}
+
+    with pytest.raises(SchemaError) as refused:
+        encoder(definition(("a", "int"), ("b", price, "")), "BINARY", pa.struct([pa.field("a", pa.int32())]), False)
+    assert (
+        'Column `b` is missing and takes its default `""`, for which Spark has no value: it is a decimal of no bytes. '
+        "Add the column" == str(refused.value)
+    )
+
+
 def test_extra_columns_are_refused_by_their_paths_or_ignored():
     """All of them in one sentence; with ignoreExtraColumns they are left out."""
     inner = {"type": "record", "name": "B", "fields": [{"name": "c", "type": "int"}]}

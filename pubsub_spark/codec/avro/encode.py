@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from pubsub_spark.codec.avro import decimals, pieces
 from pubsub_spark.codec.avro.lanes import offsets_of
 from pubsub_spark.codec.avro.pieces import Cell, Piece, Present
-from pubsub_spark.codec.avro.resolution import compile_values
+from pubsub_spark.codec.avro.resolution import Unresolvable, constant
 from pubsub_spark.codec.avro.schema import Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union
 from pubsub_spark.codec.avro.types import column_of, variants, widened
 from pubsub_spark.errors import DataError, SchemaError
@@ -251,7 +251,10 @@ def _absent(field: Field, path: str) -> bytes:
     """What is written for a field without a column: its default, or null."""
     type_ = column_of(field.node).type
     if field.has_default:
-        value = pa.array([compile_values(field.node, field.node)(field.default)], type_)
+        try:
+            value = pa.array([constant(field)], type_)
+        except Unresolvable as error:
+            raise SchemaError(f"Column `{path}` is missing and {error.reason}. Add the column") from None
     elif isinstance(field.node, Union) and len(variants(field.node)) < len(field.node.branches):
         value = pa.nulls(1, type_)
     else:
