@@ -26,15 +26,22 @@ __all__ = [
 ]
 
 
-class InvalidSchema(ValueError):  # noqa: N818
+class _Finding(ValueError):  # noqa: N818 (not a failure)
+    """A sentence, which may quote the text or the message; half of a surrogate pair, which UTF-8 lacks, is escaped."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence.encode(errors="backslashreplace").decode())
+
+
+class InvalidSchema(_Finding):
     """The text is not a schema of its type."""
 
 
-class InvalidMessage(ValueError):  # noqa: N818
+class InvalidMessage(_Finding):
     """The bytes are not a message of the schema in that encoding."""
 
 
-class IncompatibleSchema(ValueError):  # noqa: N818
+class IncompatibleSchema(_Finding):
     """The new revision may not follow the old one."""
 
 

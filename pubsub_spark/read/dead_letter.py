@@ -1,27 +1,26 @@
 """Publishing what cannot be decoded to `deadLetterTopic`, with the reason, before the rows of its batch go on.
 
 Runs in tasks. A task that is tried again publishes again: dead letters come at least once, told apart by the id of the
-message that they stand for. Rare, so it goes message by message.
+message that they stand for. What a letter is and how requests are cut is the writer's; they go one after the other.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import pyarrow as pa
 
 from ..backend import Backend
 from ..backend.wire import retried
-from ..write.deadletter import ERROR_ATTRIBUTE
-from ..write.limits import MAX_VALUE_BYTES, RESERVED_PREFIX
+from ..write.deadletter import ERROR_ATTRIBUTE, letters
+from ..write.limits import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, sizes
+from ..write.requests import requests
 
 ID_ATTRIBUTE = "pubsub_spark_message_id"
 SUBSCRIPTION_ATTRIBUTE = "pubsub_spark_subscription"
 _TIMEOUT = 60.0  # seconds for one publish request, retries included
-_PER_REQUEST = 100
-_REQUEST_BYTES = 5_000_000
 
 
 def publish(topic: str, subscription: str, messages: pa.RecordBatch, reasons: Sequence[str], backend: Backend) -> None:
@@ -29,38 +28,19 @@ def publish(topic: str, subscription: str, messages: pa.RecordBatch, reasons: Se
 
     Raises ResourceError or ServiceError when Pub/Sub does not take them: then the batch fails and nothing is lost.
     """
-    from google.pubsub_v1.types import PublishRequest
-
-    with backend.connect() as connection:
-        request = PublishRequest.pb()(topic=topic)
-        for row, reason in zip(messages.to_pylist(), reasons, strict=True):
-            request.messages.append(_letter(row, reason, subscription))
-            if len(request.messages) >= _PER_REQUEST or request.ByteSize() >= _REQUEST_BYTES:
-                _send(connection, topic, request)
-                request = PublishRequest.pb()(topic=topic)
-        if request.messages:
-            _send(connection, topic, request)
-
-
-def _letter(row: dict[str, Any], reason: str, subscription: str) -> Any:
-    from google.pubsub_v1.types import PubsubMessage
-
-    own = {key: value for key, value in row["attributes"] if not key.lower().startswith(RESERVED_PREFIX)}
-    ours = {
-        ERROR_ATTRIBUTE: reason.encode()[:MAX_VALUE_BYTES].decode(errors="ignore"),
-        ID_ATTRIBUTE: row["message_id"],
-        SUBSCRIPTION_ATTRIBUTE: subscription,
-    }
-    return PubsubMessage.pb()(data=row["data"], attributes=own | ours)
-
-
-def _send(connection: Any, topic: str, request: Any) -> None:
-    raw = request.SerializeToString()
-    retried(
-        lambda timeout: connection.publish(topic, raw, timeout),
-        "publish to",
-        "Topic",
-        topic,
-        connection.address,
-        time.monotonic() + _TIMEOUT,
+    ids = messages.column("message_id").to_pylist()
+    labels = (
+        {ERROR_ATTRIBUTE: reason, ID_ATTRIBUTE: message_id, SUBSCRIPTION_ATTRIBUTE: subscription}
+        for reason, message_id in zip(reasons, ids, strict=True)
     )
+    made = letters(messages, enumerate(labels))
+    with backend.connect() as connection:
+        for request in requests(made, sizes(made), topic, MAX_REQUEST_MESSAGES, MAX_REQUEST_BYTES):
+            retried(
+                partial(connection.publish, topic, request.body),
+                "publish to",
+                "Topic",
+                topic,
+                connection.address,
+                time.monotonic() + _TIMEOUT,
+            )

@@ -1,4 +1,4 @@
-"""What is sent to the dead-letter topic for a message that breaks a limit of Pub/Sub.
+"""What is sent to a dead-letter topic for a message that cannot go on: over a limit of Pub/Sub, or not decodable.
 
 It must itself be within the limits: the data cut at 9 MB, the attributes that fit, no ordering key (one stuck key would
 hold back the next), and attributes of ours that say why. Rare, so it may go row by row.
@@ -6,37 +6,40 @@ hold back the next), and attributes of ours that say why. Rare, so it may go row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from .limits import MAX_KEY_BYTES, MAX_VALUE_BYTES, RESERVED_PREFIX, Breach
+from .limits import MAX_ATTRIBUTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, RESERVED_PREFIX
 
 ERROR_ATTRIBUTE = "pubsub_spark_error"
 SIZE_ATTRIBUTE = "pubsub_spark_data_bytes"
 
 _LONGEST_DATA = 9_000_000
-_MOST_ATTRIBUTES = 90
 
 
-def letters(messages: pa.RecordBatch, found: Iterable[Breach], why: Callable[[Breach], str]) -> pa.RecordBatch:
-    """The dead letters for the breaches found; `why` gives the sentence."""
+def letters(messages: pa.RecordBatch, labels: Iterable[tuple[int, Mapping[str, str]]]) -> pa.RecordBatch:
+    """The dead letters for some of the messages: a row, and the attributes that say what is wrong with it."""
     data, attributes = [], []
-    for breach in found:
-        whole = messages.column("data")[breach.row].as_py()
+    for row, label in labels:
+        whole = messages.column("data")[row].as_py()
         data.append(whole[:_LONGEST_DATA])
-        own = messages.column("attributes")[breach.row].as_py() if "attributes" in messages.schema.names else []
-        kept = [(key, value) for key, value in own if _fits(key, value)][:_MOST_ATTRIBUTES]
-        reason = why(breach).encode()[:MAX_VALUE_BYTES].decode(errors="ignore")
-        attributes.append([*kept, (ERROR_ATTRIBUTE, reason), (SIZE_ATTRIBUTE, str(len(whole)))])
+        ours = {key: _cut(value) for key, value in label.items()} | {SIZE_ATTRIBUTE: str(len(whole))}
+        own = messages.column("attributes")[row].as_py() if "attributes" in messages.schema.names else []
+        kept = [(key, value) for key, value in own if key not in ours and _fits(key, value)]
+        attributes.append([*kept[: MAX_ATTRIBUTES - len(ours)], *ours.items()])
     return pa.RecordBatch.from_pydict(
         {"data": pa.array(data, pa.binary()), "attributes": pa.array(attributes, pa.map_(pa.string(), pa.string()))}
     )
+
+
+def _cut(value: str) -> str:
+    return value.encode()[:MAX_VALUE_BYTES].decode(errors="ignore")
 
 
 def _fits(key: str, value: str) -> bool:
     return (
         len(key.encode()) <= MAX_KEY_BYTES
         and len(value.encode()) <= MAX_VALUE_BYTES
-        and not key.startswith(RESERVED_PREFIX)
+        and not key.lower().startswith(RESERVED_PREFIX)
     )

@@ -161,7 +161,8 @@ class _Work:
             error = self._refused(found[0].row, found[0].column, found[0].complaint, first_row)
             raise DataError(f"{error} Change it, or set `onOversize` to `drop` or `deadletter`.{more}")
         if options.on_oversize == "deadletter":
-            letters = deadletter.letters(messages, found, lambda breach: self._sentence(breach, first_row))
+            labels = ((breach.row, {deadletter.ERROR_ATTRIBUTE: self._sentence(breach, first_row)}) for breach in found)
+            letters = deadletter.letters(messages, labels)
             assert options.dead_letter is not None, "parse() refuses options without it"
             self._send([letters], limits.sizes(letters), options.dead_letter)
             # A letter is published and has its id, but it is not the message.

@@ -1,6 +1,7 @@
 """What a payload that cannot be decoded does: a null, no row, a failure, a dead letter. No Spark, a real Pub/Sub."""
 
 import json
+from collections.abc import Mapping
 
 import pyarrow as pa
 import pytest
@@ -26,12 +27,15 @@ def rows(emulator: Emulator, names: Names, **options: str) -> Rows:
     return Rows(ReadOptions.parse(given, {}), EmulatorBackend(emulator.endpoint), TopicSchema("BINARY", revision))
 
 
-def batch(*payloads: bytes) -> pa.RecordBatch:
-    """Messages `m0`, `m1`... with these payloads and an attribute each."""
+ATTRIBUTES = {"kind": "test", "googclient_schemaencoding": "BINARY"}
+
+
+def batch(*payloads: bytes, attributes: Mapping[str, str] = ATTRIBUTES) -> pa.RecordBatch:
+    """Messages `m0`, `m1`... with these payloads, and each with these attributes."""
     columns = {
         "message_id": [f"m{i}" for i in range(len(payloads))],
         "data": payloads,
-        "attributes": [[("kind", "test"), ("googclient_schemaencoding", "BINARY")]] * len(payloads),
+        "attributes": [list(attributes.items())] * len(payloads),
         "publish_time": [0] * len(payloads),
         "ordering_key": [""] * len(payloads),
         "delivery_attempt": [0] * len(payloads),
@@ -79,8 +83,38 @@ def test_dead_letters_say_what_was_wrong(emulator: Emulator, names: Names):
         "kind": "test",
         "pubsub_spark_message_id": "m1",
         "pubsub_spark_subscription": names.subscription,
+        "pubsub_spark_data_bytes": "1",
     } == letter.attributes
     assert reason
+
+
+def test_dead_letter_has_the_attributes_that_there_is_room_for(emulator: Emulator, names: Names):
+    """A message may have 100 attributes, and so may its letter, which has some of its own."""
+    emulator.create_topic(names.topic)
+    emulator.create_subscription(f"{names.subscription}-dead", names.topic)
+    attributes = {f"k{n}": "v" * 1024 for n in range(100)}
+
+    list(rows(emulator, names, deadLetterTopic=names.topic).of(iter([batch(BAD, attributes=attributes)])))
+
+    [letter] = emulator.messages(f"{names.subscription}-dead")
+    kept = {key: value for key, value in letter.attributes.items() if not key.startswith("pubsub_spark_")}
+    assert 100 == len(letter.attributes)
+    assert 96 == len(kept)
+    assert kept.items() <= attributes.items()
+
+
+def test_large_dead_letters_are_cut_and_fit_their_requests(emulator: Emulator, names: Names):
+    """What is nearly too large for Pub/Sub is too large with our attributes, and a request has room for one or two."""
+    emulator.create_topic(names.topic)
+    emulator.create_subscription(f"{names.subscription}-dead", names.topic)
+    lengths = [4_900_000, 6_000_000, 1, 9_999_900]
+
+    payloads = [b"\xff" * length for length in lengths]
+    list(rows(emulator, names, deadLetterTopic=names.topic).of(iter([batch(*payloads)])))
+
+    letters = emulator.messages(f"{names.subscription}-dead")
+    assert [4_900_000, 6_000_000, 1, 9_000_000] == [len(letter.data) for letter in letters]
+    assert lengths == [int(letter.attributes["pubsub_spark_data_bytes"]) for letter in letters]
 
 
 def test_dead_letter_topic_that_is_missing_fails_the_task(emulator: Emulator, names: Names):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -137,6 +138,18 @@ def test_missing_column_without_a_default_is_refused():
         )
 
 
+def test_missing_column_with_a_default_that_spark_cannot_hold_is_refused():
+    """The sentence names the column, the default, and what to do."""
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 9}
+
+    with pytest.raises(SchemaError) as refused:
+        encoder(definition(("a", "int"), ("b", price, "")), "BINARY", pa.struct([pa.field("a", pa.int32())]), False)
+    assert (
+        'Column `b` is missing and takes its default `""`, for which Spark has no value: it is a decimal of no bytes. '
+        "Add the column" == str(refused.value)
+    )
+
+
 def test_extra_columns_are_refused_by_their_paths_or_ignored():
     """All of them in one sentence; with ignoreExtraColumns they are left out."""
     inner = {"type": "record", "name": "B", "fields": [{"name": "c", "type": "int"}]}
@@ -152,6 +165,34 @@ def test_extra_columns_are_refused_by_their_paths_or_ignored():
     with pytest.raises(SchemaError, match=r"no field for `b\.x`, `y`: drop it, or set ignoreExtraColumns=true"):
         encode(schema, array)
     assert [{"a": 1, "b": {"c": 2}}] == read(schema, encode(schema, array, ignore_extra=True))
+
+
+B = {"type": "record", "name": "B", "fields": [{"name": "c", "type": "int"}]}
+UNION = [B, "null", "string"]
+MEMBERS = pa.struct(
+    [
+        pa.field("member0", pa.struct([pa.field("c", pa.int32()), pa.field("x", pa.int32())])),
+        pa.field("member1", pa.string()),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("declared", "type_", "path"),
+    [
+        (UNION, MEMBERS, "member0.x"),
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "u", "type": UNION}]},
+            pa.struct([pa.field("u", MEMBERS)]),
+            "u.member0.x",
+        ),
+        ({"type": "array", "items": UNION}, pa.struct([pa.field("value", pa.list_(MEMBERS))]), "value[].member0.x"),
+    ],
+)
+def test_extra_column_inside_a_member_of_a_union_is_refused(declared, type_, path):
+    """Nothing is dropped without a word, wherever the union is."""
+    with pytest.raises(SchemaError, match=rf"no field for `{re.escape(path)}`: drop it"):
+        encoder(avro.parse(json.dumps(declared)), "BINARY", type_, False)
 
 
 def test_first_null_in_a_required_field_names_row_and_column():

@@ -6,6 +6,7 @@ Every payload is decoded twice, among few messages (the slow path) and among man
 from __future__ import annotations
 
 import json
+import math
 import time
 import tracemalloc
 from typing import Any
@@ -302,6 +303,11 @@ TEXTS: dict[str, tuple[Any, bytes, str]] = {
     "bytes above U+00FF": (of("bytes"), '{"f0":"€"}'.encode(), "Field `f0` is a string that stands for bytes but has"),
     "fixed too short": (of(FIXED), b'{"f0":"abc"}', "Field `f0` must have 8 bytes, has 3"),
     "half a surrogate pair": (of("string"), b'{"f0":"\\ud800"}', "Field `f0` has half of a surrogate pair"),
+    "half a surrogate pair in an unknown field": (
+        of("int"),
+        b'{"f0":1,"\\ud800":2}',
+        r"The message has the unknown field `\ud800`",
+    ),
     "unknown symbol": (of(ENUM), b'{"f0":"C"}', 'Field `f0` must be a symbol of enum `E`, is "C"'),
     "item in an array": (of(ARRAY), b'{"f0":[1,null]}', "Field `f0[1]` must be a 64-bit integer, is null"),
     "value in a map": (of(MAP), b'{"f0":{"k":"x"}}', "Field `f0['k']` must be a 64-bit integer, is \"x\""),
@@ -312,10 +318,25 @@ TEXTS: dict[str, tuple[Any, bytes, str]] = {
 def test_bad_json_is_refused_with_its_path(situation):
     """JSON text that is not a message: one sentence, with the field."""
     declared, text, reason = TEXTS[situation]
+    definition = avro.parse(json.dumps(declared))
 
     with pytest.raises(InvalidMessage) as refused:
-        avro.parse(json.dumps(declared)).validate(text, "JSON")
+        definition.validate(text, "JSON")
+    _, errors = decoder(definition, definition, "JSON")(pa.array([text], pa.binary()))
+
     assert str(refused.value).startswith(reason)
+    assert [str(refused.value)] == errors.to_pylist()
+
+
+@pytest.mark.parametrize("type_", ["float", "double"])
+def test_number_beyond_all_floats_is_infinite(type_):
+    """With a point or without: an integer of 309 digits and more is no float of Python's."""
+    definition = avro.parse(json.dumps(of(type_, type_)))
+    digits = b"9" * 400
+
+    text = b'{"f0":%s,"f1":-%s.0}' % (digits, digits)
+    values, _ = decoder(definition, definition, "JSON")(pa.array([text, text.replace(b".0", b"")], pa.binary()))
+    assert [{"f0": math.inf, "f1": -math.inf}] * 2 == values.to_pylist()
 
 
 def test_hidden_encodings_are_read():

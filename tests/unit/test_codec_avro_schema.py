@@ -31,6 +31,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no fields": ({"type": "record", "name": "R"}, "The schema has no `fields`"),
     "no name": ({"type": "record", "fields": []}, "The schema is of type `record` and needs a `name`"),
     "illegal name": ({"type": "record", "name": "a-b", "fields": []}, "a type with the illegal name `a-b`"),
+    "half a surrogate pair": ({"type": "record", "name": "\ud800", "fields": []}, r"the illegal name `\ud800`"),
     "illegal field": (record(("1a", "int")), "Record `R` has a field with the illegal name `1a`"),
     "two fields of a name": (record(("a", "int"), ("a", "int")), "Record `R` has two fields named `a`"),
     "defined twice": (record(("a", {"type": "fixed", "name": "R", "size": 1})), "The type `R` is defined twice"),

@@ -539,6 +539,17 @@ def test_json_that_does_not_fit_says_why():
     assert "The message is not a JSON object" == rows[4]
 
 
+@pytest.mark.parametrize(
+    "field", ["repeated float f = 1;", "map<string, int32> f = 1;", "google.protobuf.Duration f = 1;"]
+)
+def test_a_reason_is_text_whatever_it_quotes(field):
+    """Half of a surrogate pair, which JSON may have and UTF-8 not, is escaped where the reason quotes it."""
+    [reason, other] = read(proto3(field), b'{"f": "\\ud800"}', b"{}", encoding="JSON")
+
+    assert r"\ud800" in reason
+    assert "f" in other
+
+
 def test_a_map_has_the_same_order_each_time():
     """Rows of a batch are the same however often it is read."""
     definition = parse(proto3("map<string, int32> m = 1;"))

@@ -19,7 +19,7 @@ from pubsub_spark.codec.avro.definition import AvroDefinition
 from pubsub_spark.codec.avro.lanes import FEW, Bits, merge
 from pubsub_spark.codec.avro.resolution import Unresolvable, compile_values
 from pubsub_spark.codec.avro.types import column_of, value_type
-from pubsub_spark.codec.definition import Encoding
+from pubsub_spark.codec.definition import Encoding, InvalidMessage
 
 
 class AvroDecoder:
@@ -66,7 +66,7 @@ class AvroDecoder:
                 value = self._value(self._read(data or b""))
             except Mismatch as mismatch:
                 values.append(None)
-                errors.append(mismatch.sentence())
+                errors.append(str(InvalidMessage(mismatch.sentence())))
             else:
                 values.append((value,) if self._wrapped else value)
                 errors.append(None)

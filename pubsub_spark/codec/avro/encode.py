@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from pubsub_spark.codec.avro import decimals, pieces
 from pubsub_spark.codec.avro.lanes import offsets_of
 from pubsub_spark.codec.avro.pieces import Cell, Piece, Present
-from pubsub_spark.codec.avro.resolution import compile_values
+from pubsub_spark.codec.avro.resolution import Unresolvable, constant
 from pubsub_spark.codec.avro.schema import Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union
 from pubsub_spark.codec.avro.types import column_of, variants, widened
 from pubsub_spark.errors import DataError, SchemaError
@@ -183,7 +183,7 @@ def _record(node: Record, found: pa.DataType, path: str) -> Write:
     columns = _columns(node, found)
     steps: list[tuple[int, Write] | bytes] = []
     for field in node.fields:
-        here = f"{path}.{field.name}" if path else field.name
+        here = _inside(path, field.name)
         place = columns[field.name]
         steps.append(_absent(field, here) if place is None else (place, _compile(field.node, found[place].type, here)))
 
@@ -225,6 +225,9 @@ def unknown_columns(root: Node, type_: pa.DataType) -> list[str]:
 def _unknown(node: Node, found: pa.DataType, path: str) -> list[str]:
     if isinstance(node, Union) and len(variants(node)) == 1:
         return _unknown(variants(node)[0], found, path)
+    if isinstance(node, Union) and pa.types.is_struct(found):
+        members = zip(variants(node), found, strict=False)
+        return [name for kind, member in members for name in _unknown(kind, member.type, _inside(path, member.name))]
     if isinstance(node, Array) and pa.types.is_list(found):
         return _unknown(node.items, found.value_type, f"{path}[]")
     if isinstance(node, Map) and pa.types.is_map(found):
@@ -234,17 +237,24 @@ def _unknown(node: Node, found: pa.DataType, path: str) -> list[str]:
     places = _columns(node, found)
     unknown: list[str] = []
     for place, column in enumerate(found):
-        here = f"{path}.{column.name}" if path else column.name
+        here = _inside(path, column.name)
         field = next((field for field in node.fields if places[field.name] == place), None)
         unknown += [here] if field is None else _unknown(field.node, column.type, here)
     return unknown
+
+
+def _inside(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def _absent(field: Field, path: str) -> bytes:
     """What is written for a field without a column: its default, or null."""
     type_ = column_of(field.node).type
     if field.has_default:
-        value = pa.array([compile_values(field.node, field.node)(field.default)], type_)
+        try:
+            value = pa.array([constant(field)], type_)
+        except Unresolvable as error:
+            raise SchemaError(f"Column `{path}` is missing and {error.reason}. Add the column") from None
     elif isinstance(field.node, Union) and len(variants(field.node)) < len(field.node.branches):
         value = pa.nulls(1, type_)
     else:
@@ -313,7 +323,9 @@ def _union(node: Union, found: pa.DataType, path: str) -> Write:
         return _nullable(_compile(kinds[0], found, path), node.branches.index(kinds[0]), null)
     if not pa.types.is_struct(found) or [column.name for column in found] != [f"member{i}" for i in range(len(kinds))]:
         raise _unfit(node, found, path)
-    members = [_compile(kind, found[place].type, f"{path}.member{place}") for place, kind in enumerate(kinds)]
+    members = [
+        _compile(kind, member.type, _inside(path, member.name)) for kind, member in zip(kinds, found, strict=True)
+    ]
     indices = np.array([node.branches.index(kind) for kind in kinds], np.int64)
 
     def union(array: pa.StructArray, present: Present, row_of: RowOf) -> list[Piece]:

@@ -54,6 +54,11 @@ def read_default(node: Node, declared: Any) -> Any:
     return _compile(node, {}, tagged=False)(declared)
 
 
+def spelled(node: Node, datum: Any) -> str:
+    """A datum as a message would have it, for a sentence: the beginning of it where it is long."""
+    return _spelled(_compile_writer(node, {})(datum))
+
+
 def _compile(node: Node, named: dict[Node, Reader], tagged: bool) -> Reader:
     match node:
         case Primitive(kind):
@@ -105,7 +110,7 @@ def _double(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _string(value: Any) -> str:
@@ -289,8 +294,12 @@ _NAMES: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def _expected(what: str, value: Any) -> Mismatch:
+    return Mismatch(f"must be {what}, is {_spelled(value)}")
+
+
+def _spelled(value: Any) -> str:
     text = json.dumps(value)
-    return Mismatch(f"must be {what}, is {text if len(text) <= 40 else text[:37] + '...'}")
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _no_constant(name: str) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 
 from pubsub_spark.codec.avro.compatibility import best_branch, written_field
 from pubsub_spark.codec.avro.datum import Mismatch
+from pubsub_spark.codec.avro.json import spelled
 from pubsub_spark.codec.avro.schema import (
     LONG,
     Array,
@@ -63,10 +64,16 @@ def compile_values(writer: Node, reader: Node) -> Convert:
 
 
 def constant(field: Field) -> Any:
-    """The value of a reader's field that was not written; Unresolvable when it has no default."""
+    """The value of a reader's field that was not written; Unresolvable where no default gives one."""
     if not field.has_default:
         raise Unresolvable("was not written and has no default")
-    return compile_values(field.node, field.node)(field.default)
+    try:
+        return compile_values(field.node, field.node)(field.default)
+    except Mismatch as mismatch:
+        raise Unresolvable(
+            f"takes its default `{spelled(field.node, field.default)}`, for which Spark has no value: "
+            f"{mismatch.sentence('it')}"
+        ) from None
 
 
 def enum_symbols(writer: Enum, reader: Enum) -> list[str | None]:
