@@ -85,13 +85,12 @@ class Broker:
         return topic
 
     def delete_topic(self, name: str) -> None:
-        """Its subscriptions stay and can be drained; its snapshots go."""
+        """Its subscriptions stay and can be drained, and its snapshots as long as they live."""
         topic = self.topics.pop(name)
+        topic.retention = 0
         for subscription in topic.subscriptions.values():
             subscription.topic_retention = 0
             del self._feeds[subscription.name]
-        for snapshot in topic.snapshots:
-            del self.snapshots[snapshot]
 
     def retain(self, topic: Topic, seconds: float, now: float) -> None:
         """Set how long the topic keeps its messages for every subscription; 0 for not at all."""
@@ -134,6 +133,7 @@ class Broker:
             settings,
             now,
             first_number=next(self._incarnations) * _DELIVERIES_EACH,
+            origin=topic,
             called=self.called,
             remembered=self._remembered,
         )

@@ -89,7 +89,7 @@ def show_topic_retention(subscription: Any, topic: Any) -> None:
 
 
 def push_config(given: Any) -> None:
-    """Check a PushConfig; an empty one is a pull subscription's."""
+    """Check and fill in a PushConfig; an empty one is a pull subscription's."""
     endpoint = given.push_endpoint
     # The service insists on https; an emulator's endpoint is a test's own server.
     if endpoint and not _is_web_address(endpoint):
@@ -102,6 +102,8 @@ def push_config(given: Any) -> None:
         raise unimplemented(f"This emulator does not push in the format of {version}; set x-goog-version to v1.")
     if version not in _PUSH_VERSIONS:
         raise invalid(f"Invalid push endpoint version given in push config (version={version}).")
+    if endpoint:
+        given.attributes[_PUSH_VERSION] = version
 
 
 def _is_web_address(text: str) -> bool:

@@ -25,7 +25,7 @@ from pubsub_spark.emulator.faults import Fault, Faults
 from pubsub_spark.emulator.front import Front
 from pubsub_spark.emulator.oidc import Signer
 from pubsub_spark.emulator.pusher import Pushers
-from pubsub_spark.emulator.refusal import Code, Refusal
+from pubsub_spark.emulator.refusal import NUMBERS, Code, Refusal
 from pubsub_spark.emulator.rest import Calls, Document, Rest
 from pubsub_spark.emulator.server import Recorded, Server
 from pubsub_spark.emulator.services import Services
@@ -33,7 +33,7 @@ from pubsub_spark.emulator.subscriber import find
 
 _ENCODINGS = {"JSON": 1, "BINARY": 2}
 _SCHEMA_TYPES = {"PROTOCOL_BUFFER": 1, "AVRO": 2}
-_DURATIONS = frozenset({"message_retention_duration"})
+_DURATIONS = frozenset({"message_retention_duration", "minimum_backoff", "maximum_backoff", "ttl", "max_duration"})
 
 Publishable = bytes | str | Mapping[str, Any]
 
@@ -219,6 +219,10 @@ class Emulator:
 
     def fail(self, rpc: str, code: Code | None, count: int = 1, delay: float = 0, message: str = "") -> None:
         """Let the next `count` calls of `rpc` (`*`: any) fail with `code` after `delay` seconds; None only delays."""
+        if count < 1 or code not in (None, *NUMBERS):
+            raise ValueError(
+                f"A fault is one of {', '.join(NUMBERS)} or None, at least once; got {code}, {count} times."
+            )
         self._faults.add(Fault(rpc, code, count, delay, message))
 
     def fail_acks(self, count: int = 1, outcome: str = "TRANSIENT_FAILURE_UNORDERED_ACK_ID") -> None:
@@ -255,14 +259,17 @@ class Emulator:
         return self._server
 
 
-def _durations(settings: dict[str, Any]) -> dict[str, Any]:
-    """Seconds become Durations where the resource has those."""
-    return {
-        name: duration_pb2.Duration(seconds=int(value))
-        if name in _DURATIONS and isinstance(value, int | float)
-        else value
-        for name, value in settings.items()
-    }
+def _durations(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds become Durations where the resource, or a policy in it, has those."""
+
+    def made(name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return _durations(value)
+        if name in _DURATIONS and isinstance(value, int | float):
+            return duration_pb2.Duration(seconds=int(value), nanos=round(value % 1 * 1e9))
+        return value
+
+    return {name: made(name, value) for name, value in settings.items()}
 
 
 def _message(given: Publishable) -> Any:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from google.protobuf.message import Message
+
 from pubsub_spark.emulator.refusal import invalid
 
 # What the service puts forward as an example of a well-formed path.
@@ -26,7 +28,7 @@ def updated(resource: Any, update: Any, paths: Collection[str], mutable: Collect
     if not paths:
         raise invalid(f"The update_mask in the {request} must be set, and must contain a non-empty paths list.")
     for path in paths:
-        _check(resource.DESCRIPTOR, path, mutable, kind, request)
+        _check(resource, path, mutable, kind, request)
     result = type(resource)()
     result.CopyFrom(resource)
     for path in paths:
@@ -34,14 +36,12 @@ def updated(resource: Any, update: Any, paths: Collection[str], mutable: Collect
     return result
 
 
-def _check(descriptor: Any, path: str, mutable: Collection[str], kind: str, request: str) -> None:
+def _check(resource: Any, path: str, mutable: Collection[str], kind: str, request: str) -> None:
     *parents, last = path.split(".")
-    for part in parents:
-        field = descriptor.fields_by_name.get(part)
-        descriptor = field.message_type if field is not None and not _is_map(field) else None
-        if descriptor is None:
-            break
-    if descriptor is None or last not in descriptor.fields_by_name:
+    within = resource
+    for part in parents:  # lists and maps have no fields that a path could name
+        within = getattr(within, part, None) if isinstance(within, Message) else None
+    if not isinstance(within, Message) or last not in within.DESCRIPTOR.fields_by_name:
         raise invalid(
             f"Invalid update_mask provided in the {request}: '{path}' is not a known {kind} field. "
             f"Note that field paths must be of the form {_EXAMPLES[kind]}."
@@ -50,10 +50,6 @@ def _check(descriptor: Any, path: str, mutable: Collection[str], kind: str, requ
         raise invalid(
             f"Invalid update_mask provided in the {request}: the '{path}' field in the {kind} is not mutable."
         )
-
-
-def _is_map(field: Any) -> bool:
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 def _replace(target: Any, source: Any, path: list[str]) -> None:

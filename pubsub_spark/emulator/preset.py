@@ -11,8 +11,8 @@
       flights-sub: {topic: flights, ackDeadlineSeconds: 60, deadLetterPolicy: {deadLetterTopic: dead}}
 
 Everything that a Topic or a Subscription can say is written as in the JSON API (`messageRetentionDuration: 600s`), or
-as in the protos (`message_retention_duration: 600s`). Names are short ids of the project, or full. A file that does not
-fit is refused as a whole, with one sentence that says where.
+as in the protos (`message_retention_duration: 600s`). Names are short ids of the project, or full. The first thing that
+does not fit ends it, with one sentence that says where; what stands before it has been created.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def load(path: Path, services: Services) -> None:
     """Create everything that the file names; PresetError says what is wrong with it, OSError that it cannot be read."""
     try:
         document = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as problem:
+    except (yaml.YAMLError, ValueError) as problem:  # a date that is none, bytes that are no text
         raise PresetError(f"`{path}` is not YAML: {' '.join(str(problem).split())}.") from None
     preset = _Preset(path, {} if document is None else document)
     for section, create in (
@@ -62,7 +62,9 @@ class _Preset:
             unknown = sorted(map(str, set(document) - set(_SECTIONS))) if isinstance(document, dict) else []
             found = f"`{unknown[0]}`" if unknown else "something else"
             raise PresetError(f"`{path}` must be a mapping of {', '.join(_SECTIONS)}; found {found}.")
-        self._project = str(document.get("project", "")) or None
+        self._project = document.get("project") or None
+        if not isinstance(self._project, str | None):
+            raise PresetError(f"`project` in `{path}` must be a text.")
 
     def section(self, name: str) -> dict[str, Any]:
         """A section by full or short names; empty when the file has none."""

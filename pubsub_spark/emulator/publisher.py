@@ -88,9 +88,12 @@ class Publisher:
     def delete_topic(self, request: Any) -> Any:
         with self._desk.open() as (broker, _):
             topic = find_topic(broker, request.topic)
-            for subscription in topic.subscriptions:
-                broker.resources[subscription].topic = names.DELETED_TOPIC
-                broker.resources[subscription].ClearField("topic_message_retention_duration")
+            for resource in broker.resources.values():
+                if resource.topic == topic.name:
+                    resource.topic = names.DELETED_TOPIC
+                    resource.ClearField("topic_message_retention_duration")
+            for snapshot in topic.snapshots.values():
+                snapshot.resource.topic = names.DELETED_TOPIC
             broker.delete_topic(topic.name)
             return protos.Empty()
 

@@ -19,16 +19,18 @@ class Revision:
     """One definition under one id, for good."""
 
     id: str
+    number: int  # in the order of creation
     created: float
     definition: Definition
 
 
 @dataclass
 class Schema:
-    """A name and its revisions, oldest first, never empty."""
+    """A name and its revisions, oldest first, never empty; and the number of each that it has ever had."""
 
     name: str
     revisions: list[Revision] = field(default_factory=list)
+    numbers: dict[str, int] = field(default_factory=dict)
 
     @property
     def latest(self) -> Revision:
@@ -38,11 +40,12 @@ class Schema:
         return next((revision for revision in self.revisions if revision.id == revision_id), None)
 
     def allowed(self, first: str, last: str) -> Iterator[Revision]:
-        """The revisions between two ids, both inclusive and both optional, newest first."""
-        ids = [revision.id for revision in self.revisions]
-        low = ids.index(first) if first in ids else 0
-        high = ids.index(last) + 1 if last in ids else len(ids)
-        return reversed(self.revisions[low:high])
+        """The revisions between two ids, both inclusive and both optional, newest first.
+
+        A revision that was deleted is a bound still.
+        """
+        low, high = self.numbers.get(first, 0), self.numbers.get(last, len(self.numbers))
+        return (revision for revision in reversed(self.revisions) if low <= revision.number <= high)
 
 
 class Schemas:
@@ -65,8 +68,12 @@ class Schemas:
 
     def commit(self, schema: Schema, definition: Definition, now: float) -> Revision:
         """A new newest revision, with an id of eight hexadecimal digits that the schema has never had."""
-        revision = Revision(f"{self._random.getrandbits(32):08x}", now, definition)
+        revision_id = f"{self._random.getrandbits(32):08x}"
+        while revision_id in schema.numbers:
+            revision_id = f"{self._random.getrandbits(32):08x}"
+        revision = Revision(revision_id, len(schema.numbers), now, definition)
         schema.revisions.append(revision)
+        schema.numbers[revision_id] = revision.number
         return revision
 
     def clear(self) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 from pubsub_spark.codec import definition as codec
 from pubsub_spark.emulator import paging, protos, rules
 from pubsub_spark.emulator.desk import Desk
-from pubsub_spark.emulator.refusal import already_exists, failed_precondition, invalid, not_found, unimplemented
+from pubsub_spark.emulator.refusal import already_exists, invalid, not_found, unimplemented
 from pubsub_spark.emulator.revisions import Revision, Schema, Schemas
 
 BASIC, FULL = 1, 2  # SchemaView
 _TYPES: dict[int, codec.SchemaType] = {1: "PROTOCOL_BUFFER", 2: "AVRO"}
 _TYPE_NUMBERS = {name: number for number, name in _TYPES.items()}
+_NEWEST = 10**12 - 1  # so that a later revision comes earlier in the order of texts
 ENCODINGS: dict[int, codec.Encoding] = {1: "JSON", 2: "BINARY"}
 
 
@@ -53,7 +54,7 @@ class SchemaService:
         """Newest first."""
         with self._desk.open():
             schema = self._schema(request.name)
-            places = {f"{place:08d}": revision for place, revision in enumerate(reversed(schema.revisions))}
+            places = {f"{_NEWEST - revision.number:012d}": revision for revision in schema.revisions}
             listed, token = paging.page(places, request.page_size, request.page_token)
             resources = [_resource(schema, places[place], request.view or BASIC) for place in listed]
         return protos.ListSchemaRevisionsResponse(schemas=resources, next_page_token=token)
@@ -152,7 +153,7 @@ def parse(schema: Any) -> codec.Definition:
 
 def _check_room(schema: Schema) -> None:
     if len(schema.revisions) >= rules.MAX_SCHEMA_REVISIONS:
-        raise failed_precondition(
+        raise invalid(
             f"Schema `{schema.name}` has {rules.MAX_SCHEMA_REVISIONS} revisions, which is the maximum; "
             "delete one before adding another."
         )

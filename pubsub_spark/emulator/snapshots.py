@@ -50,7 +50,7 @@ class Snapshots:
             changed = masks.updated(snapshot.resource, request.snapshot, request.update_mask.paths, _MUTABLE)
             rules.check_labels(changed.labels)
             expires = seconds(changed.expire_time)
-            if "expire_time" in request.update_mask.paths:
+            if changed.expire_time != snapshot.resource.expire_time:
                 if not now < expires <= snapshot.expires:
                     raise invalid("The expire_time of a snapshot can only be moved to an earlier moment in the future.")
                 broker.expire_snapshot(snapshot, expires)
@@ -82,7 +82,7 @@ class Snapshots:
                 broker.seek_to_time(subscription, seconds(request.time), now)
                 return protos.SeekResponse()
             snapshot = _find(broker, request.snapshot)
-            if broker.topic_of(subscription.name) is not snapshot.topic:
+            if subscription.origin is not snapshot.topic:
                 raise failed_precondition(
                     f"Snapshot `{snapshot.name}` is of another topic than subscription `{subscription.name}`."
                 )

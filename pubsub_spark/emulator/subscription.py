@@ -59,10 +59,12 @@ class Subscription:
         now: float,
         *,
         first_number: int = 1,
+        origin: object = None,
         called: list[Consumer] | None = None,
         remembered: int = 10_000,
     ) -> None:
         self.name = name
+        self.origin = origin  # the topic that it was created on, deleted or not
         self.settings = settings
         self.topic_retention = 0.0
         self.active = now  # when it was last used; decides about expiry

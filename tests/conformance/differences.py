@@ -71,6 +71,9 @@ DIFFERENCES: Mapping[str, Codes | Parts] = {
     "a dead-letter policy allows 4 attempts": Codes(
         INVALID, "OUT_OF_RANGE", "max_delivery_attempts must be between 5 and 100; the code is documented nowhere"
     ),
+    "a push subscription is created": Parts(
+        frozenset({"pushConfig"}), "x-goog-version: GetSubscription calls will always return a valid version"
+    ),
     "a push version is unknown": Codes(
         INVALID, OK, "PushConfig.attributes: the only supported values of x-goog-version"
     ),

@@ -359,6 +359,51 @@ def test_snapshot_expires_with_its_oldest_message(client, emulator, subscribe):
         client.ask("Subscriber/GetSnapshot", snapshot=snapshot.name)
 
 
+def test_snapshot_keeps_what_the_subscription_would_not(client, emulator, subscribe):
+    """Its backlog and all that came later, for as long as it exists, however short the retention is."""
+    subscribe(message_retention_duration={"seconds": 600})
+    emulator.publish(TOPIC, b"before")
+    snapshot = client.ask("Subscriber/CreateSnapshot", subscription=SUB, name="projects/p/snapshots/moment")
+    client.ack(*(received.ack_id for received in client.pull()))
+    emulator.publish(TOPIC, b"after")
+    client.ack(*(received.ack_id for received in client.pull()))
+    emulator.advance(1200)
+
+    client.ask("Subscriber/Seek", subscription=SUB, snapshot=snapshot.name)
+
+    assert [b"before", b"after"] == client.data()
+
+
+def test_snapshot_outlives_its_topic(client, emulator, subscribe):
+    """It is guaranteed to exist until it expires, and brings the backlog back to who had that topic."""
+    subscribe()
+    emulator.publish(TOPIC, b"a")
+    snapshot = client.ask("Subscriber/CreateSnapshot", subscription=SUB, name="projects/p/snapshots/moment")
+    client.ack(*(received.ack_id for received in client.pull()))
+    client.ask("Publisher/DeleteTopic", topic=TOPIC)
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(OTHER, TOPIC)
+
+    assert "_deleted-topic_" == client.ask("Subscriber/GetSnapshot", snapshot=snapshot.name).topic
+    with refused("FAILED_PRECONDITION"):
+        client.ask("Subscriber/Seek", subscription=OTHER, snapshot=snapshot.name)
+    client.ask("Subscriber/Seek", subscription=SUB, snapshot=snapshot.name)
+    assert [b"a"] == client.data()
+
+
+def test_snapshot_moves_to_an_earlier_end_only(client, emulator, subscribe):
+    """By whatever path its time is named."""
+    subscribe()
+    snapshot = client.ask("Subscriber/CreateSnapshot", subscription=SUB, name="projects/p/snapshots/moment")
+    for path in ("expire_time", "expire_time.seconds"):
+        with refused("INVALID_ARGUMENT"):
+            client.ask(
+                "Subscriber/UpdateSnapshot",
+                snapshot={"name": snapshot.name, "expire_time": timestamp_pb2.Timestamp(seconds=1)},
+                update_mask=field_mask_pb2.FieldMask(paths=[path]),
+            )
+
+
 def test_seek_replays_an_ordered_subscription_in_order(client, emulator, subscribe):
     """Google's emulator cannot; the key comes again from its beginning."""
     subscribe(enable_message_ordering=True, retain_acked_messages=True)
@@ -421,6 +466,8 @@ def test_detached_subscription_is_empty_and_off_the_topics_list(client, emulator
     assert client.subscription().detached
     assert 0 == emulator.backlog(SUB)
     assert [] == list(client.ask("Publisher/ListTopicSubscriptions", topic=TOPIC).subscriptions)
+    client.ask("Publisher/DeleteTopic", topic=TOPIC)
+    assert "_deleted-topic_" == client.subscription().topic
 
 
 def test_subscription_of_a_deleted_topic_can_be_drained(client, emulator, subscribe):

@@ -91,6 +91,8 @@ def test_masked_field_that_is_unset_is_cleared(client, subscribe):
         ("topic", "the 'topic' field in the Subscription is not mutable"),
         ("enable_message_ordering", "not mutable"),
         ("detached", "not mutable"),
+        ("message_transforms.disabled", "'message_transforms.disabled' is not a known Subscription field"),
+        ("labels.key", "'labels.key' is not a known Subscription field"),
     ],
 )
 def test_one_bad_path_changes_nothing(client, subscribe, path, sentence):
@@ -241,6 +243,20 @@ def test_revisions_outside_the_range_are_not_tried(client, emulator):
         client.publish({"data": b'{"x": 1, "y": 2}'})
 
 
+def test_deleted_revision_is_a_bound_still(client, emulator):
+    """A topic that begins with the second revision does not take what fits the first, because the second is gone."""
+    emulator.create_schema(SCHEMA, "AVRO", V2)
+    second = commit(client, V1)
+    settings = {"schema": SCHEMA, "encoding": 1, "first_revision_id": second}
+    client.ask("Publisher/CreateTopic", name=TOPIC, schema_settings=settings)
+    commit(client, V1)
+    client.ask("SchemaService/DeleteSchemaRevision", name=f"{SCHEMA}@{second}")
+
+    client.publish({"data": b'{"x": 1}'})
+    with refused("INVALID_ARGUMENT"):
+        client.publish({"data": b'{"x": 1, "y": 2}'})
+
+
 def test_deleted_schema_poisons_publishing(client, emulator):
     """The topic names `_deleted-schema_`, and nothing can be published to it any more."""
     emulator.create_schema(SCHEMA, "AVRO", V1)
@@ -280,6 +296,22 @@ def test_names_are_given_where_none_is(client, subscribe):
     assert created == client.subscription(created.name)
 
 
+def test_durations_of_the_side_door_are_seconds(client, subscribe):
+    """Wherever they are, and of any fineness."""
+    subscribe(retry_policy={"minimum_backoff": 5, "maximum_backoff": 60.5}, message_retention_duration=600.25)
+
+    kept = client.subscription()
+    durations = kept.retry_policy.minimum_backoff, kept.retry_policy.maximum_backoff, kept.message_retention_duration
+    assert [5_000, 60_500, 600_250] == [duration.ToMilliseconds() for duration in durations]
+
+
+@pytest.mark.parametrize("fault", [{"code": "NOT_A_CODE"}, {"code": "INTERNAL", "count": 0}])
+def test_fault_that_is_none_is_an_error(emulator, fault):
+    """A slip in a test is told to the test."""
+    with pytest.raises(ValueError, match="A fault is one of"):
+        emulator.fail("Publish", **fault)
+
+
 def test_exports_and_transforms_do_not_pretend(client, emulator, subscribe):
     """An export that goes nowhere says so in its state; a transform that would have to run is refused."""
     subscribe(bigquery_config={"table": "p.d.t"})
@@ -305,6 +337,13 @@ def test_push_format_stays_unless_it_is_named(client, subscribe):
     assert (f"{endpoint}other", {"x-goog-version": "v1beta2"}) == (config.push_endpoint, dict(config.attributes))
     client.ask("Subscriber/ModifyPushConfig", subscription=SUB, push_config={})
     assert protos.PushConfig() == client.subscription().push_config
+
+
+def test_push_format_is_always_said(client, subscribe):
+    """`Get` returns a valid version, also where the subscription was created without one."""
+    subscribe(push_config={"push_endpoint": "http://127.0.0.1:9/"})
+
+    assert {"x-goog-version": "v1"} == dict(client.subscription().push_config.attributes)
 
 
 def test_push_format_that_is_not_spoken_is_refused(client, subscribe):

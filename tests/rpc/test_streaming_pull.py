@@ -288,3 +288,14 @@ def test_stream_is_open_before_there_is_a_message(channel, subscription):
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10)
     assert () == tuple(stream.call.initial_metadata())
     stream.call.cancel()
+
+
+def test_what_falls_due_soon_after_an_advance_comes_then(channel, emulator, subscription, names):
+    """Time goes on from where it was moved to: a lease that has a moment left ends in a moment, though nobody asks."""
+    emulator.publish(names.topic, b"a")
+    stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=60)
+    stream.receive(1)
+    emulator.advance(59.7)
+
+    assert [b"a"] == data(stream.receive(1))
+    stream.half_close()

@@ -80,6 +80,8 @@ def test_empty_file_is_an_empty_emulator(services, tmp_path):
     ("text", "part"),
     [
         ("{", "is not YAML"),
+        ("topics: {abc: {labels: {since: 2020-13-45}}}", "is not YAML"),
+        ("project: [p]", "`project` in"),
         ("[]", "must be a mapping of project, schemas, topics, subscriptions; found something else."),
         ("topic: {}", "found `topic`."),
         ("topics: [a]", "`topics` in"),
