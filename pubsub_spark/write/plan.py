@@ -88,7 +88,7 @@ def _fitted(job: Job, schema: StructType) -> Job:
             raise SchemaError("These columns cannot be published: " + "; ".join(problems) + ".")
         return job
     topic_schema = job.topic_schema
-    layout = layout.without_copies([field.name for field in topic_schema.arrow_type()])
+    layout = layout.for_schema([field.name for field in topic_schema.arrow_type()])
     job = Job(job.options, job.backend, layout, topic_schema)
     Encoder(topic_schema, layout.payload_type(_arrow(schema)), job.options.ignore_extra_columns)
     return job

@@ -8,7 +8,10 @@ What the message itself is (with `encode=topic` there is no first case):
 
     a column `data`                 those bytes (a string as UTF-8)
     else a column `value`, a struct encoded: by the topic's schema, or as JSON where the topic has none
-    else                            the row without `attributes`, `ordering_key` and `topic`, encoded likewise
+    else                            the row, encoded likewise
+
+A row is encoded without the columns that say something beside it: `attributes`, `ordering_key`, and `topic` where no
+option names the topic. Where the topic's schema has a field of such a name the column is both.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ _AS_TEXT = (
     spark.DateType,
 )
 _TEXT_WORDS = "a string, an integer, a boolean or a date"
+# In a row that is encoded such a name may be a field's, of any type.
+_OR_A_FIELD = "; if it is a field of the message, send the message as a struct `value`"
 _ATTRIBUTES = pa.map_(pa.string(), pa.string())
 
 
@@ -66,14 +71,14 @@ class Layout:
             raise SchemaError("These columns cannot be published: " + "; ".join(problems) + ".")
         return layout
 
-    def without_copies(self, fields: Iterable[str]) -> Layout:
+    def for_schema(self, fields: Iterable[str]) -> Layout:
         """The layout for a schema with these fields: a column sent as attribute or ordering key is in a row's payload
-        only if the schema has it."""
+        if the schema has it, and only then."""
         if self.kind != "row":
             return self
         known = {field.lower() for field in fields}
-        copied = {self.ordering_key, *(position for _, position in self.attribute_columns)}
-        kept = tuple(at for at in self.payload if at not in copied or self.names[at].lower() in known)
+        beside = {self.attributes, self.ordering_key, *(position for _, position in self.attribute_columns)}
+        kept = tuple(at for at, name in enumerate(self.names) if at not in beside or name.lower() in known)
         return replace(self, payload=kept)
 
     def payload_type(self, schema: pa.Schema) -> pa.StructType:
@@ -127,11 +132,12 @@ def _layout(columns: _Columns, options: WriteOptions, problems: list[str]) -> La
     if options.encode == "topic":
         data = None  # a column of the row like any other
     names = tuple(field.name for field in columns.fields)
+    or_a_field = _OR_A_FIELD if data is None and value is None else ""
 
     if data is not None:
         columns.check(data, (spark.BinaryType, spark.StringType), "binary or string")
     if attributes is not None:
-        problems.extend(_not_attributes(columns.fields[attributes]))
+        problems.extend(f"{problem}{or_a_field}" for problem in _not_attributes(columns.fields[attributes]))
     attribute_columns = tuple(
         (name, position)
         for name in options.attribute_columns
@@ -140,13 +146,13 @@ def _layout(columns: _Columns, options: WriteOptions, problems: list[str]) -> La
     if options.ordering_key is not None:
         ordering_key = columns.asked_for("orderingKey", options.ordering_key, _AS_TEXT, _TEXT_WORDS)
     elif ordering_key is not None:
-        columns.check(ordering_key, (spark.StringType,), "a string")
+        columns.check(ordering_key, (spark.StringType,), f"a string{or_a_field}")
     if options.topic_id is not None:
         topic = None
     elif topic is None:
         problems.append("there is neither the option `topicId` nor a column `topic`")
     else:
-        columns.check(topic, (spark.StringType,), "a string")
+        columns.check(topic, (spark.StringType,), f"a string{or_a_field}")
 
     kind: Literal["data", "value", "row"] = "row"
     if data is not None and value is not None:
@@ -158,7 +164,8 @@ def _layout(columns: _Columns, options: WriteOptions, problems: list[str]) -> La
             used = {data, value, attributes, ordering_key, topic, *(position for _, position in attribute_columns)}
             problems.extend(_unused(names, used))
     else:
-        payload = tuple(i for i, name in enumerate(names) if name.lower() not in _METADATA)
+        beside = {attributes, ordering_key, topic}
+        payload = tuple(i for i, name in enumerate(names) if i not in beside or name.lower() not in _METADATA)
         if not payload:
             problems.append("there is no column `data`, `value` or any other to make a message of")
     return Layout(kind, payload, attributes, attribute_columns, ordering_key, topic, names)
