@@ -36,7 +36,7 @@ def letters(messages: pa.RecordBatch, found: Iterable[Breach], why: Callable[[Br
 
 def _fits(key: str, value: str) -> bool:
     return (
-        len(key.encode()) <= MAX_KEY_BYTES
+        0 < len(key.encode()) <= MAX_KEY_BYTES
         and len(value.encode()) <= MAX_VALUE_BYTES
-        and not key.startswith(RESERVED_PREFIX)
+        and not key.lower().startswith(RESERVED_PREFIX)
     )

@@ -22,7 +22,7 @@ MAX_ATTRIBUTES = 100
 MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 1024
 MAX_ORDERING_KEY_BYTES = 1024
-RESERVED_PREFIX = "goog"
+RESERVED_PREFIX = "goog"  # in any case
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -128,7 +128,10 @@ def breaches(messages: pa.RecordBatch, message_sizes: Ints, topic_bytes: Ints | 
         for entry in _where(values > MAX_VALUE_BYTES):
             what = f"has a value of {values[entry]} bytes under `{entries.keys[entry]}`"
             note(entries.row_of(entry), "attributes", f"{what}, more than the {MAX_VALUE_BYTES} that Pub/Sub takes")
-        for entry in _where(np.asarray(pc.starts_with(entries.keys, RESERVED_PREFIX).to_numpy(zero_copy_only=False))):
+        for entry in _where(keys == 0):
+            note(entries.row_of(entry), "attributes", "has an empty key, and Pub/Sub takes no attribute without a name")
+        reserved = pc.starts_with(entries.keys, RESERVED_PREFIX, ignore_case=True)
+        for entry in _where(np.asarray(reserved.to_numpy(zero_copy_only=False))):
             what = f"has the key `{_start(entries.keys[entry])}`"
             note(entries.row_of(entry), "attributes", f"{what}, but names that begin with `goog` are Google's own")
     if "ordering_key" in messages.schema.names:

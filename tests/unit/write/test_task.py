@@ -132,7 +132,7 @@ def test_oversize_rows_go_to_the_dead_letter_topic(pubsub):
     """Cut to what can be sent, with the reason, the size, and the attributes that fit."""
     batch = rows(
         data=pa.array([b"a", b"x" * 10_000_000]),
-        attributes=pa.array([None, [("fine", "1"), ("long", "v" * 1025)]], ATTRIBUTES),
+        attributes=pa.array([None, [("fine", "1"), ("long", "v" * 1025), ("Google", "2"), ("", "3")]], ATTRIBUTES),
     )
     outcome = run(pubsub, [batch], onOversize="deadletter", deadLetterTopic=DEAD, maxOutstandingRequests="1")
 
