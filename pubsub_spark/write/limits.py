@@ -50,6 +50,11 @@ class Entries(NamedTuple):
         first, length = int(offsets[0]), int(offsets[-1] - offsets[0])
         return cls(maps.keys.slice(first, length), maps.items.slice(first, length), offsets - first)
 
+    def where(self, kept: Mask) -> Entries:
+        """Those entries alone."""
+        offsets = np.concatenate([[0], np.cumsum(kept)])[self.offsets]
+        return Entries(self.keys.filter(pa.array(kept)), self.values.filter(pa.array(kept)), offsets)
+
     @property
     def counts(self) -> Ints:
         """Entries of each row."""

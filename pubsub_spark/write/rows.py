@@ -23,6 +23,7 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
 from ..errors import SchemaError
@@ -234,27 +235,26 @@ def _no_null_entries(maps: pa.MapArray) -> pa.MapArray:
     if maps.null_count:
         maps = maps.take(pa.array(np.arange(len(maps))))  # a null may hide entries; a taken one does not
     entries = Entries.of(maps)
-    offsets, keys, values = entries.offsets, entries.keys, entries.values
-    if not (absent.any() or values.null_count):
+    if not (absent.any() or entries.values.null_count):
         return maps
-    if values.null_count:
-        kept = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
-        offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
-        keys, values = keys.filter(pa.array(kept)), values.filter(pa.array(kept))
-    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, values)
+    if entries.values.null_count:
+        entries = entries.where(np.asarray(entries.values.is_valid().to_numpy(zero_copy_only=False)))
+    return pa.MapArray.from_arrays(pa.array(entries.offsets, pa.int32()), entries.keys, entries.values)
 
 
 def with_attributes(maps: pa.MapArray | None, extra: list[tuple[str, pa.StringArray]]) -> pa.MapArray:
-    """The maps with further entries after those they have, of the rows where the value is not null.
-
-    A name that a map has already comes twice then, and the last one counts: that is protobuf's rule for maps.
-    """
+    """The maps with further entries after those they have, of the rows where the value is not null; there it takes
+    the place of an entry of that name."""
     rows = len(extra[0][1])
+    present = [np.asarray(values.is_valid().to_numpy(zero_copy_only=False)) for _, values in extra]
     if maps is None:
         old = Entries(pa.array([], pa.string()), pa.array([], pa.string()), np.zeros(rows + 1, dtype=np.int64))
     else:
         old = Entries.of(maps)
-    present = [np.asarray(values.is_valid().to_numpy(zero_copy_only=False)) for _, values in extra]
+        for (name, _), here in zip(extra, present, strict=True):
+            same = np.asarray(pc.equal(old.keys, name).to_numpy(zero_copy_only=False))
+            if same.any():
+                old = old.where(~(same & np.repeat(here, old.counts)))
     offsets = np.concatenate([[0], np.cumsum(old.counts + np.sum(present, axis=0))]).astype(np.int64)
     # Where each entry goes: the old ones to the front of their row, then one extra after the other.
     goes_to: list[Ints] = [np.arange(len(old.keys)) + np.repeat(offsets[:-1] - old.offsets[:-1], old.counts)]

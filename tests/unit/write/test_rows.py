@@ -72,22 +72,23 @@ def test_null_attributes_are_absent():
 
 
 def test_attribute_columns_come_after_the_map():
-    """Integers, booleans and dates as text; a null is absent; of one name the column wins, being the last."""
+    """Integers, booleans and dates as text; a null is absent; of one name the column takes the place of the entry."""
     batch = pa.RecordBatch.from_pydict(
         {
-            "data": pa.array([b"x"] * 3),
-            "attributes": pa.array([[("a", "1"), ("n", "old")], [], None], ATTRIBUTES),
-            "n": pa.array([7, None, 9], pa.int64()),
-            "d": pa.array([datetime.date(2026, 1, 31), None, None]),
-            "yes": pa.array([True, False, None]),
+            "data": pa.array([b"x"] * 4),
+            "attributes": pa.array([[("n", "old"), ("a", "1")], [], None, [("n", "kept")]], ATTRIBUTES),
+            "n": pa.array([7, None, 9, None], pa.int64()),
+            "d": pa.array([datetime.date(2026, 1, 31), None, None, None]),
+            "yes": pa.array([True, False, None, None]),
         }
     )
     of = schema(data=BINARY, attributes=SPARK_ATTRIBUTES, n=LONG, d=spark.DateType(), yes=spark.BooleanType())
 
     assert [
-        [("a", "1"), ("n", "old"), ("n", "7"), ("d", "2026-01-31"), ("yes", "true")],
+        [("a", "1"), ("n", "7"), ("d", "2026-01-31"), ("yes", "true")],
         [("yes", "false")],
         [("n", "9")],
+        [("n", "kept")],
     ] == [row["attributes"] for row in sent(batch, of, attributeColumns="n, d,yes")]
 
 

@@ -80,6 +80,15 @@ def test_an_id_beside_other_attributes(pubsub):
     assert [{"x": "1", "id": "query/7/3/0"}, {"id": "query/7/3/1"}] == attributes(pubsub)
 
 
+def test_an_id_takes_the_place_of_an_attribute(pubsub):
+    """What it replaces counts for no limit: neither the hundredth entry nor a value that is too long."""
+    most = [(f"k{i}", "v") for i in range(99)]
+    batch = rows(data=pa.array([b"a"]), attributes=pa.array([[("id", "v" * 1025), *most]], ATTRIBUTES))
+    run(pubsub, [batch], idAttribute="id")
+
+    assert [{**dict(most), "id": "query/7/3/0"}] == attributes(pubsub)
+
+
 def test_a_bad_row_stops_its_arrow_batch_before_anything_is_sent(pubsub):
     """Row and column are named, rows counted over the whole partition; what went before is told."""
     fine = rows(data=pa.array([b"a", b"b"]), attributes=pa.array([None, None], ATTRIBUTES))
