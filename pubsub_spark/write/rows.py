@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
-from ..errors import SchemaError
+from ..errors import RowError, SchemaError
 from ..options import WriteOptions
 from .limits import Entries, Ints
 
 Payload = Callable[[pa.StructArray], pa.Array]
-"""Encodes rows: a binary for each, null for a null row."""
+"""Encodes rows: a binary for each, null for a null row. Raises RowError for one that cannot be."""
 
 # What our own reader adds to a message; of no use to a publisher, so a stream that is passed on need not drop them.
 _DELIVERY = frozenset({"message_id", "publish_time", "delivery_attempt", "schema_revision", "decode_error"})
@@ -193,8 +193,9 @@ def _unused(names: tuple[str, ...], used: set[int | None]) -> Iterator[str]:
 def messages(batch: pa.RecordBatch, layout: Layout, encode: Payload) -> pa.RecordBatch:
     """The messages of an Arrow batch: `data`, and `attributes`, `ordering_key` and `topic` where there are any.
 
-    Nothing is null but `topic`, which the caller checks.
+    Nothing is null but `topic`, which the caller checks. Raises RowError for a row that cannot be a message.
     """
+    _check_text(batch, layout)
     columns = {"data": _data(batch, layout, encode)}
     if layout.attributes is not None:
         columns["attributes"] = _no_null_entries(batch.column(layout.attributes))
@@ -207,6 +208,36 @@ def messages(batch: pa.RecordBatch, layout: Layout, encode: Payload) -> pa.Recor
     if layout.topic is not None:
         columns["topic"] = _text(batch.column(layout.topic))
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _check_text(batch: pa.RecordBatch, layout: Layout) -> None:
+    """Spark takes any bytes for a string; what is made of strings here must be UTF-8, but for `data` itself."""
+    beside = {layout.attributes, layout.ordering_key, layout.topic, *(at for _, at in layout.attribute_columns)}
+    for at, name in enumerate(batch.schema.names):
+        column = batch.column(at)
+        if (at in beside or (at in layout.payload and layout.kind != "data")) and not _is_text(column):
+            for row in range(len(column)):
+                value = column.take([row])
+                if not _is_text(value):
+                    what = "holds a string that is not UTF-8; repair it with `make_valid_utf8`, or send it as binary"
+                    raise RowError(row, f"`{_text_path(name, value)}` {what}")
+
+
+def _is_text(column: pa.Array) -> bool:
+    try:
+        column.validate(full=True)  # of what Spark writes only its strings can be wrong
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _text_path(path: str, value: pa.Array) -> str:
+    """The path of what is wrong in a column of one row."""
+    if pa.types.is_struct(value.type):
+        for field, member in zip(value.type, value.flatten(), strict=True):
+            if not _is_text(member):
+                return _text_path(f"{path}.{field.name}", member)
+    return path
 
 
 def _data(batch: pa.RecordBatch, layout: Layout, encode: Payload) -> pa.BinaryArray:

@@ -28,6 +28,9 @@ TYPES = {
     "ordering_key": spark.StringType(),
     "topic": spark.StringType(),
     "n": spark.LongType(),
+    "text": spark.StringType(),
+    "tags": spark.ArrayType(spark.StringType()),
+    "value": spark.StructType(),
 }
 
 
@@ -220,12 +223,59 @@ def test_a_row_is_encoded_by_the_schema(pubsub):
 
 
 def test_a_row_that_the_schema_refuses_is_named(pubsub):
-    """The codec counts the rows of an Arrow batch; the sentence says where that batch begins."""
+    """The codec counts the rows of an Arrow batch; the sentence counts those of the partition."""
     definition = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
     schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", definition))
 
-    with pytest.raises(DataError, match=r"^In the Arrow batch that begins at row 2 of partition 3: Row 1: column `n`"):
+    with pytest.raises(
+        DataError, match=r"^Row 3 of partition 3: column `n` is null, the schema wants a value\. Before"
+    ):
         run(pubsub, [rows(n=pa.array([1, 2])), rows(n=pa.array([3, None]))], topic_schema=schema)
+
+
+def test_a_row_after_rows_without_a_value_is_named(pubsub):
+    """Null rows are not encoded, but they count."""
+    definition = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
+    schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", definition))
+    batch = rows(
+        value=pa.array([None, {"n": 1}, None, {"n": None}], pa.struct([("n", pa.int64())])),
+        attributes=pa.array([[("a", "b")]] * 4, ATTRIBUTES),
+    )
+
+    with pytest.raises(DataError, match=r"^Row 3 of partition 3: column `n` is null"):
+        run(pubsub, [batch], topic_schema=schema)
+
+
+BAD_TEXT = pa.array([b"fine", b"\xc3\x28"]).view(pa.string())  # as Spark's CAST(X'C328' AS STRING)
+PLAIN = pa.array(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ({"text": BAD_TEXT}, "text"),
+        ({"n": pa.array([1, 2]), "tags": pa.ListArray.from_arrays([0, 1, 2], BAD_TEXT)}, "tags"),
+        ({"value": pa.StructArray.from_arrays([PLAIN, BAD_TEXT], ["a", "b"])}, "value.b"),
+        ({"data": PLAIN, "ordering_key": BAD_TEXT}, "ordering_key"),
+        ({"data": PLAIN, "topic": BAD_TEXT}, "topic"),
+        ({"data": PLAIN, "attributes": pa.MapArray.from_arrays([0, 1, 2], PLAIN, BAD_TEXT)}, "attributes"),
+        ({"data": PLAIN, "attributes": pa.MapArray.from_arrays([0, 1, 2], BAD_TEXT, PLAIN)}, "attributes"),
+    ],
+)
+def test_a_string_that_is_not_utf8_is_named(pubsub, columns, named):
+    """Spark takes any bytes for a string; JSON, schemas, attributes and keys do not."""
+    fine = rows(**{name: column.take([0, 0]) for name, column in columns.items()})
+    with pytest.raises(
+        DataError, match=f"^Row 3 of partition 3: `{named}` holds a string that is not UTF-8; repair it"
+    ):
+        run(pubsub, [fine, rows(**columns)], projectId="p")
+
+
+def test_data_may_be_any_bytes(pubsub):
+    """Also those of a string, which nothing has to read."""
+    run(pubsub, [rows(data=BAD_TEXT)])
+
+    assert [b"fine", b"\xc3\x28"] == pubsub.data
 
 
 def test_a_job_travels(pubsub):
