@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..backend import Backend
-from ..backend.wire import retried
+from ..backend import Backend, Connection
+from ..backend.wire import published
 from ..write.deadletter import ERROR_ATTRIBUTE
 from ..write.limits import MAX_VALUE_BYTES, RESERVED_PREFIX
 
@@ -54,13 +54,5 @@ def _letter(row: dict[str, Any], reason: str, subscription: str) -> Any:
     return PubsubMessage.pb()(data=row["data"], attributes=own | ours)
 
 
-def _send(connection: Any, topic: str, request: Any) -> None:
-    raw = request.SerializeToString()
-    retried(
-        lambda timeout: connection.publish(topic, raw, timeout),
-        "publish to",
-        "Topic",
-        topic,
-        connection.address,
-        time.monotonic() + _TIMEOUT,
-    )
+def _send(connection: Connection, topic: str, request: Any) -> None:
+    published(connection, topic, request.SerializeToString(), time.monotonic() + _TIMEOUT)
