@@ -84,6 +84,11 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
             )
         ),
         (
+            {"topicId": "projects/p/topics/t"},
+            "`topicId`: `t` in `projects/p/topics/t` is not an id: 3 to 255 of letters, digits and `-_.~+%`, a letter "
+            "first, not `goog`",
+        ),
+        (
             {"topicId": "projects/p/subscriptions/sub"},
             "`topicId`: `projects/p/subscriptions/sub` is not of the form `projects/PROJECT/topics/ID`",
         ),
