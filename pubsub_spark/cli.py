@@ -115,9 +115,14 @@ def staging_clean(
     if not stream and older_than is None:
         _refuse("Nothing is removed unasked: name streams with `--stream ID`, or say `--older-than DAYS`.")
     now = datetime.datetime.now(datetime.UTC)
-    for found in _streams(location):
+    named, streams = set(stream or ()), _streams(location)
+    unknown = named.difference(found.staging.stream for found in streams)
+    if unknown:
+        ids = " or ".join(f"`{each}`" for each in sorted(unknown))
+        _refuse(f"No stream has the id {ids}, so nothing is removed. `pubsub-spark staging ls` lists what there is.")
+    for found in streams:
         old = older_than is not None and now - found.changed > datetime.timedelta(days=older_than)
-        if old or found.staging.stream in (stream or ()):
+        if old or found.staging.stream in named:
             found.remove()
             typer.echo(f"removed {found.files} files of stream {found.staging.stream}")
 

@@ -3,6 +3,7 @@
     PubSubError
     ├── OptionsError        the caller's: options that cannot work, all complaints at once
     ├── DataError           the data's: a row that cannot be published, a payload that cannot be decoded
+    │   ├── RowError        one of the rows that are being encoded; their task says which that is of its partition
     │   └── SchemaError     a schema that cannot be used: not found, not supported, does not fit the columns
     ├── ResourceError       the project's: a topic, subscription or schema that is unfit for what was asked
     │   ├── MissingError    it does not exist
@@ -37,6 +38,18 @@ class OptionsError(PubSubError):
 
 class DataError(PubSubError):
     """A row cannot be published, or a payload cannot be decoded."""
+
+
+class RowError(DataError):
+    """One of the rows handed over, counted from 0, cannot be encoded."""
+
+    def __init__(self, row: int, complaint: str) -> None:
+        self.row = row
+        self.complaint = complaint
+        super().__init__(f"Row {row}: {complaint}")
+
+    def __reduce__(self) -> tuple[type[RowError], tuple[int, str]]:
+        return type(self), (self.row, self.complaint)
 
 
 class SchemaError(DataError):

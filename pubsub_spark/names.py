@@ -13,6 +13,7 @@ Collection = Literal["topics", "subscriptions", "snapshots", "schemas"]
 
 # 3 to 255 characters, a letter first, and `goog` is the service's own prefix.
 _ID = re.compile(r"(?!goog)[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
+_RULE = "3 to 255 of letters, digits and `-_.~+%`, a letter first, not `goog`"
 _FULL = re.compile(r"projects/(?P<project>[^/]+)/(?P<collection>[a-z]+)/(?P<id>[^/]+)")
 
 DELETED_TOPIC = "_deleted-topic_"
@@ -38,8 +39,10 @@ def is_id(text: str) -> bool:
 def parse(full_name: str, collection: Collection) -> Name:
     """Take a full name apart; ValueError when it is not a legal name of that collection."""
     match = _FULL.fullmatch(full_name)
-    if match is None or match["collection"] != collection or not is_id(match["id"]):
+    if match is None or match["collection"] != collection:
         raise ValueError(f"`{full_name}` is not of the form `projects/PROJECT/{collection}/ID`")
+    if not is_id(match["id"]):
+        raise ValueError(f"`{match['id']}` in `{full_name}` is not an id: {_RULE}")
     return Name(match["project"], collection, match["id"])
 
 
@@ -48,9 +51,7 @@ def full(id_or_name: str, project: str | None, collection: Collection) -> str:
     if "/" in id_or_name:
         return str(parse(id_or_name, collection))
     if not is_id(id_or_name):
-        raise ValueError(
-            f"`{id_or_name}` is not an id: 3 to 255 of letters, digits and `-_.~+%`, a letter first, not `goog`"
-        )
+        raise ValueError(f"`{id_or_name}` is not an id: {_RULE}")
     if not project:
         raise ValueError(f"`{id_or_name}` needs `projectId`, or write `projects/PROJECT/{collection}/{id_or_name}`")
     return f"projects/{project}/{collection}/{id_or_name}"

@@ -22,6 +22,12 @@ from .errors import OptionsError
 
 # Spark hands these to a Python source among the user's own options; they are Spark's business.
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
+_ENDPOINT = re.compile(r"([^\s/:]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+
+
+def _is_endpoint(text: str) -> bool:
+    match = _ENDPOINT.fullmatch(text)
+    return match is not None and 1 <= int(match["port"]) <= 65535
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +100,8 @@ class ServiceOptions(Declared):
         parts = {"clientEmail": self.client_email, "clientId": self.client_id, "privateKeyId": self.private_key_id}
         if self.private_key is None and any(parts.values()):
             yield f"`privateKey` is required with {' and '.join(f'`{name}`' for name, value in parts.items() if value)}"
-        if self.endpoint is not None and not re.fullmatch(r".+:\d{1,5}", self.endpoint):
-            yield f"`endpoint` must be `host:port`, got `{self.endpoint}`"
+        if self.endpoint is not None and not _is_endpoint(self.endpoint):
+            yield f"`endpoint` must be `host:port` without `http://`, the port 1 to 65535, got `{self.endpoint}`"
         if self.backend == "emulator" and self.endpoint is None:
             yield "`endpoint` is required with `backend=emulator`, e.g. `localhost:8085`, or set PUBSUB_EMULATOR_HOST"
 

@@ -26,6 +26,8 @@ RETRYABLE = frozenset(
         Code.UNKNOWN,
     }
 )
+# Of a Publish nobody but the service cancels a call; streams we cancel ourselves, and Google's client ends with them.
+RETRYABLE_FOR_PUBLISH = RETRYABLE | {Code.CANCELLED}
 
 # Code -> (class, sentence). {resource} is a full name in backticks, {detail} what the service said.
 _SENTENCES: dict[grpc.StatusCode, tuple[type[PubSubError], str]] = {

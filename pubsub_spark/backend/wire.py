@@ -9,7 +9,7 @@ it and must be closed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 from google.api_core import gapic_v1
 
-from .status import RETRYABLE, delays, failure
+from .status import RETRYABLE_FOR_PUBLISH, delays, failure
 
 if TYPE_CHECKING:
     from .admin import Admin
@@ -83,18 +83,18 @@ class Connection:
         self.close()
 
 
-def retried(send: Callable[[float], Any], verb: str, kind: str, name: str, address: str, deadline: float) -> bytes:
-    """The answer of a unary call, sent again on retryable codes until `deadline` (time.monotonic() seconds).
+def published(connection: Connection, topic: str, request: bytes, deadline: float) -> bytes:
+    """The answer of a Publish, sent again on retryable codes until `deadline` (time.monotonic() seconds).
 
-    send(timeout) starts the call and returns its future. Raises the PubSubError of the last status.
+    Raises the PubSubError of the last status.
     """
     for pause in delays():
         try:
-            answer: bytes = send(max(0.1, deadline - time.monotonic())).result()
+            answer: bytes = connection.publish(topic, request, max(0.1, deadline - time.monotonic())).result()
             return answer
         except grpc.RpcError as error:
             code = error.code()
-            if code not in RETRYABLE or time.monotonic() + pause > deadline:
-                raise failure(code, error.details() or "", verb, kind, name, address) from None
+            if code not in RETRYABLE_FOR_PUBLISH or time.monotonic() + pause > deadline:
+                raise failure(code, error.details() or "", "publish to", "Topic", topic, connection.address) from None
             time.sleep(pause)
     raise AssertionError("delays() has no end")

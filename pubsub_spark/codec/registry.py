@@ -45,7 +45,7 @@ class Codec(Protocol):
     def encoder(
         self, definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool
     ) -> Encode:
-        """From rows to messages; SchemaError at once when a column does not fit, DataError when a row does not."""
+        """From rows to messages; SchemaError at once when a column does not fit, RowError when a row does not."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class Encoder:
             raise SchemaError(f"The columns do not fit the schema `{reader}`: {error}") from None
 
     def encode(self, rows: pa.StructArray) -> pa.BinaryArray:
-        """One message per row; DataError names the row and the column that cannot be encoded."""
+        """One message per row; RowError names the row and the column that cannot be encoded."""
         return self._encode(rows)
 
 

@@ -44,7 +44,10 @@ class Rate(NamedTuple):
 def run(endpoint: str | None, output: Path, rows: int | None, console: Console) -> bool:
     """Publish, read, count and compare; whether everything that was sent is in the table."""
     started = time.monotonic()
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RuntimeError(f"The folder `{output}` cannot be made: {error.strerror}.") from error
     for mine in ("flights", "departures", "checkpoint"):
         shutil.rmtree(output / mine, ignore_errors=True)
 

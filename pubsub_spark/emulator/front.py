@@ -36,7 +36,10 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=host == "::")
     except OSError as problem:
-        raise OSError(f"The emulator cannot listen on `{host}:{port}`; is the port taken?") from problem
+        why = (problem.strerror or str(problem)).partition(" (")[0]  # Python adds what it tried
+        raise OSError(
+            f"The emulator cannot listen on `{host}:{port}`: {why}. Give it another host or port."
+        ) from problem
 
 
 def tls_context(key: bytes, certificate: bytes) -> ssl.SSLContext:

@@ -91,7 +91,7 @@ class Server:
             else:
                 bound = self._grpc.add_secure_port(address, grpc.ssl_server_credentials((tls,)))
         except RuntimeError as problem:
-            raise OSError(f"The emulator cannot listen on `{address}`; is the port taken?") from problem
+            raise OSError(f"The emulator cannot listen on `{address}`. Give it another host or port.") from problem
         return int(bound)
 
     def start(self) -> None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
 
 import pyarrow as pa
 
 from ..backend import Backend
-from ..backend.wire import retried
+from ..backend.wire import published
 from ..write.deadletter import ERROR_ATTRIBUTE, letters
 from ..write.limits import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, sizes
 from ..write.requests import requests
@@ -36,11 +35,4 @@ def publish(topic: str, subscription: str, messages: pa.RecordBatch, reasons: Se
     made = letters(messages, enumerate(labels))
     with backend.connect() as connection:
         for request in requests(made, sizes(made), topic, MAX_REQUEST_MESSAGES, MAX_REQUEST_BYTES):
-            retried(
-                partial(connection.publish, topic, request.body),
-                "publish to",
-                "Topic",
-                topic,
-                connection.address,
-                time.monotonic() + _TIMEOUT,
-            )
+            published(connection, topic, request.body, time.monotonic() + _TIMEOUT)

@@ -39,7 +39,7 @@ def _cut(value: str) -> str:
 
 def _fits(key: str, value: str) -> bool:
     return (
-        len(key.encode()) <= MAX_KEY_BYTES
+        0 < len(key.encode()) <= MAX_KEY_BYTES
         and len(value.encode()) <= MAX_VALUE_BYTES
         and not key.lower().startswith(RESERVED_PREFIX)
     )

@@ -4,6 +4,9 @@ Null fields are left out, null elements and map values are written; binary is ba
 milliseconds and the session's zone, `2026-01-31T12:00:00.000Z`; NaN and the infinities are strings. Each type makes
 an Arrow array of JSON text, null where the value is null, and nesting joins such arrays: no Python object per row.
 Very large and very small doubles are spelled `1e+20` where Java spells `1.0E20`: the same number.
+
+A date or time outside the years 1 to 9999 has no such text. Each level that it is met in says where: an element of a
+list becomes the list's row, a field puts its name before the path.
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
+from ..errors import DataError, RowError
+from .zones import in_arrow
+
 # Types that to_json has no portable text for, or Arrow no plain one.
 _REFUSED = (spark.DayTimeIntervalType, spark.YearMonthIntervalType, spark.CalendarIntervalType, spark.UserDefinedType)
 _REFUSED_NAMES = frozenset({"VariantType", "GeographyType", "GeometryType"})  # not in every Spark that we run on
@@ -24,6 +30,17 @@ _REFUSED_NAMES = frozenset({"VariantType", "GeographyType", "GeometryType"})  # 
 _SHORT_ESCAPES = {"\\": "\\\\", '"': '\\"', "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _ESCAPES = _SHORT_ESCAPES | {chr(code): f"\\u{code:04X}" for code in range(32) if chr(code) not in _SHORT_ESCAPES}
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
+
+_DAYS = (-719_162, 2_932_896)  # the years 1 to 9999
+_MICROSECONDS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
+
+
+class _OutOfYearsError(ValueError):
+    """A value of an array, and what leads to it from there."""
+
+    def __init__(self, index: int, path: str = "") -> None:
+        self.index = index
+        self.path = path
 
 
 def unsupported(path: str, kind: spark.DataType) -> Iterator[str]:
@@ -43,8 +60,12 @@ def unsupported(path: str, kind: spark.DataType) -> Iterator[str]:
 
 
 def to_json(rows: pa.StructArray) -> pa.StringArray:
-    """The JSON object of each row, null for a null row."""
-    return _struct(rows)
+    """The JSON object of each row, null for a null row. Raises RowError for a date or time that has no text."""
+    try:
+        return _struct(rows)
+    except _OutOfYearsError as found:
+        what = "is outside the years 1 to 9999, in which JSON's dates and times lie"
+        raise RowError(found.index, f"column `{found.path.removeprefix('.')}` {what}") from None
 
 
 def _json(values: pa.Array) -> pa.StringArray:
@@ -57,7 +78,7 @@ def _json(values: pa.Array) -> pa.StringArray:
 def _struct(values: pa.StructArray) -> pa.StringArray:
     # Each field with a comma before it. Arrow's join that skips nulls loses rows in which there is nothing but nulls.
     pieces = [
-        _joined(f",{dumps(field.name, ensure_ascii=False)}:", _json(values.field(i))).fill_null("")
+        _joined(f",{dumps(field.name, ensure_ascii=False)}:", _field(values, i)).fill_null("")
         for i, field in enumerate(values.type)
     ]
     opened = _joined("{", *pieces, "}") if pieces else pa.repeat("{}", len(values))
@@ -65,21 +86,35 @@ def _struct(values: pa.StructArray) -> pa.StringArray:
     return pc.if_else(values.is_valid(), text, None) if values.null_count else text
 
 
+def _field(values: pa.StructArray, at: int) -> pa.StringArray:
+    try:
+        return _json(values.field(at))
+    except _OutOfYearsError as found:
+        raise _OutOfYearsError(found.index, f".{values.type[at].name}{found.path}") from None
+
+
 def _list(values: pa.ListArray) -> pa.StringArray:
-    return _joined("[", _rows_joined(values, values.values, _of_elements), "]")
+    return _joined("[", _rows_joined(values, values.values, "[]", _of_elements), "]")
 
 
 def _map(values: pa.MapArray) -> pa.StringArray:
     entries = pa.StructArray.from_arrays([values.keys, values.items], ["key", "value"])
-    return _joined("{", _rows_joined(values, entries, _of_entries), "}")
+    return _joined("{", _rows_joined(values, entries, "{}", _of_entries), "}")
 
 
-def _rows_joined(values: pa.Array, flat: pa.Array, write: Callable[[pa.Array], pa.StringArray]) -> pa.StringArray:
+def _rows_joined(
+    values: pa.Array, flat: pa.Array, path: str, write: Callable[[pa.Array], pa.StringArray]
+) -> pa.StringArray:
     """The texts of each row's elements with commas between, null for a null row."""
     offsets = values.offsets.to_numpy().astype(np.int64)
-    texts = write(flat.slice(int(offsets[0]), int(offsets[-1] - offsets[0])))
+    first, offsets = int(offsets[0]), offsets - offsets[0]
+    try:
+        texts = write(flat.slice(first, int(offsets[-1])))
+    except _OutOfYearsError as found:
+        row = int(np.searchsorted(offsets, found.index, side="right")) - 1
+        raise _OutOfYearsError(row, f"{path}{found.path}") from None
     mask = values.is_null() if values.null_count else None
-    return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets - offsets[0], pa.int32()), texts, mask=mask), ",")
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), texts, mask=mask), ",")
 
 
 def _of_elements(elements: pa.Array) -> pa.StringArray:
@@ -89,7 +124,7 @@ def _of_elements(elements: pa.Array) -> pa.StringArray:
 def _of_entries(entries: pa.StructArray) -> pa.StringArray:
     keys = entries.field("key")
     names = _json(keys)
-    if not pa.types.is_string(keys.type):
+    if not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
         names = _joined('"', pc.utf8_trim(names, '"'), '"')
     return _joined(names, ":", _json(entries.field("value")).fill_null("null"))
 
@@ -123,23 +158,50 @@ def _float(values: pa.Array) -> pa.StringArray:
     return text
 
 
+def _date(values: pa.Array) -> pa.StringArray:
+    _check_years(values.cast(pa.int32()), *_DAYS)
+    return _quoted(values)
+
+
 def _timestamp(values: pa.Array) -> pa.StringArray:
     if values.type.tz is None:
         return _joined('"', _to_millis(values), '"')
-    local = pc.local_timestamp(values)
+    local = _local(values)
+    text = _to_millis(local)
     shifts = pc.subtract(local.cast(pa.int64()), values.cast(pa.int64())).dictionary_encode()
-    zones = pa.array([_zone(shift // 60_000_000) for shift in shifts.dictionary.to_pylist()], pa.string())
-    return _joined('"', _to_millis(local), zones.take(shifts.indices), '"')
+    zones = pa.array([_zone(shift // 1_000_000) for shift in shifts.dictionary.to_pylist()], pa.string())
+    return _joined('"', text, zones.take(shifts.indices), '"')
 
 
-def _to_millis(local: pa.Array) -> pa.StringArray:
+def _local(values: pa.Array) -> pa.Array:
+    zone = values.type.tz
+    try:
+        return pc.local_timestamp(values.cast(pa.timestamp("us", tz=in_arrow(zone))))
+    except pa.ArrowInvalid:
+        what = f"The session's time zone `{zone}` is not known here"
+        example = "a region such as `Europe/Vienna` or an offset such as `+01:00`"
+        raise DataError(f"{what}; set `spark.sql.session.timeZone` to {example}.") from None
+
+
+def _to_millis(local: pa.Array) -> pa.Array:
+    _check_years(local.cast(pa.int64()), *_MICROSECONDS)
     floored = pc.floor_temporal(local, unit="millisecond").cast(pa.timestamp("ms"))
     return pc.strftime(floored, "%Y-%m-%dT%H:%M:%S")
 
 
-def _zone(minutes: int) -> str:
-    hours, rest = divmod(abs(minutes), 60)
-    return f"{'-' if minutes < 0 else '+'}{hours:02}:{rest:02}" if minutes else "Z"
+def _check_years(values: pa.Array, first: int, last: int) -> None:
+    outside = pc.or_(pc.less(values, first), pc.greater(values, last))
+    if pc.any(outside).as_py():
+        raise _OutOfYearsError(pc.index(outside, True).as_py())
+
+
+def _zone(shift: int) -> str:
+    """A zone's shift in seconds as ISO 8601 has it, and with the seconds of days long gone."""
+    if not shift:
+        return "Z"
+    minutes, seconds = divmod(abs(shift), 60)
+    text = f"{'-' if shift < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
+    return f"{text}:{seconds:02}" if seconds else text
 
 
 def _base64(values: pa.Array) -> pa.StringArray:
@@ -173,7 +235,7 @@ _WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Str
     (_is.is_large_string, _string),
     (_is.is_binary, _base64),
     (_is.is_large_binary, _base64),
-    (_is.is_date, _quoted),
+    (_is.is_date, _date),
     (_is.is_timestamp, _timestamp),
     (_is.is_time, _quoted),
     (_is.is_struct, _struct),

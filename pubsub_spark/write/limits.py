@@ -22,7 +22,7 @@ MAX_ATTRIBUTES = 100
 MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 1024
 MAX_ORDERING_KEY_BYTES = 1024
-RESERVED_PREFIX = "goog"
+RESERVED_PREFIX = "goog"  # in any case
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -49,6 +49,11 @@ class Entries(NamedTuple):
         offsets = maps.offsets.to_numpy().astype(np.int64)
         first, length = int(offsets[0]), int(offsets[-1] - offsets[0])
         return cls(maps.keys.slice(first, length), maps.items.slice(first, length), offsets - first)
+
+    def where(self, kept: Mask) -> Entries:
+        """Those entries alone."""
+        offsets = np.concatenate([[0], np.cumsum(kept)])[self.offsets]
+        return Entries(self.keys.filter(pa.array(kept)), self.values.filter(pa.array(kept)), offsets)
 
     @property
     def counts(self) -> Ints:
@@ -128,7 +133,10 @@ def breaches(messages: pa.RecordBatch, message_sizes: Ints, topic_bytes: Ints | 
         for entry in _where(values > MAX_VALUE_BYTES):
             what = f"has a value of {values[entry]} bytes under `{entries.keys[entry]}`"
             note(entries.row_of(entry), "attributes", f"{what}, more than the {MAX_VALUE_BYTES} that Pub/Sub takes")
-        for entry in _where(np.asarray(pc.starts_with(entries.keys, RESERVED_PREFIX).to_numpy(zero_copy_only=False))):
+        for entry in _where(keys == 0):
+            note(entries.row_of(entry), "attributes", "has an empty key, and Pub/Sub takes no attribute without a name")
+        reserved = pc.starts_with(entries.keys, RESERVED_PREFIX, ignore_case=True)
+        for entry in _where(np.asarray(reserved.to_numpy(zero_copy_only=False))):
             what = f"has the key `{_start(entries.keys[entry])}`"
             note(entries.row_of(entry), "attributes", f"{what}, but names that begin with `goog` are Google's own")
     if "ordering_key" in messages.schema.names:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from ..errors import RowError
 from ..options import WriteOptions
 from .json import to_json
 
@@ -23,7 +24,7 @@ class RowEncoder:
         self._encoder: Encoder | None = None
 
     def __call__(self, rows: pa.StructArray) -> pa.Array:
-        """A payload for each row, null for a null row. Raises DataError naming row and column."""
+        """A payload for each row, null for a null row. Raises RowError naming row and column."""
         if self._topic_schema is None:
             return to_json(rows)
         if self._encoder is None:
@@ -34,4 +35,7 @@ class RowEncoder:
             return self._encoder.encode(rows)
         present = np.asarray(rows.is_valid().to_numpy(zero_copy_only=False))
         places = pa.array(np.cumsum(present) - 1, mask=~present)
-        return self._encoder.encode(rows.filter(pa.array(present))).take(places)
+        try:
+            return self._encoder.encode(rows.filter(pa.array(present))).take(places)
+        except RowError as error:
+            raise RowError(int(np.flatnonzero(present)[error.row]), error.complaint) from None

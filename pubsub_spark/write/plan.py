@@ -4,7 +4,8 @@ Everything that can be wrong with the columns is said here, once, and not by a t
 the topic and its schema only where rows are encoded: who may publish need not be allowed to look at the topic.
 
 Spark makes a stream's writer twice a micro-batch, in two processes of the driver. So that each does not ask the service
-each time, a stream's schema is kept in the process for ten minutes; a batch write always asks.
+each time, a stream's schema is kept in the process for ten seconds; a batch write always asks. Not for longer: Spark
+uses the process again for the next query, and who gives a topic another schema and starts again wants that one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .task import Job
 
 LookUp = Callable[[Backend, str], TopicSchema | None]
 
-_KEPT_SECONDS = 600.0
+_KEPT_SECONDS = 10.0
 _kept: dict[tuple[Backend, str], tuple[float, TopicSchema | None]] = {}
 
 
@@ -88,7 +89,7 @@ def _fitted(job: Job, schema: StructType) -> Job:
             raise SchemaError("These columns cannot be published: " + "; ".join(problems) + ".")
         return job
     topic_schema = job.topic_schema
-    layout = layout.without_copies([field.name for field in topic_schema.arrow_type()])
+    layout = layout.for_schema([field.name for field in topic_schema.arrow_type()])
     job = Job(job.options, job.backend, layout, topic_schema)
     Encoder(topic_schema, layout.payload_type(_arrow(schema)), job.options.ignore_extra_columns)
     return job

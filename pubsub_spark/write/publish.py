@@ -19,7 +19,7 @@ from typing import Any, Self
 import grpc
 
 from ..backend import Connection
-from ..backend.status import RETRYABLE, delays, failure
+from ..backend.status import RETRYABLE_FOR_PUBLISH, delays, failure
 from ..errors import PubSubError, ServiceError
 from .outcome import Outcome
 from .requests import Request
@@ -145,7 +145,7 @@ class Publisher:
         if code in _NO_ANSWER and not self._messages:
             patience = min(patience, self._connection.connect_timeout)  # nobody has answered there yet
         pause = next(tries.pauses)
-        if code not in RETRYABLE or time.monotonic() + pause > tries.since + patience:
+        if code not in RETRYABLE_FOR_PUBLISH or time.monotonic() + pause > tries.since + patience:
             address = self._connection.address
             self._give_up(request, failure(code, detail, "publish to", "Topic", request.topic, address))
             return

@@ -8,7 +8,10 @@ What the message itself is (with `encode=topic` there is no first case):
 
     a column `data`                 those bytes (a string as UTF-8)
     else a column `value`, a struct encoded: by the topic's schema, or as JSON where the topic has none
-    else                            the row without `attributes`, `ordering_key` and `topic`, encoded likewise
+    else                            the row, encoded likewise
+
+A row is encoded without the columns that say something beside it: `attributes`, `ordering_key`, and `topic` where no
+option names the topic. Where the topic's schema has a field of such a name the column is both.
 """
 
 from __future__ import annotations
@@ -20,14 +23,15 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
-from ..errors import SchemaError
+from ..errors import RowError, SchemaError
 from ..options import WriteOptions
 from .limits import Entries, Ints
 
 Payload = Callable[[pa.StructArray], pa.Array]
-"""Encodes rows: a binary for each, null for a null row."""
+"""Encodes rows: a binary for each, null for a null row. Raises RowError for one that cannot be."""
 
 # What our own reader adds to a message; of no use to a publisher, so a stream that is passed on need not drop them.
 _DELIVERY = frozenset({"message_id", "publish_time", "delivery_attempt", "schema_revision", "decode_error"})
@@ -42,6 +46,8 @@ _AS_TEXT = (
     spark.DateType,
 )
 _TEXT_WORDS = "a string, an integer, a boolean or a date"
+# In a row that is encoded such a name may be a field's, of any type.
+_OR_A_FIELD = "; if it is a field of the message, send the message as a struct `value`"
 _ATTRIBUTES = pa.map_(pa.string(), pa.string())
 
 
@@ -66,14 +72,14 @@ class Layout:
             raise SchemaError("These columns cannot be published: " + "; ".join(problems) + ".")
         return layout
 
-    def without_copies(self, fields: Iterable[str]) -> Layout:
+    def for_schema(self, fields: Iterable[str]) -> Layout:
         """The layout for a schema with these fields: a column sent as attribute or ordering key is in a row's payload
-        only if the schema has it."""
+        if the schema has it, and only then."""
         if self.kind != "row":
             return self
         known = {field.lower() for field in fields}
-        copied = {self.ordering_key, *(position for _, position in self.attribute_columns)}
-        kept = tuple(at for at in self.payload if at not in copied or self.names[at].lower() in known)
+        beside = {self.attributes, self.ordering_key, *(position for _, position in self.attribute_columns)}
+        kept = tuple(at for at, name in enumerate(self.names) if at not in beside or name.lower() in known)
         return replace(self, payload=kept)
 
     def payload_type(self, schema: pa.Schema) -> pa.StructType:
@@ -127,11 +133,12 @@ def _layout(columns: _Columns, options: WriteOptions, problems: list[str]) -> La
     if options.encode == "topic":
         data = None  # a column of the row like any other
     names = tuple(field.name for field in columns.fields)
+    or_a_field = _OR_A_FIELD if data is None and value is None else ""
 
     if data is not None:
         columns.check(data, (spark.BinaryType, spark.StringType), "binary or string")
     if attributes is not None:
-        problems.extend(_not_attributes(columns.fields[attributes]))
+        problems.extend(f"{problem}{or_a_field}" for problem in _not_attributes(columns.fields[attributes]))
     attribute_columns = tuple(
         (name, position)
         for name in options.attribute_columns
@@ -140,13 +147,13 @@ def _layout(columns: _Columns, options: WriteOptions, problems: list[str]) -> La
     if options.ordering_key is not None:
         ordering_key = columns.asked_for("orderingKey", options.ordering_key, _AS_TEXT, _TEXT_WORDS)
     elif ordering_key is not None:
-        columns.check(ordering_key, (spark.StringType,), "a string")
+        columns.check(ordering_key, (spark.StringType,), f"a string{or_a_field}")
     if options.topic_id is not None:
         topic = None
     elif topic is None:
         problems.append("there is neither the option `topicId` nor a column `topic`")
     else:
-        columns.check(topic, (spark.StringType,), "a string")
+        columns.check(topic, (spark.StringType,), f"a string{or_a_field}")
 
     kind: Literal["data", "value", "row"] = "row"
     if data is not None and value is not None:
@@ -158,7 +165,8 @@ def _layout(columns: _Columns, options: WriteOptions, problems: list[str]) -> La
             used = {data, value, attributes, ordering_key, topic, *(position for _, position in attribute_columns)}
             problems.extend(_unused(names, used))
     else:
-        payload = tuple(i for i, name in enumerate(names) if name.lower() not in _METADATA)
+        beside = {attributes, ordering_key, topic}
+        payload = tuple(i for i, name in enumerate(names) if i not in beside or name.lower() not in _METADATA)
         if not payload:
             problems.append("there is no column `data`, `value` or any other to make a message of")
     return Layout(kind, payload, attributes, attribute_columns, ordering_key, topic, names)
@@ -185,8 +193,9 @@ def _unused(names: tuple[str, ...], used: set[int | None]) -> Iterator[str]:
 def messages(batch: pa.RecordBatch, layout: Layout, encode: Payload) -> pa.RecordBatch:
     """The messages of an Arrow batch: `data`, and `attributes`, `ordering_key` and `topic` where there are any.
 
-    Nothing is null but `topic`, which the caller checks.
+    Nothing is null but `topic`, which the caller checks. Raises RowError for a row that cannot be a message.
     """
+    _check_text(batch, layout)
     columns = {"data": _data(batch, layout, encode)}
     if layout.attributes is not None:
         columns["attributes"] = _no_null_entries(batch.column(layout.attributes))
@@ -199,6 +208,36 @@ def messages(batch: pa.RecordBatch, layout: Layout, encode: Payload) -> pa.Recor
     if layout.topic is not None:
         columns["topic"] = _text(batch.column(layout.topic))
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _check_text(batch: pa.RecordBatch, layout: Layout) -> None:
+    """Spark takes any bytes for a string; what is made of strings here must be UTF-8, but for `data` itself."""
+    beside = {layout.attributes, layout.ordering_key, layout.topic, *(at for _, at in layout.attribute_columns)}
+    for at, name in enumerate(batch.schema.names):
+        column = batch.column(at)
+        if (at in beside or (at in layout.payload and layout.kind != "data")) and not _is_text(column):
+            for row in range(len(column)):
+                value = column.take([row])
+                if not _is_text(value):
+                    what = "holds a string that is not UTF-8; repair it with `make_valid_utf8`, or send it as binary"
+                    raise RowError(row, f"`{_text_path(name, value)}` {what}")
+
+
+def _is_text(column: pa.Array) -> bool:
+    try:
+        column.validate(full=True)  # of what Spark writes only its strings can be wrong
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _text_path(path: str, value: pa.Array) -> str:
+    """The path of what is wrong in a column of one row."""
+    if pa.types.is_struct(value.type):
+        for field, member in zip(value.type, value.flatten(), strict=True):
+            if not _is_text(member):
+                return _text_path(f"{path}.{field.name}", member)
+    return path
 
 
 def _data(batch: pa.RecordBatch, layout: Layout, encode: Payload) -> pa.BinaryArray:
@@ -227,27 +266,26 @@ def _no_null_entries(maps: pa.MapArray) -> pa.MapArray:
     if maps.null_count:
         maps = maps.take(pa.array(np.arange(len(maps))))  # a null may hide entries; a taken one does not
     entries = Entries.of(maps)
-    offsets, keys, values = entries.offsets, entries.keys, entries.values
-    if not (absent.any() or values.null_count):
+    if not (absent.any() or entries.values.null_count):
         return maps
-    if values.null_count:
-        kept = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
-        offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
-        keys, values = keys.filter(pa.array(kept)), values.filter(pa.array(kept))
-    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, values)
+    if entries.values.null_count:
+        entries = entries.where(np.asarray(entries.values.is_valid().to_numpy(zero_copy_only=False)))
+    return pa.MapArray.from_arrays(pa.array(entries.offsets, pa.int32()), entries.keys, entries.values)
 
 
 def with_attributes(maps: pa.MapArray | None, extra: list[tuple[str, pa.StringArray]]) -> pa.MapArray:
-    """The maps with further entries after those they have, of the rows where the value is not null.
-
-    A name that a map has already comes twice then, and the last one counts: that is protobuf's rule for maps.
-    """
+    """The maps with further entries after those they have, of the rows where the value is not null; there it takes
+    the place of an entry of that name."""
     rows = len(extra[0][1])
+    present = [np.asarray(values.is_valid().to_numpy(zero_copy_only=False)) for _, values in extra]
     if maps is None:
         old = Entries(pa.array([], pa.string()), pa.array([], pa.string()), np.zeros(rows + 1, dtype=np.int64))
     else:
         old = Entries.of(maps)
-    present = [np.asarray(values.is_valid().to_numpy(zero_copy_only=False)) for _, values in extra]
+        for (name, _), here in zip(extra, present, strict=True):
+            same = np.asarray(pc.equal(old.keys, name).to_numpy(zero_copy_only=False))
+            if same.any():
+                old = old.where(~(same & np.repeat(here, old.counts)))
     offsets = np.concatenate([[0], np.cumsum(old.counts + np.sum(present, axis=0))]).astype(np.int64)
     # Where each entry goes: the old ones to the front of their row, then one extra after the other.
     goes_to: list[Ints] = [np.arange(len(old.keys)) + np.repeat(offsets[:-1] - old.offsets[:-1], old.counts)]

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from .. import names
 from ..backend import Backend
-from ..errors import DataError, SchemaError
+from ..errors import DataError, RowError
 from ..options import WriteOptions
 from . import deadletter, limits, payload, requests, rows
 from .outcome import Outcome
@@ -81,7 +81,7 @@ class _Work:
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Check the rows of an Arrow batch, and send them, or gather them with the next ones."""
-        messages = self._named(self._checked_topics(rows.messages(batch, self._job.layout, self._encoded)))
+        messages = self._named(self._checked_topics(self._messages(batch)))
         self._row += len(messages)
         sizes = limits.sizes(messages)
         messages, sizes = self._within_limits(messages, sizes)
@@ -107,14 +107,11 @@ class _Work:
         for request in made:
             self._publisher.send(request)
 
-    def _encoded(self, rows_of_batch: pa.StructArray) -> pa.Array:
+    def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
-            return self._encode(rows_of_batch)
-        except SchemaError:
-            raise
-        except DataError as error:
-            begins = f"In the Arrow batch that begins at row {self._row} of partition {self._part.partition}"
-            raise DataError(f"{begins}: {error}") from None
+            return rows.messages(batch, self._job.layout, self._encode)
+        except RowError as error:
+            raise DataError(f"{self._where(self._row + error.row)}: {error.complaint}.") from None
 
     def _checked_topics(self, messages: pa.RecordBatch) -> pa.RecordBatch:
         """The same messages with full names of their topics."""
@@ -182,8 +179,10 @@ class _Work:
         return of_row
 
     def _sentence(self, breach: limits.Breach, first_row: int) -> str:
-        where = f"Row {first_row + breach.row} of partition {self._part.partition}"
-        return f"{where}: {self._job.layout.shown(breach.column)} {breach.complaint}."
+        return f"{self._where(first_row + breach.row)}: {self._job.layout.shown(breach.column)} {breach.complaint}."
+
+    def _where(self, row: int) -> str:
+        return f"Row {row} of partition {self._part.partition}"
 
     def _refused(self, row: int, column: str, complaint: str, first_row: int | None = None) -> DataError:
         first = self._row if first_row is None else first_row

@@ -1,4 +1,4 @@
-"""The law of leases, looked for by hypothesis: what may come again is known to be late, and what is held is looked after.
+"""The law of leases, looked for by hypothesis: what may come again is known to be late, what is held is looked after.
 
 The model is the service's side: when the lease of each part really ends. Our side learns of it only through its own
 announcements, and through extensions that may be answered, refused or lost.

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,3 +39,14 @@ def test_emulator_serves_until_told_to_stop(process: subprocess.Popen[str], endi
     assert ("export", "PUBSUB_EMULATOR_HOST") == (export, variable)
     assert "CreateTopic" in log
     assert 0 == process.returncode
+
+
+def test_an_address_that_cannot_be_had_says_why():
+    """A port that is taken is one reason, an address of another machine is another (192.0.2.1 is nobody's)."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for host, reason in (("127.0.0.1", "Address already in use"), ("192.0.2.1", "Cannot assign requested address")):
+            ended = subprocess.run([*COMMAND, "--host", host, "--port", port], capture_output=True, text=True)
+
+            said = f"The emulator cannot listen on `{host}:{port}`: {reason}. Give it another host or port.\n"
+            assert (1, "", said) == (ended.returncode, ended.stdout, ended.stderr)

@@ -26,7 +26,7 @@ GOOD = {"subscriptionId": "projects/p/subscriptions/sub", "endpoint": "127.0.0.1
         ({"idleTimeout": "soon"}, ["`idleTimeout` must be a duration such as `500ms`, `10s` or `5m`, got `soon`"]),
         ({"failOnDataLoss": "maybe"}, ["`failOnDataLoss` must be `true` or `false`, got `maybe`"]),
         ({"columns": "mine"}, ["`columns` must be one of `pubsub`, `databricks`, got `mine`"]),
-        ({"endpoint": "localhost"}, ["`endpoint` must be `host:port`, got `localhost`"]),
+        ({"endpoint": "localhost"}, ["`endpoint` must be `host:port` without `http://`"]),
         (
             {"subscriptionId": None, "maxMessage": "5", "ackDeadlineSeconds": "5"},
             ["3 problems", "`subscriptionId` is required", "`maxmessage` is not", "between 10 and 600"],

@@ -131,6 +131,23 @@ def test_rows_become_what_to_json_makes_of_them(spark: SparkSession, topic: Topi
     assert expected == topic.data
 
 
+@pytest.mark.parametrize("zone", ["GMT+8", "America/New_York"])
+def test_rows_have_times_in_the_zone_of_the_session(spark: SparkSession, topic: Topic, zone: str):
+    """By any name that Spark takes for it, and with the odd seconds that a zone had before it was one."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        rows = spark.sql(
+            "SELECT timestamp_seconds(s) at FROM VALUES (0), (1774960200), (-5364662400) AS t(s)"
+        ).coalesce(1)
+        json_of_spark = rows.select(sf.to_json(sf.struct("*")).alias("json")).toArrow()["json"].to_pylist()
+        topic.append(rows)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(before))
+
+    assert sorted(text.encode() for text in json_of_spark) == topic.data
+
+
 @pytest.fixture
 def avro_topic(emulator: Emulator, names: Names) -> Topic:
     """A topic with an Avro schema, messages in its binary encoding."""

@@ -1,11 +1,13 @@
 """The `pubsub-spark` command: help, refusals, exit codes."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from pubsub_spark.cli import app
+from pubsub_spark.read.staging import Staging
 
 
 def test_help_names_the_commands():
@@ -35,3 +37,29 @@ def test_exit_code_is_the_verdict(monkeypatch: pytest.MonkeyPatch, complete: boo
     monkeypatch.setattr("pubsub_spark.demo.run", lambda *arguments: complete)
 
     assert code == CliRunner().invoke(app, ["demo"]).exit_code
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path):
+    """Said before anything else is done."""
+    (tmp_path / "file").touch()
+
+    result = CliRunner().invoke(app, ["demo", "--output", str(tmp_path / "file" / "out")])
+
+    assert 1 == result.exit_code
+    assert f"The folder `{tmp_path}/file/out` cannot be made: Not a directory.\n" == result.stderr
+
+
+def test_of_streams_that_are_not_there_nothing_is_removed(tmp_path: Path):
+    """A misspelt id is said, and the streams that are named beside it stay."""
+    Staging(str(tmp_path), "projects/p/subscriptions/sub", "mine").leave_token()
+
+    result = CliRunner().invoke(app, ["staging", "clean", str(tmp_path), "--stream", "mine", "--stream", "mien"])
+
+    assert 1 == result.exit_code
+    assert (
+        "No stream has the id `mien`, so nothing is removed. `pubsub-spark staging ls` lists what there is.\n"
+        == result.stderr
+    )
+    assert "mine" in CliRunner().invoke(app, ["staging", "ls", str(tmp_path)]).output
+    assert 0 == CliRunner().invoke(app, ["staging", "clean", str(tmp_path), "--stream", "mine"]).exit_code
+    assert "mine" not in CliRunner().invoke(app, ["staging", "ls", str(tmp_path)]).output

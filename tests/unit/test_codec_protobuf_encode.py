@@ -226,7 +226,7 @@ def test_columns_are_found_without_case():
             column(pa.string(), "{}", "[1]"),
             "Row 1: column `f` is no `Struct`: ",
         ),
-        (proto3("int32 f = 1;"), pa.array([{"f": 1}, None], pa.struct([("f", pa.int32())])), "Row 1 is null"),
+        (proto3("int32 f = 1;"), pa.array([{"f": 1}, None], pa.struct([("f", pa.int32())])), "Row 1: the row is null"),
         (
             proto3("oneof c { int32 a = 1; string b = 2; int32 d = 3; }"),
             pa.array(
@@ -435,7 +435,7 @@ def test_a_value_without_a_json_form_names_its_row():
     )
     rows = pa.array([{"f": None}, {"f": {"type_url": "x/y", "value": b"z"}}], value_type(definition))
 
-    with pytest.raises(DataError, match=r"^Row 1 has no JSON form: "):
+    with pytest.raises(DataError, match=r"^Row 1: the row has no JSON form: "):
         encoder(definition, "JSON", rows.type, False)(rows)
 
 
@@ -453,5 +453,7 @@ def test_a_panic_is_an_error_of_the_data():
     writer = Writer(parse(proto3("int32 f = 1;")), "BINARY", pa.struct([("f", pa.int32())]))
     writer._handler = Panicking()
 
-    with pytest.raises(DataError, match=r"^The 2 rows cannot be written at once: ptars panicked: byte array offset"):
+    with pytest.raises(
+        DataError, match=r"^The 2 rows of an Arrow batch cannot be written at once: ptars panicked: byte array offset"
+    ):
         writer.write(column(pa.int32(), 1, 2))

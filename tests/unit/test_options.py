@@ -73,11 +73,38 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
             "`deadLetterTopic` takes payloads that cannot be decoded; it needs `decode=topic`",
         ),
         ({"minimumBackoff": "20s", "maximumBackoff": "10s"}, "`minimumBackoff` must not be more than `maximumBackoff`"),
-        ({"endpoint": "localhost"}, "`endpoint` must be `host:port`, got `localhost`"),
+        *(
+            (
+                {"endpoint": text},
+                f"`endpoint` must be `host:port` without `http://`, the port 1 to 65535, got `{text}`",
+            )
+            for text in (
+                "localhost",
+                "http://localhost:8085",
+                "localhost:99999",
+                "localhost:0",
+                "local host:1",
+                "::1:1",
+            )
+        ),
+        (
+            {"topicId": "projects/p/topics/t"},
+            "`topicId`: `t` in `projects/p/topics/t` is not an id: 3 to 255 of letters, digits and `-_.~+%`, a letter "
+            "first, not `goog`",
+        ),
+        (
+            {"topicId": "projects/p/subscriptions/sub"},
+            "`topicId`: `projects/p/subscriptions/sub` is not of the form `projects/PROJECT/topics/ID`",
+        ),
     ],
 )
 def test_what_does_not_fit_is_a_sentence(given: dict[str, str], sentence: str):
     assert [sentence] == problems(subscriptionId=SUBSCRIPTION, **given)
+
+
+@pytest.mark.parametrize("text", ["localhost:1", "[::1]:65535", "us-east1-pubsub.googleapis.com:443", "10.0.0.1:8085"])
+def test_endpoints_are_host_and_port(text: str):
+    assert text == read(endpoint=text).endpoint
 
 
 def test_all_complaints_come_at_once():

@@ -28,7 +28,7 @@ def decoder(writer: Definition, reader: Definition, encoding: Encoding) -> Decod
 
 
 def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool) -> Encode:
-    """From rows to messages; SchemaError at once when a column does not fit, DataError when a row does not."""
+    """From rows to messages; SchemaError at once when a column does not fit, RowError when a row does not."""
     avro = _avro(definition)
     types.value_type(avro.root)
     unknown = [] if ignore_extra else unknown_columns(avro.root, source_type)

@@ -24,7 +24,7 @@ from pubsub_spark.codec.avro.pieces import Cell, Piece, Present
 from pubsub_spark.codec.avro.resolution import Unresolvable, constant
 from pubsub_spark.codec.avro.schema import Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union
 from pubsub_spark.codec.avro.types import column_of, variants, widened
-from pubsub_spark.errors import DataError, SchemaError
+from pubsub_spark.errors import RowError, SchemaError
 
 RowOf = Callable[[int], int]  # the row of the DataFrame that an item belongs to
 Write = Callable[[pa.Array, Present, RowOf], list[Piece]]
@@ -376,8 +376,8 @@ def _check_nulls(array: pa.Array, present: Present, path: str, row_of: RowOf) ->
         raise _error(row_of(int(missing.argmax())), path, "is null, the schema wants a value")
 
 
-def _error(row: int, path: str, reason: str) -> DataError:
-    return DataError(f"Row {row}: column `{path}` {reason}" if path else f"Row {row} {reason}")
+def _error(row: int, path: str, reason: str) -> RowError:
+    return RowError(row, f"column `{path}` {reason}" if path else f"the row {reason}")
 
 
 def _unfit(node: Node, found: pa.DataType, path: str) -> SchemaError:

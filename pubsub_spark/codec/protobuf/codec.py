@@ -34,5 +34,5 @@ def decoder(
 def encoder(
     definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool
 ) -> Callable[[pa.StructArray], pa.BinaryArray]:
-    """From rows to messages; SchemaError at once when a column does not fit, DataError when a row does not."""
+    """From rows to messages; SchemaError at once when a column does not fit, RowError when a row does not."""
     return Writer(cast("ProtobufDefinition", definition), encoding, source_type, ignore_extra).write

@@ -35,7 +35,7 @@ from pubsub_spark.codec.protobuf.schema import (
     columns_of,
 )
 from pubsub_spark.codec.protobuf.types import SCALARS, UNSIGNED, arrow_type
-from pubsub_spark.errors import DataError, SchemaError
+from pubsub_spark.errors import DataError, RowError, SchemaError
 
 # Years 1 to 9999, and ten thousand years either way: what Timestamp and Duration may hold (google/protobuf/*.proto).
 INSTANT_SECONDS: Final = (-62_135_596_800, 253_402_300_799)
@@ -88,9 +88,9 @@ class Writer:
         self._json = json.JsonWriter(definition.message_class)
 
     def write(self, rows: pa.StructArray) -> pa.BinaryArray:
-        """One payload per row; DataError names the row and the column of a value that does not fit."""
+        """One payload per row; RowError names the row and the column of a value that does not fit."""
         if rows.null_count:
-            raise DataError(f"Row {_first(pc.is_null(rows))} is null, and a message cannot be")
+            raise RowError(_first(pc.is_null(rows)), "the row is null, and a message cannot be")
         columns = self._members.arrays(rows, _Place())
         if not columns:
             payloads = pa.array([b""] * len(rows), pa.binary())
@@ -99,7 +99,7 @@ class Writer:
             try:
                 payloads = layout.run(self._handler.record_batch_to_array, batch)
             except ValueError as error:  # more than 2 GiB, which no Arrow array of payloads can hold
-                raise DataError(f"The {len(rows)} rows cannot be written at once: {error}") from None
+                raise DataError(f"The {len(rows)} rows of an Arrow batch cannot be written at once: {error}") from None
         return payloads if self._encoding == "BINARY" else self._texts(payloads)
 
     def _texts(self, payloads: pa.BinaryArray) -> pa.BinaryArray:
@@ -108,7 +108,7 @@ class Writer:
             try:
                 texts.append(self._json.write(self._definition.message_class.FromString(payload)))
             except ValueError as error:
-                raise DataError(f"Row {row} has no JSON form: {error}") from None
+                raise RowError(row, f"the row has no JSON form: {error}") from None
         return pa.array(texts, pa.binary())
 
 
@@ -126,7 +126,7 @@ class _Members:
             source = sources[index]
             if column.required and source.null_count > rows.null_count:
                 bad = _first(pc.and_(pc.is_null(source), pc.is_valid(rows)))
-                raise DataError(f"Row {place.row(bad)}: column `{column.path}` is null, and the field is required")
+                raise RowError(place.row(bad), f"column `{column.path}` is null, and the field is required")
             arrays[layout.name_of(column)] = convert(source, place)
         self._check_oneofs(sources, place)
         return arrays
@@ -140,9 +140,9 @@ class _Members:
             crowded = np.flatnonzero(valid.sum(axis=0) > 1)
             if len(crowded):
                 names = " and ".join(f"`{members[m][1].path}`" for m in np.flatnonzero(valid[:, crowded[0]]))
-                raise DataError(
-                    f"Row {place.row(int(crowded[0]))}: columns {names} both have a value, "
-                    f"and of the fields of oneof `{oneof}` only one may"
+                raise RowError(
+                    place.row(int(crowded[0])),
+                    f"columns {names} both have a value, and of the fields of oneof `{oneof}` only one may",
                 )
 
 
@@ -247,7 +247,7 @@ def _in_range(array: pa.Array, low: int, high: int, place: _Place, path: str, ki
     outside = pc.or_(pc.less(array, pa.scalar(low)), pc.greater(array, _scalar(high, array.type)))
     if pc.any(outside).as_py():
         bad = _first(outside)
-        raise DataError(f"Row {place.row(bad)}: column `{path}` is {array[bad]}, out of the range of `{kind}`")
+        raise RowError(place.row(bad), f"column `{path}` is {array[bad]}, out of the range of `{kind}`")
     return array
 
 
@@ -273,9 +273,10 @@ def _numbers(array: pa.Array, enum: Enum, place: _Place, path: str) -> pa.Int32A
     if found.null_count > array.null_count:
         bad = _first(pc.and_(pc.is_null(found), pc.is_valid(array)))
         some = ", ".join(f"`{name}`" for name in list(enum.numbers)[:10])
-        raise DataError(
-            f"Row {place.row(bad)}: column `{path}` is `{array[bad]}`, and enum `{enum.name}` has only {some}"
-            + (", ..." if len(enum.numbers) > 10 else "")
+        raise RowError(
+            place.row(bad),
+            f"column `{path}` is `{array[bad]}`, and enum `{enum.name}` has only {some}"
+            + (", ..." if len(enum.numbers) > 10 else ""),
         )
     return pa.array(list(enum.numbers.values()), pa.int32()).take(found)
 
@@ -286,9 +287,7 @@ def _known(array: pa.Int32Array, enum: Enum, place: _Place, path: str) -> pa.Int
         strange = pc.and_(pc.is_valid(array), pc.invert(pc.is_in(array, pa.array(list(enum.names), pa.int32()))))
         if pc.any(strange).as_py():
             bad = _first(strange)
-            raise DataError(
-                f"Row {place.row(bad)}: column `{path}` is {array[bad]}, which enum `{enum.name}` does not have"
-            )
+            raise RowError(place.row(bad), f"column `{path}` is {array[bad]}, which enum `{enum.name}` does not have")
     return array
 
 
@@ -315,9 +314,7 @@ def _seconds_and_nanos(
     outside = np.flatnonzero((seconds < bounds[0]) | (seconds > bounds[1]))
     if len(outside):
         bad = int(outside[0])
-        raise DataError(
-            f"Row {place.row(bad)}: column `{path}` is {micros[bad]} microseconds, more than its field holds"
-        )
+        raise RowError(place.row(bad), f"column `{path}` is {micros[bad]} microseconds, more than its field holds")
     nanos = ((micros - seconds * 1_000_000) * 1_000).astype(np.int32)
     return _nullable_struct({"seconds": pa.array(seconds), "nanos": pa.array(nanos)}, array)
 
@@ -336,7 +333,7 @@ def _json_bytes(array: pa.Array, node: Json, place: _Place, path: str) -> pa.Bin
             if text is not None:
                 json.read(text.encode(), message)
         except InvalidMessage as error:
-            raise DataError(f"Row {place.row(index)}: column `{path}` is no `{node.message.name}`: {error}") from None
+            raise RowError(place.row(index), f"column `{path}` is no `{node.message.name}`: {error}") from None
         values.append(None if text is None else message.SerializeToString())
     return pa.array(values, pa.binary())
 
@@ -365,9 +362,7 @@ def _offsets(array: pa.Array) -> npt.NDArray[np.int32]:
 def _complete(array: pa.Array, place: _Place, path: str) -> pa.Array:
     if array.null_count:
         bad = _first(pc.is_null(array))
-        raise DataError(
-            f"Row {place.row(bad)}: column `{path}` is null, and protobuf has no null inside lists and maps"
-        )
+        raise RowError(place.row(bad), f"column `{path}` is null, and protobuf has no null inside lists and maps")
     return array
 
 

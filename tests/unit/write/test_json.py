@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
+from pubsub_spark.errors import DataError, RowError
 from pubsub_spark.write.json import to_json, unsupported
 
 VIENNA = pa.timestamp("us", tz="Europe/Vienna")
@@ -103,13 +104,83 @@ def test_every_row_is_its_object(rows, skipped):
         ([(1, "a")], pa.map_(pa.int32(), pa.string()), '{"1":"a"}'),
         ([(datetime.date(2026, 1, 31), 1)], pa.map_(pa.date32(), pa.int32()), '{"2026-01-31":1}'),
         ([('"q"', 1)], pa.map_(pa.string(), pa.int32()), '{"\\"q\\"":1}'),
+        ([('"q"', 1)], pa.map_(pa.large_string(), pa.int32()), '{"\\"q\\"":1}'),
         ([], pa.list_(pa.int32()), "[]"),
         ({}, pa.struct([]), "{}"),
+        (-5364662400000000, pa.timestamp("us", tz="America/New_York"), '"1799-12-31T19:03:58.000-04:56:02"'),
+        (-62135596800000000, pa.timestamp("us", tz="UTC"), '"0001-01-01T00:00:00.000Z"'),
+        (253402300799999999, pa.timestamp("us", tz="UTC"), '"9999-12-31T23:59:59.999Z"'),
+        (datetime.date.min, pa.date32(), '"0001-01-01"'),
+        (datetime.date.max, pa.date32(), '"9999-12-31"'),
     ],
 )
 def test_text_of_each_type(value, kind, text):
     """Exactly the characters that Spark writes."""
     assert f'{{"v":{text}}}' == one(value, kind)
+
+
+@pytest.mark.parametrize(
+    ("zone", "shift"),
+    [
+        ("Z", "Z"),
+        ("UTC", "Z"),
+        ("UT", "Z"),
+        ("GMT+8", "+08:00"),
+        ("UTC+01:00", "+01:00"),
+        ("UT-0330", "-03:30"),
+        ("+8", "+08:00"),
+        ("+05:30", "+05:30"),
+        ("-3:5", "-03:05"),
+        ("+08:00:00", "+08:00"),
+        ("PST", "-08:00"),
+        ("EST", "-05:00"),
+        ("Asia/Tokyo", "+09:00"),
+    ],
+)
+def test_zones_that_java_knows(zone, shift):
+    """A session may name its zone as Spark and Java do."""
+    text = one(0, pa.timestamp("us", tz=zone))
+
+    assert text.endswith(f'.000{shift}"}}')
+
+
+@pytest.mark.parametrize("zone", ["Nowhere/Else", "+08:00:30", "+99"])
+def test_a_zone_that_nobody_knows(zone):
+    """Said as what it is, with the setting that is at fault."""
+    with pytest.raises(DataError, match=r"^The session's time zone `.*` is not known.* `spark.sql.session.timeZone`"):
+        one(0, pa.timestamp("us", tz=zone))
+
+
+LATE, UTC = 253402300800000000, pa.timestamp("us", tz="UTC")
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "named"),
+    [
+        (UTC, [0, None, LATE, 0], "v"),
+        (UTC, [0, 0, -(2**63)], "v"),
+        (UTC, [0, 0, 2**63 - 1], "v"),
+        (pa.timestamp("us", tz="+01:00"), [0, 0, LATE - 1], "v"),
+        (pa.timestamp("us"), [0, 0, LATE], "v"),
+        (pa.date32(), [0, 0, 2932897], "v"),
+        (pa.date32(), [0, 0, -719163], "v"),
+        (pa.struct([("a", UTC), ("b", UTC)]), [None, {"a": 0}, {"a": 0, "b": LATE}], "v.b"),
+        (pa.list_(pa.struct([("a", UTC)])), [[{"a": 0}] * 3, [], [{"a": 0}, {"a": LATE}]], "v[].a"),
+        (pa.map_(pa.string(), UTC), [[("a", 0), ("b", 0)], None, [("c", LATE)]], "v{}"),
+        (pa.map_(UTC, pa.string()), [[(0, "a")], None, [(LATE, "b")]], "v{}"),
+    ],
+)
+def test_years_that_iso_8601_does_not_have(kind, rows, named):
+    """Spark's days and times may lie outside the years 1 to 9999; row and column are named, also in a slice."""
+    column = pa.array([rows[0], *rows], kind).slice(1)
+
+    with pytest.raises(RowError) as caught:
+        to_json(pa.StructArray.from_arrays([column], ["v"]))
+    assert 2 == caught.value.row
+    assert (
+        f"column `{named}` is outside the years 1 to 9999, in which JSON's dates and times lie"
+        == caught.value.complaint
+    )
 
 
 def test_a_row_of_nulls_is_an_empty_object():

@@ -76,10 +76,22 @@ def test_at_the_limit_is_taken(message):
         ({"attributes": {"a": "b", "k": "v" * 1025}}, "attributes", "a value of 1025 bytes under `k`"),
         ({"attributes": {"k": "ä" * 513}}, "attributes", "a value of 1026 bytes under `k`"),
         ({"attributes": {"a": "b", "google": "v"}}, "attributes", "`google`, but names that begin with `goog`"),
+        ({"attributes": {"a": "b", "GooGle": "v"}}, "attributes", "`GooGle`, but names that begin with `goog`"),
+        ({"attributes": {"a": "b", "": "v"}}, "attributes", "an empty key"),
         ({"ordering_key": "k" * 1025}, "ordering_key", "1025 bytes, more than the 1024"),
         ({"data": b"x" * (10_000_000 - limits.overhead(TOPIC) - 5 - 4)}, "data", "10,000,001 bytes"),
     ],
-    ids=["101 attributes", "key", "value", "value in bytes", "goog", "ordering key", "request"],
+    ids=[
+        "101 attributes",
+        "key",
+        "value",
+        "value in bytes",
+        "goog",
+        "goog in any case",
+        "no key",
+        "ordering key",
+        "request",
+    ],
 )
 def test_beyond_the_limit_is_named(message, column, complaint):
     """One more is refused, with the row, the column and the number."""

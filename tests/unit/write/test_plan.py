@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from pyspark.sql import types as spark
 
@@ -61,14 +63,18 @@ def test_a_batch_write_always_asks(service):
     assert 2 == service.asked
 
 
-def test_a_stream_asks_once_in_a_while(service, monkeypatch):
-    """Not twice for each micro-batch, but again when the time is over."""
+def test_a_stream_asks_once_in_ten_seconds(service, monkeypatch):
+    """Not twice for each micro-batch, but soon after the topic was given its schema."""
+    now = [1000.0]
+    monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    service.answer = None
     for _ in range(5):
-        assert SCHEMA == plan.stream_write(options(), BACKEND, NUMBERS).topic_schema
+        assert plan.stream_write(options(), BACKEND, NUMBERS).topic_schema is None
     assert 1 == service.asked
 
-    monkeypatch.setattr(plan, "_KEPT_SECONDS", -1.0)
-    plan.stream_write(options(), BACKEND, NUMBERS)
+    service.answer = SCHEMA
+    now[0] += 10.1
+    assert SCHEMA == plan.stream_write(options(), BACKEND, NUMBERS).topic_schema
     assert 2 == service.asked
 
 

@@ -70,8 +70,16 @@ def test_one_request_of_a_key_after_the_other(pubsub):
 
 
 def test_a_retryable_failure_is_tried_again(pubsub, refused):
-    """UNAVAILABLE twice costs two retries and no message."""
-    codes = [UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED]
+    """Each failure costs a retry and no message; the codes are those of google-cloud-pubsub's policy for Publish."""
+    codes = [
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        UNAVAILABLE,
+        grpc.StatusCode.UNKNOWN,
+    ]
 
     def answer(request):
         if codes:
@@ -81,7 +89,7 @@ def test_a_retryable_failure_is_tried_again(pubsub, refused):
     pubsub.answer = answer
     outcome = published(pubsub, [""] * 3)
 
-    assert (3, 2) == (outcome.messages, outcome.retries)
+    assert (3, 7) == (outcome.messages, outcome.retries)
     assert [0, 1, 2] == numbers(pubsub.data)
 
 

@@ -72,22 +72,23 @@ def test_null_attributes_are_absent():
 
 
 def test_attribute_columns_come_after_the_map():
-    """Integers, booleans and dates as text; a null is absent; of one name the column wins, being the last."""
+    """Integers, booleans and dates as text; a null is absent; of one name the column takes the place of the entry."""
     batch = pa.RecordBatch.from_pydict(
         {
-            "data": pa.array([b"x"] * 3),
-            "attributes": pa.array([[("a", "1"), ("n", "old")], [], None], ATTRIBUTES),
-            "n": pa.array([7, None, 9], pa.int64()),
-            "d": pa.array([datetime.date(2026, 1, 31), None, None]),
-            "yes": pa.array([True, False, None]),
+            "data": pa.array([b"x"] * 4),
+            "attributes": pa.array([[("n", "old"), ("a", "1")], [], None, [("n", "kept")]], ATTRIBUTES),
+            "n": pa.array([7, None, 9, None], pa.int64()),
+            "d": pa.array([datetime.date(2026, 1, 31), None, None, None]),
+            "yes": pa.array([True, False, None, None]),
         }
     )
     of = schema(data=BINARY, attributes=SPARK_ATTRIBUTES, n=LONG, d=spark.DateType(), yes=spark.BooleanType())
 
     assert [
-        [("a", "1"), ("n", "old"), ("n", "7"), ("d", "2026-01-31"), ("yes", "true")],
+        [("a", "1"), ("n", "7"), ("d", "2026-01-31"), ("yes", "true")],
         [("yes", "false")],
         [("n", "9")],
+        [("n", "kept")],
     ] == [row["attributes"] for row in sent(batch, of, attributeColumns="n, d,yes")]
 
 
@@ -129,15 +130,14 @@ def test_a_topic_for_each_row():
 
 
 def test_the_whole_row_is_the_message():
-    """Without `data` and `value` all but attributes, ordering key and topic is encoded."""
-    of = schema(id=LONG, attributes=SPARK_ATTRIBUTES, name=STRING, ordering_key=STRING, topic=STRING)
+    """Without `data` and `value` all is encoded but what is sent beside it."""
+    of = schema(id=LONG, attributes=SPARK_ATTRIBUTES, name=STRING, ordering_key=STRING)
     batch = pa.RecordBatch.from_pydict(
         {
             "id": pa.array([1]),
             "attributes": pa.array([[("a", "b")]], ATTRIBUTES),
             "name": pa.array(["x"]),
             "ordering_key": pa.array(["k"]),
-            "topic": pa.array(["t"]),
         }
     )
     encoded = messages(batch, layout(of), lambda rows: pa.array([str(row) for row in rows.to_pylist()]))
@@ -158,7 +158,38 @@ def test_copies_stay_in_the_payload_where_the_schema_has_them():
     found = layout(schema(id=LONG, Kind=STRING, key=STRING), attributeColumns="kind", orderingKey="key")
 
     assert (0, 1, 2) == found.payload
-    assert (0, 1) == found.without_copies(["id", "kind"]).payload
+    assert (0, 1) == found.for_schema(["id", "kind"]).payload
+
+
+def test_what_is_sent_beside_the_row_is_in_it_where_the_schema_has_it():
+    """A field may have the name of a part of a message: the column is both, and nothing of it is lost."""
+    found = layout(schema(id=LONG, attributes=SPARK_ATTRIBUTES, Ordering_Key=STRING))
+
+    assert (0,) == found.payload == found.for_schema(["id"]).payload
+    both = found.for_schema(["id", "attributes", "ordering_key"])
+    assert ((0, 1, 2), 1, 2) == (both.payload, both.attributes, both.ordering_key)
+
+
+def test_what_an_option_says_instead_is_a_column_of_the_row():
+    """`topic` with `topicId`, `ordering_key` with `orderingKey`: such a column has no other meaning, so it is sent."""
+    of = schema(id=LONG, topic=STRING, ordering_key=STRING)
+    found = layout(of, orderingKey="id")
+
+    assert ((0, 1, 2), None, 0) == (found.payload, found.topic, found.ordering_key)
+    assert (1, 2) == found.for_schema(["topic"]).payload
+    by_row = Layout.of(of, WriteOptions.parse({"projectId": "p"}, {}))
+    assert ((0,), 1, 2) == (by_row.payload, by_row.topic, by_row.ordering_key)
+
+
+@pytest.mark.parametrize(
+    "of", [schema(id=LONG, ordering_key=LONG), schema(attributes=STRING), schema(attributes=spark.MapType(LONG, LONG))]
+)
+def test_a_field_that_cannot_be_what_its_name_says(of):
+    """The way out is told to who may have meant a field; with `data` it is none."""
+    way_out = "if it is a field of the message, send the message as a struct `value`"
+
+    assert way_out in complaint(of)
+    assert way_out not in complaint(spark.StructType([*of.fields, spark.StructField("data", BINARY)]))
 
 
 def test_what_our_reader_adds_is_left_out():

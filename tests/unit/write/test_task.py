@@ -28,6 +28,9 @@ TYPES = {
     "ordering_key": spark.StringType(),
     "topic": spark.StringType(),
     "n": spark.LongType(),
+    "text": spark.StringType(),
+    "tags": spark.ArrayType(spark.StringType()),
+    "value": spark.StructType(),
 }
 
 
@@ -78,6 +81,15 @@ def test_an_id_beside_other_attributes(pubsub):
     run(pubsub, [batch], idAttribute="id")
 
     assert [{"x": "1", "id": "query/7/3/0"}, {"id": "query/7/3/1"}] == attributes(pubsub)
+
+
+def test_an_id_takes_the_place_of_an_attribute(pubsub):
+    """What it replaces counts for no limit: neither the hundredth entry nor a value that is too long."""
+    most = [(f"k{i}", "v") for i in range(99)]
+    batch = rows(data=pa.array([b"a"]), attributes=pa.array([[("id", "v" * 1025), *most]], ATTRIBUTES))
+    run(pubsub, [batch], idAttribute="id")
+
+    assert [{**dict(most), "id": "query/7/3/0"}] == attributes(pubsub)
 
 
 def test_a_bad_row_stops_its_arrow_batch_before_anything_is_sent(pubsub):
@@ -132,7 +144,7 @@ def test_oversize_rows_go_to_the_dead_letter_topic(pubsub):
     """Cut to what can be sent, with the reason, the size, and the attributes that fit."""
     batch = rows(
         data=pa.array([b"a", b"x" * 10_000_000]),
-        attributes=pa.array([None, [("fine", "1"), ("long", "v" * 1025)]], ATTRIBUTES),
+        attributes=pa.array([None, [("fine", "1"), ("long", "v" * 1025), ("Google", "2"), ("", "3")]], ATTRIBUTES),
     )
     outcome = run(pubsub, [batch], onOversize="deadletter", deadLetterTopic=DEAD, maxOutstandingRequests="1")
 
@@ -211,12 +223,59 @@ def test_a_row_is_encoded_by_the_schema(pubsub):
 
 
 def test_a_row_that_the_schema_refuses_is_named(pubsub):
-    """The codec counts the rows of an Arrow batch; the sentence says where that batch begins."""
+    """The codec counts the rows of an Arrow batch; the sentence counts those of the partition."""
     definition = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
     schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", definition))
 
-    with pytest.raises(DataError, match=r"^In the Arrow batch that begins at row 2 of partition 3: Row 1: column `n`"):
+    with pytest.raises(
+        DataError, match=r"^Row 3 of partition 3: column `n` is null, the schema wants a value\. Before"
+    ):
         run(pubsub, [rows(n=pa.array([1, 2])), rows(n=pa.array([3, None]))], topic_schema=schema)
+
+
+def test_a_row_after_rows_without_a_value_is_named(pubsub):
+    """Null rows are not encoded, but they count."""
+    definition = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
+    schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", definition))
+    batch = rows(
+        value=pa.array([None, {"n": 1}, None, {"n": None}], pa.struct([("n", pa.int64())])),
+        attributes=pa.array([[("a", "b")]] * 4, ATTRIBUTES),
+    )
+
+    with pytest.raises(DataError, match=r"^Row 3 of partition 3: column `n` is null"):
+        run(pubsub, [batch], topic_schema=schema)
+
+
+BAD_TEXT = pa.array([b"fine", b"\xc3\x28"]).view(pa.string())  # as Spark's CAST(X'C328' AS STRING)
+PLAIN = pa.array(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ({"text": BAD_TEXT}, "text"),
+        ({"n": pa.array([1, 2]), "tags": pa.ListArray.from_arrays([0, 1, 2], BAD_TEXT)}, "tags"),
+        ({"value": pa.StructArray.from_arrays([PLAIN, BAD_TEXT], ["a", "b"])}, "value.b"),
+        ({"data": PLAIN, "ordering_key": BAD_TEXT}, "ordering_key"),
+        ({"data": PLAIN, "topic": BAD_TEXT}, "topic"),
+        ({"data": PLAIN, "attributes": pa.MapArray.from_arrays([0, 1, 2], PLAIN, BAD_TEXT)}, "attributes"),
+        ({"data": PLAIN, "attributes": pa.MapArray.from_arrays([0, 1, 2], BAD_TEXT, PLAIN)}, "attributes"),
+    ],
+)
+def test_a_string_that_is_not_utf8_is_named(pubsub, columns, named):
+    """Spark takes any bytes for a string; JSON, schemas, attributes and keys do not."""
+    fine = rows(**{name: column.take([0, 0]) for name, column in columns.items()})
+    with pytest.raises(
+        DataError, match=f"^Row 3 of partition 3: `{named}` holds a string that is not UTF-8; repair it"
+    ):
+        run(pubsub, [fine, rows(**columns)], projectId="p")
+
+
+def test_data_may_be_any_bytes(pubsub):
+    """Also those of a string, which nothing has to read."""
+    run(pubsub, [rows(data=BAD_TEXT)])
+
+    assert [b"fine", b"\xc3\x28"] == pubsub.data
 
 
 def test_a_job_travels(pubsub):
