@@ -49,7 +49,7 @@ class Keeper:
         staging: Staging,
         leases: Leases,
         door: Door,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         self.lock = threading.Lock()
         self.counts = Counts()
@@ -99,11 +99,14 @@ class Keeper:
                 self._wake.wait_for(lambda: self._stopping or self._leases.unacknowledged or self._nacks, _TICK)
                 if self._stopping:
                     return
-                committed = self._leases.unacknowledged
+                first = self._leases.unacknowledged[:1]  # one, for acks may take long, and leases do not wait
             try:
-                all(map(self._acknowledge, committed))  # in their order, up to one that the service does not answer
+                answered = all(map(self._acknowledge, first))
                 self._send_nacks(time.monotonic() + _ACK_TIMEOUT)
                 self._extend()
+                if not answered:
+                    with self._wake:
+                        self._wake.wait_for(lambda: self._stopping, _TICK)
             except Exception:
                 _log.exception("keeping leases failed; trying again in %g s", _TICK)
                 with self._wake:
@@ -116,11 +119,13 @@ class Keeper:
             if (batch, part) not in self._done and not self._acknowledge_part(batch, part, length, deadline):
                 return False
             self._done.add((batch, part))
-        self._staging.release(batch)
-        self._done.clear()
-        with self._wake:
-            self._leases.acknowledged(batch)
-            self._wake.notify_all()
+        try:
+            self._staging.release(batch)
+        finally:  # where files may not be deleted, what is acknowledged is acknowledged
+            self._done.clear()
+            with self._wake:
+                self._leases.acknowledged(batch)
+                self._wake.notify_all()
         return True
 
     def _acknowledge_part(self, batch: int, part: int, length: int, deadline: float) -> bool:
@@ -181,7 +186,9 @@ class Keeper:
                     self._leases.found(batch, part)
             due = self._leases.due(now)
         for batch, part in due:
-            length = lengths.get(batch, {}).get(part) or self._staging.parts(batch)[part]
+            length = lengths.get(batch, {}).get(part) or self._staging.parts(batch).get(part)
+            if length is None:  # the door's part, in the moment before it is staged
+                continue
             refused = self._set_lease(self._staging.receipts(batch, part, length))
             if refused is not None:
                 with self.lock:

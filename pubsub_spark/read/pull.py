@@ -119,7 +119,7 @@ class Stream:
             while not self._closing.is_set():
                 if self._receive():
                     pauses = delays()
-                if self._half_closed or self._closing.wait(next(pauses)):
+                if self._half_closed or self._closing.wait(next(pauses)) or self._half_closed:
                     break
                 self.reopened += 1
         except Exception as error:
@@ -132,6 +132,8 @@ class Stream:
         requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._requests = requests
         requests.put(self._opening())
+        if self._half_closed:  # in this moment, and the last stream was told
+            requests.put(None)
         came = self._stalled = False
         self._heard = time.monotonic()
         self._call = self._connection.streaming_pull(self._flow.subscription, self._until_none(requests))

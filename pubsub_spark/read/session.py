@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +42,8 @@ MOMENT = 0.03  # seconds that a first message waits for company
 _GLANCE = 0.5  # seconds between two looks at whether the query is stopped
 _FLUSH_TIMEOUT = 5.0  # seconds that an idle trigger waits for acks under way
 _STOP_TIMEOUT = 5.0
+# Leases run out while a machine sleeps. Linux's monotonic clock stands still then; those of other systems do not.
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _log = logging.getLogger(__name__)
 
 
@@ -78,10 +81,12 @@ class Session:
     location: str
     partitions: int
     told_to_stop: Callable[[], bool] = lambda: False  # asked in long waits
+    clock: Callable[[], float] = partial(time.clock_gettime, CLOCK)
     pulled: Pulled = field(default_factory=Pulled)
     _initial: Offset | None = None
     _announced: Offset | None = None
     _planned: Offset | None = None
+    _settled: int = 0  # the last batch of this run that is committed
     _budget: Budget | None = None
     _plans: dict[int, list[Part]] = field(default_factory=dict)
     _footers: dict[int, list[Footer]] = field(default_factory=dict)  # of batches whose acks are under way
@@ -113,10 +118,13 @@ class Session:
 
     def plan(self, start: Offset, end: Offset) -> list[Part]:
         """The parts of the batch after `start` up to `end`."""
-        self._planned = end
+        if self._planned is None or end.batch > self._planned.batch:  # not when an old batch is evaluated again
+            self._planned = end
         if start.batch == end.batch:
             return []
         opened = self._open(Offset(end.stream, start.batch))  # before the first commit `start` is drawn anew
+        if end.batch <= self._settled:
+            return self._plan(end, opened)
         if end.batch not in self._plans:
             self._plans[end.batch] = self._plan(end, opened)
         return self._plans[end.batch]
@@ -130,7 +138,7 @@ class Session:
             )
             return []
         with opened.keeper.lock:  # the leases of a replay began before our time, and may be over
-            opened.leases.announce(end.batch, time.monotonic() - (0 if announced else STREAM_LEASE))
+            opened.leases.announce(end.batch, self.clock() - (0 if announced else STREAM_LEASE))
         return self._pull_plan(end.batch, opened) if announced else self._replay_plan(end.batch, opened)
 
     def close(self) -> None:
@@ -184,7 +192,7 @@ class Session:
             connection.close()
             raise
         leases = Leases()
-        leases.remember(staging.seen(), time.monotonic())
+        leases.remember(staging.seen(), self.clock())
         flow = Flow(
             options.subscription,
             client_id=f"{start.stream}-0",
@@ -192,14 +200,14 @@ class Session:
             max_messages=min(MOST_MESSAGES, options.max_messages_per_trigger),
             max_bytes=min(MOST_BYTES, options.max_bytes_per_trigger),
         )
-        door = Door(connection, flow, time.monotonic)
+        door = Door(connection, flow, self.clock)
         released = staging.released()
         for batch in staging.batches():
             if batch <= released:  # acknowledged; whatever a late task put there since was never given to Spark
                 staging.delete(f"{batch}/")
             elif batch <= start.batch:  # committed, but whether its acks went through is not known: late in any case
-                leases.announce(batch, time.monotonic() - STREAM_LEASE)
-        keeper = Keeper(connection, staging, leases, door)
+                leases.announce(batch, self.clock() - STREAM_LEASE)
+        keeper = Keeper(connection, staging, leases, door, self.clock)
         self._opened = _Opened(connection, staging, leases, door, keeper)
         for batch in leases.held:
             self._remember(batch, staging.parts(batch), self._opened)
@@ -229,7 +237,7 @@ class Session:
             pulls = [f for part, f in zip(lengths, footers, strict=True) if part > 0]
             self._flood = is_flood(pulls, self._cutoff) if any(isinstance(p, PullPart) for p in parts) else False
             with opened.keeper.lock:
-                late = [part for part in lengths if opened.leases.is_late(batch, part, time.monotonic())]
+                late = [part for part in lengths if opened.leases.is_late(batch, part, self.clock())]
             named = self.options.id_attribute is not None
             self._remember(batch, lengths if named else {part: lengths[part] for part in late}, opened)
             brought = Pulled.of(footers, opened.staging.malformed(batch) if self.options.decode == "topic" else 0)
@@ -238,6 +246,7 @@ class Session:
             _log.info("batch %d of `%s` is committed: %s", batch, self.options.subscription, brought)
         if self._announced is not None and self._announced.batch <= start.batch:
             self._announced = None  # who evaluates it again gets what is staged, and nothing new
+        self._settled = max(self._settled, start.batch)
         opened.keeper.commit(start.batch)
         with opened.keeper.lock:
             self._footers = {b: f for b, f in self._footers.items() if b in opened.leases.unacknowledged}
@@ -251,12 +260,12 @@ class Session:
             opened.keeper.remember(batch, part, length)
         if self.options.id_attribute is not None:
             with opened.keeper.lock:
-                seen = opened.leases.remembered(time.monotonic())
+                seen = opened.leases.remembered(self.clock())
             opened.staging.write_seen(seen)
 
     def _remember_overdue(self, opened: _Opened) -> None:
         """Acks that take longer than the leases: what they are for may be at the door already."""
-        now = time.monotonic()
+        now = self.clock()
         with opened.keeper.lock:
             overdue = opened.leases.overdue(now)
         for batch in overdue:
@@ -279,7 +288,7 @@ class Session:
                 door.poll(min(rest, _GLANCE))
         if door.since is None:
             return False
-        while not door.crowded and (rest := door.since + MOMENT - time.monotonic()) > 0:
+        while not door.crowded and (rest := door.since + MOMENT - self.clock()) > 0:
             door.poll(rest)
         oldest = door.oldest_publish_time
         if oldest is not None and oldest > (self._cutoff or float("inf")):
@@ -298,12 +307,12 @@ class Session:
         lease, taken = door.take(budget.messages, budget.bytes)
         self._remember_overdue(opened)
         with opened.keeper.lock:
-            known = opened.leases.remembered(time.monotonic())
+            known = opened.leases.remembered(self.clock())
             opened.leases.found(batch, 0, lease)
         by_name = self.options.id_attribute is not None
         taken = [got.named_by(self.options.id_attribute) for got in taken]
         packer = staging.packer()
-        for got, first in zip(taken, firsts(taken) if by_name else taken, strict=True):
+        for got, first in zip(taken, firsts(taken), strict=True):  # a lease that ran out here brings twins
             packer.add(without(first, known).messages, got.receipts)
         content = b"".join(packer.content("door"))
         if not staging.create(f"{batch}/part-0", [content]):
@@ -313,7 +322,8 @@ class Session:
         held = footer(content)
         parts: list[Part] = [DoorPart(staging, batch, content)]
         if self._flood or crowded:
-            if by_name:  # twins must meet: what the door brought is known to the one task that pulls
+            # Twins must meet: what the door brought is known to the tasks, of which those of `idAttribute` are one.
+            if by_name or (lease is not None and lease.over(self.clock())):
                 known = pa.concat_arrays([known, *(got.receipts.column("identity") for got in taken)])
             if len(known):
                 staging.write_known(batch, known)

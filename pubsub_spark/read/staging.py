@@ -343,7 +343,10 @@ class Staging:
         self.delete(f"{batch}/")
 
     def restart_after(self, batch: int) -> None:
-        """The checkpoint was put back: the numbers of later batches are used again."""
+        """The checkpoint was put back: the numbers of later batches are used again, for other messages."""
+        for later in self.batches():
+            if later > batch:
+                self.delete(f"{later}/")
         self._put_released(batch)
 
     def _put_released(self, batch: int) -> None:

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import StagingError
 from pubsub_spark.options import ReadOptions
+from pubsub_spark.read import keeper
 from pubsub_spark.read.plan import Budget, Part, PullPart
 from tests.engine import CrashError, Engine
 
@@ -97,6 +98,28 @@ class ReadStream(RuleBasedStateMachine):
         self.orphans += [part for part in self.engine.orphans if isinstance(part, PullPart)]
 
     @precondition(running)
+    @rule(seconds=st.sampled_from([20, 40]), times=st.integers(1, 4))
+    def sink_takes_its_time(self, seconds: int, times: int) -> None:
+        """A batch is written for longer than its lease; whether it is committed or not, nothing comes again."""
+
+        def writes() -> None:
+            for _ in range(times):
+                self.engine.advance(seconds)
+
+        self.engine.trigger(meanwhile=writes)
+
+    @precondition(running)
+    @rule(seconds=st.sampled_from([1, 20, 40]))
+    def time_passes(self, seconds: int) -> None:
+        self.engine.advance(seconds)
+
+    @precondition(running)
+    @rule(rpc=st.sampled_from(["Acknowledge", "ModifyAckDeadline"]))
+    def service_is_away(self, rpc: str) -> None:
+        """For one request: it is sent again."""
+        self.emulator.fail(rpc, "UNAVAILABLE")
+
+    @precondition(running)
     @rule()
     def die(self) -> None:
         self.engine.crash()
@@ -160,6 +183,7 @@ class ReadStream(RuleBasedStateMachine):
 
 def test_promise_holds(monkeypatch: pytest.MonkeyPatch):
     """No order of publishing, crashes, restarts, lost leases and zombie tasks breaks the promise."""
+    monkeypatch.setattr(keeper, "_TICK", 0.01)
     with Emulator() as emulator:
         monkeypatch.setattr(ReadStream, "emulator", emulator, raising=False)
         from hypothesis.stateful import run_state_machine_as_test
