@@ -84,6 +84,12 @@ class Engine:
             assert time.monotonic() < end, "the keeper looks after what is due"
             threading.Event().wait(0.002)
 
+    def await_the_door(self) -> None:
+        """Messages are under way: they are there in a moment, unless flow control holds them back."""
+        end = time.monotonic() + 0.2
+        while not self.opened.door.count and time.monotonic() < end:
+            self.opened.door.poll(0.01)
+
     def _due(self, opened: Any) -> bool:
         """Whether a lease, at the door or of a staged part, is to be extended."""
         now = self.clock()

@@ -100,12 +100,16 @@ class ReadStream(RuleBasedStateMachine):
     @precondition(running)
     @rule(seconds=st.sampled_from([20, 40]), times=st.integers(1, 4))
     def sink_takes_its_time(self, seconds: int, times: int) -> None:
-        """A batch is written for longer than its lease; whether it is committed or not, nothing comes again."""
+        """A batch is written for longer than its lease, while messages wait for the next; nothing comes again."""
 
         def writes() -> None:
             for _ in range(times):
+                self.publish(1)
                 self.engine.advance(seconds)
 
+        self.engine.trigger()
+        self.publish(1)
+        self.engine.await_the_door()
         self.engine.trigger(meanwhile=writes)
 
     @precondition(running)
