@@ -5,12 +5,14 @@ records are the same whichever way a request came. Beside the API there are a fe
 the server is up, `/oauth2/...` publish the key that signs pushes.
 
 A Pull that finds nothing answers before HTTP clients give up after a minute; one whose client has left is cancelled, so
-that no message is leased to it.
+that no message is leased to it. A request whose body breaks off, or whose end cannot be told, is not done: the answer
+says so and ends the connection.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import select
 import socket
 import ssl
@@ -28,6 +30,8 @@ TIMEOUT_SECONDS = 55.0  # HTTP clients give up after 60
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json; charset=utf-8"
 _IDLE_SECONDS = 600.0
+_LONGEST_LINE = 65_536  # bytes; the limit of a header
+_HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]+")  # `int` would take signs, prefixes and underscores too
 _GZIP = zlib.MAX_WBITS | 16
 
 Document = Callable[[], Any]
@@ -165,27 +169,35 @@ class _Handler(BaseHTTPRequestHandler):
             if not length.isdecimal():
                 raise _Unreadable(f"Invalid Content-Length `{length}`.")
             _check_size(int(length))
-            body = self.rfile.read(int(length))
+            body = self._read(int(length))
         if self.headers.get("Content-Encoding", "identity").lower() == "gzip":
             return _inflated(body)
         return body
 
     def _chunks(self) -> bytes:
-        chunks: list[bytes] = []
-        total = 0
-        while True:
-            line = self.rfile.readline(1024).partition(b";")[0].strip()
-            try:
-                size = int(line, 16)
-            except ValueError:
-                raise _Unreadable("Invalid chunk size in the request.") from None
-            total += size
-            _check_size(total)
-            chunks.append(self.rfile.read(size))
-            while self.rfile.readline(65_536).strip() and not size:
-                pass  # trailers end with an empty line, as a chunk does
-            if not size:
-                return b"".join(chunks)
+        body = bytearray()
+        while size := _chunk_size(self._line()):
+            _check_size(len(body) + size)
+            body += self._read(size)
+            if self._line():
+                raise _Unreadable("Invalid chunk size in the request.")
+        while self._line():
+            pass  # trailers end with an empty line
+        return bytes(body)
+
+    def _line(self) -> bytes:
+        """A line of what stands around chunks."""
+        line = self.rfile.readline(_LONGEST_LINE)
+        if not line.endswith(b"\n"):
+            raise _Unreadable("The body of the request breaks off, or a line between its chunks is too long.")
+        return line.rstrip(b"\r\n")
+
+    def _read(self, size: int) -> bytes:
+        """So many bytes of the body: what was not sent whole was not asked for."""
+        content = self.rfile.read(size)
+        if len(content) < size:
+            raise _Unreadable("The body of the request breaks off.")
+        return content
 
     def _write(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)
@@ -202,6 +214,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         """Nothing: the RPC behind the request is what the emulator records."""
+
+
+def _chunk_size(line: bytes) -> int:
+    digits = line.partition(b";")[0].rstrip()  # after the semicolon come extensions, which nobody uses
+    if not _HEXADECIMAL.fullmatch(digits):
+        raise _Unreadable("Invalid chunk size in the request.")
+    return int(digits, 16)
 
 
 def _check_size(size: int) -> None:

@@ -64,6 +64,14 @@ def error(code, status, message):
     return code, {"error": {"code": code, "message": message, "status": status}}
 
 
+def said_to(emulator, request):
+    """All that comes back to who sends these bytes and then no more."""
+    with socket.create_connection((emulator.host, emulator.port), timeout=10) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
 def test_root_says_ok(rest):
     """What container health checks ask for is answered as Google's emulator answers it."""
     assert (200, "Ok\n") == rest("GET", "/")
@@ -207,6 +215,10 @@ def test_chunked_body_is_read(emulator):
         ("Request payload size exceeds the limit: 10485760 bytes.", {"Content-Length": "10485761"}, b""),
         ("Invalid Content-Length `-1`.", {"Content-Length": "-1"}, b""),
         ("Invalid chunk size in the request.", {"Transfer-Encoding": "chunked"}, b"x\r\n"),
+        ("Invalid chunk size in the request.", {"Transfer-Encoding": "chunked"}, b"-1\r\n"),
+        ("Invalid chunk size in the request.", {"Transfer-Encoding": "chunked"}, b"+2\r\n{}\r\n0\r\n\r\n"),
+        ("Invalid chunk size in the request.", {"Transfer-Encoding": "chunked"}, b"0x2\r\n{}\r\n0\r\n\r\n"),
+        ("Invalid chunk size in the request.", {"Transfer-Encoding": "chunked"}, b"2\r\n{} \r\n0\r\n\r\n"),
     ],
 )
 def test_body_that_cannot_be_read_ends_the_connection(emulator, reason, headers, body):
@@ -222,6 +234,26 @@ def test_body_that_cannot_be_read_ends_the_connection(emulator, reason, headers,
     assert (400, "close") == (response.status, response.getheader("Connection"))
     assert reason == json.loads(response.read())["error"]["message"]
     connection.close()
+
+
+@pytest.mark.parametrize(
+    "rest_of_request",
+    [
+        b"Content-Length: 200\r\n\r\n",
+        b"Content-Length: 200\r\n\r\n{}",
+        b"Transfer-Encoding: chunked\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n5\r\n{}",
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}",
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n",
+    ],
+)
+def test_request_that_breaks_off_is_not_done(emulator, rest_of_request):
+    """A client that ends in the middle of its body has asked for nothing yet, even if what came is a request too."""
+    answer = said_to(emulator, f"PUT /v1/{TOPIC} HTTP/1.1\r\nHost: localhost\r\n".encode() + rest_of_request)
+
+    assert b"HTTP/1.1 400 Bad Request" == answer.partition(b"\r\n")[0]
+    assert [] == emulator.calls
 
 
 def test_policy_is_read_and_written(rest, emulator):
