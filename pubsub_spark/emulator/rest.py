@@ -17,7 +17,7 @@ import select
 import socket
 import ssl
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Protocol
 
@@ -30,6 +30,8 @@ TIMEOUT_SECONDS = 55.0  # HTTP clients give up after 60
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json; charset=utf-8"
 _IDLE_SECONDS = 600.0
+_NAME = re.compile(r"x-goog-[a-z0-9_.-]+(?<!-bin)")  # gRPC keeps `-bin` for bytes
+_PRINTABLE = re.compile(r"[ -~]*")
 _LONGEST_LINE = 65_536  # bytes; the limit of a header
 _HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]+")  # `int` would take signs, prefixes and underscores too
 _GZIP = zlib.MAX_WBITS | 16
@@ -132,8 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         except transcode.BadRequestError as error:
             self._write(*_failure("INVALID_ARGUMENT", str(error)))
             return
-        metadata = [(name.lower(), value) for name, value in self.headers.items() if name.lower().startswith("x-goog-")]
-        outcome = self.server.calls.start(call, metadata)
+        outcome = self.server.calls.start(call, _metadata(self.headers.items()))
         if not self._waited(outcome):
             outcome.cancel()
             self.close_connection = True
@@ -214,6 +215,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         """Nothing: the RPC behind the request is what the emulator records."""
+
+
+def _metadata(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Google's headers, as far as gRPC takes them as text."""
+    named = [(name.lower(), value) for name, value in headers]
+    return [(name, value) for name, value in named if _NAME.fullmatch(name) and _PRINTABLE.fullmatch(value)]
 
 
 def _chunk_size(line: bytes) -> int:

@@ -285,6 +285,17 @@ def test_faults_and_records_do_not_care_about_the_way(rest, emulator):
     assert ("x-goog-request-params", "topic=news") in emulator.calls[1].metadata
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("X-Goog-Name", "caf\xe9"), ("X-Goog-Name", "a\r\n b"), ("X-Goog-Name$", "a"), ("X-Goog-Ext-1-bin", "AAAA")],
+)
+def test_header_that_grpc_has_no_place_for_stays_behind(rest, emulator, name, value):
+    """What cannot be metadata in text harms neither the request nor its other headers."""
+    assert (200, {}) == rest("GET", "/v1/projects/p/topics", **{"X-Goog-User-Project": "p", name: value})
+
+    assert [("x-goog-user-project", "p")] == [each for each in emulator.calls[0].metadata if each[0].startswith("x-")]
+
+
 def test_grpc_and_rest_share_the_port(rest, emulator):
     """What was made over gRPC is read over HTTP, at the same address."""
     with grpc.insecure_channel(emulator.endpoint) as channel:
