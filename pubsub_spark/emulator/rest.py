@@ -5,8 +5,10 @@ records are the same whichever way a request came. Beside the API there are a fe
 the server is up, `/oauth2/...` publish the key that signs pushes.
 
 A Pull that finds nothing answers before HTTP clients give up after a minute; one whose client has left is cancelled, so
-that no message is leased to it. A request whose body breaks off, or whose end cannot be told, is not done: the answer
-says so and ends the connection.
+that no message is leased to it. A client that only says no more looks the same from here; what does not wait is done
+and answered whatever the client does.
+
+A request whose body breaks off, or whose end cannot be told, is not done: the answer says so and ends the connection.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pubsub_spark.emulator import transcode
 
 LARGEST_REQUEST = 10_485_760  # bytes; the service's own limit
 TIMEOUT_SECONDS = 55.0  # HTTP clients give up after 60
+_PULL = "/google.pubsub.v1.Subscriber/Pull"  # the one RPC that waits
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json; charset=utf-8"
 _IDLE_SECONDS = 600.0
@@ -135,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._write(*_failure("INVALID_ARGUMENT", str(error)))
             return
         outcome = self.server.calls.start(call, _metadata(self.headers.items()))
-        if not self._waited(outcome):
+        if call.route.rpc == _PULL and not self._waited(outcome):
             outcome.cancel()
             self.close_connection = True
             return

@@ -189,6 +189,18 @@ def test_client_that_left_takes_no_message(emulator):
     assert [0] == [message.deliveries for message in emulator.messages(SUB)]
 
 
+def test_client_that_says_no_more_is_answered(emulator):
+    """A client may close its half of the connection after the request, as `nc -N` does; what does not wait is done."""
+    set_up(emulator)
+    body = b'{"messages": [{"data": "YQ=="}]}'
+    head = f"POST /v1/{TOPIC}:publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    answers = {said_to(emulator, head.encode() + body).partition(b"\r\n")[0] for _ in range(20)}
+
+    assert {b"HTTP/1.1 200 OK"} == answers
+    assert 20 == emulator.backlog(SUB)
+
+
 def test_body_may_come_in_chunks_or_compressed(rest):
     """Java's client compresses its requests, others send them in chunks."""
     labels = json.dumps({"labels": {"a": "b"}}).encode()
