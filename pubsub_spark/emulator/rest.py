@@ -37,6 +37,8 @@ _NAME = re.compile(r"x-goog-[a-z0-9_.-]+(?<!-bin)")  # gRPC keeps `-bin` for byt
 _PRINTABLE = re.compile(r"[ -~]*")
 _LONGEST_LINE = 65_536  # bytes; the limit of a header
 _HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]+")  # `int` would take signs, prefixes and underscores too
+# What poll() tells of a client that has left; where the platform has no such event, a read tells it.
+_HANGUP: int | None = getattr(select, "POLLRDHUP", None)
 _GZIP = zlib.MAX_WBITS | 16
 
 Document = Callable[[], Any]
@@ -154,15 +156,17 @@ class _Handler(BaseHTTPRequestHandler):
         ours, theirs = socket.socketpair()
         with ours:
             outcome.add_done_callback(lambda _: theirs.close())
-            # An encrypted connection cannot be looked at without reading from it.
-            watched = [ours] if isinstance(self.connection, ssl.SSLSocket) else [ours, self.connection]
+            events = select.poll()
+            events.register(ours, select.POLLIN)
+            if _HANGUP or not isinstance(self.connection, ssl.SSLSocket):  # which cannot be peeked
+                events.register(self.connection, _HANGUP or select.POLLIN)
             while not outcome.done():
-                ready, _, _ = select.select(watched, [], [])
-                if ours in ready:
+                ready = [descriptor for descriptor, _ in events.poll()]
+                if ours.fileno() in ready:
                     break
-                if not self.connection.recv(1, socket.MSG_PEEK):
+                if _HANGUP or not self.connection.recv(1, socket.MSG_PEEK):
                     return False
-                watched = [ours]  # the client already sends its next request
+                events.unregister(self.connection)  # the client already sends its next request
         return True
 
     def _body(self) -> bytes:

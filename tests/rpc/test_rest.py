@@ -174,19 +174,67 @@ def test_empty_pull_answers_before_clients_give_up(rest, emulator, monkeypatch):
     assert time.monotonic() - begin < 1
 
 
-def test_client_that_left_takes_no_message(emulator):
-    """A Pull whose connection is gone is cancelled: a message published later is leased to nobody."""
-    set_up(emulator)
-    with socket.create_connection((emulator.host, emulator.port)) as connection:
-        body = b'{"maxMessages": 1}'
-        head = f"POST /v1/{SUB}:pull HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.sendall(head.encode() + body)
-        wait_until(lambda: any(call.rpc == "Pull" for call in emulator.calls))
-    wait_until(lambda: 0 == emulator._desk.broker.subscriptions[SUB].connected)
+def begin_pull(emulator, connection):
+    """Ask for a message on this connection, and see the Pull begin."""
+    body = b'{"maxMessages": 1}'
+    head = f"POST /v1/{SUB}:pull HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    wait_until(lambda: any(call.rpc == "Pull" for call in emulator.calls))
 
+
+def deliveries_after_pull(emulator):
+    """How often a message was delivered that came when no Pull waited any more."""
+    wait_until(lambda: 0 == emulator._desk.broker.subscriptions[SUB].connected, seconds=5)  # it would give up after 10
     emulator.publish(TOPIC, b"a")
+    return [message.deliveries for message in emulator.messages(SUB)]
 
-    assert [0] == [message.deliveries for message in emulator.messages(SUB)]
+
+on_every_platform = pytest.mark.parametrize("hangup", [transport._HANGUP, None])
+
+
+@on_every_platform
+def test_client_that_left_takes_no_message(emulator, monkeypatch, hangup):
+    """A Pull whose connection is gone is cancelled: a message published later is leased to nobody."""
+    monkeypatch.setattr(transport, "_HANGUP", hangup)
+    set_up(emulator)
+
+    with socket.create_connection((emulator.host, emulator.port)) as connection:
+        begin_pull(emulator, connection)
+
+    assert [0] == deliveries_after_pull(emulator)
+
+
+@pytest.mark.skipif(transport._HANGUP is None, reason="here a read alone tells it, and TLS allows no peek")
+def test_client_that_left_over_tls_takes_no_message():
+    """The same, encrypted."""
+    key, certificate = self_signed()
+    trust = ssl.create_default_context(cadata=certificate.decode())
+    with Emulator(tls=(key, certificate), record=True) as emulator:
+        set_up(emulator)
+
+        with (
+            socket.create_connection((emulator.host, emulator.port)) as connection,
+            trust.wrap_socket(connection, server_hostname="127.0.0.1") as encrypted,
+        ):
+            begin_pull(emulator, encrypted)
+
+        assert [0] == deliveries_after_pull(emulator)
+
+
+@on_every_platform
+def test_next_request_may_come_during_a_pull(emulator, monkeypatch, hangup):
+    """Who asks for more while a Pull waits has not left; both are answered, in their order."""
+    monkeypatch.setattr(transport, "_HANGUP", hangup)
+    set_up(emulator)
+
+    with socket.create_connection((emulator.host, emulator.port), timeout=10) as connection:
+        begin_pull(emulator, connection)
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        emulator.publish(TOPIC, b"a")
+        answers = b"".join(iter(lambda: connection.recv(65_536), b""))
+
+    assert b"receivedMessages" in answers
+    assert answers.endswith(b"\r\n\r\nOk\n")
 
 
 def test_client_that_says_no_more_is_answered(emulator):
