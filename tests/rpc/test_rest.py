@@ -25,7 +25,7 @@ from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
 from google.pubsub_v1 import PublisherClient, PubsubMessage, SubscriberClient
 
-from pubsub_spark.emulator import Emulator, protos
+from pubsub_spark.emulator import Emulator, front, protos
 from pubsub_spark.emulator import rest as transport
 from tests.rpc.conftest import wait_until
 
@@ -455,6 +455,48 @@ def test_tls_port_serves_both_too():
         with pytest.raises((http.client.HTTPException, OSError)):
             plain.getresponse()
         plain.close()
+
+
+def begin_handshake(connection):
+    """Say hello as a TLS client does, and get the first of the answer."""
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(received, sent, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    connection.sendall(sent.read())
+    assert connection.recv(1)
+
+
+def ends(connection):
+    """Whether the other side closes the connection, before its timeout."""
+    while connection.recv(65_536):
+        pass
+    return True
+
+
+def test_handshake_ends_when_the_emulator_stops():
+    """A client that is about to agree on keys does not outlive the emulator."""
+    with (
+        Emulator(tls=self_signed()) as emulator,
+        socket.create_connection((emulator.host, emulator.port), timeout=5) as connection,
+    ):
+        begin_handshake(connection)
+
+        emulator.stop()
+
+        assert ends(connection)
+
+
+def test_handshake_has_its_time(monkeypatch):
+    """A client that never comes to agree on keys keeps no thread for long."""
+    monkeypatch.setattr(front, "_HELLO_SECONDS", 1)
+    with (
+        Emulator(tls=self_signed()) as emulator,
+        socket.create_connection((emulator.host, emulator.port), timeout=5) as connection,
+    ):
+        begin_handshake(connection)
+
+        assert ends(connection)
 
 
 def self_signed():
