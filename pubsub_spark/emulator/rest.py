@@ -30,6 +30,7 @@ from pubsub_spark.emulator import transcode
 LARGEST_REQUEST = 10_485_760  # bytes; the service's own limit
 TIMEOUT_SECONDS = 55.0  # HTTP clients give up after 60
 _PULL = "/google.pubsub.v1.Subscriber/Pull"  # the one RPC that waits
+_ERROR_BYTES = 64 * 1024 * 1024  # an exactly-once failure names every ack id of its request
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json; charset=utf-8"
 _IDLE_SECONDS = 600.0
@@ -60,6 +61,7 @@ class Calls:
         options = [
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
+            ("grpc.max_metadata_size", _ERROR_BYTES),
             ("grpc.enable_http_proxy", 0),
             ("grpc.use_local_subchannel_pool", 1),
         ]

@@ -149,6 +149,20 @@ def test_exactly_once_failure_has_its_details(rest, emulator):
     assert {ack_id: "PERMANENT_FAILURE_INVALID_ACK_ID"} == detail["metadata"]
 
 
+def test_exactly_once_failure_has_room_for_every_ack_id(rest, emulator):
+    """Hundreds of ids fail together, and each is named."""
+    set_up(emulator, enable_exactly_once_delivery=True)
+    emulator.publish(TOPIC, *[b"a"] * 1000)
+    _, pulled = rest("POST", f"/v1/{SUB}:pull", {"maxMessages": 1000})
+    ack_ids = [received["ackId"] for received in pulled["receivedMessages"]]
+    emulator.advance(11)
+
+    status, body = rest("POST", f"/v1/{SUB}:acknowledge", {"ackIds": ack_ids})
+
+    assert (400, "INVALID_ARGUMENT") == (status, body["error"]["status"])
+    assert set(ack_ids) == set(body["error"]["details"][0]["metadata"])
+
+
 def test_waiting_pull_gets_the_message_that_comes(rest, emulator):
     """A Pull that finds nothing waits, and answers when a message is published."""
     set_up(emulator)
