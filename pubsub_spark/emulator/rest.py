@@ -106,38 +106,35 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Rest  # type: ignore[assignment]
 
-    def do_GET(self) -> None:
+    def _request(self) -> None:
+        try:
+            body = self._body()
+        except _Unreadable as error:
+            self.close_connection = True
+            self._write(*_failure("INVALID_ARGUMENT", error.message))
+            return
         path, _, query = self.path.partition("?")
         document = self.server.documents.get(path)
-        if document is None:
-            self._api(path, query)
-            return
-        content = document()
+        if document is not None and self.command in ("GET", "HEAD"):
+            self._document(document())
+        else:
+            self._api(path, query, body)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _request  # noqa: N815 - the base class's names
+
+    def _document(self, content: Any) -> None:
         if isinstance(content, str):
             self._write(200, _TEXT, content.encode())
         else:
             self._write(200, _JSON, json.dumps(content).encode())
 
-    do_HEAD = do_GET  # noqa: N815 - the base class's name
-
-    def do_POST(self) -> None:
-        path, _, query = self.path.partition("?")
-        self._api(path, query)
-
-    do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815 - the base class's names
-
-    def _api(self, path: str, query: str) -> None:
-        try:
-            body = self._body()
-            route = transcode.find(self.command, path)
-            if route is None:
-                self._write(404, _TEXT, b"Not Found\n")
-                return
-            call = transcode.read(route, path, query, body)
-        except _Unreadable as error:
-            self.close_connection = True
-            self._write(*_failure("INVALID_ARGUMENT", error.message))
+    def _api(self, path: str, query: str, body: bytes) -> None:
+        route = transcode.find(self.command, path)
+        if route is None:
+            self._write(404, _TEXT, b"Not Found\n")
             return
+        try:
+            call = transcode.read(route, path, query, body)
         except transcode.BadRequestError as error:
             self._write(*_failure("INVALID_ARGUMENT", str(error)))
             return
@@ -172,8 +169,11 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+        coding = self.headers.get("Transfer-Encoding", "identity").lower()
+        if coding == "chunked":
             body = self._chunks()
+        elif coding != "identity":
+            raise _Unreadable(f"Invalid Transfer-Encoding `{coding}`.")
         else:
             length = self.headers.get("Content-Length", "0")
             if not length.isdecimal():

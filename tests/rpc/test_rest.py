@@ -81,6 +81,13 @@ def test_root_says_ok(rest):
     assert (404, "Not Found\n") == rest("POST", f"/v1/{TOPIC}:explode", {})
 
 
+def test_get_may_have_a_body(rest):
+    """It says nothing, and is not taken for the next request."""
+    assert (200, "Ok\n") == rest("GET", "/", b"hello")
+    assert (200, {}) == rest("GET", "/v1/projects/p/topics", b"hello")
+    assert (200, "Ok\n") == rest("GET", "/")
+
+
 def test_message_goes_round(rest, emulator):
     """Create, publish, pull and acknowledge, all in JSON, over one connection."""
     assert (200, {"name": TOPIC}) == rest("PUT", f"/v1/{TOPIC}", {})
@@ -288,6 +295,7 @@ def test_chunked_body_is_read(emulator):
     [
         ("Request payload size exceeds the limit: 10485760 bytes.", {"Content-Length": "10485761"}, b""),
         ("Invalid Content-Length `-1`.", {"Content-Length": "-1"}, b""),
+        ("Invalid Transfer-Encoding `gzip, chunked`.", {"Transfer-Encoding": "gzip, chunked"}, b"2\r\n{}\r\n0\r\n\r\n"),
         ("Invalid chunk size in the request.", {"Transfer-Encoding": "chunked"}, b"x\r\n"),
         ("Invalid chunk size in the request.", {"Transfer-Encoding": "chunked"}, b"-1\r\n"),
         ("Invalid chunk size in the request.", {"Transfer-Encoding": "chunked"}, b"+2\r\n{}\r\n0\r\n\r\n"),
