@@ -34,6 +34,7 @@ _ERROR_BYTES = 64 * 1024 * 1024  # an exactly-once failure names every ack id of
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json; charset=utf-8"
 _IDLE_SECONDS = 600.0
+_SERVER = re.compile(r"^https?://[^/?]*", re.IGNORECASE)  # in a request that takes this server for a proxy
 _NAME = re.compile(r"x-goog-[a-z0-9_.-]+(?<!-bin)")  # gRPC keeps `-bin` for bytes
 _PRINTABLE = re.compile(r"[ -~]*")
 _LONGEST_LINE = 65_536  # bytes; the limit of a header
@@ -113,8 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self._write(*_failure("INVALID_ARGUMENT", error.message))
             return
-        path, _, query = self.path.partition("?")
-        document = self.server.documents.get(path)
+        path, _, query = _SERVER.sub("", self.path).partition("?")
+        document = self.server.documents.get(path or "/")
         if document is not None and self.command in ("GET", "HEAD"):
             self._document(document())
         else:

@@ -88,6 +88,14 @@ def test_get_may_have_a_body(rest):
     assert (200, "Ok\n") == rest("GET", "/")
 
 
+def test_request_may_name_its_server(rest, emulator):
+    """Clients that take the emulator for a proxy ask by the whole address."""
+    emulator.create_topic(TOPIC)
+
+    assert (200, {"name": TOPIC}) == rest("GET", f"http://pubsub.googleapis.com/v1/{TOPIC}")
+    assert (200, "Ok\n") == rest("GET", f"http://{emulator.endpoint}")
+
+
 def test_message_goes_round(rest, emulator):
     """Create, publish, pull and acknowledge, all in JSON, over one connection."""
     assert (200, {"name": TOPIC}) == rest("PUT", f"/v1/{TOPIC}", {})
