@@ -20,6 +20,7 @@ import socket
 import ssl
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Protocol
 
@@ -104,7 +105,7 @@ class _Unreadable(Exception):  # noqa: N818 - not an error to report but an answ
 class _Handler(BaseHTTPRequestHandler):
     """One connection. The base class reads request lines and headers; its constructor runs the whole conversation."""
 
-    protocol_version = "HTTP/1.1"
+    protocol_version = default_request_version = "HTTP/1.1"
     server: Rest  # type: ignore[assignment]
 
     def _request(self) -> None:
@@ -219,6 +220,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """Refuse, in a sentence, what the base class cannot read or has no method for; its own answer is a page."""
+        self.close_connection = True
+        self._write(code, _TEXT, f"{message or HTTPStatus(code).phrase}\n".encode())
 
     def version_string(self) -> str:
         return "pubsub-spark-emulator"

@@ -96,6 +96,14 @@ def test_request_may_name_its_server(rest, emulator):
     assert (200, "Ok\n") == rest("GET", f"http://{emulator.endpoint}")
 
 
+def test_every_refusal_is_plain_text(rest, emulator):
+    """Nobody here is a browser: no method and no broken request is answered by a page."""
+    assert (501, "Unsupported method ('OPTIONS')\n") == rest("OPTIONS", f"/v1/{TOPIC}")
+    head, _, body = said_to(emulator, b"nonsense\r\n\r\n").partition(b"\r\n\r\n")
+    assert b"HTTP/1.1 400 Bad Request" == head.partition(b"\r\n")[0]
+    assert b"Bad request syntax ('nonsense')\n" == body
+
+
 def test_message_goes_round(rest, emulator):
     """Create, publish, pull and acknowledge, all in JSON, over one connection."""
     assert (200, {"name": TOPIC}) == rest("PUT", f"/v1/{TOPIC}", {})
