@@ -23,7 +23,7 @@ from pubsub_spark.emulator.splice import Splicer
 _PREFACE = b"PRI"  # no method of HTTP/1.1 begins like this
 _HANDSHAKE = b"\x16"  # the first byte of a TLS connection
 _RECORD_HEAD = 5  # bytes before a TLS record: its type, version and length
-_HELLO_SECONDS = 10  # for a connection to say something
+_HELLO_SECONDS = 10  # for a connection to say something, and as much again to agree on keys
 _RETRY_SECONDS = 0.05  # after a connection could not be accepted
 _BACKLOG = 1024
 
@@ -109,7 +109,12 @@ class Front:
                 upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._splicer.join(connection.dup(), upstream)
             elif opening and self._tls is not None:
-                with self._kept(self._tls.wrap_socket(connection, server_side=True)) as decrypted:
+                # The descriptor goes over to the new socket, which is kept before it waits for anything.
+                decrypted = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+                with self._kept(decrypted):
+                    decrypted.settimeout(_HELLO_SECONDS)
+                    decrypted.do_handshake()
+                    decrypted.settimeout(None)
                     self._serve(decrypted)
             elif opening:
                 self._serve(connection)
@@ -152,4 +157,5 @@ def _opening(connection: socket.socket, *, encrypted: bool) -> bytes:
 
 def _shut_down(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+        # Not the method of an SSLSocket, which forgets its state under the hands of the thread that reads.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)

@@ -5,17 +5,22 @@ records are the same whichever way a request came. Beside the API there are a fe
 the server is up, `/oauth2/...` publish the key that signs pushes.
 
 A Pull that finds nothing answers before HTTP clients give up after a minute; one whose client has left is cancelled, so
-that no message is leased to it.
+that no message is leased to it. A client that only says no more looks the same from here; what does not wait is done
+and answered whatever the client does.
+
+A request whose body breaks off, or whose end cannot be told, is not done: the answer says so and ends the connection.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import select
 import socket
 import ssl
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Protocol
 
@@ -25,9 +30,18 @@ from pubsub_spark.emulator import transcode
 
 LARGEST_REQUEST = 10_485_760  # bytes; the service's own limit
 TIMEOUT_SECONDS = 55.0  # HTTP clients give up after 60
+_PULL = "/google.pubsub.v1.Subscriber/Pull"  # the one RPC that waits
+_ERROR_BYTES = 64 * 1024 * 1024  # an exactly-once failure names every ack id of its request
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json; charset=utf-8"
 _IDLE_SECONDS = 600.0
+_SERVER = re.compile(r"^https?://[^/?]*", re.IGNORECASE)  # in a request that takes this server for a proxy
+_NAME = re.compile(r"x-goog-[a-z0-9_.-]+(?<!-bin)")  # gRPC keeps `-bin` for bytes
+_PRINTABLE = re.compile(r"[ -~]*")
+_LONGEST_LINE = 65_536  # bytes; the limit of a header
+_HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]+")  # `int` would take signs, prefixes and underscores too
+# What poll() tells of a client that has left; where the platform has no such event, a read tells it.
+_HANGUP: int | None = getattr(select, "POLLRDHUP", None)
 _GZIP = zlib.MAX_WBITS | 16
 
 Document = Callable[[], Any]
@@ -49,6 +63,7 @@ class Calls:
         options = [
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
+            ("grpc.max_metadata_size", _ERROR_BYTES),
             ("grpc.enable_http_proxy", 0),
             ("grpc.use_local_subchannel_pool", 1),
         ]
@@ -90,47 +105,43 @@ class _Unreadable(Exception):  # noqa: N818 - not an error to report but an answ
 class _Handler(BaseHTTPRequestHandler):
     """One connection. The base class reads request lines and headers; its constructor runs the whole conversation."""
 
-    protocol_version = "HTTP/1.1"
+    protocol_version = default_request_version = "HTTP/1.1"
     server: Rest  # type: ignore[assignment]
 
-    def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
-        document = self.server.documents.get(path)
-        if document is None:
-            self._api(path, query)
+    def _request(self) -> None:
+        try:
+            body = self._body()
+        except _Unreadable as error:
+            self.close_connection = True
+            self._write(*_failure("INVALID_ARGUMENT", error.message))
             return
-        content = document()
+        path, _, query = _SERVER.sub("", self.path).partition("?")
+        document = self.server.documents.get(path or "/")
+        if document is not None and self.command in ("GET", "HEAD"):
+            self._document(document())
+        else:
+            self._api(path, query, body)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _request  # noqa: N815 - the base class's names
+
+    def _document(self, content: Any) -> None:
         if isinstance(content, str):
             self._write(200, _TEXT, content.encode())
         else:
             self._write(200, _JSON, json.dumps(content).encode())
 
-    do_HEAD = do_GET  # noqa: N815 - the base class's name
-
-    def do_POST(self) -> None:
-        path, _, query = self.path.partition("?")
-        self._api(path, query)
-
-    do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815 - the base class's names
-
-    def _api(self, path: str, query: str) -> None:
-        try:
-            body = self._body()
-            route = transcode.find(self.command, path)
-            if route is None:
-                self._write(404, _TEXT, b"Not Found\n")
-                return
-            call = transcode.read(route, path, query, body)
-        except _Unreadable as error:
-            self.close_connection = True
-            self._write(*_failure("INVALID_ARGUMENT", error.message))
+    def _api(self, path: str, query: str, body: bytes) -> None:
+        route = transcode.find(self.command, path)
+        if route is None:
+            self._write(404, _TEXT, b"Not Found\n")
             return
+        try:
+            call = transcode.read(route, path, query, body)
         except transcode.BadRequestError as error:
             self._write(*_failure("INVALID_ARGUMENT", str(error)))
             return
-        metadata = [(name.lower(), value) for name, value in self.headers.items() if name.lower().startswith("x-goog-")]
-        outcome = self.server.calls.start(call, metadata)
-        if not self._waited(outcome):
+        outcome = self.server.calls.start(call, _metadata(self.headers.items()))
+        if call.route.rpc == _PULL and not self._waited(outcome):
             outcome.cancel()
             self.close_connection = True
             return
@@ -146,46 +157,59 @@ class _Handler(BaseHTTPRequestHandler):
         ours, theirs = socket.socketpair()
         with ours:
             outcome.add_done_callback(lambda _: theirs.close())
-            # An encrypted connection cannot be looked at without reading from it.
-            watched = [ours] if isinstance(self.connection, ssl.SSLSocket) else [ours, self.connection]
+            events = select.poll()
+            events.register(ours, select.POLLIN)
+            if _HANGUP or not isinstance(self.connection, ssl.SSLSocket):  # which cannot be peeked
+                events.register(self.connection, _HANGUP or select.POLLIN)
             while not outcome.done():
-                ready, _, _ = select.select(watched, [], [])
-                if ours in ready:
+                ready = [descriptor for descriptor, _ in events.poll()]
+                if ours.fileno() in ready:
                     break
-                if not self.connection.recv(1, socket.MSG_PEEK):
+                if _HANGUP or not self.connection.recv(1, socket.MSG_PEEK):
                     return False
-                watched = [ours]  # the client already sends its next request
+                events.unregister(self.connection)  # the client already sends its next request
         return True
 
     def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+        coding = self.headers.get("Transfer-Encoding", "identity").lower()
+        if coding == "chunked":
             body = self._chunks()
+        elif coding != "identity":
+            raise _Unreadable(f"Invalid Transfer-Encoding `{coding}`.")
         else:
             length = self.headers.get("Content-Length", "0")
             if not length.isdecimal():
                 raise _Unreadable(f"Invalid Content-Length `{length}`.")
             _check_size(int(length))
-            body = self.rfile.read(int(length))
+            body = self._read(int(length))
         if self.headers.get("Content-Encoding", "identity").lower() == "gzip":
             return _inflated(body)
         return body
 
     def _chunks(self) -> bytes:
-        chunks: list[bytes] = []
-        total = 0
-        while True:
-            line = self.rfile.readline(1024).partition(b";")[0].strip()
-            try:
-                size = int(line, 16)
-            except ValueError:
-                raise _Unreadable("Invalid chunk size in the request.") from None
-            total += size
-            _check_size(total)
-            chunks.append(self.rfile.read(size))
-            while self.rfile.readline(65_536).strip() and not size:
-                pass  # trailers end with an empty line, as a chunk does
-            if not size:
-                return b"".join(chunks)
+        body = bytearray()
+        while size := _chunk_size(self._line()):
+            _check_size(len(body) + size)
+            body += self._read(size)
+            if self._line():
+                raise _Unreadable("Invalid chunk size in the request.")
+        while self._line():
+            pass  # trailers end with an empty line
+        return bytes(body)
+
+    def _line(self) -> bytes:
+        """A line of what stands around chunks."""
+        line = self.rfile.readline(_LONGEST_LINE)
+        if not line.endswith(b"\n"):
+            raise _Unreadable("The body of the request breaks off, or a line between its chunks is too long.")
+        return line.rstrip(b"\r\n")
+
+    def _read(self, size: int) -> bytes:
+        """So many bytes of the body: what was not sent whole was not asked for."""
+        content = self.rfile.read(size)
+        if len(content) < size:
+            raise _Unreadable("The body of the request breaks off.")
+        return content
 
     def _write(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)
@@ -197,11 +221,29 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """Refuse, in a sentence, what the base class cannot read or has no method for; its own answer is a page."""
+        self.close_connection = True
+        self._write(code, _TEXT, f"{message or HTTPStatus(code).phrase}\n".encode())
+
     def version_string(self) -> str:
         return "pubsub-spark-emulator"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         """Nothing: the RPC behind the request is what the emulator records."""
+
+
+def _metadata(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Google's headers, as far as gRPC takes them as text."""
+    named = [(name.lower(), value) for name, value in headers]
+    return [(name, value) for name, value in named if _NAME.fullmatch(name) and _PRINTABLE.fullmatch(value)]
+
+
+def _chunk_size(line: bytes) -> int:
+    digits = line.partition(b";")[0].rstrip()  # after the semicolon come extensions, which nobody uses
+    if not _HEXADECIMAL.fullmatch(digits):
+        raise _Unreadable("Invalid chunk size in the request.")
+    return int(digits, 16)
 
 
 def _check_size(size: int) -> None:

@@ -25,7 +25,7 @@ from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
 from google.pubsub_v1 import PublisherClient, PubsubMessage, SubscriberClient
 
-from pubsub_spark.emulator import Emulator, protos
+from pubsub_spark.emulator import Emulator, front, protos
 from pubsub_spark.emulator import rest as transport
 from tests.rpc.conftest import wait_until
 
@@ -64,6 +64,14 @@ def error(code, status, message):
     return code, {"error": {"code": code, "message": message, "status": status}}
 
 
+def said_to(emulator, request):
+    """All that comes back to who sends these bytes and then no more."""
+    with socket.create_connection((emulator.host, emulator.port), timeout=10) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
 def test_root_says_ok(rest):
     """What container health checks ask for is answered as Google's emulator answers it."""
     assert (200, "Ok\n") == rest("GET", "/")
@@ -71,6 +79,29 @@ def test_root_says_ok(rest):
     assert (200, "") == rest("HEAD", "/")
     assert (404, "Not Found\n") == rest("GET", "/nothing")
     assert (404, "Not Found\n") == rest("POST", f"/v1/{TOPIC}:explode", {})
+
+
+def test_get_may_have_a_body(rest):
+    """It says nothing, and is not taken for the next request."""
+    assert (200, "Ok\n") == rest("GET", "/", b"hello")
+    assert (200, {}) == rest("GET", "/v1/projects/p/topics", b"hello")
+    assert (200, "Ok\n") == rest("GET", "/")
+
+
+def test_request_may_name_its_server(rest, emulator):
+    """Clients that take the emulator for a proxy ask by the whole address."""
+    emulator.create_topic(TOPIC)
+
+    assert (200, {"name": TOPIC}) == rest("GET", f"http://pubsub.googleapis.com/v1/{TOPIC}")
+    assert (200, "Ok\n") == rest("GET", f"http://{emulator.endpoint}")
+
+
+def test_every_refusal_is_plain_text(rest, emulator):
+    """Nobody here is a browser: no method and no broken request is answered by a page."""
+    assert (501, "Unsupported method ('OPTIONS')\n") == rest("OPTIONS", f"/v1/{TOPIC}")
+    head, _, body = said_to(emulator, b"nonsense\r\n\r\n").partition(b"\r\n\r\n")
+    assert b"HTTP/1.1 400 Bad Request" == head.partition(b"\r\n")[0]
+    assert b"Bad request syntax ('nonsense')\n" == body
 
 
 def test_message_goes_round(rest, emulator):
@@ -141,6 +172,20 @@ def test_exactly_once_failure_has_its_details(rest, emulator):
     assert {ack_id: "PERMANENT_FAILURE_INVALID_ACK_ID"} == detail["metadata"]
 
 
+def test_exactly_once_failure_has_room_for_every_ack_id(rest, emulator):
+    """Hundreds of ids fail together, and each is named."""
+    set_up(emulator, enable_exactly_once_delivery=True)
+    emulator.publish(TOPIC, *[b"a"] * 1000)
+    _, pulled = rest("POST", f"/v1/{SUB}:pull", {"maxMessages": 1000})
+    ack_ids = [received["ackId"] for received in pulled["receivedMessages"]]
+    emulator.advance(11)
+
+    status, body = rest("POST", f"/v1/{SUB}:acknowledge", {"ackIds": ack_ids})
+
+    assert (400, "INVALID_ARGUMENT") == (status, body["error"]["status"])
+    assert set(ack_ids) == set(body["error"]["details"][0]["metadata"])
+
+
 def test_waiting_pull_gets_the_message_that_comes(rest, emulator):
     """A Pull that finds nothing waits, and answers when a message is published."""
     set_up(emulator)
@@ -166,19 +211,79 @@ def test_empty_pull_answers_before_clients_give_up(rest, emulator, monkeypatch):
     assert time.monotonic() - begin < 1
 
 
-def test_client_that_left_takes_no_message(emulator):
-    """A Pull whose connection is gone is cancelled: a message published later is leased to nobody."""
-    set_up(emulator)
-    with socket.create_connection((emulator.host, emulator.port)) as connection:
-        body = b'{"maxMessages": 1}'
-        head = f"POST /v1/{SUB}:pull HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.sendall(head.encode() + body)
-        wait_until(lambda: any(call.rpc == "Pull" for call in emulator.calls))
-    wait_until(lambda: 0 == emulator._desk.broker.subscriptions[SUB].connected)
+def begin_pull(emulator, connection):
+    """Ask for a message on this connection, and see the Pull begin."""
+    body = b'{"maxMessages": 1}'
+    head = f"POST /v1/{SUB}:pull HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    wait_until(lambda: any(call.rpc == "Pull" for call in emulator.calls))
 
+
+def deliveries_after_pull(emulator):
+    """How often a message was delivered that came when no Pull waited any more."""
+    wait_until(lambda: 0 == emulator._desk.broker.subscriptions[SUB].connected, seconds=5)  # it would give up after 10
     emulator.publish(TOPIC, b"a")
+    return [message.deliveries for message in emulator.messages(SUB)]
 
-    assert [0] == [message.deliveries for message in emulator.messages(SUB)]
+
+on_every_platform = pytest.mark.parametrize("hangup", [transport._HANGUP, None])
+
+
+@on_every_platform
+def test_client_that_left_takes_no_message(emulator, monkeypatch, hangup):
+    """A Pull whose connection is gone is cancelled: a message published later is leased to nobody."""
+    monkeypatch.setattr(transport, "_HANGUP", hangup)
+    set_up(emulator)
+
+    with socket.create_connection((emulator.host, emulator.port)) as connection:
+        begin_pull(emulator, connection)
+
+    assert [0] == deliveries_after_pull(emulator)
+
+
+@pytest.mark.skipif(transport._HANGUP is None, reason="here a read alone tells it, and TLS allows no peek")
+def test_client_that_left_over_tls_takes_no_message():
+    """The same, encrypted."""
+    key, certificate = self_signed()
+    trust = ssl.create_default_context(cadata=certificate.decode())
+    with Emulator(tls=(key, certificate), record=True) as emulator:
+        set_up(emulator)
+
+        with (
+            socket.create_connection((emulator.host, emulator.port)) as connection,
+            trust.wrap_socket(connection, server_hostname="127.0.0.1") as encrypted,
+        ):
+            begin_pull(emulator, encrypted)
+
+        assert [0] == deliveries_after_pull(emulator)
+
+
+@on_every_platform
+def test_next_request_may_come_during_a_pull(emulator, monkeypatch, hangup):
+    """Who asks for more while a Pull waits has not left; both are answered, in their order."""
+    monkeypatch.setattr(transport, "_HANGUP", hangup)
+    set_up(emulator)
+
+    with socket.create_connection((emulator.host, emulator.port), timeout=10) as connection:
+        begin_pull(emulator, connection)
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        emulator.publish(TOPIC, b"a")
+        answers = b"".join(iter(lambda: connection.recv(65_536), b""))
+
+    assert b"receivedMessages" in answers
+    assert answers.endswith(b"\r\n\r\nOk\n")
+
+
+def test_client_that_says_no_more_is_answered(emulator):
+    """A client may close its half of the connection after the request, as `nc -N` does; what does not wait is done."""
+    set_up(emulator)
+    body = b'{"messages": [{"data": "YQ=="}]}'
+    head = f"POST /v1/{TOPIC}:publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    answers = {said_to(emulator, head.encode() + body).partition(b"\r\n")[0] for _ in range(20)}
+
+    assert {b"HTTP/1.1 200 OK"} == answers
+    assert 20 == emulator.backlog(SUB)
 
 
 def test_body_may_come_in_chunks_or_compressed(rest):
@@ -206,7 +311,12 @@ def test_chunked_body_is_read(emulator):
     [
         ("Request payload size exceeds the limit: 10485760 bytes.", {"Content-Length": "10485761"}, b""),
         ("Invalid Content-Length `-1`.", {"Content-Length": "-1"}, b""),
+        ("Invalid Transfer-Encoding `gzip, chunked`.", {"Transfer-Encoding": "gzip, chunked"}, b"2\r\n{}\r\n0\r\n\r\n"),
         ("Invalid chunk size in the request.", {"Transfer-Encoding": "chunked"}, b"x\r\n"),
+        ("Invalid chunk size in the request.", {"Transfer-Encoding": "chunked"}, b"-1\r\n"),
+        ("Invalid chunk size in the request.", {"Transfer-Encoding": "chunked"}, b"+2\r\n{}\r\n0\r\n\r\n"),
+        ("Invalid chunk size in the request.", {"Transfer-Encoding": "chunked"}, b"0x2\r\n{}\r\n0\r\n\r\n"),
+        ("Invalid chunk size in the request.", {"Transfer-Encoding": "chunked"}, b"2\r\n{} \r\n0\r\n\r\n"),
     ],
 )
 def test_body_that_cannot_be_read_ends_the_connection(emulator, reason, headers, body):
@@ -222,6 +332,26 @@ def test_body_that_cannot_be_read_ends_the_connection(emulator, reason, headers,
     assert (400, "close") == (response.status, response.getheader("Connection"))
     assert reason == json.loads(response.read())["error"]["message"]
     connection.close()
+
+
+@pytest.mark.parametrize(
+    "rest_of_request",
+    [
+        b"Content-Length: 200\r\n\r\n",
+        b"Content-Length: 200\r\n\r\n{}",
+        b"Transfer-Encoding: chunked\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n5\r\n{}",
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}",
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n",
+    ],
+)
+def test_request_that_breaks_off_is_not_done(emulator, rest_of_request):
+    """A client that ends in the middle of its body has asked for nothing yet, even if what came is a request too."""
+    answer = said_to(emulator, f"PUT /v1/{TOPIC} HTTP/1.1\r\nHost: localhost\r\n".encode() + rest_of_request)
+
+    assert b"HTTP/1.1 400 Bad Request" == answer.partition(b"\r\n")[0]
+    assert [] == emulator.calls
 
 
 def test_policy_is_read_and_written(rest, emulator):
@@ -251,6 +381,17 @@ def test_faults_and_records_do_not_care_about_the_way(rest, emulator):
 
     assert ["GetTopic", "GetTopic"] == [call.rpc for call in emulator.calls]
     assert ("x-goog-request-params", "topic=news") in emulator.calls[1].metadata
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("X-Goog-Name", "caf\xe9"), ("X-Goog-Name", "a\r\n b"), ("X-Goog-Name$", "a"), ("X-Goog-Ext-1-bin", "AAAA")],
+)
+def test_header_that_grpc_has_no_place_for_stays_behind(rest, emulator, name, value):
+    """What cannot be metadata in text harms neither the request nor its other headers."""
+    assert (200, {}) == rest("GET", "/v1/projects/p/topics", **{"X-Goog-User-Project": "p", name: value})
+
+    assert [("x-goog-user-project", "p")] == [each for each in emulator.calls[0].metadata if each[0].startswith("x-")]
 
 
 def test_grpc_and_rest_share_the_port(rest, emulator):
@@ -352,6 +493,48 @@ def test_tls_port_serves_both_too():
         with pytest.raises((http.client.HTTPException, OSError)):
             plain.getresponse()
         plain.close()
+
+
+def begin_handshake(connection):
+    """Say hello as a TLS client does, and get the first of the answer."""
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(received, sent, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    connection.sendall(sent.read())
+    assert connection.recv(1)
+
+
+def ends(connection):
+    """Whether the other side closes the connection, before its timeout."""
+    while connection.recv(65_536):
+        pass
+    return True
+
+
+def test_handshake_ends_when_the_emulator_stops():
+    """A client that is about to agree on keys does not outlive the emulator."""
+    with (
+        Emulator(tls=self_signed()) as emulator,
+        socket.create_connection((emulator.host, emulator.port), timeout=5) as connection,
+    ):
+        begin_handshake(connection)
+
+        emulator.stop()
+
+        assert ends(connection)
+
+
+def test_handshake_has_its_time(monkeypatch):
+    """A client that never comes to agree on keys keeps no thread for long."""
+    monkeypatch.setattr(front, "_HELLO_SECONDS", 1)
+    with (
+        Emulator(tls=self_signed()) as emulator,
+        socket.create_connection((emulator.host, emulator.port), timeout=5) as connection,
+    ):
+        begin_handshake(connection)
+
+        assert ends(connection)
 
 
 def self_signed():
