@@ -166,8 +166,7 @@ class Pusher:
             else:
                 self._window.failed(now, pauses=not self.subscription.settings.max_backoff)
                 self.subscription.modify([number], 0, now)
-            if broker.subscriptions.get(self.subscription.name) is self.subscription:
-                broker.schedule(self.subscription, now)
+            broker.schedule(self.subscription, now)
             self.wake()
 
     def _bearer(self) -> str:

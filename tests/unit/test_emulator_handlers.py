@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -47,6 +49,18 @@ class Handlers(Services):
         request = protos.PullRequest(subscription=subscription, max_messages=most, return_immediately=True)
         raw = self.subscriber.pull(request.SerializeToString(), None, lambda _: None)
         return list(protos.PullResponse.FromString(raw).received_messages)
+
+    def begin_pull(self) -> Future[bytes]:
+        """A Pull that waits for a message, in a thread of its own."""
+        begun = threading.Event()
+        request = protos.PullRequest(subscription=SUBSCRIPTION, max_messages=1).SerializeToString()
+        pull = ThreadPoolExecutor(1).submit(self.subscriber.pull, request, None, lambda _: begun.set())
+        begun.wait()
+        with self.desk.open():  # nobody else has the lock now: the Pull let go of it
+            return pull
+
+    def delete_subscription(self) -> None:
+        self.subscriber.delete_subscription(protos.DeleteSubscriptionRequest(subscription=SUBSCRIPTION))
 
     def ack(self, *held: Any, subscription: str = SUBSCRIPTION) -> None:
         request = protos.AcknowledgeRequest(subscription=subscription, ack_ids=[each.ack_id for each in held])
@@ -437,7 +451,7 @@ def test_ack_id_of_a_deleted_subscription_acknowledges_nothing_of_its_successor(
     """Same name, another subscription."""
     pair.publish("x")
     [held] = pair.pull()
-    pair.subscriber.delete_subscription(protos.DeleteSubscriptionRequest(subscription=SUBSCRIPTION))
+    pair.delete_subscription()
     pair.subscription()
     pair.publish("y")
     pair.pull()
@@ -457,6 +471,28 @@ def test_deadlines_have_bounds(pair, amount):
 def test_pull_needs_a_positive_number(pair):
     """Zero and less are refused."""
     assert "(argument=max_messages)" in refused(lambda: pair.pull(most=0))[1]
+
+
+def test_waiting_pull_ends_with_its_subscription(pair):
+    """A successor of the same name is another subscription, and whoever waited for the first one hears NOT_FOUND."""
+    waiting = pair.begin_pull()
+    with pair.desk.open():  # so that the Pull looks again when both are done
+        pair.delete_subscription()
+        pair.subscription()
+
+    assert "NOT_FOUND" == refused(lambda: waiting.result(timeout=5))[0]
+
+
+def test_successor_of_a_subscription_that_a_pull_waited_on_expires(pair):
+    """What a Pull leaves behind on a deleted subscription is not taken for the time of its successor."""
+    waiting = pair.begin_pull()
+    pair.delete_subscription()
+    refused(lambda: waiting.result(timeout=5))
+    pair.subscription()
+
+    pair.desk.advance(32 * DAY)
+
+    assert "NOT_FOUND" == refused(pair.pull)[0]
 
 
 def test_late_ack_is_no_error_without_exactly_once(pair):
