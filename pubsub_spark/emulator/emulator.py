@@ -242,7 +242,10 @@ class Emulator:
             broker.be_hostile(seed)
 
     def reset(self) -> None:
-        """Forget every resource, message, call and fault; streams that are open end with NOT_FOUND."""
+        """Forget every resource, message, call and fault, and the time that was moved.
+
+        Streams that are open end with NOT_FOUND.
+        """
         self._services.reset()
         self._faults.clear()
         self._running.calls.clear()

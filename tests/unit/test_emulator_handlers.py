@@ -743,3 +743,13 @@ def test_reset_forgets_everything(pair):
     pair.topic()
     [after] = pair.publish("x")
     assert int(before) < int(after)
+
+
+def test_reset_takes_back_the_time_that_was_moved(pair):
+    """What the next test publishes is of today, though the last one waited for a month."""
+    today = pair.desk.now()
+    pair.desk.advance(31 * DAY)
+
+    pair.reset()
+
+    assert today == pytest.approx(pair.desk.now(), abs=60)
