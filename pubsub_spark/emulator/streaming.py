@@ -23,6 +23,9 @@ RESPONSE_BYTES = 1_000_000  # enough to fill a pipe, small enough that many stre
 # gRPC does not tell whether the last response of a cancelled stream was written. It asks for the next one within
 # milliseconds of writing, so a response that it held this long was stuck behind HTTP/2's flow control.
 _STUCK = 1.0
+# It also asks for the next one when it gives up a stuck response, a moment before it tells that the stream is over.
+_HELD = 0.05
+_MOMENT = 0.02
 _PROPERTIES = b"\x22"  # StreamingPullResponse.subscription_properties = 4
 
 
@@ -49,6 +52,7 @@ class Stream:
         self._confirmations: list[Any] = []
         self._unsent = range(0)  # numbers of the last response, until gRPC asks for the next one
         self._handed = 0.0
+        self._ended = threading.Event()
 
     def responses(self) -> Iterator[bytes]:
         """The responses, for as long as the stream lasts; a Refusal ends it."""
@@ -73,6 +77,8 @@ class Stream:
             while (response := self._next()) is not None and not self._consumer.closed:
                 self._handed = time.monotonic()
                 yield response
+                if time.monotonic() - self._handed > _HELD and self._ended.wait(_MOMENT):
+                    break
                 self._unsent = range(0)
         finally:
             self._close()
@@ -176,6 +182,7 @@ class Stream:
 
     def _end(self) -> None:
         """Called by gRPC when the RPC is over, for whatever reason."""
+        self._ended.set()
         self._desk.hang_up(self._consumer)
 
     def _close(self) -> None:
