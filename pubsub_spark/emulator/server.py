@@ -39,6 +39,8 @@ _OPTIONS = [
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
 ]
+# A refusal travels in the trailers, of which clients take 8 KB, and there a byte that is not ASCII is three.
+_SENTENCE_BYTES = 1000
 _DETAILS = "grpc-status-details-bin"
 _DOMAIN = "pubsub.googleapis.com"
 
@@ -176,11 +178,17 @@ def _parsing(rpc: Rpc) -> Callable[[bytes, grpc.ServicerContext], bytes]:
 
 
 def _refuse(rpc: str, refusal: Refusal, context: grpc.ServicerContext) -> NoReturn:
-    _log.info("%s refused: %s: %s", rpc, refusal.code, refusal.message)
+    sentence = _cut(refusal.message)
+    _log.info("%s refused: %s: %s", rpc, refusal.code, sentence)
     if refusal.reason:
         detail = any_pb2.Any()
         detail.Pack(error_details_pb2.ErrorInfo(reason=refusal.reason, domain=_DOMAIN, metadata=refusal.metadata))
-        status = status_pb2.Status(code=NUMBERS[refusal.code], message=refusal.message, details=[detail])
+        status = status_pb2.Status(code=NUMBERS[refusal.code], message=sentence, details=[detail])
         context.set_trailing_metadata(((_DETAILS, status.SerializeToString()),))
-    context.abort(grpc.StatusCode[refusal.code], refusal.message)
+    context.abort(grpc.StatusCode[refusal.code], sentence)
     raise AssertionError("abort always raises")
+
+
+def _cut(sentence: str) -> str:
+    whole = sentence.encode()
+    return sentence if len(whole) <= _SENTENCE_BYTES else f"{whole[:_SENTENCE_BYTES].decode(errors='ignore')}..."
