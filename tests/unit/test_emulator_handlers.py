@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -14,7 +15,7 @@ from pubsub_spark.emulator import protos
 from pubsub_spark.emulator.broker import Broker
 from pubsub_spark.emulator.clock import Clock
 from pubsub_spark.emulator.desk import Desk
-from pubsub_spark.emulator.faults import Faults
+from pubsub_spark.emulator.faults import Fault, Faults
 from pubsub_spark.emulator.oidc import Signer
 from pubsub_spark.emulator.pusher import Pushers
 from pubsub_spark.emulator.refusal import Refusal
@@ -534,6 +535,25 @@ def test_exactly_once_acks_fail_on_demand(handlers):
         handlers.ack(*held)
     assert {held[0].ack_id: "TRANSIENT_FAILURE_UNORDERED_ACK_ID"} == refusal.value.metadata
     handlers.ack(*held)
+
+
+def test_fault_meets_as_many_calls_as_were_ordered(handlers):
+    """Two that come at the same moment do not both get the only one."""
+
+    class Slow(str):
+        """Somebody else's turn comes while two of these are compared."""
+
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            time.sleep(0.02)
+            return str.__eq__(self, other)
+
+    handlers.faults.add(Fault(Slow("Publish"), "UNAVAILABLE"))
+    with ThreadPoolExecutor(2) as calls:
+        met = list(calls.map(handlers.faults.meet, ["Publish", "Publish"]))
+
+    assert 1 == sum(fault is not None for fault in met)
 
 
 # Time
