@@ -27,7 +27,7 @@ from pubsub_spark.emulator.oidc import Signer
 from pubsub_spark.emulator.pusher import Pushers
 from pubsub_spark.emulator.refusal import NUMBERS, Code, Refusal
 from pubsub_spark.emulator.rest import Calls, Document, Rest
-from pubsub_spark.emulator.server import Recorded, Server
+from pubsub_spark.emulator.server import Recorded, Server, address
 from pubsub_spark.emulator.services import Services
 from pubsub_spark.emulator.subscriber import find
 
@@ -143,8 +143,7 @@ class Emulator:
     @property
     def endpoint(self) -> str:
         """`host:port`, as PUBSUB_EMULATOR_HOST wants it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return address(self.host, self.port)
 
     @property
     def calls(self) -> list[Recorded]:

@@ -86,14 +86,14 @@ class Server:
 
     def listen(self, host: str, port: int, tls: tuple[bytes, bytes] | None = None) -> int:
         """Add a port to listen on and return it, a free one for 0; OSError when it cannot be had."""
-        address = f"{host}:{port}"
+        at = address(host, port)
         try:
             if tls is None:
-                bound = self._grpc.add_insecure_port(address)
+                bound = self._grpc.add_insecure_port(at)
             else:
-                bound = self._grpc.add_secure_port(address, grpc.ssl_server_credentials((tls,)))
+                bound = self._grpc.add_secure_port(at, grpc.ssl_server_credentials((tls,)))
         except RuntimeError as problem:
-            raise OSError(f"The emulator cannot listen on `{address}`. Give it another host or port.") from problem
+            raise OSError(f"The emulator cannot listen on `{at}`. Give it another host or port.") from problem
         return int(bound)
 
     def start(self) -> None:
@@ -167,6 +167,11 @@ class Server:
         finally:
             with self._desk.open():
                 self._streams.discard(stream)
+
+
+def address(host: str, port: int) -> str:
+    """`host:port`, in which an IPv6 address has brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _parsing(rpc: Rpc) -> Callable[[bytes, grpc.ServicerContext], bytes]:
