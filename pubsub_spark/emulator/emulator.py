@@ -100,6 +100,8 @@ class Emulator:
 
     def _listen(self, server: Server) -> None:
         """gRPC alone has the port, or the front has it and gRPC a port behind that."""
+        if not 0 <= self.port <= 65535:
+            raise OSError(f"The emulator cannot listen on port {self.port}. A port is a number from 0 to 65535.")
         if not self._rest:
             self.port = server.listen(self.host, self.port, self._tls)
             server.start()

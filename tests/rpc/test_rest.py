@@ -346,6 +346,15 @@ def test_address_of_grpc_alone_may_be_of_version_6_too(version_6):
         create(protos.Topic(name=TOPIC).SerializeToString(), timeout=10)
 
 
+@pytest.mark.parametrize("rest", [True, False])
+@pytest.mark.parametrize("port", [-5, 65536])
+def test_port_that_there_is_none_of_is_refused(port, rest):
+    """As an address that cannot be had is: with a sentence."""
+    said = f"The emulator cannot listen on port {port}. A port is a number from 0 to 65535."
+    with pytest.raises(OSError, match=f"^{said}$"):
+        Emulator(port=port, rest=rest).start()
+
+
 def test_tls_port_serves_both_too():
     """With a key and a certificate the same port speaks gRPC and HTTPS, and nothing unencrypted."""
     key, certificate = self_signed()
