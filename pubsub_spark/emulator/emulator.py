@@ -27,7 +27,7 @@ from pubsub_spark.emulator.oidc import Signer
 from pubsub_spark.emulator.pusher import Pushers
 from pubsub_spark.emulator.refusal import NUMBERS, Code, Refusal
 from pubsub_spark.emulator.rest import Calls, Document, Rest
-from pubsub_spark.emulator.server import Recorded, Server, address
+from pubsub_spark.emulator.server import Recorded, Server, address, check_tls
 from pubsub_spark.emulator.services import Services
 from pubsub_spark.emulator.subscriber import find
 
@@ -83,7 +83,7 @@ class Emulator:
         self._front: Front | None = None
 
     def start(self) -> Self:
-        """Listen; OSError when the port cannot be had."""
+        """Listen; OSError when the port cannot be had, or TLS not be served."""
         self._desk = Desk(Broker(remembered=self._remembered), Clock())
         self._signer = Signer()
         self._pushers = Pushers(self._desk, self._signer)
@@ -102,6 +102,8 @@ class Emulator:
         """gRPC alone has the port, or the front has it and gRPC a port behind that."""
         if not 0 <= self.port <= 65535:
             raise OSError(f"The emulator cannot listen on port {self.port}. A port is a number from 0 to 65535.")
+        if self._tls is not None:
+            check_tls(*self._tls)
         if not self._rest:
             self.port = server.listen(self.host, self.port, self._tls)
             server.start()

@@ -8,6 +8,8 @@ ErrorInfo in the trailer `grpc-status-details-bin`.
 from __future__ import annotations
 
 import logging
+import ssl
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -172,6 +174,22 @@ class Server:
 def address(host: str, port: int) -> str:
     """`host:port`, in which an IPv6 address has brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def check_tls(key: bytes, certificate: bytes) -> None:
+    """OSError unless they are a PEM key and its certificate: gRPC only says that it cannot listen."""
+    with tempfile.NamedTemporaryFile() as key_file, tempfile.NamedTemporaryFile() as certificate_file:
+        for file, content in ((key_file, key), (certificate_file, certificate)):
+            file.write(content)
+            file.flush()
+        try:
+            # Without a password Python would ask the terminal for that of an encrypted key.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate_file.name, key_file.name, password="")
+        except ssl.SSLError as problem:
+            raise OSError(
+                "The emulator cannot serve TLS with this key and certificate. "
+                "Give a private key and the certificate that was made for it, both PEM, in this order."
+            ) from problem
 
 
 def _parsing(rpc: Rpc) -> Callable[[bytes, grpc.ServicerContext], bytes]:

@@ -376,6 +376,15 @@ def test_tls_port_serves_both_too():
         plain.close()
 
 
+@pytest.mark.parametrize("rest", [True, False])
+def test_key_and_certificate_that_do_not_serve_are_told_so(rest):
+    """Swapped, of different pairs, or no PEM at all: it is not the address that is wrong."""
+    key, certificate = self_signed()
+    for pair in ((certificate, key), (self_signed()[0], certificate), (b"key", b"certificate")):
+        with pytest.raises(OSError, match="cannot serve TLS with this key and certificate"):
+            Emulator(tls=pair, rest=rest).start()
+
+
 def self_signed():
     """Key and certificate of 127.0.0.1, both PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
