@@ -256,11 +256,20 @@ def _left(ends: float) -> float:
 
 
 class _Answer(http.client.HTTPResponse):
-    """An answer that must be there as a whole when the socket's timeout is over, which by itself is for each piece."""
+    """An answer that must be there as a whole when the socket's timeout is over, which by itself is for each piece.
+
+    Early hints may come before it.
+    """
 
     def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:
         super().__init__(sock, *arguments, **options)
         self.fp = io.BufferedReader(_Timely(self.fp.detach(), sock))
+
+    def begin(self) -> None:
+        super().begin()
+        while self.status == http.HTTPStatus.EARLY_HINTS:
+            self.headers = self.msg = None  # type: ignore[assignment]  # as before it began
+            super().begin()
 
 
 class _Timely(io.RawIOBase):

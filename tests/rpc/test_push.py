@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain, repeat
 from socketserver import StreamRequestHandler, ThreadingTCPServer
@@ -290,7 +290,7 @@ def test_slow_endpoint_is_a_nack(emulator, endpoint, push):
 
 @contextmanager
 def answering(*parts, pause=0.0):
-    """The URL of a server that answers a request with these bytes one after the other, the last ones without end."""
+    """The URL of a server that answers with these parts, and where there is a pause with the last one without end."""
 
     class Handler(StreamRequestHandler):
         def handle(self):
@@ -316,9 +316,16 @@ def answering(*parts, pause=0.0):
 def test_answer_that_drips_is_none(parts):
     """The time is that of the whole answer and not of each piece."""
     begin = time.monotonic()
-    with answering(*parts, pause=0.05) as url:
-        assert 0 == Poster(url).post({}, b"", timeout=0.3)
+    with answering(*parts, pause=0.05) as url, closing(Poster(url)) as poster:
+        assert 0 == poster.post({}, b"", timeout=0.3)
         assert time.monotonic() - begin < 3
+
+
+def test_early_hints_are_not_the_answer():
+    """That comes after them."""
+    hints = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+    with answering(hints, hints, b"HTTP/1.1 204 No Content\r\n\r\n") as url, closing(Poster(url)) as poster:
+        assert 204 == poster.post({}, b"", timeout=5)
 
 
 def test_nobody_listens_yet(emulator, endpoint, push, call):
