@@ -184,7 +184,12 @@ class Broker:
     # Time
 
     def schedule(self, subscription: Subscription, now: float) -> None:
-        """After anything was done to a subscription: forward its dead messages, and note when it is due next."""
+        """After anything was done to a subscription: forward its dead messages, and note when it is due next.
+
+        Somebody may be at one that is gone, and its name another's by now: nothing is due then.
+        """
+        if self.subscriptions.get(subscription.name) is not subscription:
+            return
         if subscription.dead:
             self._forward(subscription, now)
         due = subscription.due()

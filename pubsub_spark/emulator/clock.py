@@ -1,4 +1,4 @@
-"""The emulator's time: the machine's, plus what `advance` has added. It never goes back."""
+"""The emulator's time: the machine's, plus what `advance` has added. It goes back only to start anew."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ class Clock:
     """Seconds since the epoch."""
 
     def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Let it be the machine's time again."""
         self._epoch = time.time() - time.monotonic()
 
     def now(self) -> float:

@@ -27,7 +27,7 @@ from pubsub_spark.emulator.oidc import Signer
 from pubsub_spark.emulator.pusher import Pushers
 from pubsub_spark.emulator.refusal import NUMBERS, Code, Refusal
 from pubsub_spark.emulator.rest import Calls, Document, Rest
-from pubsub_spark.emulator.server import Recorded, Server
+from pubsub_spark.emulator.server import Recorded, Server, address, check_tls
 from pubsub_spark.emulator.services import Services
 from pubsub_spark.emulator.subscriber import find
 
@@ -83,7 +83,7 @@ class Emulator:
         self._front: Front | None = None
 
     def start(self) -> Self:
-        """Listen; OSError when the port cannot be had."""
+        """Listen; OSError when the port cannot be had, or TLS not be served."""
         self._desk = Desk(Broker(remembered=self._remembered), Clock())
         self._signer = Signer()
         self._pushers = Pushers(self._desk, self._signer)
@@ -100,6 +100,10 @@ class Emulator:
 
     def _listen(self, server: Server) -> None:
         """gRPC alone has the port, or the front has it and gRPC a port behind that."""
+        if not 0 <= self.port <= 65535:
+            raise OSError(f"The emulator cannot listen on port {self.port}. A port is a number from 0 to 65535.")
+        if self._tls is not None:
+            check_tls(*self._tls)
         if not self._rest:
             self.port = server.listen(self.host, self.port, self._tls)
             server.start()
@@ -143,8 +147,7 @@ class Emulator:
     @property
     def endpoint(self) -> str:
         """`host:port`, as PUBSUB_EMULATOR_HOST wants it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return address(self.host, self.port)
 
     @property
     def calls(self) -> list[Recorded]:
@@ -242,7 +245,10 @@ class Emulator:
             broker.be_hostile(seed)
 
     def reset(self) -> None:
-        """Forget every resource, message, call and fault; streams that are open end with NOT_FOUND."""
+        """Forget every resource, message, call and fault, and the time that was moved.
+
+        Streams that are open end with NOT_FOUND.
+        """
         self._services.reset()
         self._faults.clear()
         self._running.calls.clear()

@@ -1,11 +1,12 @@
 """Trouble on demand: RPCs that fail or dawdle, acks that fail, because a test said so.
 
-Pure. A fault is for one RPC (`Publish`, `StreamingPull`, ...) or for every one (`*`), and is used up after `count`
-calls.
+No I/O and no clock; a lock, because calls come on many threads. A fault is for one RPC (`Publish`,
+`StreamingPull`, ...) or for every one (`*`), and is used up after `count` calls.
 """
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 from pubsub_spark.emulator.refusal import Code
@@ -30,29 +31,35 @@ class Faults:
     def __init__(self) -> None:
         self._faults: list[Fault] = []
         self._spoiled: list[str] = []
+        self._lock = threading.Lock()
 
     def add(self, fault: Fault) -> None:
-        self._faults.append(fault)
+        with self._lock:
+            self._faults.append(fault)
 
     def meet(self, rpc: str) -> Fault | None:
         """The fault that a call of `rpc` meets now, if any."""
         if not self._faults:
             return None
-        fault = next((each for each in self._faults if each.rpc in (rpc, EVERY)), None)
-        if fault is not None:
-            fault.count -= 1
-            if fault.count <= 0:
-                self._faults.remove(fault)
-        return fault
+        with self._lock:
+            fault = next((each for each in self._faults if each.rpc in (rpc, EVERY)), None)
+            if fault is not None:
+                fault.count -= 1
+                if fault.count <= 0:
+                    self._faults.remove(fault)
+            return fault
 
     def spoil(self, count: int, outcome: str) -> None:
         """Acks and deadlines of the next `count` requests fail with `outcome`, where delivery is exactly once."""
-        self._spoiled += [outcome] * count
+        with self._lock:
+            self._spoiled += [outcome] * count
 
     def spoiled(self) -> str:
         """What becomes of the ack ids of this request; empty for nothing out of the ordinary."""
-        return self._spoiled.pop(0) if self._spoiled else ""
+        with self._lock:
+            return self._spoiled.pop(0) if self._spoiled else ""
 
     def clear(self) -> None:
-        self._faults.clear()
-        self._spoiled.clear()
+        with self._lock:
+            self._faults.clear()
+            self._spoiled.clear()

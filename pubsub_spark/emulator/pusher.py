@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
+import socket
 import ssl
 import threading
 import time
@@ -166,8 +168,7 @@ class Pusher:
             else:
                 self._window.failed(now, pauses=not self.subscription.settings.max_backoff)
                 self.subscription.modify([number], 0, now)
-            if broker.subscriptions.get(self.subscription.name) is self.subscription:
-                broker.schedule(self.subscription, now)
+            broker.schedule(self.subscription, now)
             self.wake()
 
     def _bearer(self) -> str:
@@ -195,13 +196,14 @@ class Poster:
         self._closed = False
 
     def post(self, headers: dict[str, str], body: bytes, timeout: float) -> int:
-        """The status of the answer; 0 when there was none in time."""
+        """The status of the answer; 0 when there was none in time, which is for all of it together."""
+        ends = time.monotonic() + timeout
         while True:
             connection, fresh = None, True
             try:
-                connection = self._connection(timeout)
+                connection = self._connection(_left(ends))
                 fresh = connection.sock is None
-                return self._exchange(connection, headers, body, timeout)
+                return self._exchange(connection, headers, body, ends)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if connection is not None:
                     connection.close()
@@ -212,16 +214,22 @@ class Poster:
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
         with contextlib.suppress(IndexError):
             return self._idle.pop()
-        if self._secure:
-            return http.client.HTTPSConnection(self._host, timeout=timeout, context=ssl.create_default_context())
-        return http.client.HTTPConnection(self._host, timeout=timeout)
+        connection = (
+            http.client.HTTPSConnection(self._host, timeout=timeout, context=ssl.create_default_context())
+            if self._secure
+            else http.client.HTTPConnection(self._host, timeout=timeout)
+        )
+        connection.response_class = _Answer
+        return connection
 
     def _exchange(
-        self, connection: http.client.HTTPConnection, headers: dict[str, str], body: bytes, timeout: float
+        self, connection: http.client.HTTPConnection, headers: dict[str, str], body: bytes, ends: float
     ) -> int:
-        if connection.sock is not None:
-            connection.sock.settimeout(timeout)
+        if connection.sock is None:
+            connection.connect()
+        connection.sock.settimeout(_left(ends))
         connection.request("POST", self._path, body, headers)
+        connection.sock.settimeout(_left(ends))
         response = connection.getresponse()
         response.read()
         if response.will_close or response.status < 200:
@@ -238,3 +246,47 @@ class Poster:
         with contextlib.suppress(IndexError):
             while True:
                 self._idle.pop().close()
+
+
+def _left(ends: float) -> float:
+    """The seconds until then; TimeoutError when there are none."""
+    if (seconds := ends - time.monotonic()) <= 0:
+        raise TimeoutError
+    return seconds
+
+
+class _Answer(http.client.HTTPResponse):
+    """An answer that must be there as a whole when the socket's timeout is over, which by itself is for each piece.
+
+    Early hints may come before it.
+    """
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp = io.BufferedReader(_Timely(self.fp.detach(), sock))
+
+    def begin(self) -> None:
+        super().begin()
+        while self.status == http.HTTPStatus.EARLY_HINTS:
+            self.headers = self.msg = None  # type: ignore[assignment]  # as before it began
+            super().begin()
+
+
+class _Timely(io.RawIOBase):
+    """What `raw` reads from a socket until its timeout, counted from now, is over."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
+        self._raw = raw
+        self._sock = sock
+        self._ends = time.monotonic() + (sock.gettimeout() or 0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(_left(self._ends))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()

@@ -8,6 +8,8 @@ ErrorInfo in the trailer `grpc-status-details-bin`.
 from __future__ import annotations
 
 import logging
+import ssl
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -39,6 +41,8 @@ _OPTIONS = [
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
 ]
+# A refusal travels in the trailers, of which clients take 8 KB, and there a byte that is not ASCII is three.
+_SENTENCE_BYTES = 1000
 _DETAILS = "grpc-status-details-bin"
 _DOMAIN = "pubsub.googleapis.com"
 
@@ -84,14 +88,14 @@ class Server:
 
     def listen(self, host: str, port: int, tls: tuple[bytes, bytes] | None = None) -> int:
         """Add a port to listen on and return it, a free one for 0; OSError when it cannot be had."""
-        address = f"{host}:{port}"
+        at = address(host, port)
         try:
             if tls is None:
-                bound = self._grpc.add_insecure_port(address)
+                bound = self._grpc.add_insecure_port(at)
             else:
-                bound = self._grpc.add_secure_port(address, grpc.ssl_server_credentials((tls,)))
+                bound = self._grpc.add_secure_port(at, grpc.ssl_server_credentials((tls,)))
         except RuntimeError as problem:
-            raise OSError(f"The emulator cannot listen on `{address}`. Give it another host or port.") from problem
+            raise OSError(f"The emulator cannot listen on `{at}`. Give it another host or port.") from problem
         return int(bound)
 
     def start(self) -> None:
@@ -167,6 +171,27 @@ class Server:
                 self._streams.discard(stream)
 
 
+def address(host: str, port: int) -> str:
+    """`host:port`, in which an IPv6 address has brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def check_tls(key: bytes, certificate: bytes) -> None:
+    """OSError unless they are a PEM key and its certificate: gRPC only says that it cannot listen."""
+    with tempfile.NamedTemporaryFile() as key_file, tempfile.NamedTemporaryFile() as certificate_file:
+        for file, content in ((key_file, key), (certificate_file, certificate)):
+            file.write(content)
+            file.flush()
+        try:
+            # Without a password Python would ask the terminal for that of an encrypted key.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate_file.name, key_file.name, password="")
+        except ssl.SSLError as problem:
+            raise OSError(
+                "The emulator cannot serve TLS with this key and certificate. "
+                "Give a private key and the certificate that was made for it, both PEM, in this order."
+            ) from problem
+
+
 def _parsing(rpc: Rpc) -> Callable[[bytes, grpc.ServicerContext], bytes]:
     def parse_and_handle(raw: bytes, _: grpc.ServicerContext) -> bytes:
         response: bytes = rpc.handler(rpc.request.FromString(raw)).SerializeToString()
@@ -176,11 +201,17 @@ def _parsing(rpc: Rpc) -> Callable[[bytes, grpc.ServicerContext], bytes]:
 
 
 def _refuse(rpc: str, refusal: Refusal, context: grpc.ServicerContext) -> NoReturn:
-    _log.info("%s refused: %s: %s", rpc, refusal.code, refusal.message)
+    sentence = _cut(refusal.message)
+    _log.info("%s refused: %s: %s", rpc, refusal.code, sentence)
     if refusal.reason:
         detail = any_pb2.Any()
         detail.Pack(error_details_pb2.ErrorInfo(reason=refusal.reason, domain=_DOMAIN, metadata=refusal.metadata))
-        status = status_pb2.Status(code=NUMBERS[refusal.code], message=refusal.message, details=[detail])
+        status = status_pb2.Status(code=NUMBERS[refusal.code], message=sentence, details=[detail])
         context.set_trailing_metadata(((_DETAILS, status.SerializeToString()),))
-    context.abort(grpc.StatusCode[refusal.code], refusal.message)
+    context.abort(grpc.StatusCode[refusal.code], sentence)
     raise AssertionError("abort always raises")
+
+
+def _cut(sentence: str) -> str:
+    whole = sentence.encode()
+    return sentence if len(whole) <= _SENTENCE_BYTES else f"{whole[:_SENTENCE_BYTES].decode(errors='ignore')}..."

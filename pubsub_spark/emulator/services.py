@@ -105,8 +105,9 @@ class Services:
         }
 
     def reset(self) -> None:
-        """Forget every resource; open streams end with NOT_FOUND."""
+        """Forget every resource and the time that was moved; open streams end with NOT_FOUND."""
         with self._desk.open() as (broker, _):
             self._pushers.close()
             broker.clear()
             self._definitions.clear()
+            self._desk.restart_clock()

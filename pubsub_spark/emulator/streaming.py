@@ -15,14 +15,17 @@ from typing import Any, Protocol
 
 from pubsub_spark.emulator import protos, rules
 from pubsub_spark.emulator.desk import Desk, Session
-from pubsub_spark.emulator.refusal import Refusal, invalid, not_found
-from pubsub_spark.emulator.subscriber import Subscriber, find_pullable
+from pubsub_spark.emulator.refusal import Refusal, invalid
+from pubsub_spark.emulator.subscriber import Subscriber, check_still_pullable, find_pullable
 from pubsub_spark.emulator.subscription import Subscription
 
 RESPONSE_BYTES = 1_000_000  # enough to fill a pipe, small enough that many streams share the work
 # gRPC does not tell whether the last response of a cancelled stream was written. It asks for the next one within
 # milliseconds of writing, so a response that it held this long was stuck behind HTTP/2's flow control.
 _STUCK = 1.0
+# It also asks for the next one when it gives up a stuck response, a moment before it tells that the stream is over.
+_HELD = 0.05
+_MOMENT = 0.02
 _PROPERTIES = b"\x22"  # StreamingPullResponse.subscription_properties = 4
 
 
@@ -49,6 +52,7 @@ class Stream:
         self._confirmations: list[Any] = []
         self._unsent = range(0)  # numbers of the last response, until gRPC asks for the next one
         self._handed = 0.0
+        self._ended = threading.Event()
 
     def responses(self) -> Iterator[bytes]:
         """The responses, for as long as the stream lasts; a Refusal ends it."""
@@ -60,7 +64,6 @@ class Stream:
         with self._desk.open() as (broker, _):
             subscription = find_pullable(broker, request.subscription)
             self._subscription = subscription
-            self.name = subscription.name
             self._consumer = self._desk.consumer(
                 request.stream_ack_deadline_seconds, request.max_outstanding_messages, request.max_outstanding_bytes
             )
@@ -70,10 +73,12 @@ class Stream:
                 return
             self._apply(request)
             self._call.send_initial_metadata(())  # the stream is open, though there may be nothing to say yet
-            threading.Thread(target=self._listen, name=f"listen {self.name}", daemon=True).start()
+            threading.Thread(target=self._listen, name=f"listen {subscription.name}", daemon=True).start()
             while (response := self._next()) is not None and not self._consumer.closed:
                 self._handed = time.monotonic()
                 yield response
+                if time.monotonic() - self._handed > _HELD and self._ended.wait(_MOMENT):
+                    break
                 self._unsent = range(0)
         finally:
             self._close()
@@ -87,8 +92,7 @@ class Stream:
                     raise self._refusal
                 if consumer.closed or not self._call.is_active():
                     return None
-                if find_pullable(broker, self.name) is not subscription:
-                    raise not_found(self.name)
+                check_still_pullable(broker, subscription)
                 now = self._desk.now()
                 batch = subscription.take(consumer, now, size=RESPONSE_BYTES)
                 broker.schedule(subscription, now)
@@ -178,6 +182,7 @@ class Stream:
 
     def _end(self) -> None:
         """Called by gRPC when the RPC is over, for whatever reason."""
+        self._ended.set()
         self._desk.hang_up(self._consumer)
 
     def _close(self) -> None:
@@ -186,8 +191,7 @@ class Stream:
             if stuck or not self._handed:
                 self._subscription.release(self._unsent)
             self._subscription.leave(self._consumer, now)
-            if broker.subscriptions.get(self.name) is self._subscription:
-                broker.schedule(self._subscription, now)
+            broker.schedule(self._subscription, now)
 
 
 def _check_first(request: Any) -> None:

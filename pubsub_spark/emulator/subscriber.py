@@ -141,7 +141,7 @@ class Subscriber:
                         break
                     subscription.wait(consumer)
                     self._desk.wait(consumer, rest)
-                    find_pullable(broker, request.subscription)
+                    check_still_pullable(broker, subscription)
             finally:
                 subscription.leave(consumer, self._desk.now())
                 broker.schedule(subscription, self._desk.now())
@@ -227,6 +227,12 @@ def find_pullable(broker: Broker, name: str) -> Subscription:
     if configuration.kind(resource) != "pull":
         raise failed_precondition("This method is not supported for this subscription type.")
     return subscription
+
+
+def check_still_pullable(broker: Broker, subscription: Subscription) -> None:
+    """After a wait: messages can be pulled from it still, and its name is not a successor's."""
+    if find_pullable(broker, subscription.name) is not subscription:
+        raise not_found(subscription.name)
 
 
 def _patience(remaining: float | None) -> float:

@@ -6,7 +6,10 @@ import json
 import threading
 import time
 from collections import deque
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, repeat
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import grpc
 import pytest
@@ -17,6 +20,7 @@ from google.oauth2 import id_token
 
 from pubsub_spark.emulator import Emulator, protos
 from pubsub_spark.emulator.push import FIRST_WINDOW
+from pubsub_spark.emulator.pusher import Poster
 from tests.rpc.conftest import wait_until
 
 TOPIC, SUB = "projects/p/topics/news", "projects/p/subscriptions/pushed"
@@ -282,6 +286,46 @@ def test_slow_endpoint_is_a_nack(emulator, endpoint, push):
     endpoint.gate.set()
     wait_until(lambda: [True] == acked(emulator))
     assert [1] == [message.failures for message in emulator.messages(SUB)]
+
+
+@contextmanager
+def answering(*parts, pause=0.0):
+    """The URL of a server that answers with these parts, and where there is a pause with the last one without end."""
+
+    class Handler(StreamRequestHandler):
+        def handle(self):
+            while self.rfile.readline().strip():
+                pass
+            with suppress(OSError):
+                for part in chain(parts, repeat(parts[-1]) if pause else ()):
+                    self.wfile.write(part)
+                    time.sleep(pause)
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"), (b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", b"x")],
+    ids=["headers", "body"],
+)
+def test_answer_that_drips_is_none(parts):
+    """The time is that of the whole answer and not of each piece."""
+    begin = time.monotonic()
+    with answering(*parts, pause=0.05) as url, closing(Poster(url)) as poster:
+        assert 0 == poster.post({}, b"", timeout=0.3)
+        assert time.monotonic() - begin < 3
+
+
+def test_early_hints_are_not_the_answer():
+    """That comes after them."""
+    hints = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+    with answering(hints, hints, b"HTTP/1.1 204 No Content\r\n\r\n") as url, closing(Poster(url)) as poster:
+        assert 204 == poster.post({}, b"", timeout=5)
 
 
 def test_nobody_listens_yet(emulator, endpoint, push, call):

@@ -115,6 +115,15 @@ def test_bad_value_changes_nothing(client, subscribe):
     assert {} == dict(client.subscription().labels)
 
 
+@pytest.mark.parametrize("name", ["a" * 9000, "é" * 9000])
+def test_long_refusal_arrives(client, name):
+    """What a request got wrong may be long; the sentence about it is cut, to pass where the status travels."""
+    with refused("INVALID_ARGUMENT", "^Invalid resource name given .{400}") as error:
+        client.ask("Publisher/GetTopic", topic=f"projects/p/topics/{name}")
+
+    assert len(error.value.details().encode()) <= 1024
+
+
 # Publish
 
 

@@ -457,21 +457,43 @@ def test_grpc_can_have_the_port_to_itself():
         connection.close()
 
 
-def test_address_may_be_of_version_6():
-    """A host with colons stands in brackets in the endpoint, as clients want it."""
+@pytest.fixture
+def version_6():
+    """The machine's own address of version 6."""
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this machine has no IPv6 loopback")
-    with Emulator(host="::1") as emulator, grpc.insecure_channel(emulator.endpoint) as channel:
+    return "::1"
+
+
+def test_address_may_be_of_version_6(version_6):
+    """A host with colons stands in brackets in the endpoint, as clients want it."""
+    with Emulator(host=version_6) as emulator, grpc.insecure_channel(emulator.endpoint) as channel:
         create = channel.unary_unary("/google.pubsub.v1.Publisher/CreateTopic")
         create(protos.Topic(name=TOPIC).SerializeToString(), timeout=10)
-        connection = http.client.HTTPConnection("::1", emulator.port, timeout=10)
+        connection = http.client.HTTPConnection(version_6, emulator.port, timeout=10)
         connection.request("GET", f"/v1/{TOPIC}")
 
         assert f"[::1]:{emulator.port}" == emulator.endpoint
         assert {"name": TOPIC} == json.loads(connection.getresponse().read())
         connection.close()
+
+
+def test_address_of_grpc_alone_may_be_of_version_6_too(version_6):
+    """gRPC wants the brackets as well; without them it takes the port for a part of the host."""
+    with Emulator(version_6, rest=False) as emulator, grpc.insecure_channel(emulator.endpoint) as channel:
+        create = channel.unary_unary("/google.pubsub.v1.Publisher/CreateTopic")
+        create(protos.Topic(name=TOPIC).SerializeToString(), timeout=10)
+
+
+@pytest.mark.parametrize("rest", [True, False])
+@pytest.mark.parametrize("port", [-5, 65536])
+def test_port_that_there_is_none_of_is_refused(port, rest):
+    """As an address that cannot be had is: with a sentence."""
+    said = f"The emulator cannot listen on port {port}. A port is a number from 0 to 65535."
+    with pytest.raises(OSError, match=f"^{said}$"):
+        Emulator(port=port, rest=rest).start()
 
 
 def test_tls_port_serves_both_too():
@@ -535,6 +557,15 @@ def test_handshake_has_its_time(monkeypatch):
         begin_handshake(connection)
 
         assert ends(connection)
+
+
+@pytest.mark.parametrize("rest", [True, False])
+def test_key_and_certificate_that_do_not_serve_are_told_so(rest):
+    """Swapped, of different pairs, or no PEM at all: it is not the address that is wrong."""
+    key, certificate = self_signed()
+    for pair in ((certificate, key), (self_signed()[0], certificate), (b"key", b"certificate")):
+        with pytest.raises(OSError, match="cannot serve TLS with this key and certificate"):
+            Emulator(tls=pair, rest=rest).start()
 
 
 def self_signed():

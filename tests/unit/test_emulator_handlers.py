@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from pubsub_spark.emulator import protos
 from pubsub_spark.emulator.broker import Broker
 from pubsub_spark.emulator.clock import Clock
 from pubsub_spark.emulator.desk import Desk
-from pubsub_spark.emulator.faults import Faults
+from pubsub_spark.emulator.faults import Fault, Faults
 from pubsub_spark.emulator.oidc import Signer
 from pubsub_spark.emulator.pusher import Pushers
 from pubsub_spark.emulator.refusal import Refusal
@@ -47,6 +50,18 @@ class Handlers(Services):
         request = protos.PullRequest(subscription=subscription, max_messages=most, return_immediately=True)
         raw = self.subscriber.pull(request.SerializeToString(), None, lambda _: None)
         return list(protos.PullResponse.FromString(raw).received_messages)
+
+    def begin_pull(self) -> Future[bytes]:
+        """A Pull that waits for a message, in a thread of its own."""
+        begun = threading.Event()
+        request = protos.PullRequest(subscription=SUBSCRIPTION, max_messages=1).SerializeToString()
+        pull = ThreadPoolExecutor(1).submit(self.subscriber.pull, request, None, lambda _: begun.set())
+        begun.wait()
+        with self.desk.open():  # nobody else has the lock now: the Pull let go of it
+            return pull
+
+    def delete_subscription(self) -> None:
+        self.subscriber.delete_subscription(protos.DeleteSubscriptionRequest(subscription=SUBSCRIPTION))
 
     def ack(self, *held: Any, subscription: str = SUBSCRIPTION) -> None:
         request = protos.AcknowledgeRequest(subscription=subscription, ack_ids=[each.ack_id for each in held])
@@ -437,7 +452,7 @@ def test_ack_id_of_a_deleted_subscription_acknowledges_nothing_of_its_successor(
     """Same name, another subscription."""
     pair.publish("x")
     [held] = pair.pull()
-    pair.subscriber.delete_subscription(protos.DeleteSubscriptionRequest(subscription=SUBSCRIPTION))
+    pair.delete_subscription()
     pair.subscription()
     pair.publish("y")
     pair.pull()
@@ -457,6 +472,28 @@ def test_deadlines_have_bounds(pair, amount):
 def test_pull_needs_a_positive_number(pair):
     """Zero and less are refused."""
     assert "(argument=max_messages)" in refused(lambda: pair.pull(most=0))[1]
+
+
+def test_waiting_pull_ends_with_its_subscription(pair):
+    """A successor of the same name is another subscription, and whoever waited for the first one hears NOT_FOUND."""
+    waiting = pair.begin_pull()
+    with pair.desk.open():  # so that the Pull looks again when both are done
+        pair.delete_subscription()
+        pair.subscription()
+
+    assert "NOT_FOUND" == refused(lambda: waiting.result(timeout=5))[0]
+
+
+def test_successor_of_a_subscription_that_a_pull_waited_on_expires(pair):
+    """What a Pull leaves behind on a deleted subscription is not taken for the time of its successor."""
+    waiting = pair.begin_pull()
+    pair.delete_subscription()
+    refused(lambda: waiting.result(timeout=5))
+    pair.subscription()
+
+    pair.desk.advance(32 * DAY)
+
+    assert "NOT_FOUND" == refused(pair.pull)[0]
 
 
 def test_late_ack_is_no_error_without_exactly_once(pair):
@@ -498,6 +535,25 @@ def test_exactly_once_acks_fail_on_demand(handlers):
         handlers.ack(*held)
     assert {held[0].ack_id: "TRANSIENT_FAILURE_UNORDERED_ACK_ID"} == refusal.value.metadata
     handlers.ack(*held)
+
+
+def test_fault_meets_as_many_calls_as_were_ordered(handlers):
+    """Two that come at the same moment do not both get the only one."""
+
+    class Slow(str):
+        """Somebody else's turn comes while two of these are compared."""
+
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            time.sleep(0.02)
+            return str.__eq__(self, other)
+
+    handlers.faults.add(Fault(Slow("Publish"), "UNAVAILABLE"))
+    with ThreadPoolExecutor(2) as calls:
+        met = list(calls.map(handlers.faults.meet, ["Publish", "Publish"]))
+
+    assert 1 == sum(fault is not None for fault in met)
 
 
 # Time
@@ -707,3 +763,13 @@ def test_reset_forgets_everything(pair):
     pair.topic()
     [after] = pair.publish("x")
     assert int(before) < int(after)
+
+
+def test_reset_takes_back_the_time_that_was_moved(pair):
+    """What the next test publishes is of today, though the last one waited for a month."""
+    today = pair.desk.now()
+    pair.desk.advance(31 * DAY)
+
+    pair.reset()
+
+    assert today == pytest.approx(pair.desk.now(), abs=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -80,6 +81,22 @@ def test_response_that_was_stuck_is_handed_back(desk, monkeypatch):
 
     assert only_delivery(desk).holder is None
     assert 0 == only_delivery(desk).failures
+
+
+def test_end_that_is_heard_a_moment_late_is_the_end(desk, monkeypatch):
+    """gRPC gives up a response that was stuck, and asks for the next one before it tells that the stream is over."""
+    monkeypatch.setattr(streaming, "_STUCK", 0.0)
+    monkeypatch.setattr(streaming, "_HELD", 0.0)
+    monkeypatch.setattr(streaming, "_MOMENT", 5.0)
+    call = Call()
+    responses = opened(desk, call)
+    next(responses)
+    desk.broker.publish(desk.broker.topics[TOPIC], [b""], "", desk.now())
+    threading.Timer(0.01, call.end).start()
+
+    assert [] == list(responses)
+    subscription = desk.broker.subscriptions[SUBSCRIPTION]
+    assert [None, None] == [getattr(entry, "holder", None) for entry in set(subscription.deliveries())]
 
 
 def test_exactly_once_is_not_risked_for_it(desk, monkeypatch):
