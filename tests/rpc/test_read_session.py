@@ -238,19 +238,23 @@ def test_checkpoint_of_a_backup_uses_its_numbers_again(query: Engine, names: Nam
         query.emulator.publish(names.topic, text)
         run_until(query, count)
         acked(query, count)
-    query.stop()
+    query.emulator.publish(names.topic, "x")
+    until(lambda: query.opened.door.poll(0.01) or query.opened.door.count, "a message at the door")
+    die_in_a_batch(query, parts=1)
+    query.emulator.advance(LEASE)
     del query.offsets[2:]  # a backup of the checkpoint that ends with "a"
     query.committed = 2
     query.start()
+    run_until(query, 2)
     query.trigger()
     query.emulator.publish(names.topic, "d")
     until(lambda: query.opened.door.poll(0.01) or query.opened.door.count, "a message at the door")
     die_in_a_batch(query, parts=1)
     query.start()
-    run_until(query, 2)
-    acked(query, 4)
+    run_until(query, 3)
+    acked(query, 5)
 
-    assert ["a", "d"] == query.rows
+    assert ["a", "x", "d"] == query.rows
 
 
 def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
@@ -321,6 +325,40 @@ def test_old_spark_shows_a_batch_that_is_not_committed(query: Engine, names: Nam
     run_until(query, 2)
     acked(query, 2)
     assert ["a", "b"] == query.rows
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_old_batch_that_is_looked_at_again_moves_nothing(query: Engine, names: Names, tells: bool):
+    """A DataFrame of `foreachBatch` that was kept: the query goes on from where it is, and counts nothing twice."""
+    query.tells = tells
+    query.options = replace(query.options, fail_on_data_loss=False)
+    query.start()
+    for count, text in enumerate("abc", 1):
+        query.emulator.publish(names.topic, text)
+        run_until(query, count)
+        acked(query, count)
+    session = query.session
+    assert session is not None
+    for batch in range(1, len(query.offsets)):
+        session.plan(query.offsets[batch - 1], query.offsets[batch])
+    assert not query.trigger()
+    query.emulator.publish(names.topic, "d")
+    run_until(query, 4)
+
+    assert ["a", "b", "c", "d"] == query.rows
+    query.trigger()
+    assert 4 == query.metrics["messages"]
+
+
+def test_twins_at_the_door_are_one_row(query: Engine, names: Names):
+    """The leases of what waits run out unnoticed, and it comes again before anybody has asked for it."""
+    start_with(query, names, "a", "b")
+    query.emulator.advance(61)
+    until(lambda: query.opened.door.poll(0.01) or query.opened.door.count == 4, "each message twice at the door")
+    run_until(query, 2)
+    acked(query, 2)
+
+    assert ["a", "b"] == sorted(query.rows)
 
 
 def test_lost_staging_area_loses_no_message(query: Engine, names: Names, tmp_path: Path):

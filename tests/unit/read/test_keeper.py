@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from pubsub_spark.codec import envelope
+from pubsub_spark.errors import StagingError
 from pubsub_spark.read import keeper as module
 from pubsub_spark.read.door import Door
 from pubsub_spark.read.keeper import Keeper
@@ -199,6 +200,54 @@ def test_committed_batch_is_extended_while_its_acks_are_not_answered(kept: Kept,
 
     assert [(int(LEASE), ["ack-a"])] == kept.service.modified
     monkeypatch.undo()
+
+
+def test_leases_have_their_turn_between_the_acks_of_batches(kept: Kept, monkeypatch: pytest.MonkeyPatch):
+    """Acks may be answered slowly, and many batches wait for them."""
+    turns: list[str] = []
+    acknowledge = Keeper._acknowledge
+
+    def acknowledged(keeper: Keeper, batch: int) -> bool:
+        turns.append(f"ack {batch}")
+        return acknowledge(keeper, batch)
+
+    monkeypatch.setattr(Keeper, "_acknowledge", acknowledged)
+    monkeypatch.setattr(Keeper, "_extend", lambda _: turns.append("extend"))
+    kept.stage(1, 0, "a")
+    kept.stage(2, 0, "b")
+    kept.keeper.commit(2)
+    assert kept.keeper.flush(LONG)
+
+    assert "extend" in turns[turns.index("ack 1") : turns.index("ack 2")]
+
+
+def test_acks_go_on_where_files_may_not_be_deleted(kept: Kept, monkeypatch: pytest.MonkeyPatch):
+    """What is acknowledged is acknowledged; the files are left behind."""
+
+    def refused(staging: Staging, batch: int) -> None:
+        raise StagingError("no right to delete")
+
+    monkeypatch.setattr(Staging, "release", refused)
+    kept.stage(1, 0, "a")
+    kept.stage(2, 0, "b")
+    kept.keeper.commit(2)
+
+    assert kept.keeper.flush(LONG)
+    assert ["ack-a", "ack-b"] == kept.service.acked_ids
+
+
+def test_part_that_is_about_to_be_staged_is_waited_for(kept: Kept, caplog: pytest.LogCaptureFixture):
+    """The driver has noted when the door's messages came, and is writing them down."""
+    with kept.keeper.lock:
+        kept.leases.announce(1, 0)
+        kept.leases.found(1, 0)
+    kept.now = WATCH
+    kept.service.calls[0].say(response("x"))
+    _until(kept, lambda: kept.door.count == 1)  # the keeper has been there
+    kept.stage(1, 0, "a")
+    _until(kept, lambda: bool(kept.service.modified))
+
+    assert "keeping leases failed" not in caplog.text
 
 
 def test_door_that_failed_does_not_stop_the_extensions(kept: Kept):

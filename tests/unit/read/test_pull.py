@@ -184,6 +184,28 @@ def test_close_of_a_silent_stream_is_at_once():
     assert stream.ended
 
 
+def test_half_close_while_the_stream_reopens_ends_it(monkeypatch: pytest.MonkeyPatch):
+    """Nothing is asked for any more: a stream that waits for its next try does not open again."""
+    waiting, over = threading.Event(), threading.Event()
+
+    def pauses() -> Iterator[float]:
+        waiting.set()
+        over.wait(LONG)
+        yield 0.0
+
+    monkeypatch.setattr(pulling, "delays", pauses)
+    service = Service(scripts=[[grpc.StatusCode.UNAVAILABLE]])
+    stream = _stream(service)
+    assert waiting.wait(LONG)
+    stream.half_close()
+    over.set()
+
+    assert [] == stream.take(LONG)
+    assert stream.ended
+    assert 1 == len(service.openings)
+    stream.close()
+
+
 def test_heartbeats_go_out_while_nothing_is_said(monkeypatch: pytest.MonkeyPatch):
     """The service hears of a client that has nothing to say: empty requests, as Google's clients send them."""
     monkeypatch.setattr(pulling, "HEARTBEAT", 0.001)
