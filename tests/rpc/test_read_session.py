@@ -244,17 +244,21 @@ def test_checkpoint_of_a_backup_uses_its_numbers_again(query: Engine, names: Nam
     query.emulator.advance(LEASE)
     del query.offsets[2:]  # a backup of the checkpoint that ends with "a"
     query.committed = 2
-    query.start()
-    run_until(query, 2)
-    query.trigger()
     query.emulator.publish(names.topic, "d")
-    until(lambda: query.opened.door.poll(0.01) or query.opened.door.count, "a message at the door")
+    query.start()
+    session = query.session
+    assert session is not None
+    session.latest(query.offsets[-1], query.budget)
+    until(lambda: query.opened.door.poll(0.01) or query.opened.door.count == 2, "both messages at the door")
     die_in_a_batch(query, parts=1)
     query.start()
     run_until(query, 3)
-    acked(query, 5)
+    for count, text in enumerate("efg", 4):  # until the numbers are new ones
+        query.emulator.publish(names.topic, text)
+        run_until(query, count)
+    acked(query, 8)
 
-    assert ["a", "x", "d"] == query.rows
+    assert ["a", "d", "e", "f", "g", "x"] == sorted(query.rows)
 
 
 def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
@@ -340,14 +344,20 @@ def test_old_batch_that_is_looked_at_again_moves_nothing(query: Engine, names: N
     session = query.session
     assert session is not None
     for batch in range(1, len(query.offsets)):
-        session.plan(query.offsets[batch - 1], query.offsets[batch])
+        session.plan(query.offsets[-batch - 1], query.offsets[-batch])
     assert not query.trigger()
+    query.emulator.fail("Acknowledge", "UNAVAILABLE", count=2)
     query.emulator.publish(names.topic, "d")
     run_until(query, 4)
+    query.emulator.publish(names.topic, "e")
+    until(lambda: query.opened.door.poll(0.01) or query.opened.door.count, "a message at the door")
+    session.latest(query.offsets[-1] if tells else None, query.budget)
+    session.plan(query.offsets[-2], query.offsets[-1])  # committed, its acks are under way
+    run_until(query, 5)
+    acked(query, 5)
 
-    assert ["a", "b", "c", "d"] == query.rows
-    query.trigger()
-    assert 4 == query.metrics["messages"]
+    assert ["a", "b", "c", "d", "e"] == query.rows
+    assert 5 == query.metrics["messages"]
 
 
 def test_twins_at_the_door_are_one_row(query: Engine, names: Names):
