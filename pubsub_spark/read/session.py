@@ -322,7 +322,7 @@ class Session:
         held = footer(content)
         parts: list[Part] = [DoorPart(staging, batch, content)]
         if self._flood or crowded:
-            # Twins must meet: what the door brought is known to the tasks, of which those of `idAttribute` are one.
+            # Twins must meet: what the door brought is known to those who pull (one task, with `idAttribute`).
             if by_name or (lease is not None and lease.over(self.clock())):
                 known = pa.concat_arrays([known, *(got.receipts.column("identity") for got in taken)])
             if len(known):
