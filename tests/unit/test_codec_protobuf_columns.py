@@ -333,6 +333,14 @@ def test_a_duration_is_a_day_time_interval(seconds, nanos, micros):
     assert [{"f": dt.timedelta(microseconds=micros)}] == read(definition.text, message.SerializeToString())
 
 
+def test_a_key_that_is_no_text_among_those_that_are():
+    """What upb makes of proto2's keys cannot be compared with each other."""
+    text = 'syntax = "proto2"; message M { map<string, int32> m = 1; }'
+    payload = b"\x0a\x05\x0a\x01a\x10\x01" + b"\x0a\x05\x0a\x01\xff\x10\x01"
+
+    assert ["Field `m{}` is not valid UTF-8", {"m": []}] == read(text, payload, b"")
+
+
 @pytest.mark.parametrize(
     ("body", "payload", "sentence"),
     [

@@ -63,7 +63,12 @@ def _converter(node: Node, path: str) -> Callable[[Any], Any]:
             return lambda values: [one(value) for value in values]
         case Map(_, value):
             key, one = _converter(node.key, f"{path}{{}}"), _converter(value, f"{path}{{}}")
-            return lambda entries: [(key(k), one(entries[k])) for k in sorted(entries)]
+
+            def read(entries: Any) -> list[tuple[Any, Any]]:
+                keys = {k: key(k) for k in entries}  # refuses what is no text, before it is compared with texts
+                return [(keys[k], one(entries[k])) for k in sorted(entries)]
+
+            return read
         case Struct():
             return row_of(node)
 
