@@ -81,19 +81,32 @@ def acked(query: Engine, count: int) -> None:
     until(enough, f"{count} acks")
 
 
+def at_the_door(query: Engine, count: int) -> None:
+    """Wait until the door holds so many messages."""
+    door = query.opened.door
+
+    def arrived() -> bool:
+        door.poll(0.01)
+        return bool(door.count >= count)
+
+    until(arrived, f"{count} messages at the door")
+
+
 def start_with(query: Engine, names: Names, *texts: str) -> None:
     """Start, publish, and wait until the door holds these messages or as many as it can; they are in no batch yet."""
     query.start()
     query.trigger()
-    opened = query.opened
     query.emulator.publish(names.topic, *texts)
-    expected = min(len(texts), opened.door.flow.max_messages)
+    at_the_door(query, min(len(texts), query.opened.door.flow.max_messages))
 
-    def arrived() -> bool:
-        opened.door.poll(0.01)
-        return bool(opened.door.count >= expected)
 
-    until(arrived, f"{expected} messages at the door")
+def start_and_release(query: Engine, names: Names, *texts: str) -> None:
+    """Start, and see each message through in a batch of its own: committed, acknowledged, its files deleted."""
+    query.start()
+    for count, text in enumerate(texts, 1):
+        query.emulator.publish(names.topic, text)
+        run_until(query, count)
+        acked(query, count)
 
 
 def die_in_a_batch(query: Engine, parts: int) -> None:
@@ -188,10 +201,7 @@ def test_part_after_the_seal_is_ignored(query: Engine, names: Names):
 
 def test_part_after_the_release_is_ignored(query: Engine, names: Names):
     """A task so late that its batch is acknowledged and deleted leaves a file that a restart does not acknowledge."""
-    query.start()
-    query.emulator.publish(names.topic, "a")
-    run_until(query, 1)
-    acked(query, 1)
+    start_and_release(query, names, "a")
     query.opened.staging.create("1/part-1", part(["zombie"]))
     query.stop()
     query.emulator.publish(names.topic, "b")
@@ -207,10 +217,7 @@ def test_part_after_the_release_is_ignored(query: Engine, names: Names):
 def test_batch_evaluated_after_its_release_is_refused(query: Engine, names: Names, forgive: bool):
     """A DataFrame that outlived its `foreachBatch` does not show, or take, other messages than at first."""
     query.options = replace(query.options, fail_on_data_loss=not forgive)
-    query.start()
-    query.emulator.publish(names.topic, "a")
-    run_until(query, 1)
-    acked(query, 1)
+    start_and_release(query, names, "a")
     query.emulator.publish(names.topic, *MANY)
     staging, session, end = query.opened.staging, query.session, query.offsets[-1]
     assert session is not None
@@ -233,13 +240,9 @@ def test_batch_evaluated_after_its_release_is_refused(query: Engine, names: Name
 def test_checkpoint_of_a_backup_uses_its_numbers_again(query: Engine, names: Names):
     """Forgiven, the batches after it are like any others: they survive a crash, and zombies are not acknowledged."""
     query.options = replace(query.options, fail_on_data_loss=False)
-    query.start()
-    for count, text in enumerate("abc", 1):
-        query.emulator.publish(names.topic, text)
-        run_until(query, count)
-        acked(query, count)
+    start_and_release(query, names, *"abc")
     query.emulator.publish(names.topic, "x")
-    until(lambda: query.opened.door.poll(0.01) or query.opened.door.count, "a message at the door")
+    at_the_door(query, 1)
     die_in_a_batch(query, parts=1)
     query.emulator.advance(LEASE)
     del query.offsets[2:]  # a backup of the checkpoint that ends with "a"
@@ -249,7 +252,8 @@ def test_checkpoint_of_a_backup_uses_its_numbers_again(query: Engine, names: Nam
     session = query.session
     assert session is not None
     session.latest(query.offsets[-1], query.budget)
-    until(lambda: query.opened.door.poll(0.01) or query.opened.door.count == 2, "both messages at the door")
+    at_the_door(query, 2)
+    assert 2 == query.opened.door.count
     die_in_a_batch(query, parts=1)
     query.start()
     run_until(query, 3)
@@ -296,10 +300,7 @@ def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Nam
 def test_released_batch_met_again(query: Engine, names: Names, forgive: bool):
     """A checkpoint that was rolled back behind an acknowledged batch fails, or goes on without it if told to."""
     query.options = replace(query.options, fail_on_data_loss=not forgive)
-    query.start()
-    query.emulator.publish(names.topic, "a")
-    run_until(query, 1)
-    acked(query, 1)
+    start_and_release(query, names, "a")
     query.stop()
     query.committed -= 1  # the last commit is gone from Spark's log
     query.start()
@@ -336,11 +337,7 @@ def test_old_batch_that_is_looked_at_again_moves_nothing(query: Engine, names: N
     """A DataFrame of `foreachBatch` that was kept: the query goes on from where it is, and counts nothing twice."""
     query.tells = tells
     query.options = replace(query.options, fail_on_data_loss=False)
-    query.start()
-    for count, text in enumerate("abc", 1):
-        query.emulator.publish(names.topic, text)
-        run_until(query, count)
-        acked(query, count)
+    start_and_release(query, names, *"abc")
     session = query.session
     assert session is not None
     for batch in range(1, len(query.offsets)):
@@ -350,7 +347,7 @@ def test_old_batch_that_is_looked_at_again_moves_nothing(query: Engine, names: N
     query.emulator.publish(names.topic, "d")
     run_until(query, 4)
     query.emulator.publish(names.topic, "e")
-    until(lambda: query.opened.door.poll(0.01) or query.opened.door.count, "a message at the door")
+    at_the_door(query, 1)
     session.latest(query.offsets[-1] if tells else None, query.budget)
     session.plan(query.offsets[-2], query.offsets[-1])  # committed, its acks are under way
     run_until(query, 5)
@@ -364,7 +361,8 @@ def test_twins_at_the_door_are_one_row(query: Engine, names: Names):
     """The leases of what waits run out unnoticed, and it comes again before anybody has asked for it."""
     start_with(query, names, "a", "b")
     query.emulator.advance(61)
-    until(lambda: query.opened.door.poll(0.01) or query.opened.door.count == 4, "each message twice at the door")
+    at_the_door(query, 4)
+    assert 4 == query.opened.door.count, "each message twice"
     run_until(query, 2)
     acked(query, 2)
 
