@@ -69,7 +69,7 @@ class Broker:
         self.snapshots: dict[str, Snapshot] = {}
         self.called: list[Consumer] = []  # whom the wire layer must wake
         self._snapshots_due = _NEVER
-        self._feeds: dict[str, Topic] = {}
+        self._origins: dict[str, Topic] = {}  # what each subscription was created on, deleted or not
         self._remembered = remembered
         self._hostility: int | None = None
         self._next_message = _FIRST_MESSAGE
@@ -90,7 +90,7 @@ class Broker:
         topic.retention = 0
         for subscription in topic.subscriptions.values():
             subscription.topic_retention = 0
-            del self._feeds[subscription.name]
+        topic.subscriptions.clear()
 
     def retain(self, topic: Topic, seconds: float, now: float) -> None:
         """Set how long the topic keeps its messages for every subscription; 0 for not at all."""
@@ -133,21 +133,20 @@ class Broker:
             settings,
             now,
             first_number=next(self._incarnations) * _DELIVERIES_EACH,
-            origin=topic,
             called=self.called,
             remembered=self._remembered,
         )
         subscription.topic_retention = topic.retention
         subscription.mischief = self._mischief(name)
         self.subscriptions[name] = topic.subscriptions[name] = subscription
-        self._feeds[name] = topic
+        self._origins[name] = topic
         self.resources[name] = resource
         self.schedule(subscription, now)
         return subscription
 
     def delete_subscription(self, name: str) -> None:
         self.detach_subscription(name)
-        del self.subscriptions[name], self.resources[name]
+        del self.subscriptions[name], self.resources[name], self._origins[name]
         self._scheduled.pop(name, None)
 
     def clear(self) -> None:
@@ -170,16 +169,19 @@ class Broker:
     def detach_subscription(self, name: str) -> Subscription:
         """Take a subscription from its topic and drop its messages."""
         subscription = self.subscriptions[name]
-        topic = self._feeds.pop(name, None)
-        if topic is not None:
-            del topic.subscriptions[name]
+        self._origins[name].subscriptions.pop(name, None)
         subscription.clear()
         subscription.call_all()
         return subscription
 
     def topic_of(self, subscription: str) -> Topic | None:
         """The topic that feeds a subscription; None when that was deleted, or the subscription detached."""
-        return self._feeds.get(subscription)
+        topic = self._origins[subscription]
+        return topic if subscription in topic.subscriptions else None
+
+    def origin_of(self, subscription: str) -> Topic:
+        """The topic that a subscription was created on, also when that is deleted."""
+        return self._origins[subscription]
 
     # Time
 
@@ -250,7 +252,7 @@ class Broker:
 
     def create_snapshot(self, name: str, subscription: Subscription, now: float, resource: Any = None) -> Snapshot:
         """What the subscription has not acked by now, and what its topic will publish from now on."""
-        topic = self._feeds[subscription.name]
+        topic = self.origin_of(subscription.name)
         expires = self.snapshot_expiry(subscription, now)
         snapshot = Snapshot(name, topic, subscription.unacked(now), self._next_message, expires, resource)
         self.snapshots[name] = topic.snapshots[name] = snapshot
@@ -274,7 +276,7 @@ class Broker:
 
     def seek_to_time(self, subscription: Subscription, time: float, now: float) -> None:
         """Published before `time`: acked; later: unacked; as far as it is retained."""
-        topic = self._feeds.get(subscription.name)
+        topic = self.topic_of(subscription.name)
         # A snapshot may make the log longer than the topic's own retention does.
         retained = now - topic.retention if topic is not None and topic.retention else _NEVER
         log = [message for message in (topic.log if topic is not None else ()) if message.published >= retained]

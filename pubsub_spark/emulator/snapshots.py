@@ -82,7 +82,7 @@ class Snapshots:
                 broker.seek_to_time(subscription, seconds(request.time), now)
                 return protos.SeekResponse()
             snapshot = _find(broker, request.snapshot)
-            if subscription.origin is not snapshot.topic:
+            if broker.origin_of(subscription.name) is not snapshot.topic:
                 raise failed_precondition(
                     f"Snapshot `{snapshot.name}` is of another topic than subscription `{subscription.name}`."
                 )

@@ -59,12 +59,10 @@ class Subscription:
         now: float,
         *,
         first_number: int = 1,
-        origin: object = None,
         called: list[Consumer] | None = None,
         remembered: int = 10_000,
     ) -> None:
         self.name = name
-        self.origin = origin  # the topic that it was created on, deleted or not
         self.settings = settings
         self.topic_retention = 0.0
         self.active = now  # when it was last used; decides about expiry
@@ -221,11 +219,11 @@ class Subscription:
         if seconds > 0:
             numbers = self._leases.extend_batches(numbers, now + seconds)
         found = {number: self._leases.get(number) for number in numbers}
+        leased = [delivery for delivery in found.values() if delivery is not None]
+        for delivery in leased:
+            delivery.modacks += 1
         # One that is unsent waits to be sent: there is nothing to extend or to return.
-        sent = [delivery for delivery in found.values() if delivery is not None and delivery.deadline != NEVER]
-        for delivery in found.values():
-            if delivery is not None:
-                delivery.modacks += 1
+        sent = [delivery for delivery in leased if delivery.deadline != NEVER]
         if seconds <= 0:
             self._return(sent, now)
         elif sent:
