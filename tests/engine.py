@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,8 @@ from pubsub_spark.read import task
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.plan import Budget, Part
 from pubsub_spark.read.session import Session
+
+_LOOKED_AFTER = 10.0  # seconds of the world's clock, for what takes a blink
 
 
 class CrashError(Exception):
@@ -41,6 +44,7 @@ class Engine:
     written: dict[int, list[str]] = field(default_factory=dict)
     evaluations: dict[int, list[list[str]]] = field(default_factory=dict)
     orphans: list[Part] = field(default_factory=list)  # parts of the last crashed batch that nobody has read
+    slept: float = 0.0  # seconds by which the clocks were moved
     session: Session | None = None
 
     @property
@@ -63,12 +67,46 @@ class Engine:
     def start(self) -> None:
         """A new process on the old checkpoint."""
         assert self.session is None
-        self.session = Session(self.options, self.backend, self.location, self.partitions)
+        self.session = Session(self.options, self.backend, self.location, self.partitions, clock=self.clock)
         if not self.tells and self.offsets:  # AcceptsLatestSeenOffset: the last in the log, committed or not
             assert [] == self.session.plan(self.offsets[-1], self.offsets[-1])
 
-    def trigger(self, actions: int = 1, crash_after: int | None = None) -> bool:
-        """One trigger; whether there was a batch. crash_after: parts of it that are read before the process dies."""
+    def clock(self) -> float:
+        return time.monotonic() + self.slept
+
+    def advance(self, seconds: float) -> None:
+        """Time passes, for the service and for the session, who looks after what is due by then."""
+        self.slept += seconds
+        self.emulator.advance(seconds)
+        opened = self.session._opened if self.session is not None else None
+        end = time.monotonic() + _LOOKED_AFTER
+        while opened is not None and self._due(opened):
+            assert time.monotonic() < end, "the keeper looks after what is due"
+            threading.Event().wait(0.002)
+
+    def await_the_door(self) -> None:
+        """Messages are under way: they are there in a moment, unless flow control holds them back."""
+        while self.session is not None and self.session._opened is None:  # a replay may need no service
+            self.trigger()
+        end = time.monotonic() + 0.2
+        while not self.opened.door.count and time.monotonic() < end:
+            self.opened.door.poll(0.01)
+
+    def _due(self, opened: Any) -> bool:
+        """Whether a lease, at the door or of a staged part, is to be extended."""
+        now = self.clock()
+        with opened.keeper.lock:
+            watched = dict(opened.leases._batches)
+        parts = (owner.part(part) for batch, owner in watched.items() for part in opened.staging.parts(batch))
+        return any(lease.due(now) for lease in parts) or bool(opened.door.due(now))
+
+    def trigger(
+        self, actions: int = 1, crash_after: int | None = None, meanwhile: Callable[[], object] = lambda: None
+    ) -> bool:
+        """One trigger; whether there was a batch. crash_after: parts of it that are read before the process dies.
+
+        meanwhile: is called before the batch is committed.
+        """
         session = self.session
         assert session is not None
         if self.committed == len(self.offsets):
@@ -87,6 +125,7 @@ class Engine:
                 self.crash()
                 raise CrashError
             self.evaluations.setdefault(number, []).append(self.read(parts))
+        meanwhile()
         self.written[number] = self.evaluations[number][-1]
         self.committed += 1
         return True

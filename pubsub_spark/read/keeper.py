@@ -62,6 +62,7 @@ class Keeper:
         self._stopping = False
         self._nacks: list[pa.Array] = []
         self._done: set[tuple[int, int]] = set()  # parts of the batch whose acks are under way that are through
+        self._written = leases.memories
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._thread.start()
 
@@ -119,6 +120,7 @@ class Keeper:
             if (batch, part) not in self._done and not self._acknowledge_part(batch, part, length, deadline):
                 return False
             self._done.add((batch, part))
+        self._write_seen()
         try:
             self._staging.release(batch)
         finally:  # where files may not be deleted, what is acknowledged is acknowledged
@@ -163,6 +165,14 @@ class Keeper:
             unsure = receipts if ack_ids is None else receipts.filter(pc.is_in(receipts.column("ack_id"), ack_ids))
             with self.lock:
                 self._leases.remember(unsure.column("identity"), self._clock())
+
+    def _write_seen(self) -> None:
+        """Put down what is remembered, for a restart that will not find the parts it was remembered of."""
+        with self.lock:
+            state, identities = self._leases.memories, self._leases.remembered
+        if state != self._written:
+            self._staging.write_seen(identities)
+            self._written = state
 
     def _send_nacks(self, deadline: float) -> None:
         with self.lock:

@@ -70,6 +70,7 @@ class Leases:
     _held: dict[int, _Batch] = field(default_factory=dict)
     _committed: dict[int, _Batch] = field(default_factory=dict)
     _remembered: list[tuple[float, pa.Array]] = field(default_factory=list)
+    memories: int = 0  # how often something was remembered
 
     def announce(self, batch: int, now: float) -> None:
         """Hold a batch; its parts are pulled from now on, or were pulled at a time before `now`."""
@@ -139,8 +140,13 @@ class Leases:
         """Drop these ids when they come again within the longest lease."""
         if len(message_ids):
             self._remembered.append((now + LEASE, message_ids))
+            self.memories += 1
 
-    def remembered(self, now: float) -> pa.Array:
-        """The ids to drop, as an Arrow string array; those remembered for too long are forgotten."""
+    def forget(self, now: float) -> None:
+        """Of what has come at `now` or later nothing can be what was remembered a longest lease before."""
         self._remembered = [(until, ids) for until, ids in self._remembered if until > now]
+
+    @property
+    def remembered(self) -> pa.Array:
+        """The ids to drop, as an Arrow string array."""
         return pa.concat_arrays([ids for _, ids in self._remembered]) if self._remembered else pa.array([], pa.string())

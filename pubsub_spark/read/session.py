@@ -185,6 +185,14 @@ class Session:
         options = self.options
         staging = Staging(self.location, options.subscription, start.stream)
         staging.leave_token()
+        released = staging.released()
+        if start.batch < released:
+            self._lost(
+                f"The checkpoint of `{options.subscription}` is at batch {start.batch}, but batches up to {released} "
+                "were acknowledged and released"
+            )
+            staging.restart_after(start.batch)
+            released = start.batch
         connection = self.backend.connect()
         try:
             subscription.prepare(connection.admin, options, is_new=start.batch == 0 and not staging.batches())
@@ -201,7 +209,6 @@ class Session:
             max_bytes=min(MOST_BYTES, options.max_bytes_per_trigger),
         )
         door = Door(connection, flow, self.clock)
-        released = staging.released()
         for batch in staging.batches():
             if batch <= released:  # acknowledged; whatever a late task put there since was never given to Spark
                 staging.delete(f"{batch}/")
@@ -211,12 +218,6 @@ class Session:
         self._opened = _Opened(connection, staging, leases, door, keeper)
         for batch in leases.held:
             self._remember(batch, staging.parts(batch), self._opened)
-        if start.batch < released:
-            self._lost(
-                f"The checkpoint of `{options.subscription}` is at batch {start.batch}, but batches up to {released} "
-                "were acknowledged and released"
-            )
-            staging.restart_after(start.batch)
         keeper.commit(start.batch)
         _log.info(
             "reading `%s` from `%s` after batch %d of stream %s, staging in `%s`",
@@ -252,16 +253,12 @@ class Session:
             self._footers = {b: f for b, f in self._footers.items() if b in opened.leases.unacknowledged}
 
     def _remember(self, batch: int, lengths: Mapping[int, int], opened: _Opened) -> None:
-        """Parts whose messages may come again: they are dropped from now on; with `idAttribute` after a restart too.
+        """Parts whose messages may come again: they are dropped from now on.
 
         Before the next batch is planned, because they may be waiting at the door already.
         """
         for part, length in lengths.items():
             opened.keeper.remember(batch, part, length)
-        if self.options.id_attribute is not None:
-            with opened.keeper.lock:
-                seen = opened.leases.remembered(self.clock())
-            opened.staging.write_seen(seen)
 
     def _remember_overdue(self, opened: _Opened) -> None:
         """Acks that take longer than the leases: what they are for may be at the door already."""
@@ -303,11 +300,12 @@ class Session:
         assert budget is not None, "a batch is announced by latest(), which knows the budget"
         door, staging = opened.door, opened.staging
         door.poll()
-        crowded = door.crowded
+        crowded, since = door.crowded, door.since
         lease, taken = door.take(budget.messages, budget.bytes)
         self._remember_overdue(opened)
         with opened.keeper.lock:
-            known = opened.leases.remembered(self.clock())
+            opened.leases.forget(self.clock() if since is None else since)
+            known = opened.leases.remembered
             opened.leases.found(batch, 0, lease)
         by_name = self.options.id_attribute is not None
         taken = [got.named_by(self.options.id_attribute) for got in taken]

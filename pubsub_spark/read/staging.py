@@ -7,7 +7,7 @@
         <batch>/sealed         the parts of a batch that is replayed after a restart, listed once
         <batch>/known          identities that the batch drops
         <batch>/malformed-<i>-<n>  part i had n payloads that could not be decoded
-        seen                   identities committed lately (`idAttribute` only)
+        seen                   identities of deleted batches that are dropped when they come again
 
 The rule is create-only: `create` succeeds for one writer of a name, and everybody yields what that one wrote. Nothing
 in here is acknowledged, so losing it costs duplicates and never a message. Names that are not ours are left alone.
@@ -303,11 +303,11 @@ class Staging:
         return _as_strings(self.read(f"{batch}/known"))
 
     def write_seen(self, identities: pa.Array) -> None:
-        """Put down the identities that were committed lately, for a restart; `idAttribute` only."""
+        """Put down the identities that are remembered, for a restart."""
         self._ask(obstore.put, "seen", [_strings(identities)])
 
     def seen(self) -> pa.Array:
-        """The identities that an earlier run had committed lately."""
+        """The identities that an earlier run remembered."""
         return _as_strings(self.read("seen"))
 
     def count(self, batch: int, part: int, malformed: int) -> None:
@@ -343,10 +343,14 @@ class Staging:
         self.delete(f"{batch}/")
 
     def restart_after(self, batch: int) -> None:
-        """The checkpoint was put back: the numbers of later batches are used again, for other messages."""
+        """The checkpoint was put back: the numbers of later batches are used again, for other messages.
+
+        What is remembered may be of those batches: it is rows now, should it come again.
+        """
         for later in self.batches():
             if later > batch:
                 self.delete(f"{later}/")
+        self.write_seen(pa.array([], pa.string()))
         self._put_released(batch)
 
     def _put_released(self, batch: int) -> None:

@@ -397,6 +397,44 @@ def test_lost_lease_is_not_seen_twice(query: Engine, names: Names, options: Read
     assert [2, 2, 1] == [m.deliveries for m in query.emulator.messages(names.subscription)]
 
 
+def redelivered_while_it_is_acknowledged(query: Engine, names: Names) -> None:
+    """Batch 1, of one message: the driver was down for longer than its lease; the message waits at the door again."""
+    start_with(query, names, "a")
+    die_in_a_batch(query, parts=1)
+    query.emulator.advance(LEASE)
+    query.start()
+    query.trigger()  # the replay
+    assert query.session is not None
+    query.session.latest(query.offsets[-1], query.budget)
+    at_the_door(query, 1)
+    until(lambda: query.opened.staging.released() == 1, "batch 1 is acknowledged and deleted")
+
+
+def test_lost_lease_is_not_seen_twice_after_a_second_crash(query: Engine, names: Names):
+    """What a process remembers, the next one remembers too."""
+    redelivered_while_it_is_acknowledged(query, names)
+    query.crash()
+    query.emulator.advance(LEASE)
+    query.emulator.publish(names.topic, "b")
+    query.start()
+    run_until(query, 2)
+    acked(query, 2)
+
+    assert ["a", "b"] == query.rows
+
+
+def test_lost_lease_is_not_seen_twice_however_long_it_waits(query: Engine, names: Names):
+    """A sink that works for an hour finds at the door what came in its first second."""
+    redelivered_while_it_is_acknowledged(query, names)
+    for seconds in (20, 500, 500):
+        query.advance(seconds)
+    query.emulator.publish(names.topic, "b")
+    run_until(query, 2)
+    acked(query, 2)
+
+    assert ["a", "b"] == query.rows
+
+
 def test_id_attribute_names_what_was_published_twice(query: Engine, names: Names):
     """Twins are one row, in one batch or in two, also after a restart; without a value each is itself."""
     query.options = replace(query.options, id_attribute="order")

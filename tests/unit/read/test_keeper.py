@@ -49,7 +49,7 @@ class Kept:
 
     def remembered(self) -> list[str]:
         with self.keeper.lock:
-            found: list[str] = self.leases.remembered(self.now).to_pylist()
+            found: list[str] = self.leases.remembered.to_pylist()
         return found
 
 
