@@ -19,6 +19,7 @@ from typing import Self
 from . import names
 from .declare import Declared, declare
 from .errors import OptionsError
+from .write.limits import RESERVED_PREFIX
 
 # Spark hands these to a Python source among the user's own options; they are Spark's business.
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
@@ -423,6 +424,12 @@ class WriteOptions(ServiceOptions):
         yield from self._named("deadLetterTopic", self.dead_letter_topic, "topics")
         if self.on_oversize == "deadletter" and self.dead_letter_topic is None:
             yield "`deadLetterTopic` is required with `onOversize=deadletter`"
+        for option, attribute in [
+            ("idAttribute", self.id_attribute),
+            *(("attributeColumns", column) for column in self.attribute_columns),
+        ]:
+            if attribute is not None and attribute.lower().startswith(RESERVED_PREFIX):
+                yield f"`{option}` names the attribute `{attribute}`, but names that begin with `goog` are Google's own"
 
     @property
     def topic(self) -> str | None:

@@ -163,6 +163,11 @@ def _date(values: pa.Array) -> pa.StringArray:
     return _quoted(values)
 
 
+def _time(values: pa.Array) -> pa.StringArray:
+    text = values.cast(pa.time64("ns")).cast(pa.string())  # nine decimals, of which Spark leaves out the last zeros
+    return _joined('"', pc.ascii_rtrim(pc.ascii_rtrim(text, "0"), "."), '"')
+
+
 def _timestamp(values: pa.Array) -> pa.StringArray:
     if values.type.tz is None:
         return _joined('"', _to_millis(values), '"')
@@ -237,7 +242,7 @@ _WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Str
     (_is.is_large_binary, _base64),
     (_is.is_date, _date),
     (_is.is_timestamp, _timestamp),
-    (_is.is_time, _quoted),
+    (_is.is_time, _time),
     (_is.is_struct, _struct),
     (_is.is_map, _map),
     (_is.is_list, _list),

@@ -151,3 +151,11 @@ def test_oversize_messages_need_somewhere_to_go():
     assert ["`deadLetterTopic` is required with `onOversize=deadletter`"] == problems(
         WriteOptions, topicId=TOPIC, onOversize="deadletter"
     )
+
+
+def test_reserved_attribute_is_refused_before_any_row():
+    end = "but names that begin with `goog` are Google's own"
+    assert [
+        f"`idAttribute` names the attribute `GoogId`, {end}",
+        f"`attributeColumns` names the attribute `google`, {end}",
+    ] == problems(WriteOptions, topicId=TOPIC, idAttribute="GoogId", attributeColumns="country,google")

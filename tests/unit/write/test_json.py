@@ -93,6 +93,8 @@ def test_every_row_is_its_object(rows, skipped):
         ("a", pa.large_string(), '"a"'),
         (b"\xff", pa.large_binary(), '"/w=="'),
         (datetime.date(2026, 1, 31), pa.date32(), '"2026-01-31"'),
+        (datetime.time(10, 20), pa.time64("ns"), '"10:20:00"'),
+        (datetime.time(10, 20, 30, 500_000), pa.time64("ns"), '"10:20:30.5"'),
         (datetime.datetime(2026, 1, 31, 12), pa.timestamp("us"), '"2026-01-31T12:00:00.000"'),
         (
             datetime.datetime(2026, 1, 31, 12, 0, 0, 123999, datetime.UTC),
