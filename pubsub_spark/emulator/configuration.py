@@ -10,6 +10,8 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
+from google.protobuf import json_format
+
 from pubsub_spark.emulator import filter as filters
 from pubsub_spark.emulator import outlets, protos, rules
 from pubsub_spark.emulator.refusal import invalid, unimplemented
@@ -22,11 +24,23 @@ _OLD_PUSH_VERSION = "v1beta1"
 _NEVER = float("inf")
 
 
+def check_values(given: Any) -> None:
+    """No Duration, Timestamp or number is out of its type's range: gRPC carries such, but JSON has no word for it.
+
+    Kept, it would leave a client of the JSON API without an answer to whatever shows or lists the resource.
+    """
+    try:
+        json_format.MessageToDict(given)
+    except json_format.SerializeToJsonError as problem:
+        raise invalid(f"You have passed an invalid argument to the service (argument={problem}).") from None
+
+
 def topic(given: Any) -> Any:
     """A Topic as it is kept."""
     kept = protos.Topic()
     kept.CopyFrom(given)
     _clear(kept, "satisfies_pzs", "state", "tags")
+    check_values(kept)
     rules.check_labels(kept.labels)
     if kept.HasField("message_retention_duration"):
         rules.check_duration(seconds(kept.message_retention_duration), rules.RETENTION)
@@ -49,6 +63,7 @@ def subscription(given: Any) -> Any:
     kept = protos.Subscription()
     kept.CopyFrom(given)
     _clear(kept, "state", "topic_message_retention_duration", "analytics_hub_subscription_info", "tags")
+    check_values(kept)
     rules.check_labels(kept.labels)
     outlets.fill_export(kept)
     kept.ack_deadline_seconds = rules.check_ack_deadline(kept.ack_deadline_seconds or rules.DEFAULT_ACK_DEADLINE, 10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from pubsub_spark.emulator import masks, paging, protos, rules
+from pubsub_spark.emulator import configuration, masks, paging, protos, rules
 from pubsub_spark.emulator.broker import Broker, Snapshot
 from pubsub_spark.emulator.desk import Desk
 from pubsub_spark.emulator.refusal import already_exists, failed_precondition, invalid, not_found
@@ -48,6 +48,7 @@ class Snapshots:
         with self._desk.open() as (broker, now):
             snapshot = _find(broker, request.snapshot.name)
             changed = masks.updated(snapshot.resource, request.snapshot, request.update_mask.paths, _MUTABLE)
+            configuration.check_values(changed)
             rules.check_labels(changed.labels)
             expires = seconds(changed.expire_time)
             if changed.expire_time != snapshot.resource.expire_time:

@@ -115,6 +115,37 @@ def test_bad_value_changes_nothing(client, subscribe):
     assert {} == dict(client.subscription().labels)
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("expiration_policy", {"expiration_policy": {"ttl": protos.Duration(seconds=10**18)}}),
+        ("message_retention_duration", {"message_retention_duration": protos.Duration(seconds=600, nanos=2 * 10**9)}),
+        ("retry_policy.minimum_backoff", {"retry_policy": {"minimum_backoff": protos.Duration(seconds=1, nanos=-1)}}),
+    ],
+)
+def test_duration_that_is_none_is_refused(client, subscribe, path, fields):
+    """Kept, it would leave the JSON API without an answer to everything that shows the subscription."""
+    subscribe()
+
+    with refused("INVALID_ARGUMENT", "Duration is not valid"):
+        client.update(path, **fields)
+
+
+def test_moment_that_is_none_is_refused(client, subscribe):
+    """The same of Timestamps, of a snapshot and of a topic's source."""
+    subscribe()
+    snapshot = client.ask("Subscriber/CreateSnapshot", subscription=SUB)
+    snapshot.expire_time.seconds -= 10
+    snapshot.expire_time.nanos = 2 * 10**9
+    mask = protos.FieldMask(paths=["expire_time"])
+    source = {"cloud_storage": {"bucket": "bucket", "minimum_object_create_time": protos.Timestamp(seconds=10**15)}}
+
+    with refused("INVALID_ARGUMENT", "Timestamp is not valid"):
+        client.ask("Subscriber/UpdateSnapshot", snapshot=snapshot, update_mask=mask)
+    with refused("INVALID_ARGUMENT", "Timestamp is not valid"):
+        client.ask("Publisher/CreateTopic", name="projects/p/topics/fed", ingestion_data_source_settings=source)
+
+
 @pytest.mark.parametrize("name", ["a" * 9000, "é" * 9000])
 def test_long_refusal_arrives(client, name):
     """What a request got wrong may be long; the sentence about it is cut, to pass where the status travels."""
