@@ -54,6 +54,8 @@ def _check(resource: Any, path: str, mutable: Collection[str], kind: str, reques
 
 def _replace(target: Any, source: Any, path: list[str]) -> None:
     for part in path[:-1]:
+        if not (source.HasField(part) or target.HasField(part)):
+            return  # what is not there has nothing to clear, and is not made by clearing
         source = getattr(source, part)
         target = getattr(target, part)
     target.ClearField(path[-1])

@@ -84,6 +84,26 @@ def test_masked_field_that_is_unset_is_cleared(client, subscribe):
 
 
 @pytest.mark.parametrize(
+    "path",
+    [
+        "push_config.no_wrapper.write_metadata",
+        "push_config.oidc_token.audience",
+        "retry_policy.minimum_backoff",
+        "dead_letter_policy.max_delivery_attempts",
+        "cloud_storage_config.max_bytes",
+    ],
+)
+def test_clearing_a_part_of_nothing_makes_nothing(client, subscribe, path):
+    """A wrapped push stays wrapped, and immediate retries immediate."""
+    subscribe(push_config={"push_endpoint": "http://127.0.0.1:9/"})
+    before = client.subscription()
+
+    client.update(path)
+
+    assert before == client.subscription()
+
+
+@pytest.mark.parametrize(
     ("path", "sentence"),
     [
         ("colour", "'colour' is not a known Subscription field"),
