@@ -121,16 +121,17 @@ class SchemaService:
         return protos.ValidateMessageResponse()
 
     def _schema(self, name: str) -> Schema:
-        schema = self._schemas.get(rules.check_name(name.partition("@")[0], "schemas"))
+        """The schema of a name without a revision: what is done to all of it is not asked for by the name of one."""
+        schema = self._schemas.get(rules.check_name(name, "schemas"))
         if schema is None:
             raise not_found(name)
         return schema
 
     def _revision(self, name: str) -> tuple[Schema, Revision]:
         """The revision that `name@revision` names; without `@revision` the latest one."""
-        schema = self._schema(name)
-        revision_id = name.partition("@")[2]
-        revision = schema.find(revision_id) if "@" in name else schema.latest
+        schema_name, at, revision_id = name.partition("@")
+        schema = self._schema(schema_name)
+        revision = schema.find(revision_id) if at else schema.latest
         if revision is None:
             raise not_found(name)
         return schema, revision

@@ -317,6 +317,25 @@ def test_deleted_revision_is_a_bound_still(client, emulator):
         client.publish({"data": b'{"x": 1, "y": 2}'})
 
 
+@pytest.mark.parametrize(
+    ("rpc", "fields"),
+    [
+        ("DeleteSchema", {}),
+        ("ListSchemaRevisions", {}),
+        ("CommitSchema", {"schema": protos.Schema(type_=2, definition=V2)}),
+    ],
+)
+def test_revision_is_not_its_schema(client, emulator, rpc, fields):
+    """What is done to the whole of a schema is not done by the name of one revision."""
+    emulator.create_schema(SCHEMA, "AVRO", V1)
+    name = f"{SCHEMA}@{commit(client, V2)}"
+
+    with refused("INVALID_ARGUMENT", "Invalid resource name given"):
+        client.ask(f"SchemaService/{rpc}", name=name, **fields)
+
+    assert 2 == len(client.ask("SchemaService/ListSchemaRevisions", name=SCHEMA).schemas)
+
+
 def test_deleted_schema_poisons_publishing(client, emulator):
     """The topic names `_deleted-schema_`, and nothing can be published to it any more."""
     emulator.create_schema(SCHEMA, "AVRO", V1)
