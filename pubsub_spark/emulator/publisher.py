@@ -127,7 +127,7 @@ class Publisher:
 
     def _check_schema(self, topic: Any) -> None:
         settings = topic.schema_settings
-        if not topic.HasField("schema_settings") or settings.schema == names.DELETED_SCHEMA:
+        if not topic.HasField("schema_settings"):
             return
         schema = self._schemas.get(rules.check_name(settings.schema, "schemas"))
         if schema is None:

@@ -221,6 +221,7 @@ def test_topic_needs_a_schema_that_exists_and_an_encoding(services):
     create(services)
     assert "NOT_FOUND" == refused(lambda: topic(services, first_revision_id="00000000"))[0]
     assert "INVALID_ARGUMENT" == refused(lambda: topic(services, encoding=0))[0]
+    assert "INVALID_ARGUMENT" == refused(lambda: topic(services, schema="_deleted-schema_"))[0]
 
 
 def test_deleted_schema_poisons_its_topic(services):
