@@ -17,7 +17,11 @@ from pubsub_spark.emulator.refusal import Refusal, invalid, unimplemented
 ACTIVE, RESOURCE_ERROR = 1, 2  # of Subscription.State; Topic.State has INGESTION_RESOURCE_ERROR in that place
 
 # Configuration of a Subscription -> the state that says that its destination does not exist.
-_EXPORTS = {"bigquery_config": "NOT_FOUND", "cloud_storage_config": "NOT_FOUND", "bigtable_config": "NOT_FOUND"}
+_EXPORTS = {
+    "bigquery_config": "NOT_FOUND",
+    "cloud_storage_config": "NOT_FOUND",
+    "bigtable_config": "PERMISSION_DENIED",  # what Bigtable says of a missing table, too; its NOT_FOUND is unused
+}
 # Older client libraries lack the newest.
 _KNOWN_EXPORTS = [name for name in _EXPORTS if name in protos.Subscription.DESCRIPTOR.fields_by_name]
 # Source of a Topic -> the state that says that it does not exist.
@@ -30,6 +34,7 @@ _SOURCES = {
 }
 _BIGQUERY_TABLE = re.compile(r"[^.:/]+[.:][^.:/]+\.[^.:/]+")
 _BIGTABLE_TABLE = re.compile(r"projects/[^/]+/instances/[^/]+/tables/[^/]+")
+_BIGTABLE_DELIMITER = 50  # bytes, at most
 _GCS_BYTES = (1000, 10 * 1024**3)
 _GCS_LEAST_MESSAGES = 1000
 _GCS_DURATION = 5 * rules.MINUTE
@@ -85,6 +90,14 @@ def _fill_cloud_storage(config: Any, subscription: Any) -> None:
 def _check_bigtable(config: Any, _: Any) -> None:
     if not _BIGTABLE_TABLE.fullmatch(config.table):
         raise _bad("bigtable_config.table", config.table)
+    mapping = getattr(config, "column_family_mapping", None)  # older client libraries lack it
+    if mapping is None or not mapping.HasField("delimited_key"):
+        return
+    key = mapping.delimited_key
+    if not key.key_fields:
+        raise _bad("bigtable_config.column_family_mapping.delimited_key.key_fields", "")
+    if len(key.delimiter) > _BIGTABLE_DELIMITER or (len(key.key_fields) > 1 and not key.delimiter):
+        raise _bad("bigtable_config.column_family_mapping.delimited_key.delimiter", str(key.delimiter))
 
 
 _CHECKS = {

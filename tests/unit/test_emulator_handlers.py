@@ -322,6 +322,12 @@ def test_server_names_what_has_no_name(pair):
     assert snapshot.name.startswith("projects/p/snapshots/s-")
 
 
+def bigtable(**key: Any) -> dict[str, Any]:
+    """A Bigtable subscription's row key, put together from fields of the message."""
+    mapping = {"delimited_key": key}
+    return {"bigtable_config": {"table": "projects/p/instances/i/tables/t", "column_family_mapping": mapping}}
+
+
 @pytest.mark.parametrize(
     ("settings", "code", "part"),
     [
@@ -357,6 +363,9 @@ def test_server_names_what_has_no_name(pair):
         ({"cloud_storage_config": {"bucket": "b", "max_bytes": 999}}, "INVALID_ARGUMENT", "max_bytes"),
         ({"cloud_storage_config": {"bucket": "b", "max_messages": 999}}, "INVALID_ARGUMENT", "max_messages"),
         ({"cloud_storage_config": {"bucket": "b", "max_duration": seconds(59)}}, "INVALID_ARGUMENT", "max_duration"),
+        (bigtable(key_fields=[]), "INVALID_ARGUMENT", "delimited_key.key_fields"),
+        (bigtable(key_fields=["a", "b"]), "INVALID_ARGUMENT", "delimited_key.delimiter"),
+        (bigtable(key_fields=["a"], delimiter=b"-" * 51), "INVALID_ARGUMENT", "delimited_key.delimiter"),
         (
             {"bigquery_config": {"table": "p.d.t"}, "cloud_storage_config": {"bucket": "b"}},
             "INVALID_ARGUMENT",
@@ -391,6 +400,15 @@ def test_export_says_that_it_goes_nowhere(handlers):
     assert (2, 3, 300) == (kept.state, kept.cloud_storage_config.state, kept.ack_deadline_seconds)
     assert kept.cloud_storage_config.HasField("text_config")
     assert "This method is not supported for this subscription type." == refused(handlers.pull)[1]
+
+
+def test_bigtable_that_is_not_there_is_a_permission_denied(handlers):
+    """That is its state when the table does not exist; its NOT_FOUND is unused."""
+    handlers.topic()
+    kept = handlers.subscription(**bigtable(key_fields=["a", "b"], delimiter=b"#"))
+
+    permission_denied = 4
+    assert (2, permission_denied) == (kept.state, kept.bigtable_config.state)
 
 
 def test_disabled_transform_is_kept(handlers):
