@@ -32,6 +32,16 @@ _SOURCES = {
     "aws_msk": "TOPIC_NOT_FOUND",
     "confluent_cloud": "UNREACHABLE_BOOTSTRAP_SERVER",
 }
+# Source or transform -> what it cannot do without.
+_REQUIRED = {
+    "aws_kinesis": ("stream_arn", "consumer_arn", "aws_role_arn", "gcp_service_account"),
+    "aws_msk": ("cluster_arn", "topic", "aws_role_arn", "gcp_service_account"),
+    "confluent_cloud": ("bootstrap_server", "cluster_id", "topic", "identity_pool_id", "gcp_service_account"),
+    "javascript_udf": ("function_name", "code"),
+    "compression": ("compression_algorithm", "compression_mode"),
+    "ai_inference": ("endpoint",),
+}
+_AI_ENDPOINT = re.compile(r"projects/[^/]+/locations/[^/]+/(endpoints/[^/]+|publishers/[^/]+/models/[^/]+)")
 _BIGQUERY_TABLE = re.compile(r"[^.:/]+[.:][^.:/]+\.[^.:/]+")
 _BIGTABLE_TABLE = re.compile(r"projects/[^/]+/instances/[^/]+/tables/[^/]+")
 _BIGTABLE_DELIMITER = 50  # bytes, at most
@@ -116,6 +126,9 @@ def fill_ingestion(topic: Any) -> None:
     source = settings.WhichOneof("source")
     if source is not None:
         config = getattr(settings, source)
+        _check_required(f"ingestion_data_source_settings.{source}", source, config)
+        if source == "cloud_storage" and config.bucket.startswith("gs://"):
+            raise _bad("ingestion_data_source_settings.cloud_storage.bucket", config.bucket)
         states = config.DESCRIPTOR.enum_types_by_name["State"].values_by_name
         config.state = states[_SOURCES[source]].number if source in _SOURCES else 0
         topic.state = RESOURCE_ERROR
@@ -130,20 +143,20 @@ def check_transforms(transforms: Sequence[Any]) -> None:
         kind = transform.WhichOneof("transform")
         if kind is None:
             raise _bad("message_transforms", "empty")
-        for field in _REQUIRED.get(kind, ()):
-            if not getattr(getattr(transform, kind), field):
-                raise _bad(f"message_transforms.{kind}.{field}", "")
+        _check_required(f"message_transforms.{kind}", kind, getattr(transform, kind))
+        endpoint = transform.ai_inference.endpoint if kind == "ai_inference" else ""
+        if endpoint and not _AI_ENDPOINT.fullmatch(endpoint):
+            raise _bad("message_transforms.ai_inference.endpoint", endpoint)
         if not transform.disabled:
             raise unimplemented(
                 "This emulator does not run message transforms; set `disabled` to keep one without running it."
             )
 
 
-_REQUIRED = {
-    "javascript_udf": ("function_name", "code"),
-    "compression": ("compression_algorithm", "compression_mode"),
-    "ai_inference": ("endpoint",),
-}
+def _check_required(place: str, kind: str, config: Any) -> None:
+    for field in _REQUIRED.get(kind, ()):
+        if not getattr(config, field):
+            raise _bad(f"{place}.{field}", "")
 
 
 def _bad(argument: str, value: str) -> Refusal:

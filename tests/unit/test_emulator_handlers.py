@@ -377,6 +377,11 @@ def bigtable(**key: Any) -> dict[str, Any]:
             "Exactly-once delivery",
         ),
         (
+            {"message_transforms": [{"ai_inference": {"endpoint": "a-model"}, "disabled": True}]},
+            "INVALID_ARGUMENT",
+            "message_transforms.ai_inference.endpoint; value=a-model",
+        ),
+        (
             {"message_transforms": [{"javascript_udf": {"function_name": "f", "code": "function f(m) {}"}}]},
             "UNIMPLEMENTED",
             "does not run message transforms",
@@ -419,8 +424,25 @@ def test_disabled_transform_is_kept(handlers):
 
 def test_ingestion_says_that_it_does_not_happen(handlers):
     """By the state of the topic and of its source."""
-    kept = handlers.topic(ingestion_data_source_settings={"aws_kinesis": {"stream_arn": "arn"}})
+    stream = {"stream_arn": "s", "consumer_arn": "c", "aws_role_arn": "r", "gcp_service_account": "a"}
+    kept = handlers.topic(ingestion_data_source_settings={"aws_kinesis": stream})
     assert (2, 4) == (kept.state, kept.ingestion_data_source_settings.aws_kinesis.state)
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ({"aws_kinesis": {"stream_arn": "s"}}, "aws_kinesis.consumer_arn"),
+        ({"aws_msk": {"cluster_arn": "c", "topic": "t"}}, "aws_msk.aws_role_arn"),
+        ({"confluent_cloud": {}}, "confluent_cloud.bootstrap_server"),
+        ({"cloud_storage": {"bucket": "gs://bucket"}}, "cloud_storage.bucket"),
+    ],
+)
+def test_source_that_cannot_be_is_refused(handlers, source, part):
+    """A source says all that it takes to be reached."""
+    code, message = refused(lambda: handlers.topic(ingestion_data_source_settings=source))
+    assert "INVALID_ARGUMENT" == code
+    assert part in message
 
 
 def test_idle_subscription_expires(handlers):
