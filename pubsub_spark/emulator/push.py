@@ -97,16 +97,22 @@ def _envelope(subscription: str, delivery: Delivery) -> bytes:
 
 
 def _metadata(headers: dict[str, str], subscription: str, delivery: Delivery) -> dict[str, str]:
+    """The headers with the message's attributes among them, and Pub/Sub's own, which no attribute replaces."""
     for name, value in delivery.attributes.items():
         fits = _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)
         if fits and name.lower() not in _RESERVED_HEADERS:
-            headers = {held: text for held, text in headers.items() if held.lower() != name.lower()} | {name: value}
-    headers["x-goog-pubsub-subscription-name"] = subscription
-    headers["x-goog-pubsub-message-id"] = delivery.message_id
-    headers["x-goog-pubsub-publish-time"] = timestamp(delivery.publish_time)
+            headers = _with(headers, name, value)
+    headers = _with(headers, "x-goog-pubsub-subscription-name", subscription)
+    headers = _with(headers, "x-goog-pubsub-message-id", delivery.message_id)
+    headers = _with(headers, "x-goog-pubsub-publish-time", timestamp(delivery.publish_time))
     if delivery.ordering_key and _HEADER_VALUE.fullmatch(delivery.ordering_key):
-        headers["x-goog-pubsub-ordering-key"] = delivery.ordering_key
+        headers = _with(headers, "x-goog-pubsub-ordering-key", delivery.ordering_key)
     return headers
+
+
+def _with(headers: dict[str, str], name: str, value: str) -> dict[str, str]:
+    """The headers with one more, which replaces what has its name in whatever case."""
+    return {held: text for held, text in headers.items() if held.lower() != name.lower()} | {name: value}
 
 
 def timestamp(seconds: float) -> str:

@@ -92,6 +92,17 @@ def test_unwrapped_push_leaves_out_attributes_that_are_no_headers():
     }
 
 
+def test_unwrapped_push_keeps_its_own_headers():
+    """An attribute of that name, in whatever case, does not stand beside what Pub/Sub says."""
+    attributes = {"X-Goog-Pubsub-Message-Id": "another", "x-goog-pubsub-publish-time": "never"}
+    delivery = Delivery("7", 1_700_000_000.0, b"", attributes=attributes)
+
+    headers, _ = push.request(Endpoint("u", wrapped=False, write_metadata=True), SUBSCRIPTION, delivery)
+
+    assert {"7"} == {value for name, value in headers.items() if name.lower() == "x-goog-pubsub-message-id"}
+    assert "2023-11-14T22:13:20Z" == headers["x-goog-pubsub-publish-time"]
+
+
 def test_five_codes_acknowledge():
     """102, 200, 201, 202 and 204 acknowledge; 203 and everything else does not."""
     assert {102, 200, 201, 202, 204} == {code for code in range(100, 600) if code in push.ACKNOWLEDGES}
