@@ -117,6 +117,11 @@ def push_config(given: Any) -> None:
         raise unimplemented(f"This emulator does not push in the format of {version}; set x-goog-version to v1.")
     if version not in _PUSH_VERSIONS:
         raise invalid(f"Invalid push endpoint version given in push config (version={version}).")
+    if endpoint and given.HasField("oidc_token") and not given.oidc_token.service_account_email:
+        raise invalid(
+            "You have passed an invalid argument to the service "
+            "(argument=push_config.oidc_token.service_account_email)."
+        )
     if endpoint:
         given.attributes[_PUSH_VERSION] = version
 

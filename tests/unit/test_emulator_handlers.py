@@ -352,6 +352,11 @@ def bigtable(**key: Any) -> dict[str, Any]:
             "INVALID_ARGUMENT",
             "(version=v9)",
         ),
+        (
+            {"push_config": {"push_endpoint": "http://localhost", "oidc_token": {"audience": "a"}}},
+            "INVALID_ARGUMENT",
+            "oidc_token.service_account_email",
+        ),
         ({"bigquery_config": {"table": "not-a-table"}}, "INVALID_ARGUMENT", "bigquery_config.table"),
         (
             {"bigquery_config": {"table": "p.d.t", "use_topic_schema": True, "use_table_schema": True}},
