@@ -42,7 +42,8 @@ def load(path: Path, services: Services) -> None:
     """Create everything that the file names; PresetError says what is wrong with it, OSError that it cannot be read."""
     try:
         document = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, ValueError) as problem:  # a date that is none, bytes that are no text
+    # A date that is none, bytes that are no text, a thousand brackets.
+    except (yaml.YAMLError, ValueError, RecursionError) as problem:
         raise PresetError(f"`{path}` is not YAML: {' '.join(str(problem).split())}.") from None
     preset = _Preset(path, {} if document is None else document)
     for section, create in (
@@ -95,9 +96,9 @@ class _Preset:
         return names.full(name, self._project, collection)
 
     def create_schema(self, name: str, fields: dict[str, Any], services: Services) -> None:
-        if unknown := sorted(set(fields) - set(_SCHEMA_FIELDS)):
+        if unknown := sorted(map(str, set(fields) - set(_SCHEMA_FIELDS))):
             raise ValueError(f"`{unknown[0]}` is not one of {', '.join(_SCHEMA_FIELDS)}.")
-        if fields.get("type") not in _TYPES:
+        if str(fields.get("type")) not in _TYPES:
             raise ValueError(f"`type` must be one of {', '.join(_TYPES)}.")
         if "definitionFile" in fields:
             fields["definition"] = (self._path.parent / str(fields["definitionFile"])).read_text()
@@ -119,6 +120,8 @@ class _Preset:
     def create_subscription(self, name: str, fields: dict[str, Any], services: Services) -> None:
         full_name = self._full(name, "subscriptions")
         subscription = _filled(protos.Subscription(name=full_name), fields)
+        if not subscription.topic:
+            raise ValueError("`topic` is required.")
         subscription.topic = self._full(subscription.topic, "topics")
         policy = subscription.dead_letter_policy
         if policy.dead_letter_topic:
@@ -130,4 +133,4 @@ def _filled(resource: Any, fields: dict[str, Any]) -> Any:
     try:
         return json_format.ParseDict(fields, resource)
     except json_format.ParseError as problem:
-        raise ValueError(str(problem)) from None
+        raise ValueError(str(problem).partition("\n")[0]) from None  # in the other lines are the fields that there are

@@ -80,6 +80,7 @@ def test_empty_file_is_an_empty_emulator(services, tmp_path):
     ("text", "part"),
     [
         ("{", "is not YAML"),
+        ("[" * 3000, "is not YAML"),
         ("topics: {abc: {labels: {since: 2020-13-45}}}", "is not YAML"),
         ("project: [p]", "`project` in"),
         ("[]", "must be a mapping of project, schemas, topics, subscriptions; found something else."),
@@ -90,6 +91,9 @@ def test_empty_file_is_an_empty_emulator(services, tmp_path):
         ("project: p\ntopics: {ab: }", "`ab` is not an id"),
         ("project: p\ntopics: {abc: {label: x}}", 'no field named "label"'),
         ("project: p\nsubscriptions: {abc: {topic: missing}}", "Resource not found (resource=missing)."),
+        ("project: p\nsubscriptions: {abc: {}}", "`topic` is required."),
+        ("project: p\nschemas: {abc: {type: [AVRO]}}", "`type` must be one of PROTOCOL_BUFFER, AVRO."),
+        ("project: p\nschemas: {abc: {type: AVRO, file: x, 5: y}}", "`5` is not one of type, definition,"),
         ("project: p\nschemas: {abc: {type: XML}}", "`type` must be one of PROTOCOL_BUFFER, AVRO."),
         ("project: p\nschemas: {abc: {type: AVRO, file: x}}", "`file` is not one of type, definition, definitionFile."),
         ("project: p\nschemas: {abc: {type: AVRO, definitionFile: missing}}", "No such file"),
@@ -102,3 +106,4 @@ def test_file_that_does_not_fit_is_refused(services, tmp_path, text, part):
         preset.load(written(tmp_path, text), services)
     assert part in str(error.value)
     assert "pubsub.yaml" in str(error.value)
+    assert "\n" not in str(error.value)
