@@ -21,7 +21,7 @@ from pubsub_spark.emulator.broker import Broker
 from pubsub_spark.emulator.clock import Clock
 from pubsub_spark.emulator.delivery import Delivery, message_of
 from pubsub_spark.emulator.desk import Desk
-from pubsub_spark.emulator.faults import Fault, Faults
+from pubsub_spark.emulator.faults import EVERY, Fault, Faults
 from pubsub_spark.emulator.front import Front
 from pubsub_spark.emulator.oidc import Signer
 from pubsub_spark.emulator.pusher import Pushers
@@ -226,6 +226,8 @@ class Emulator:
             raise ValueError(
                 f"A fault is one of {', '.join(NUMBERS)} or None, at least once; got {code}, {count} times."
             )
+        if rpc not in (EVERY, *self._running.rpcs):
+            raise ValueError(f"`{rpc}` is not an RPC. {EVERY} is every one of {', '.join(sorted(self._running.rpcs))}.")
         self._faults.add(Fault(rpc, code, count, delay, message))
 
     def fail_acks(self, count: int = 1, outcome: str = "TRANSIENT_FAILURE_UNORDERED_ACK_ID") -> None:
@@ -256,6 +258,8 @@ class Emulator:
 
     def close_streams(self, code: Code = "UNAVAILABLE", message: str = "The server is closing the stream.") -> int:
         """End every open StreamingPull with `code`; returns how many there were."""
+        if code not in NUMBERS:
+            raise ValueError(f"A stream ends with one of {', '.join(NUMBERS)}; got {code}.")
         return self._running.close_streams(Refusal(code, message))
 
     @property

@@ -67,8 +67,10 @@ class Server:
         self._stopping = threading.Event()
         self._pool = futures.ThreadPoolExecutor(_MOST_CALLS, thread_name_prefix="pubsub-emulator")
         self._grpc = grpc.server(self._pool, options=_OPTIONS)
+        methods = self._methods()
+        self.rpcs = frozenset(name for rpcs in methods.values() for name in rpcs)
         self._grpc.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(service, rpcs) for service, rpcs in self._methods().items()]
+            [grpc.method_handlers_generic_handler(service, rpcs) for service, rpcs in methods.items()]
         )
 
     def _methods(self) -> dict[str, dict[str, grpc.RpcMethodHandler]]:

@@ -391,6 +391,14 @@ def test_fault_that_is_none_is_an_error(emulator, fault):
         emulator.fail("Publish", **fault)
 
 
+def test_slip_in_the_name_of_an_rpc_or_a_code_is_an_error(emulator):
+    """A fault that nothing meets would let a test pass that should not."""
+    with pytest.raises(ValueError, match=r"`Publsh` is not an RPC\. \* is every one of Acknowledge, .*, Publish, "):
+        emulator.fail("Publsh", "UNAVAILABLE")
+    with pytest.raises(ValueError, match=r"A stream ends with one of .*; got NOT_A_CODE"):
+        emulator.close_streams("NOT_A_CODE")
+
+
 def test_exports_and_transforms_do_not_pretend(client, emulator, subscribe):
     """An export that goes nowhere says so in its state; a transform that would have to run is refused."""
     subscribe(bigquery_config={"table": "p.d.t"})
