@@ -104,6 +104,7 @@ class Publisher:
                 raise not_found(name)
             broker.detach_subscription(name)
             broker.resources[name].detached = True
+            broker.resources[name].ClearField("topic_message_retention_duration")
             self._pushers.configure(name, None)
             return protos.DetachSubscriptionResponse()
 

@@ -283,6 +283,16 @@ def test_detached_subscription_is_empty_and_shut(pair):
     assert kept.detached
 
 
+def test_detached_subscription_does_not_speak_of_its_topic(handlers):
+    """What that retains is not for it, so it neither says how long nor goes on saying what is no longer so."""
+    handlers.topic(message_retention_duration=seconds(600))
+    handlers.subscription()
+    handlers.publisher.detach_subscription(protos.DetachSubscriptionRequest(subscription=SUBSCRIPTION))
+    kept = handlers.subscriber.get_subscription(protos.GetSubscriptionRequest(subscription=SUBSCRIPTION))
+
+    assert not kept.HasField("topic_message_retention_duration")
+
+
 # Subscriptions
 
 
