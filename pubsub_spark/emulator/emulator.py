@@ -84,6 +84,8 @@ class Emulator:
 
     def start(self) -> Self:
         """Listen; OSError when the port cannot be had, or TLS not be served."""
+        if self._server is not None:
+            raise RuntimeError("The emulator is running; stop it before it is started again.")
         self._desk = Desk(Broker(remembered=self._remembered), Clock())
         self._signer = Signer()
         self._pushers = Pushers(self._desk, self._signer)

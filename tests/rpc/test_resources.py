@@ -399,6 +399,17 @@ def test_slip_in_the_name_of_an_rpc_or_a_code_is_an_error(emulator):
         emulator.close_streams("NOT_A_CODE")
 
 
+def test_emulator_that_runs_is_not_started_again(client, emulator, subscribe):
+    """What is there stays, and the side door leads to where the front door does."""
+    subscribe()
+
+    with pytest.raises(RuntimeError, match="The emulator is running"):
+        emulator.start()
+
+    emulator.publish(TOPIC, b"a")
+    assert [b"a"] == client.data()
+
+
 def test_exports_and_transforms_do_not_pretend(client, emulator, subscribe):
     """An export that goes nowhere says so in its state; a transform that would have to run is refused."""
     subscribe(bigquery_config={"table": "p.d.t"})
