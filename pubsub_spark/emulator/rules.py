@@ -40,16 +40,17 @@ DEFAULT_DELIVERY_ATTEMPTS = 5
 
 
 class Bounds(NamedTuple):
-    """A closed interval of seconds, and how the service names what lies outside of it."""
+    """A closed interval of seconds, and how the service names what lies outside of it: as 10m1s, or as 601s."""
 
     what: str
     low: float
     high: float
+    plain: bool = False
 
 
 RETENTION = Bounds("message retention duration", 10 * MINUTE, 31 * DAY)
-MINIMUM_BACKOFF = Bounds("minimum_backoff", 0, 600)
-MAXIMUM_BACKOFF = Bounds("maximum_backoff", 0, 600)
+MINIMUM_BACKOFF = Bounds("minimum_backoff", 0, 600, plain=True)
+MAXIMUM_BACKOFF = Bounds("maximum_backoff", 0, 600, plain=True)
 GCS_MAX_DURATION = Bounds("max_duration", MINUTE, 10 * MINUTE)
 
 _PROJECT = re.compile(r"projects/[^/]+")
@@ -80,9 +81,10 @@ def check_project(project: str) -> str:
 
 def check_duration(value: float, bounds: Bounds) -> float:
     if not bounds.low <= value <= bounds.high:
+        text = _plain_seconds if bounds.plain else go_duration
         raise invalid(
-            f"The value for {bounds.what} is out of bounds. You passed {go_duration(value)} in the request, "
-            f"but the value must be between {go_duration(bounds.low)} and {go_duration(bounds.high)}."
+            f"The value for {bounds.what} is out of bounds. You passed {text(value)} in the request, "
+            f"but the value must be between {text(bounds.low)} and {text(bounds.high)}."
         )
     return value
 
@@ -189,3 +191,8 @@ def go_duration(seconds: float) -> str:
     parts = [(f"{hours:.0f}h", hours), (f"{minutes:.0f}m", minutes), (f"{rest:.9g}s", rest)]
     text = "".join(part for part, amount in parts if amount) or "0s"
     return f"-{text}" if seconds < 0 else text
+
+
+def _plain_seconds(seconds: float) -> str:
+    """Seconds as Google's emulator writes those of a backoff, for which no other wording is known."""
+    return f"{seconds:.9g}s"

@@ -346,7 +346,11 @@ def bigtable(**key: Any) -> dict[str, Any]:
         ({"message_retention_duration": seconds(599)}, "INVALID_ARGUMENT", "You passed 9m59s in the request"),
         ({"message_retention_duration": seconds(31 * DAY + 1)}, "INVALID_ARGUMENT", "744h"),
         ({"expiration_policy": {"ttl": seconds(3600)}}, "INVALID_ARGUMENT", "You passed 1h in the request, but the"),
-        ({"retry_policy": {"minimum_backoff": seconds(601)}}, "INVALID_ARGUMENT", "between 0s and 10m"),
+        (
+            {"retry_policy": {"minimum_backoff": seconds(601)}},
+            "INVALID_ARGUMENT",
+            "You passed 601s in the request, but the value must be between 0s and 600s.",
+        ),
         (
             {"retry_policy": {"minimum_backoff": seconds(20), "maximum_backoff": seconds(10)}},
             "INVALID_ARGUMENT",
