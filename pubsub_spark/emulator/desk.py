@@ -89,7 +89,7 @@ class Desk:
     def advance(self, seconds: float) -> None:
         """Move time; everything that falls due on the way has happened at its own time when this returns."""
         with self._lock:
-            if seconds < 0:
+            if not 0 <= seconds < _NEVER:
                 raise ValueError(f"Time can only move on, got {seconds} seconds.")
             end = self.clock.now() + seconds
             while self.broker.due < end:

@@ -7,6 +7,7 @@ without an RPC of its own showing up among those it watches.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -55,6 +56,18 @@ class Record:
     ack_deadline: float | None  # when the present lease runs out; None when nobody holds the message
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """What there is of an emulator that runs; `ending` stops it."""
+
+    desk: Desk
+    pushers: Pushers
+    faults: Faults
+    services: Services
+    server: Server
+    ending: ExitStack
+
+
 class Emulator:
     """A Pub/Sub of your own: `with Emulator() as emulator:` and point a client at `emulator.endpoint`.
 
@@ -79,28 +92,25 @@ class Emulator:
         self._rest = rest
         self._record = record
         self._remembered = remembered
-        self._server: Server | None = None
-        self._front: Front | None = None
+        self._parts: _Parts | None = None
 
     def start(self) -> Self:
         """Listen; OSError when the port cannot be had, or TLS not be served."""
-        if self._server is not None:
+        if self._parts is not None:
             raise RuntimeError("The emulator is running; stop it before it is started again.")
-        self._desk = Desk(Broker(remembered=self._remembered), Clock())
-        self._signer = Signer()
-        self._pushers = Pushers(self._desk, self._signer)
-        self._faults = Faults()
-        self._services = Services(self._desk, self._faults, self._pushers)
-        server = Server(self._desk, self._services, self._faults, record=self._record)
-        try:
-            self._listen(server)
-        except OSError:
-            self._desk.close()
-            raise
-        self._server = server
+        with ExitStack() as ending:
+            desk = Desk(Broker(remembered=self._remembered), Clock())
+            ending.callback(desk.close)
+            signer, faults = Signer(), Faults()
+            pushers = Pushers(desk, signer)
+            services = Services(desk, faults, pushers)
+            server = Server(desk, services, faults, record=self._record)
+            self._listen(server, signer, ending)
+            ending.callback(pushers.close)
+            self._parts = _Parts(desk, pushers, faults, services, server, ending.pop_all())
         return self
 
-    def _listen(self, server: Server) -> None:
+    def _listen(self, server: Server, signer: Signer, ending: ExitStack) -> None:
         """gRPC alone has the port, or the front has it and gRPC a port behind that."""
         if not 0 <= self.port <= 65535:
             raise OSError(f"The emulator cannot listen on port {self.port}. A port is a number from 0 to 65535.")
@@ -109,34 +119,33 @@ class Emulator:
         if not self._rest:
             self.port = server.listen(self.host, self.port, self._tls)
             server.start()
+            ending.callback(server.stop)
             return
         listener = front.listen(self.host, self.port)
-        self.port = listener.getsockname()[1]
+        ending.callback(listener.close)
         inner = server.listen("127.0.0.1", 0, self._tls)
         plain = inner if self._tls is None else server.listen("127.0.0.1", 0)
-        server.start()
         documents: dict[str, Document] = {
             "/": lambda: "Ok\n",
             "/healthz": lambda: "Ok\n",
-            "/oauth2/v1/certs": self._signer.certificates,
-            "/oauth2/v3/certs": self._signer.jwks,
+            "/oauth2/v1/certs": signer.certificates,
+            "/oauth2/v3/certs": signer.jwks,
         }
-        self._calls = Calls(f"127.0.0.1:{plain}")
+        calls = Calls(f"127.0.0.1:{plain}")
         tls = front.tls_context(*self._tls) if self._tls else None
-        self._front = Front(listener, ("127.0.0.1", inner), Rest(self._calls, documents).serve, tls)
-        self._front.start()
+        door = Front(listener, ("127.0.0.1", inner), Rest(calls, documents).serve, tls)
+        ending.callback(door.close)
+        ending.callback(calls.close)
+        server.start()
+        ending.callback(server.stop)
+        door.start()
+        self.port = listener.getsockname()[1]
 
     def stop(self) -> None:
         """End every call, stop listening, forget everything."""
-        if self._server is not None:
-            self._pushers.close()
-            self._server.stop()
-            if self._front is not None:
-                self._calls.close()
-                self._front.close()
-                self._front = None
-            self._desk.close()
-            self._server = None
+        if self._parts is not None:
+            self._parts.ending.close()
+            self._parts = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -154,7 +163,7 @@ class Emulator:
     @property
     def calls(self) -> list[Recorded]:
         """The calls so far, with their metadata; empty unless `record=True`."""
-        return self._running.calls
+        return self._running.server.calls
 
     # Setting up
 
@@ -165,36 +174,36 @@ class Emulator:
         resource = protos.Topic(name=name, **_durations(settings))
         if schema is not None:
             resource.schema_settings.schema = schema
-            resource.schema_settings.encoding = _ENCODINGS[encoding]
-        self._services.publisher.create_topic(resource)
+            resource.schema_settings.encoding = _one_of(_ENCODINGS, encoding, "encoding")
+        self._running.services.publisher.create_topic(resource)
 
     def create_subscription(self, name: str, topic: str, **settings: Any) -> None:
         """A subscription; `settings` are fields of the Subscription resource, durations in seconds."""
-        self._services.subscriber.create_subscription(
+        self._running.services.subscriber.create_subscription(
             protos.Subscription(name=name, topic=topic, **_durations(settings))
         )
 
     def create_schema(self, name: str, type: SchemaType, definition: str) -> None:  # noqa: A002 - Pub/Sub's name for it
         """A schema with its first revision."""
         parsed = names.parse(name, "schemas")
-        self._services.schemas.create_schema(
+        self._running.services.schemas.create_schema(
             protos.CreateSchemaRequest(
                 parent=f"projects/{parsed.project}",
                 schema_id=parsed.id,
-                schema=protos.Schema(type_=_SCHEMA_TYPES[type], definition=definition),
+                schema=protos.Schema(type_=_one_of(_SCHEMA_TYPES, type, "type"), definition=definition),
             )
         )
 
     def load(self, path: Path) -> None:
-        """Create what a YAML file names (see `preset`); PresetError or OSError say what is wrong with it."""
-        preset.load(path, self._services)
+        """Create what a YAML file names (see `preset`); PresetError says what is wrong with it."""
+        preset.load(path, self._running.services)
 
     def publish(self, topic: str, *messages: Publishable) -> list[str]:
         """Publish bytes, texts, or mappings of PubsubMessage's fields; returns the message ids."""
         ids: list[str] = []
         for message in messages:
             request = protos.PublishRequest(topic=topic, messages=[_message(message)])
-            response = self._services.publisher.publish(request.SerializeToString())
+            response = self._running.services.publisher.publish(request.SerializeToString())
             ids += protos.PublishResponse.FromString(response).message_ids
         return ids
 
@@ -202,25 +211,25 @@ class Emulator:
 
     def messages(self, subscription: str) -> list[Record]:
         """What became of every message of a subscription, in the order of publishing."""
-        with self._desk.open() as (broker, now):
+        with self._running.desk.open() as (broker, now):
             known = {message_of(each).number: each for each in find(broker, subscription).deliveries()}
             return [_record(known[number], now) for number in sorted(known)]
 
     def backlog(self, subscription: str) -> int:
         """How many messages are not acked, the leased ones included."""
-        with self._desk.open() as (broker, now):
+        with self._running.desk.open() as (broker, now):
             return len(find(broker, subscription).unacked(now))
 
     def streams(self) -> int:
         """How many StreamingPulls are open."""
-        return self._running.streams()
+        return self._running.server.streams()
 
     # Time and trouble
 
     def advance(self, seconds: float) -> None:
         """Move the emulator's clock; leases that run out meanwhile have run out when this returns."""
-        self._desk.advance(seconds)
-        self._pushers.wake()
+        self._running.desk.advance(seconds)
+        self._running.pushers.wake()
 
     def fail(self, rpc: str, code: Code | None, count: int = 1, delay: float = 0, message: str = "") -> None:
         """Let the next `count` calls of `rpc` (`*`: any) fail with `code` after `delay` seconds; None only delays."""
@@ -228,16 +237,22 @@ class Emulator:
             raise ValueError(
                 f"A fault is one of {', '.join(NUMBERS)} or None, at least once; got {code}, {count} times."
             )
-        if rpc not in (EVERY, *self._running.rpcs):
-            raise ValueError(f"`{rpc}` is not an RPC. {EVERY} is every one of {', '.join(sorted(self._running.rpcs))}.")
-        self._faults.add(Fault(rpc, code, count, delay, message))
+        if delay < 0:
+            raise ValueError(f"A fault is met after some seconds or at once; got {delay}.")
+        rpcs = self._running.server.rpcs
+        if rpc not in (EVERY, *rpcs):
+            raise ValueError(f"`{rpc}` is not an RPC. {EVERY} is every one of {', '.join(sorted(rpcs))}.")
+        self._running.faults.add(Fault(rpc, code, count, delay, message))
 
     def fail_acks(self, count: int = 1, outcome: str = "TRANSIENT_FAILURE_UNORDERED_ACK_ID") -> None:
         """Let the next `count` requests with acks or deadlines of exactly-once subscriptions fail, id by id.
 
         A client retries after an outcome that begins with TRANSIENT_FAILURE; PERMANENT_FAILURE_INVALID_ACK_ID is final.
         """
-        self._faults.spoil(count, outcome)
+        if count < 1 or not outcome.startswith(("TRANSIENT_FAILURE_", "PERMANENT_FAILURE_")):
+            outcomes = "PERMANENT_FAILURE_* or TRANSIENT_FAILURE_*"
+            raise ValueError(f"An ack fails with {outcomes}, at least once; got {outcome}, {count} times.")
+        self._running.faults.spoil(count, outcome)
 
     def hostile(self, seed: int | None) -> None:
         """Do from now on what at-least-once delivery allows: reorder, redeliver, end leases early; None stops it.
@@ -245,7 +260,7 @@ class Emulator:
         The order of a key and exactly-once delivery stay as promised. The same seed and the same requests give the
         same trouble.
         """
-        with self._desk.open() as (broker, _):
+        with self._running.desk.open() as (broker, _):
             broker.be_hostile(seed)
 
     def reset(self) -> None:
@@ -253,22 +268,28 @@ class Emulator:
 
         Streams that are open end with NOT_FOUND.
         """
-        self._services.reset()
-        self._faults.clear()
-        self._running.calls.clear()
+        self._running.services.reset()
+        self._running.faults.clear()
+        self._running.server.calls.clear()
         self.hostile(None)
 
     def close_streams(self, code: Code = "UNAVAILABLE", message: str = "The server is closing the stream.") -> int:
         """End every open StreamingPull with `code`; returns how many there were."""
         if code not in NUMBERS:
             raise ValueError(f"A stream ends with one of {', '.join(NUMBERS)}; got {code}.")
-        return self._running.close_streams(Refusal(code, message))
+        return self._running.server.close_streams(Refusal(code, message))
 
     @property
-    def _running(self) -> Server:
-        if self._server is None:
+    def _running(self) -> _Parts:
+        if self._parts is None:
             raise RuntimeError("The emulator is not running; start it, or use it in a `with` block.")
-        return self._server
+        return self._parts
+
+
+def _one_of(table: Mapping[str, int], name: str, field: str) -> int:
+    if name not in table:
+        raise ValueError(f"`{field}` is one of {', '.join(table)}; got {name}.")
+    return table[name]
 
 
 def _durations(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ _REQUIRED = {
     "ai_inference": ("endpoint",),
 }
 _AI_ENDPOINT = re.compile(r"projects/[^/]+/locations/[^/]+/(endpoints/[^/]+|publishers/[^/]+/models/[^/]+)")
-_BIGQUERY_TABLE = re.compile(r"[^.:/]+[.:][^.:/]+\.[^.:/]+")
+_BIGQUERY_TABLE = re.compile(r"([^:/]+\.[^:/]+:)?[^.:/]+[.:][^.:/]+\.[^.:/]+")  # `example.com:project` is a project
 _BIGTABLE_TABLE = re.compile(r"projects/[^/]+/instances/[^/]+/tables/[^/]+")
 _BIGTABLE_DELIMITER = 50  # bytes, at most
 _GCS_BYTES = (1000, 10 * 1024**3)

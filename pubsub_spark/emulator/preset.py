@@ -39,9 +39,11 @@ class PresetError(ValueError):
 
 
 def load(path: Path, services: Services) -> None:
-    """Create everything that the file names; PresetError says what is wrong with it, OSError that it cannot be read."""
+    """Create everything that the file names; PresetError says what is wrong with it."""
     try:
         document = yaml.safe_load(path.read_text())
+    except OSError as problem:
+        raise PresetError(f"`{path}` cannot be read: {problem.strerror}. Give the path of a YAML file.") from None
     # A date that is none, bytes that are no text, a thousand brackets.
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
         raise PresetError(f"`{path}` is not YAML: {' '.join(str(problem).split())}.") from None
@@ -130,6 +132,8 @@ class _Preset:
 
 
 def _filled(resource: Any, fields: dict[str, Any]) -> Any:
+    if "name" in fields:
+        raise ValueError("`name` is what stands before the fields; leave it out.")
     try:
         return json_format.ParseDict(fields, resource)
     except json_format.ParseError as problem:

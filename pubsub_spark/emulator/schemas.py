@@ -72,6 +72,8 @@ class SchemaService:
 
     def rollback_schema(self, request: Any) -> Any:
         """The old definition comes back as a revision of its own."""
+        if not request.revision_id:
+            raise invalid(f"The revision to roll back to must be given (name={request.name}).")
         with self._desk.open() as (_, now):
             schema, revision = self._revision(f"{request.name.partition('@')[0]}@{request.revision_id}")
             _check_room(schema)

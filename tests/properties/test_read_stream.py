@@ -123,7 +123,7 @@ class ReadStream(RuleBasedStateMachine):
     @rule(rpc=st.sampled_from(["Acknowledge", "ModifyAckDeadline"]))
     def service_is_away(self, rpc: str) -> None:
         """For one request: it is sent again."""
-        self.emulator._faults.clear()
+        self.emulator._running.faults.clear()
         self.emulator.fail(rpc, "UNAVAILABLE")
 
     @precondition(running)

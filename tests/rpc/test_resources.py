@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pubsub_spark.emulator import protos
+from pubsub_spark.emulator import Emulator, protos
 from tests.rpc.conftest import DAY, OTHER, SUB, TOPIC, refused
 
 SCHEMA = "projects/p/schemas/point"
@@ -336,6 +336,13 @@ def test_revision_is_not_its_schema(client, emulator, rpc, fields):
     assert 2 == len(client.ask("SchemaService/ListSchemaRevisions", name=SCHEMA).schemas)
 
 
+def test_rollback_says_to_what(client, emulator):
+    """A revision id is required."""
+    emulator.create_schema(SCHEMA, "AVRO", V1)
+    with refused("INVALID_ARGUMENT", "The revision to roll back to must be given"):
+        client.ask("SchemaService/RollbackSchema", name=SCHEMA)
+
+
 def test_deleted_schema_poisons_publishing(client, emulator):
     """The topic names `_deleted-schema_`, and nothing can be published to it any more."""
     emulator.create_schema(SCHEMA, "AVRO", V1)
@@ -384,19 +391,45 @@ def test_durations_of_the_side_door_are_seconds(client, subscribe):
     assert [5_000, 60_500, 600_250] == [duration.ToMilliseconds() for duration in durations]
 
 
-@pytest.mark.parametrize("fault", [{"code": "NOT_A_CODE"}, {"code": "INTERNAL", "count": 0}])
-def test_fault_that_is_none_is_an_error(emulator, fault):
-    """A slip in a test is told to the test."""
-    with pytest.raises(ValueError, match="A fault is one of"):
-        emulator.fail("Publish", **fault)
-
-
-def test_slip_in_the_name_of_an_rpc_or_a_code_is_an_error(emulator):
+@pytest.mark.parametrize(
+    ("slip", "sentence"),
+    [
+        (lambda emulator: emulator.fail("Publish", "NOT_A_CODE"), r"A fault is one of .*; got NOT_A_CODE"),
+        (lambda emulator: emulator.fail("Publish", "INTERNAL", count=0), "at least once"),
+        (lambda emulator: emulator.fail("Publish", None, delay=-1), "got -1"),
+        (
+            lambda emulator: emulator.fail("Publsh", "UNAVAILABLE"),
+            r"`Publsh` is not an RPC\. \* is every one of Acknowledge, .*, Publish, ",
+        ),
+        (lambda emulator: emulator.close_streams("NOT_A_CODE"), r"A stream ends with one of .*; got NOT_A_CODE"),
+        (lambda emulator: emulator.fail_acks(0), "An ack fails with .*, 0 times"),
+        (lambda emulator: emulator.fail_acks(outcome="LOST"), "An ack fails with .*; got LOST"),
+        (lambda emulator: emulator.advance(float("nan")), "Time can only move on, got nan"),
+        (lambda emulator: emulator.create_topic(TOPIC, SCHEMA, "XML"), "`encoding` is one of JSON, BINARY; got XML"),
+        (
+            lambda emulator: emulator.create_schema(SCHEMA, "JSON", V1),
+            "`type` is one of PROTOCOL_BUFFER, AVRO; got JSON",
+        ),
+    ],
+)
+def test_slip_at_the_side_door_is_an_error(emulator, slip, sentence):
     """A fault that nothing meets would let a test pass that should not."""
-    with pytest.raises(ValueError, match=r"`Publsh` is not an RPC\. \* is every one of Acknowledge, .*, Publish, "):
-        emulator.fail("Publsh", "UNAVAILABLE")
-    with pytest.raises(ValueError, match=r"A stream ends with one of .*; got NOT_A_CODE"):
-        emulator.close_streams("NOT_A_CODE")
+    with pytest.raises(ValueError, match=sentence):
+        slip(emulator)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda emulator: emulator.publish(TOPIC, b"a"), Emulator.reset, Emulator.streams, lambda e: e.advance(1)]
+)
+def test_emulator_that_does_not_run_says_so(use):
+    """Before its start and after its end."""
+    emulator = Emulator()
+    with pytest.raises(RuntimeError, match="The emulator is not running; start it"):
+        use(emulator)
+    with emulator:
+        pass
+    with pytest.raises(RuntimeError, match="The emulator is not running; start it"):
+        use(emulator)
 
 
 def test_emulator_that_runs_is_not_started_again(client, emulator, subscribe):

@@ -274,7 +274,7 @@ def test_nothing_piles_up(emulator, channel, subscription, names):
         while emulator.streams():
             threading.Event().wait(0.001)
         emulator.advance(10)
-    broker = emulator._desk.broker
+    broker = emulator._running.desk.broker
     kept = broker.subscriptions[subscription]
 
     assert 0 == kept.connected

@@ -92,6 +92,7 @@ def test_empty_file_is_an_empty_emulator(services, tmp_path):
         ("project: p\ntopics: {abc: {label: x}}", 'no field named "label"'),
         ("project: p\nsubscriptions: {abc: {topic: missing}}", "Resource not found (resource=missing)."),
         ("project: p\nsubscriptions: {abc: {}}", "`topic` is required."),
+        ("project: p\ntopics: {abc: {name: projects/p/topics/other}}", "`name` is what stands before the fields"),
         ("project: p\nschemas: {abc: {type: [AVRO]}}", "`type` must be one of PROTOCOL_BUFFER, AVRO."),
         ("project: p\nschemas: {abc: {type: AVRO, file: x, 5: y}}", "`5` is not one of type, definition,"),
         ("project: p\nschemas: {abc: {type: XML}}", "`type` must be one of PROTOCOL_BUFFER, AVRO."),
@@ -107,3 +108,10 @@ def test_file_that_does_not_fit_is_refused(services, tmp_path, text, part):
     assert part in str(error.value)
     assert "pubsub.yaml" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_file_that_is_not_there_is_a_sentence(services, tmp_path):
+    with pytest.raises(
+        preset.PresetError, match=r"missing\.yaml` cannot be read: No such file or directory\. Give the path"
+    ):
+        preset.load(tmp_path / "missing.yaml", services)
