@@ -426,6 +426,13 @@ def test_export_says_that_it_goes_nowhere(handlers):
     assert "This method is not supported for this subscription type." == refused(handlers.pull)[1]
 
 
+@pytest.mark.parametrize("table", ["p.d.t", "p:d.t", "example.com:p.d.t"])
+def test_table_of_any_project_is_taken(handlers, table):
+    """Also of a project of a domain."""
+    handlers.topic()
+    assert table == handlers.subscription(bigquery_config={"table": table}).bigquery_config.table
+
+
 def test_bigtable_that_is_not_there_is_a_permission_denied(handlers):
     """That is its state when the table does not exist; its NOT_FOUND is unused."""
     handlers.topic()
