@@ -112,6 +112,8 @@ def staging_clean(
     """Remove the files of dead streams. What they had not acknowledged, Pub/Sub sends again."""
     import datetime
 
+    from .errors import PubSubError
+
     if not stream and older_than is None:
         _refuse("Nothing is removed unasked: name streams with `--stream ID`, or say `--older-than DAYS`.")
     now = datetime.datetime.now(datetime.UTC)
@@ -123,7 +125,10 @@ def staging_clean(
     for found in streams:
         old = older_than is not None and now - found.changed > datetime.timedelta(days=older_than)
         if old or found.staging.stream in named:
-            found.remove()
+            try:
+                found.remove()
+            except PubSubError as error:
+                _refuse(str(error))
             typer.echo(f"removed {found.files} files of stream {found.staging.stream}")
 
 

@@ -52,7 +52,7 @@ _GUESS = 4096  # a footer is a few hundred bytes; one read gets it
 # obstore raises Python's own errors for some stores and its own for others.
 _EXISTS = (FileExistsError, AlreadyExistsError)
 MISSING = (FileNotFoundError, NotFoundError)
-_REFUSED = (OSError, BaseError)
+REFUSED = (OSError, BaseError)
 
 
 @dataclass(frozen=True)
@@ -200,23 +200,37 @@ def default_location() -> str:
     return str(Path(tempfile.gettempdir()) / f"pubsub_spark-{getpass.getuser()}")
 
 
-@lru_cache(maxsize=16)
-def open_store(location: str) -> Any:
-    """The obstore store at a path or URL; StagingError when the location cannot be understood."""
+def local_folder(location: str) -> Path | None:
+    """The folder that a location names, None for a URL of an object store; StagingError when it is neither."""
     if location.startswith("~") or _ONE_SLASH.match(location):
         raise StagingError(
             f"`stagingLocation` `{location}` is neither a path nor a URL. Give the whole path from `/` on, or a URL "
             "like `gs://bucket/folder`."
         )
+    if "://" in location and not location.startswith("file://"):
+        return None
+    return Path(location.removeprefix("file://")).absolute()
+
+
+@lru_cache(maxsize=16)
+def open_store(location: str) -> Any:
+    """The obstore store at a path or URL; StagingError when the location cannot be understood."""
+    folder = local_folder(location)
     try:
-        if "://" in location and not location.startswith("file://"):
-            return from_url(location)
-        return LocalStore(Path(location.removeprefix("file://")).absolute(), mkdir=True, automatic_cleanup=True)
+        return from_url(location) if folder is None else LocalStore(folder, mkdir=True, automatic_cleanup=True)
     except Exception as error:
         raise StagingError(
             f"`stagingLocation` `{location}` cannot be opened: {str(error).splitlines()[0]}. Give a path, or a URL of "
             "`gs://`, `s3://`, `az://` or `file://`."
         ) from None
+
+
+def unusable(location: str, error: Exception) -> StagingError:
+    """What to raise when the store at a location refuses a call."""
+    return StagingError(
+        f"The staging area `{location}` cannot be used: {str(error).splitlines()[0]}. Give `stagingLocation` a path or "
+        "URL with room, where driver and executors may read, write and delete."
+    )
 
 
 @dataclass(frozen=True)
@@ -382,8 +396,5 @@ class Staging:
             return call(self._store, f"{self.root}/{path}", *arguments, **settings)
         except (*_EXISTS, *MISSING):
             raise
-        except _REFUSED as error:
-            raise StagingError(
-                f"The staging area `{self.location}` cannot be used: {str(error).splitlines()[0]}. Give "
-                "`stagingLocation` a path or URL with room, where driver and executors may read, write and delete."
-            ) from None
+        except REFUSED as error:
+            raise unusable(self.location, error) from None

@@ -13,7 +13,7 @@ from typing import Any
 
 import obstore
 
-from .staging import Staging, open_store
+from .staging import REFUSED, Staging, local_folder, open_store, unusable
 
 _DRIVER = "/driver"
 
@@ -34,8 +34,17 @@ class StagedStream:
 
 
 def find(location: str) -> list[StagedStream]:
-    """All streams in a location (a path or URL), those unchanged for longest first; StagingError when there is none."""
-    entries = [entry for page in obstore.list(open_store(location)) for entry in page]
+    """All streams in a location (a path or URL), those unchanged for longest first; StagingError if it is refused.
+
+    A local folder that is not there has none, as a bucket has none under a prefix, and is not made by looking.
+    """
+    folder = local_folder(location)
+    if folder is not None and not folder.exists():
+        return []
+    try:
+        entries = [entry for page in obstore.list(open_store(location)) for entry in page]
+    except REFUSED as error:
+        raise unusable(location, error) from None
     found: dict[str, StagedStream] = {}
     for entry in entries:
         path = str(entry["path"])

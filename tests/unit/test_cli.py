@@ -2,8 +2,11 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
+import obstore
 import pytest
+from obstore.exceptions import PermissionDeniedError
 from typer.testing import CliRunner
 
 from pubsub_spark.cli import app
@@ -63,3 +66,32 @@ def test_of_streams_that_are_not_there_nothing_is_removed(tmp_path: Path):
     assert "mine" in CliRunner().invoke(app, ["staging", "ls", str(tmp_path)]).output
     assert 0 == CliRunner().invoke(app, ["staging", "clean", str(tmp_path), "--stream", "mine"]).exit_code
     assert "mine" not in CliRunner().invoke(app, ["staging", "ls", str(tmp_path)]).output
+
+
+@pytest.mark.parametrize(
+    ("call", "command"),
+    [("list", ["ls"]), ("list", ["clean", "--stream", "s"]), ("delete", ["clean", "--stream", "s"])],
+)
+def test_a_staging_area_that_refuses_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, command: list[str]
+):
+    """No rights, no network, no credentials: a line that names the area, whether it is looked at or cleaned."""
+    Staging(str(tmp_path), "projects/p/subscriptions/sub", "s").leave_token()
+
+    def refused(*arguments: Any, **settings: Any) -> Any:
+        raise PermissionDeniedError("403 Forbidden\n\nDebug source: of many lines")
+
+    monkeypatch.setattr(obstore, call, refused)
+    result = CliRunner().invoke(app, ["staging", *command, str(tmp_path)])
+
+    assert 1 == result.exit_code
+    assert result.stderr.startswith(f"The staging area `{tmp_path}` cannot be used: 403 Forbidden. Give")
+    assert 1 == result.stderr.count("\n")
+
+
+def test_looking_makes_no_folder(tmp_path: Path):
+    """A path that is misspelt lists nothing, and is not there afterwards either."""
+    result = CliRunner().invoke(app, ["staging", "ls", str(tmp_path / "stagign")])
+
+    assert 0 == result.exit_code
+    assert not (tmp_path / "stagign").exists()
