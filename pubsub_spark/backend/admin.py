@@ -7,7 +7,7 @@ within it, and fails with a sentence.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import grpc
@@ -46,7 +46,12 @@ class Admin:
     def create_subscription(self, subscription: types.Subscription) -> types.Subscription:
         """CreateSubscription."""
         return self._ask(
-            self._subscriber.create_subscription, subscription, "create", "Subscription", subscription.name
+            self._subscriber.create_subscription,
+            subscription,
+            "create",
+            "Subscription",
+            subscription.name,
+            others=[("Topic", subscription.topic), ("Topic", subscription.dead_letter_policy.dead_letter_topic)],
         )
 
     def delete_subscription(self, name: str) -> None:
@@ -55,8 +60,9 @@ class Admin:
 
     def seek(self, name: str, target: datetime.datetime | str) -> None:
         """Seek to a time or to a snapshot (its full name)."""
-        field = "snapshot" if isinstance(target, str) else "time"
-        self._ask(self._subscriber.seek, {"subscription": name, field: target}, "seek", "Subscription", name)
+        field, others = ("snapshot", [("Snapshot", target)]) if isinstance(target, str) else ("time", [])
+        request = {"subscription": name, field: target}
+        self._ask(self._subscriber.seek, request, "seek", "Subscription", name, others=others)
 
     def schema(self, name: str) -> types.Schema:
         """GetSchema with its definition; `name` may end in `@revision`."""
@@ -71,7 +77,16 @@ class Admin:
             lambda **call: list(self._schemas.list_schema_revisions(**call)), request, "look at", "Schema", name
         )
 
-    def _ask(self, call: Callable[..., T], request: Any, verb: str, kind: str, name: str) -> T:
+    def _ask(
+        self,
+        call: Callable[..., T],
+        request: Any,
+        verb: str,
+        kind: str,
+        name: str,
+        others: Sequence[tuple[str, str]] = (),
+    ) -> T:
+        """others: kinds and full names of what else the request names; NOT_FOUND may be of them, and says so by id."""
         again = retry.Retry(
             predicate=lambda error: (
                 isinstance(error, exceptions.GoogleAPICallError) and error.grpc_status_code in RETRYABLE
@@ -88,4 +103,7 @@ class Admin:
             raise failure(code, str(getattr(cause, "message", cause)), verb, kind, name, self._address) from None
         except exceptions.GoogleAPICallError as error:
             code = error.grpc_status_code or grpc.StatusCode.UNKNOWN
+            if code is grpc.StatusCode.NOT_FOUND:
+                said = (other for other in others if f"(resource={other[1].rpartition('/')[2]})" in error.message)
+                kind, name = next(said, (kind, name))
             raise failure(code, error.message, verb, kind, name, self._address) from None

@@ -832,6 +832,27 @@ def test_start_goes_back_to_a_snapshot(emulator: Emulator, names: Names, query: 
     _read_a_and_after_a_restart_b(query, names)
 
 
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({"starting_snapshot": "projects/{p}/snapshots/nope"}, "Snapshot `projects/{p}/snapshots/nope`"),
+        ({"subscription_id": "new-sub", "topic_id": "nope"}, "Topic `projects/{p}/topics/nope`"),
+        (
+            {"subscription_id": "new-sub", "topic_id": "{topic}", "subscription_dead_letter_topic": "nope"},
+            "Topic `projects/{p}/topics/nope`",
+        ),
+    ],
+)
+def test_what_is_missing_is_what_is_named(names: Names, query: Engine, given: dict[str, str], missing: str):
+    """Not the subscription that was to be sought or created, but the snapshot or the topic that is not there."""
+    fields: dict[str, Any] = {name: value.format(p=names.project, topic=names.topic) for name, value in given.items()}
+    query.options = replace(query.options, project=names.project, **fields)
+    query.start()
+
+    with pytest.raises(MissingError, match=f"^{missing.format(p=names.project)} does not exist"):
+        query.trigger()
+
+
 def test_start_seeks_once(emulator: Emulator, names: Names, query: Engine):
     """`startingTimestamp` takes a new checkpoint back in time, and leaves a restart where it is."""
     name = f"{names.subscription}-kept"
