@@ -77,9 +77,12 @@ class GcpBackend:
                 given = json.loads(self.credentials_json)
                 credentials, _ = google.auth.load_credentials_from_dict(given, scopes=scopes)
         except google.auth.exceptions.GoogleAuthError as error:
+            reason = ": ".join(map(str, error.args)) or type(error).__name__  # some are raised with their cause
+            remedy = "Correct those that the options give."
+            if self.credentials_json is None:
+                remedy = "Give `credentialsFile`, or `endpoint` for an emulator."
             raise ForbiddenError(
-                f"No usable credentials for `{self.address}`: {str(error).splitlines()[0]} Give `credentialsFile`, or "
-                "`endpoint` for an emulator."
+                f"No usable credentials for `{self.address}`: {reason.splitlines()[0].rstrip('.')}. {remedy}"
             ) from None
         transport = SubscriberGrpcTransport(host=self.address, credentials=credentials, always_use_jwt_access=True)
         return Connection(transport.grpc_channel, self.address, self.connect_timeout)

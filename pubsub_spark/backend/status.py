@@ -45,10 +45,10 @@ _SENTENCES: dict[grpc.StatusCode, tuple[type[PubSubError], str]] = {
         "Default Credentials. ({detail})",
     ),
     Code.ALREADY_EXISTS: (ResourceError, "{resource} exists already. ({detail})"),
-    Code.FAILED_PRECONDITION: (ResourceError, "{resource} cannot be used this way: {detail}"),
-    Code.INVALID_ARGUMENT: (ResourceError, "Pub/Sub refuses to {verb} {resource}: {detail}"),
-    Code.OUT_OF_RANGE: (ResourceError, "Pub/Sub refuses to {verb} {resource}: {detail}"),
-    Code.UNIMPLEMENTED: (ResourceError, "`{address}` cannot {verb} {resource}: {detail}"),
+    Code.FAILED_PRECONDITION: (ResourceError, "{resource} cannot be used this way: {detail}."),
+    Code.INVALID_ARGUMENT: (ResourceError, "Pub/Sub refuses to {verb} {resource}: {detail}."),
+    Code.OUT_OF_RANGE: (ResourceError, "Pub/Sub refuses to {verb} {resource}: {detail}."),
+    Code.UNIMPLEMENTED: (ResourceError, "`{address}` cannot {verb} {resource}: {detail}."),
     Code.UNAVAILABLE: (
         ServiceError,
         "`{address}` did not answer when asked to {verb} {resource}. Check `endpoint`, the network and whether the "
@@ -60,7 +60,7 @@ _SENTENCES: dict[grpc.StatusCode, tuple[type[PubSubError], str]] = {
         "({detail})",
     ),
 }
-_OTHERWISE = (ServiceError, "`{address}` failed to {verb} {resource}: {code}: {detail}")
+_OTHERWISE = (ServiceError, "`{address}` failed to {verb} {resource}: {code}: {detail}.")
 
 _ROLES = {
     "publish to": "`roles/pubsub.publisher`",

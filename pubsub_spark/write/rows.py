@@ -186,8 +186,11 @@ def _unused(names: tuple[str, ...], used: set[int | None]) -> Iterator[str]:
         if position in used or name.lower() in _DELIVERY | _METADATA:
             continue
         near = difflib.get_close_matches(name.lower(), sorted(_METADATA), n=1, cutoff=0.7)
-        hint = f"; did you mean `{near[0]}`?" if near else ", or set `ignoreExtraColumns=true`"
-        yield f"`{name}` is no part of a message: drop it, name it in `attributeColumns`{hint}"
+        hint = f" (did you mean `{near[0]}`?)" if near else ""
+        yield (
+            f"`{name}` is no part of a message{hint}: drop it, name it in `attributeColumns`, or set "
+            "`ignoreExtraColumns=true`"
+        )
 
 
 def messages(batch: pa.RecordBatch, layout: Layout, encode: Payload) -> pa.RecordBatch:

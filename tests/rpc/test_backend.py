@@ -23,9 +23,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from pubsub_spark.backend import EmulatorBackend, GcpBackend
+from pubsub_spark.backend import EmulatorBackend, GcpBackend, from_options
 from pubsub_spark.emulator import Emulator
-from pubsub_spark.errors import ForbiddenError, MissingError, ServiceError
+from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError
+from pubsub_spark.options import ReadOptions
 from tests.conftest import ROOT, Names
 
 CALLER = "reader@test-project.iam.gserviceaccount.com"
@@ -252,3 +253,22 @@ def test_no_credentials_are_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch, 
         ForbiddenError, match=r"No usable credentials for `pubsub.googleapis.com:443`: .*credentialsFile"
     ):
         GcpBackend().connect()
+
+
+@pytest.mark.filterwarnings("ignore:The load_credentials:DeprecationWarning")
+def test_a_key_that_is_none_is_said_in_a_sentence():
+    """Given by an option: the reason, no Python in it, and no advice to give another option."""
+    given = {"projectId": "p", "subscriptionId": "sub", "clientEmail": "a@b", "privateKey": "no key"}
+
+    with pytest.raises(ForbiddenError, match=r"No usable credentials for .*: Unable to load PEM file\.") as raised:
+        from_options(ReadOptions.parse(given, {})).connect()
+
+    assert str(raised.value).endswith(". Correct those that the options give.")
+    assert "ValueError" not in str(raised.value)
+
+
+def test_what_the_service_says_ends_the_sentence(emulator: Emulator, names: Names):
+    """Google's details have a full stop or not; what is said behind them begins anew."""
+    emulator.fail("GetTopic", "INVALID_ARGUMENT")
+    with EmulatorBackend(emulator.endpoint, 5).connect() as connection, pytest.raises(ResourceError, match=r"[^.]\.$"):
+        connection.admin.topic(names.topic)

@@ -218,7 +218,7 @@ def test_encode_topic_takes_data_as_a_column():
         (schema(data=BINARY, attributes=STRING), {}, "`attributes` is `string`, but must be `map<string,string>`"),
         (schema(data=BINARY, ordering_key=LONG), {}, "`ordering_key` is `bigint`, but must be a string"),
         (schema(data=BINARY, x=LONG), {}, "`x` is no part of a message: drop it"),
-        (schema(data=BINARY, atributes=SPARK_ATTRIBUTES), {}, "did you mean `attributes`?"),
+        (schema(data=BINARY, atributes=SPARK_ATTRIBUTES), {}, "message (did you mean `attributes`?): drop it, name"),
         (schema(data=BINARY), {"orderingKey": "key"}, "`orderingKey` names `key`, but the columns are `data`"),
         (schema(data=BINARY), {"attributeColumns": "a"}, "`attributeColumns` names `a`, but the columns are `data`"),
         (
