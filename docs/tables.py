@@ -38,7 +38,7 @@ _MEANING = {
 _SCHEMA = SchemaRevision(
     "projects/p/schemas/s", "1", "AVRO", '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}'
 )
-_MISTAKES = {"maxMessage": "5", "ackDeadlineSeconds": "5"}
+_MISTAKES = {"maxmessage": "5", "ackDeadlineSeconds": "5"}  # Spark hands over names in lower case
 
 
 def columns() -> str:
