@@ -89,7 +89,9 @@ class _Preset:
             raise PresetError(f"{place} must be a mapping of fields.")
         try:
             create(name, dict(fields or {}), services)
-        except (Refusal, ValueError, OSError) as problem:
+        except OSError as problem:
+            raise PresetError(f"{place}: `{problem.filename}` cannot be read: {problem.strerror}.") from None
+        except (Refusal, ValueError) as problem:
             raise PresetError(f"{place}: {problem}") from None
 
     def _full(self, name: str, collection: names.Collection) -> str:

@@ -97,7 +97,7 @@ def test_empty_file_is_an_empty_emulator(services, tmp_path):
         ("project: p\nschemas: {abc: {type: AVRO, file: x, 5: y}}", "`5` is not one of type, definition,"),
         ("project: p\nschemas: {abc: {type: XML}}", "`type` must be one of PROTOCOL_BUFFER, AVRO."),
         ("project: p\nschemas: {abc: {type: AVRO, file: x}}", "`file` is not one of type, definition, definitionFile."),
-        ("project: p\nschemas: {abc: {type: AVRO, definitionFile: missing}}", "No such file"),
+        ("project: p\nschemas: {abc: {type: AVRO, definitionFile: none}}", "none` cannot be read: No such file"),
         ("project: p\nschemas: {abc: {type: AVRO, definition: '{'}}", "Invalid schema definition"),
     ],
 )
@@ -111,6 +111,7 @@ def test_file_that_does_not_fit_is_refused(services, tmp_path, text, part):
 
 
 def test_file_that_is_not_there_is_a_sentence(services, tmp_path):
+    """The name and the system's reason, without its number."""
     with pytest.raises(
         preset.PresetError, match=r"missing\.yaml` cannot be read: No such file or directory\. Give the path"
     ):
