@@ -314,9 +314,9 @@ class Session:
             packer.add(without(first, known).messages, got.receipts)
         content = b"".join(packer.content("door"))
         if not staging.create(f"{batch}/part-0", [content]):
-            for got in taken:  # an earlier run staged this part: its rows are the batch, ours come again
+            for got in taken:  # an earlier run staged this batch, and the offset log has lost it: all of it, not ours
                 opened.keeper.nack(got.receipts)
-            content = bytes(staging.read(f"{batch}/part-0") or content)
+            return self._replay_plan(batch, opened)
         held = footer(content)
         parts: list[Part] = [DoorPart(staging, batch, content)]
         if self._flood or crowded:

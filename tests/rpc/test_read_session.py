@@ -265,6 +265,19 @@ def test_checkpoint_of_a_backup_uses_its_numbers_again(query: Engine, names: Nam
     assert ["a", "d", "e", "f", "g", "x"] == sorted(query.rows)
 
 
+def test_batch_that_the_offset_log_has_lost_is_given_again(query: Engine, names: Names):
+    """Whoever removes the last offset after a crash gets all that was staged under its number, and acked is no more."""
+    start_with(query, names, *MANY)
+    die_in_a_batch(query, parts=3)
+    del query.offsets[1:]
+    query.emulator.publish(names.topic, "x")  # for which the door is enough
+    query.start()
+    run_until(query, len(MANY))
+    acked(query, len(MANY))
+
+    assert Counter(MANY) == Counter(query.rows) - Counter(["x"])
+
+
 def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
     """Speculation: both attempts pull, one stages; the other gives its messages back and yields the winner's rows."""
     query.start()
