@@ -493,6 +493,20 @@ def test_available_now_ends_with_what_was_there(query: Engine, names: Names):
     assert (b"later", None, False) == (last.data, last.ack_deadline, last.acked)
 
 
+def test_available_now_does_not_use_up_delivery_attempts(query: Engine, names: Names):
+    """Another source of the query has much to read: what comes later waits for its end, and is delivered once."""
+    query.start()
+    assert query.session is not None
+    query.session.finish_with_what_is_there()
+    query.trigger()
+    query.emulator.publish(names.topic, "later")
+    at_the_door(query, 1)
+    for _ in range(3):
+        assert not query.trigger()
+
+    assert [1] == [m.deliveries for m in query.emulator.messages(names.subscription)]
+
+
 def test_stop_ends_a_long_wait(query: Engine, names: Names):
     """A stopped `availableNow` query does not go on waiting for what may still come."""
     query.options = replace(query.options, idle_timeout=600)
