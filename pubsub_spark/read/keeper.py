@@ -120,8 +120,8 @@ class Keeper:
             if (batch, part) not in self._done and not self._acknowledge_part(batch, part, length, deadline):
                 return False
             self._done.add((batch, part))
-        self._write_seen()
         try:
+            self._write_seen()
             self._staging.release(batch)
         finally:  # where files may not be deleted, what is acknowledged is acknowledged
             self._done.clear()

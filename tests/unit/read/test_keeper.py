@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pyarrow as pa
 import pytest
 
 from pubsub_spark.codec import envelope
@@ -221,13 +222,16 @@ def test_leases_have_their_turn_between_the_acks_of_batches(kept: Kept, monkeypa
     assert "extend" in turns[turns.index("ack 1") : turns.index("ack 2")]
 
 
-def test_acks_go_on_where_files_may_not_be_deleted(kept: Kept, monkeypatch: pytest.MonkeyPatch):
-    """What is acknowledged is acknowledged; the files are left behind."""
+@pytest.mark.parametrize("call", ["release", "write_seen"])
+def test_acks_go_on_where_files_may_not_be_deleted(kept: Kept, monkeypatch: pytest.MonkeyPatch, call: str):
+    """Nor written anew, which is the same right. What is acknowledged is acknowledged; the files are left behind."""
 
-    def refused(staging: Staging, batch: int) -> None:
+    def refused(*_: object) -> None:
         raise StagingError("no right to delete")
 
-    monkeypatch.setattr(Staging, "release", refused)
+    monkeypatch.setattr(Staging, call, refused)
+    with kept.keeper.lock:
+        kept.leases.remember(pa.array(["x"]), 0)
     kept.stage(1, 0, "a")
     kept.stage(2, 0, "b")
     kept.keeper.commit(2)
