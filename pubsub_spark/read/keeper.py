@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..backend import Connection
-from ..errors import PubSubError
+from ..errors import PubSubError, StagingError
 from . import acks
 from .door import Door
 from .leases import LEASE, Leases
@@ -123,11 +123,14 @@ class Keeper:
         try:
             self._write_seen()
             self._staging.release(batch)
-        finally:  # where files may not be deleted, what is acknowledged is acknowledged
-            self._done.clear()
-            with self._wake:
-                self._leases.acknowledged(batch)
-                self._wake.notify_all()
+        except StagingError as error:  # where files may not be deleted, what is acknowledged is acknowledged
+            _log.warning(
+                "batch %d of `%s` is acknowledged, and left behind: %s", batch, self._staging.subscription, error
+            )
+        self._done.clear()
+        with self._wake:
+            self._leases.acknowledged(batch)
+            self._wake.notify_all()
         return True
 
     def _acknowledge_part(self, batch: int, part: int, length: int, deadline: float) -> bool:

@@ -203,8 +203,15 @@ def test_committed_batch_is_extended_while_its_acks_are_not_answered(kept: Kept,
     monkeypatch.undo()
 
 
-def test_leases_have_their_turn_between_the_acks_of_batches(kept: Kept, monkeypatch: pytest.MonkeyPatch):
-    """Acks may be answered slowly, and many batches wait for them."""
+@pytest.mark.parametrize("deletes", [True, False])
+def test_leases_have_their_turn_between_the_acks_of_batches(kept: Kept, monkeypatch: pytest.MonkeyPatch, deletes: bool):
+    """Acks may be answered slowly, and many batches wait for them; also where no file may be deleted."""
+
+    def refused(*_: object) -> None:
+        raise StagingError("no right to delete")
+
+    if not deletes:
+        monkeypatch.setattr(Staging, "release", refused)
     turns: list[str] = []
     acknowledge = Keeper._acknowledge
 
