@@ -30,13 +30,19 @@ from .session import Session
 from .staging import default_location
 
 try:  # Spark 4.2 and later
-    from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
 except ImportError:
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Spark 4.0 and 4.1 ask no Python source for it."""
 
-    ReadLimit = ReadMaxRows = ReadMaxBytes = None  # type: ignore[assignment, misc]
+    ReadLimit = ReadMaxRows = ReadMaxBytes = ReadAllAvailable = None  # type: ignore[assignment, misc]
 
 _MOST_DEFAULT_PARTITIONS = 8
 
@@ -98,6 +104,8 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark has committed all up to `start` (4.2 and later tell it); the end of the next batch, or `start`."""
         at = None if start is None else Offset.from_json(start)
         with _sigterm:
+            if ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable):  # Trigger.Once does not ask again
+                self._running().finish_with_what_is_there()
             return self._running().latest(at, self._budget(limit)).to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:

@@ -16,12 +16,14 @@ from tests.spark.scenario import (
     Backlog,
     Committed,
     Do,
+    Ends,
     Publish,
     Rows,
     Scenario,
     Start,
     Stop,
     Until,
+    needs_available_now,
     needs_metrics,
 )
 
@@ -162,6 +164,16 @@ def test_progress_has_the_counts(scenario: Scenario):
     assert {"atTheDoor", "heldBatches", "unacknowledgedBatches", "bytes", "redeliveriesDropped", "acknowledged"} <= set(
         counts(scenario)
     )
+
+
+@needs_available_now
+def test_trigger_once(scenario: Scenario):
+    """One batch, for which a first message is waited for; the next start acknowledges it and has one of its own."""
+    once = {"once": True}
+    scenario.run(
+        Publish("a", "b"), Start(once), Ends(), Rows("a", "b"),
+        Publish("c"), Start(once), Ends(), Rows("a", "b", "c"), Acked("a", "b"),
+    )  # fmt: skip
 
 
 def test_processing_time_trigger(scenario: Scenario):
