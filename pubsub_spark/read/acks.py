@@ -92,6 +92,7 @@ def send(
     again: list[tuple[float, _Request]] = []  # and when
     refused: list[pa.Array] = []
     unanswered: list[pa.Array] = []
+    denied, why = 0, ""
     while True:
         now = time.monotonic()
         due = [request for at, request in again if at <= now]
@@ -118,8 +119,7 @@ def send(
                 unanswered.append(ids)
                 continue
             else:
-                asked = "acks" if seconds is None else "leases"
-                _log.warning("%d %s of `%s` are refused: %s", len(ids), asked, subscription, error.details())
+                denied, why = denied + len(ids), error.details()
                 refused.append(ids)
                 continue
             at = time.monotonic() + next(pauses)
@@ -127,6 +127,9 @@ def send(
                 unanswered.extend(i for _, i, _ in retry)
             else:
                 again.extend((at, each) for each in retry)
+    if denied:
+        asked = "acks" if seconds is None else "leases"
+        _log.warning("%d %s of `%s` are refused: %s", denied, asked, subscription, why)
     return Failed(_joined(refused), _joined(unanswered))
 
 

@@ -166,6 +166,15 @@ def test_gone_subscription_is_a_result():
     assert 1 == len(service.acked)
 
 
+def test_refusal_of_many_requests_is_one_line(caplog: pytest.LogCaptureFixture):
+    """A subscription that is gone refuses the acks of a large batch a thousand at a time."""
+    gone = StatusError(grpc.StatusCode.NOT_FOUND)
+
+    send(Service(answers=[gone, gone, gone]), ids(*(f"ack-{n}" for n in range(3000))))
+
+    assert [f"3000 acks of `{SUBSCRIPTION}` are refused: {gone.details()}"] == caplog.messages
+
+
 def test_one_request_fails_alone():
     """Of three requests the one that is refused is the result, the others have counted."""
     service = Service(answers=[None, StatusError(grpc.StatusCode.PERMISSION_DENIED), None])
