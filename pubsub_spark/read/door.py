@@ -12,18 +12,22 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..backend import Connection
 from ..codec.envelope import Received, received, size
+from ..errors import PubSubError
 from .leases import Lease
-from .pull import Flow, Stream
+from .pull import QUIET, Flow, Stream
 
 MOST_MESSAGES = 1000
 MOST_BYTES = 4 * 2**20
+_LAST_LOOKS = 10  # at what is under way when the door is closed; a service that goes on sending is cut off
 
 
 @dataclass(frozen=True)
@@ -139,8 +143,13 @@ class Door:
             ]
 
     def close(self) -> list[pa.RecordBatch]:
-        """End the stream; the receipts of everything that waited, to be nacked."""
-        rest = self._stream.close()
+        """End the stream; the receipts of everything that waited or was under way, to be nacked."""
+        self._stream.half_close()
+        rest: list[bytes] = []
+        with suppress(PubSubError):
+            for under_way in islice(iter(lambda: self._stream.take(QUIET), []), _LAST_LOOKS):
+                rest += under_way
+        rest += self._stream.close()
         with self._lock:
             left = [waiting.got.receipts for waiting in self._waiting]
             if rest:

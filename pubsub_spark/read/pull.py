@@ -33,7 +33,7 @@ MIN_STREAM_DEADLINE, MAX_STREAM_DEADLINE = 10, 600  # seconds; StreamingPullRequ
 HEARTBEAT = 30.0  # seconds; the service ends a stream that it has not heard of for twice as long
 STALL = 120.0  # seconds without a response
 LULL = 0.5  # seconds without a response after which a pull that has brought something is over
-_QUIET = 0.1  # seconds without a response after which a half-closed stream has nothing more under way
+QUIET = 0.1  # seconds without a response after which a half-closed stream has nothing more under way
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def pull(connection: Connection, flow: Flow, period: float, idle: float, take: C
                 ended = "period" if now >= end else "idle"
                 stream.half_close()
             pause = min(idle, LULL) if count else idle
-            wait = min(pause, max(0.001, end - now)) if ended is None else _QUIET
+            wait = min(pause, max(0.001, end - now)) if ended is None else QUIET
     except PubSubError:
         if not count:  # otherwise what arrived is staged, and the door meets the same error
             raise

@@ -1,5 +1,6 @@
 """The door: what waits, what is given away, which leases are due."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -181,6 +182,27 @@ def test_close_gives_back_all_that_waits():
     while door._stream._responses.empty():
         assert not door._stream.ended
     assert ["ack-a", "ack-b", "ack-c"] == ack_ids(door.close())
+
+
+def test_close_gives_back_what_is_under_way():
+    """What the service had sent when the stream was half-closed; else it would be leased to nobody."""
+    service = Service(scripts=[[response("a")]])
+    door = Door(service, Flow(SUBSCRIPTION, "stream-0", 60, 1000, 10**6), lambda: 0.0)  # type: ignore[arg-type]
+    wait(door, 1)
+    [call] = service.calls
+
+    def arrive() -> None:
+        assert [] == list(call.requests)  # until it is half-closed
+        threading.Event().wait(pulling.QUIET / 4)
+        call.say(response("b"))
+        call.say(grpc.StatusCode.OK)
+
+    arriving = threading.Thread(target=arrive)
+    arriving.start()
+    given_back = ack_ids(door.close())
+    arriving.join()
+
+    assert ["ack-a", "ack-b"] == given_back
 
 
 def ack_ids(receipts: list[pa.RecordBatch]) -> list[str]:
