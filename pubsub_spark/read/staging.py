@@ -47,6 +47,7 @@ _MAGIC = b"PSSTAGE1"
 _TAIL = struct.Struct("<I8s")  # bytes of the JSON footer, magic
 _SECTION = 4 * 2**20  # bytes of receipts that the driver reads at a time
 _ONE_SLASH = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:(?!//)")  # `dbfs:/folder`, as Hadoop writes it
+_OURS = re.compile(r"driver|released|seen|[0-9]+/(part-[0-9]+|sealed|known|malformed-[0-9]+-[0-9]+)")
 _GUESS = 4096  # a footer is a few hundred bytes; one read gets it
 
 # obstore raises Python's own errors for some stores and its own for others.
@@ -377,8 +378,10 @@ class Staging:
         return sorted(int(number) for number in numbers if number.isdigit())
 
     def delete(self, prefix: str = "") -> None:
-        """Delete everything of this stream under a prefix."""
+        """Delete what we wrote under a prefix of this stream."""
         for name in self._names(prefix):
+            if _OURS.fullmatch(f"{prefix}{name}") is None:
+                continue
             try:
                 self._ask(obstore.delete, f"{prefix}{name}")
             except MISSING:

@@ -158,6 +158,9 @@ def test_foreign_names_are_left_alone(staging: Staging):
 
     assert {} == staging.parts(1)
     assert [1] == staging.batches()
+    staging.release(1)
+    staging.delete()
+    assert all(staging.read(name) is not None for name in ("1/part-x", "1/part-0.tmp", "notes/readme"))
 
 
 def test_known_identities_come_back(staging: Staging):
