@@ -50,6 +50,15 @@ def test_sizes_are_those_of_protobuf(messages, skipped):
         assert len(request.SerializeToString()) == limits.overhead(TOPIC) + size
 
 
+@pytest.mark.parametrize("bits", [7, 14, 21])
+def test_sizes_where_a_length_takes_one_byte_more(bits: int):
+    """Lengths of data and of whole messages, on both sides of what protobuf writes in so many bits."""
+    messages = [{"data": b"x" * length} for length in range(2**bits - 6, 2**bits + 2)]
+    whole = (PublishRequest.pb()(messages=[PubsubMessage.pb()(**message)]) for message in messages)
+
+    assert [request.ByteSize() for request in whole] == limits.sizes(batch(*messages)).tolist()
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -99,6 +108,13 @@ def test_beyond_the_limit_is_named(message, column, complaint):
 
     assert (1, column) == breach[:2]
     assert complaint in breach.complaint
+
+
+def test_neighbours_of_a_slice_are_not_named():
+    """Arrow keeps the entries of a whole map column behind each slice of it."""
+    made = batch({"attributes": {"a": "b"}}, {"data": b"fine"}, {"attributes": {"k": "v" * 1025}}).slice(1, 1)
+
+    assert [] == limits.breaches(made, limits.sizes(made), limits.overhead(TOPIC))
 
 
 def test_a_row_is_named_once():

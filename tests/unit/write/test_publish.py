@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import grpc
 import pyarrow as pa
@@ -198,16 +199,35 @@ def test_gives_up_when_the_time_is_over(pubsub, refused, monkeypatch):
     assert 3 == len(tries)
 
 
-def test_nobody_there_is_told_within_the_connect_timeout(pubsub, refused, monkeypatch):
-    """An address where nobody has ever answered is not tried for the whole of `publishTimeout`."""
-    monkeypatch.setattr(publish, "delays", lambda: iter([0.0, 30.0]))
+@pytest.mark.parametrize(("publish_timeout", "pause"), [(3600.0, 21.0), (10.0, 11.0)])
+def test_nobody_there_is_told_within_the_connect_timeout(pubsub, refused, monkeypatch, publish_timeout, pause):
+    """An address where nobody has ever answered is not tried for the whole of `publishTimeout`, nor for longer."""
+    monkeypatch.setattr(publish, "delays", lambda: iter([0.0, pause]))
 
     def answer(request):
         raise refused(UNAVAILABLE, "connection refused")
 
     pubsub.answer = answer
     with pytest.raises(ServiceError, match=r"`fake:1` did not answer when asked to publish to Topic"):
-        published(pubsub, [""], publish_timeout=3600.0)
+        published(pubsub, [""], publish_timeout=publish_timeout)
+
+
+@pytest.mark.parametrize(("code", "confirmed"), [(grpc.StatusCode.ABORTED, 0), (UNAVAILABLE, 1)])
+def test_where_somebody_answers_there_is_time_for_more_tries(pubsub, refused, monkeypatch, code, confirmed):
+    """The connect timeout is over, `publishTimeout` is not, and the service has been heard of."""
+    now, failures = [0.0], [refused(code)]
+    monkeypatch.setattr(publish, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def answer(request):
+        if request.messages[0].data == b"%d" % confirmed and failures:
+            now[0] = 25.0
+            raise failures.pop()
+        return len(request.messages)
+
+    pubsub.answer = answer
+    outcome = published(pubsub, [""] * (confirmed + 1), count=1, at_once=1)
+
+    assert (confirmed + 1, 1) == (outcome.messages, outcome.retries)
 
 
 def test_waits_while_there_is_no_room(pubsub, monkeypatch):
@@ -225,16 +245,115 @@ def test_waits_while_there_is_no_room(pubsub, monkeypatch):
     assert 100 == len(pubsub.data)
 
 
-def test_a_call_that_hangs_is_given_up_before_the_end(pubsub):
-    """A call may take half of `publishTimeout`, so that a lost one is tried again within it."""
-    timeouts = []
+@pytest.fixture
+def timeouts(pubsub) -> list[float]:
+    """What each call is given, in seconds."""
+    found: list[float] = []
     send = pubsub.publish
 
     def noted(topic, body, timeout):
-        timeouts.append(timeout)
+        found.append(timeout)
         return send(topic, body, timeout)
 
     pubsub.publish = noted
+    return found
+
+
+@pytest.mark.parametrize(("publish_timeout", "timeout"), [(600.0, 300.0), (40.0, 30.0), (20.0, 20.0)])
+def test_a_call_that_hangs_is_given_up_before_the_end(pubsub, timeouts, monkeypatch, publish_timeout, timeout):
+    """A call may take half of `publishTimeout`, or half a minute, so that a lost one is tried again within it."""
+    monkeypatch.setattr(publish, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    published(pubsub, [""], publish_timeout=publish_timeout)
+
+    assert [timeout] == timeouts
+
+
+def test_a_later_try_has_the_time_that_is_left(pubsub, refused, timeouts, monkeypatch):
+    """However often it is tried, a request takes no longer than `publishTimeout`."""
+    now, moments = [0.0], [590.0, 599.99]
+    monkeypatch.setattr(publish, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def answer(request):
+        if moments:
+            now[0] = moments.pop(0)
+            raise refused(grpc.StatusCode.ABORTED)
+        return len(request.messages)
+
+    pubsub.answer = answer
     published(pubsub, [""], publish_timeout=600.0)
 
-    assert [300.0] == timeouts
+    assert [300.0, 10.0, 0.1] == timeouts
+
+
+def test_a_call_that_was_cancelled_is_tried_again(pubsub):
+    """gRPC says so by an exception that is no status."""
+    cancelled: Future[bytes] = Future()
+    cancelled.set_exception(grpc.FutureCancelledError())
+    send, answers = pubsub.publish, [cancelled]
+    pubsub.publish = lambda *call: answers.pop() if answers else send(*call)
+    outcome = published(pubsub, [""])
+
+    assert (1, 1) == (outcome.messages, outcome.retries)
+
+
+def test_nothing_is_sent_after_a_failure(pubsub, refused):
+    """Who makes requests is told at the next one, and that one stays unsent."""
+    asked, sent = [], threading.Event()
+
+    def answer(request):
+        assert sent.wait(20)
+        asked.append(request.messages[0].data)
+        raise refused(grpc.StatusCode.NOT_FOUND)
+
+    pubsub.answer = answer
+    first, second = made(["a", "b"])
+    with Publisher(pubsub, 8, 60.0) as publisher:
+        publisher.send(first)
+        sent.set()
+        publisher.settle()
+        with pytest.raises(ResourceError):
+            publisher.send(second)
+
+    assert [b"0"] == asked
+
+
+def test_what_is_under_way_is_waited_for_before_it_is_counted(pubsub):
+    """A task that fails for a row says how many messages were confirmed, not how many were at that moment."""
+    all_sent = threading.Event()
+    pubsub.answer = lambda request: len(request.messages) if all_sent.wait(20) else 0
+    with Publisher(pubsub, 1, 60.0) as publisher:
+        for request in made([""] * 20, count=1):
+            publisher.send(request)
+        all_sent.set()
+        assert publisher.settle().startswith("Before that, 20 messages of this task were confirmed")
+
+
+def test_a_task_that_ends_early_leaves_no_timer(pubsub, refused, monkeypatch):
+    """A request that waits for another try is not tried again once its task is over, and no thread waits with it."""
+    monkeypatch.setattr(publish, "delays", lambda: iter([3600.0]))
+
+    def answer(request):
+        raise refused(grpc.StatusCode.ABORTED)
+
+    pubsub.answer = answer
+    with Publisher(pubsub, 1, 7200.0) as publisher:
+        publisher.send(*made([""]))
+        with publisher._changed:
+            assert publisher._changed.wait_for(lambda: publisher._timers, 20)
+        [timer] = publisher._timers
+
+    timer.join(20)
+    assert not timer.is_alive()
+
+
+def test_a_task_that_ends_early_sends_nothing_more(pubsub, timeouts):
+    """An answer that comes when its task is over makes room for nobody."""
+    over = threading.Event()
+    pubsub.answer = lambda request: len(request.messages) if over.wait(20) else 0
+    with Publisher(pubsub, 1, 60.0) as publisher:
+        for request in made([""] * 2, count=1):
+            publisher.send(request)
+    over.set()
+    pubsub._calls.shutdown()  # its threads have run what waited for their answers
+
+    assert 1 == len(timeouts)

@@ -70,6 +70,7 @@ def test_no_room_until_bytes_are_confirmed():
     assert window.room
     window.offer(big)
     assert not window.room
+    assert window.busy
     window.due()
     window.confirmed(big)
     assert window.room
@@ -79,14 +80,15 @@ def test_no_room_until_bytes_are_confirmed():
 def test_a_failure_stops_its_key_and_all_without_key():
     """Other keys end what they have begun."""
     window = Window(max_requests=2, max_bytes=100)
-    a1, _, b1, b2, _ = offered(window, "a", "a", "b", "b", "")
+    a1, _, b1, b2, _, c = offered(window, "a", "a", "b", "b", "", "c")
     assert [a1, b1] == window.due()
 
     window.failed(a1)
 
-    assert [] == window.due()
+    assert [c] == window.due()
     window.confirmed(b1)
     assert [b2] == window.due()
     window.confirmed(b2)
+    window.confirmed(c)
     assert not window.busy
     assert 0 == window.held_bytes
