@@ -107,6 +107,25 @@ def test_reopened_stream_counts_anew(monkeypatch):
         service.calls[0].say(grpc.StatusCode.UNAVAILABLE)
         wait(door, 1)
         assert not door.crowded
+        taken(door)
+        service.calls[1].say(response("c"))
+        wait(door, 1)
+        assert door.crowded
+
+
+def test_a_look_does_not_wait_for_who_waits():
+    """The keeper has leases to look after while Spark's call waits for the first message."""
+    service = Service()
+    with opened(service) as door:
+        waiting = threading.Thread(target=door.poll, args=[LONG])
+        waiting.start()
+        while not (door._turn.locked() and service.calls):
+            assert waiting.is_alive()
+        door.poll()
+        assert waiting.is_alive()
+        service.calls[0].say(response("a"))
+        waiting.join()
+        assert 1 == door.count
 
 
 def test_leases_are_due_at_a_quarter_of_their_time():

@@ -58,10 +58,10 @@ def test_acknowledged_batch_is_forgotten():
 def test_short_batch_is_not_watched():
     """Most batches are committed long before their leases run out, and cost nothing."""
     leases = Leases()
-    leases.announce(1, now=0)
+    leases.announce(1, now=100)
 
-    assert [] == leases.watched(WATCH - 1)
-    assert [1] == leases.watched(WATCH)
+    assert [] == leases.watched(100 + WATCH - 1)
+    assert [1] == leases.watched(100 + WATCH)
 
 
 def test_lease_is_due_at_a_quarter_of_its_time():
@@ -114,12 +114,35 @@ def test_committed_batch_is_extended_until_it_is_acknowledged():
 def test_acks_that_take_longer_than_the_lease_are_overdue():
     """Who plans the next batch must look at what they are for."""
     leases = Leases()
-    leases.announce(1, now=0)
-    assert [] == leases.overdue(STREAM_LEASE)
+    leases.announce(1, now=100)
+    assert [] == leases.overdue(100 + STREAM_LEASE)
     leases.commit(1)
 
-    assert [] == leases.overdue(STREAM_LEASE - 1)
-    assert [1] == leases.overdue(STREAM_LEASE)
+    assert [] == leases.overdue(100 + STREAM_LEASE - 1)
+    assert [1] == leases.overdue(100 + STREAM_LEASE)
+
+
+def test_door_says_when_its_part_was_leased():
+    """Its messages had come before the batch was announced: their lease is older than those of the other parts."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    leases.found(1, 0, Lease(-20, STREAM_LEASE))
+
+    assert [(1, 0)] == leases.due(WATCH - 20)
+    assert leases.is_late(1, 0, now=STREAM_LEASE - 20)
+
+
+def test_batch_that_was_acknowledged_in_this_moment():
+    """Who looked at it just before tells of its parts in vain, and may take them for late, but not for held."""
+    leases = Leases()
+    leases.announce(1, now=0)
+    leases.commit(1)
+    leases.acknowledged(1)
+    leases.found(1, 0)
+    leases.extended(1, 0, since=WATCH, now=WATCH)
+
+    assert [] == leases.due(now=1000)
+    assert leases.is_late(1, 0, now=WATCH)
 
 
 def test_refused_extension_is_late():

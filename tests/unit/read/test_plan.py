@@ -25,6 +25,11 @@ def test_door_is_paid_from_the_budget():
     assert [6] == [share.max_messages for share in Budget(10, 3000).shares(STAGING, 1, 1, 4, 100, False)]
 
 
+def test_every_share_has_room_for_a_byte():
+    """A limit of 0 bytes would be none; fewer bytes than tasks are one for each."""
+    assert [1, 1, 1] == [share.max_bytes for share in Budget(10, 2).shares(STAGING, 1, 3, 0, 0, False)]
+
+
 def test_spent_budget_asks_nobody():
     """When the door alone has used up messages or bytes there are no pulls."""
     assert [] == Budget(10, 3000).shares(STAGING, 1, 3, 10, 100, False)
@@ -44,7 +49,7 @@ def test_shares_add_up(messages: int, volume: int, partitions: int, at_the_door:
 def test_full_pull_means_more():
     """A pull that ended because its share was full leaves a backlog behind."""
     assert is_flood([footer(0, "idle"), footer(10, "full")])
-    assert is_flood([footer(10, "period")])
+    assert is_flood([footer(10, "period", oldest=99.0)])
 
 
 def test_idle_pulls_mean_no_more():
@@ -58,11 +63,13 @@ def test_period_that_brought_nothing_means_no_more():
 
 
 def test_dropped_redeliveries_count():
-    """A pull full of redeliveries says that there is more, though it has no rows."""
+    """A pull full of redeliveries says that there is more, though it has no rows, and also with `availableNow`."""
     assert is_flood([footer(0, "full", dropped=10)])
+    assert is_flood([footer(0, "full", dropped=10)], drained_from=100.0)
+    assert is_flood([footer(10, "full", dropped=10)])
 
 
 def test_flood_ends_at_the_start_of_available_now():
     """With `availableNow` a batch that met only what was published later is the last."""
-    assert is_flood([footer(10, "full", oldest=99.0)], drained_from=100.0)
+    assert is_flood([footer(10, "full", oldest=100.0), footer(1, "idle", oldest=101.0)], drained_from=100.0)
     assert not is_flood([footer(10, "full", oldest=101.0)], drained_from=100.0)
