@@ -6,6 +6,7 @@ Push and StreamingPull have files of their own.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from google.protobuf import duration_pb2, field_mask_pb2, timestamp_pb2
@@ -392,16 +393,26 @@ def test_snapshot_outlives_its_topic(client, emulator, subscribe):
 
 
 def test_snapshot_moves_to_an_earlier_end_only(client, emulator, subscribe):
-    """By whatever path its time is named."""
+    """By whatever path its time is named; not into the past either. Then it goes at that end."""
     subscribe()
     snapshot = client.ask("Subscriber/CreateSnapshot", subscription=SUB, name="projects/p/snapshots/moment")
+    last = snapshot.expire_time.seconds
+
+    def move(seconds: int, path: str = "expire_time") -> Any:
+        return client.ask(
+            "Subscriber/UpdateSnapshot",
+            snapshot={"name": snapshot.name, "expire_time": timestamp_pb2.Timestamp(seconds=seconds)},
+            update_mask=field_mask_pb2.FieldMask(paths=[path]),
+        )
+
     for path in ("expire_time", "expire_time.seconds"):
-        with refused("INVALID_ARGUMENT"):
-            client.ask(
-                "Subscriber/UpdateSnapshot",
-                snapshot={"name": snapshot.name, "expire_time": timestamp_pb2.Timestamp(seconds=1)},
-                update_mask=field_mask_pb2.FieldMask(paths=[path]),
-            )
+        for seconds in (1, last + 60):
+            with refused("INVALID_ARGUMENT"):
+                move(seconds, path)
+    assert last - 86_400 == move(last - 86_400).expire_time.seconds
+    emulator.advance(6 * 86_400 + 60)
+    with refused("NOT_FOUND"):
+        client.ask("Subscriber/GetSnapshot", snapshot=snapshot.name)
 
 
 def test_seek_replays_an_ordered_subscription_in_order(client, emulator, subscribe):

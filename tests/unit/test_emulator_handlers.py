@@ -821,11 +821,54 @@ def test_snapshot_labels_can_be_changed(pair):
     assert [] == list(named)
 
 
+def test_snapshot_is_made_once_and_with_legal_labels(pair):
+    """What is refused makes none, and no other in its place."""
+
+    def make(**labels: str) -> Any:
+        request = protos.CreateSnapshotRequest(name=SNAPSHOT, subscription=SUBSCRIPTION, labels=labels)
+        return pair.snapshots.create_snapshot(request)
+
+    assert "INVALID_ARGUMENT" == refused(lambda: make(Upper="x"))[0]
+    assert {"a": "x"} == dict(make(a="x").labels)
+    assert "ALREADY_EXISTS" == refused(make)[0]
+    update = protos.UpdateSnapshotRequest(
+        snapshot=protos.Snapshot(name=SNAPSHOT, labels={"Upper": "x"}),
+        update_mask=field_mask_pb2.FieldMask(paths=["labels"]),
+    )
+    assert "INVALID_ARGUMENT" == refused(lambda: pair.snapshots.update_snapshot(update))[0]
+
+
+def test_snapshot_needs_a_topic(pair):
+    """A subscription whose topic is gone can be drained, but there is nothing that a snapshot would be of."""
+    pair.publisher.delete_topic(protos.DeleteTopicRequest(topic=TOPIC))
+    request = protos.CreateSnapshotRequest(name=SNAPSHOT, subscription=SUBSCRIPTION)
+    assert "FAILED_PRECONDITION" == refused(lambda: pair.snapshots.create_snapshot(request))[0]
+
+
+def test_snapshots_are_listed_by_project_and_in_pages(pair):
+    """A project is named in full; another's snapshots are not this one's."""
+    names = [f"{SNAPSHOT}-{index}" for index in range(3)]
+    for name in names:
+        pair.snapshots.create_snapshot(protos.CreateSnapshotRequest(name=name, subscription=SUBSCRIPTION))
+
+    def listed(project: str = "projects/p", **page: Any) -> Any:
+        return pair.snapshots.list_snapshots(protos.ListSnapshotsRequest(project=project, **page))
+
+    first = listed(page_size=2)
+    rest = listed(page_token=first.next_page_token)
+    assert [names[:2], names[2:]] == [[each.name for each in page.snapshots] for page in (first, rest)]
+    assert [] == list(listed("projects/other").snapshots)
+    assert "INVALID_ARGUMENT" == refused(lambda: listed("p"))[0]
+
+
 def test_reset_forgets_everything(pair):
     """And the next message id is still a new one."""
     [before] = pair.publish("x")
+    schema = protos.Schema(type_=1, definition='syntax = "proto3"; message M { int32 a = 1; }')
+    pair.schemas.create_schema(protos.CreateSchemaRequest(parent="projects/p", schema_id="schema", schema=schema))
     pair.reset()
     assert "NOT_FOUND" == refused(pair.pull)[0]
+    assert [] == list(pair.schemas.list_schemas(protos.ListSchemasRequest(parent="projects/p")).schemas)
     pair.topic()
     [after] = pair.publish("x")
     assert int(before) < int(after)

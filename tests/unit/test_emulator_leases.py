@@ -8,7 +8,7 @@ import pytest
 
 from pubsub_spark.emulator.delivery import Basket, Consumer, Delivery
 from pubsub_spark.emulator.frames import SPAN
-from pubsub_spark.emulator.leases import Acked, Leases
+from pubsub_spark.emulator.leases import NEVER, Acked, Leases
 from pubsub_spark.emulator.message import Publication, publications
 
 TEN = Publication(100, 5.0, "", [b"frame%d" % number for number in range(10)])
@@ -45,6 +45,55 @@ def test_numbers_in_any_order_end_what_they_stand_for():
     assert [[107], [102, 103]] == [[message.number for message in run.messages()] for run in runs]
     assert [first + 99] == rest
     assert [100, 101, 104, 105, 106, 108, 109] == [each.number for each in leases.entries()]
+    assert [None, None] == [leases.get(first + 10), leases.end(first + 99)]
+
+
+def test_a_number_that_is_named_twice_stands_for_no_other():
+    """Four numbers from 0 to 3 without a 1 do not end what has it."""
+    leases, numbers = granted(TEN)
+    first = numbers.start
+
+    runs, rest = leases.end_runs([first, first + 2, first + 2, first + 3])
+
+    assert [[100], [102]] == [[message.number for message in run.messages()] for run in runs]
+    assert [first + 2, first + 3] == rest
+    assert 101 in [each.number for each in leases.entries()]
+
+
+def test_a_batch_that_ends_one_by_one_leaves_nothing():
+    """As little as one that ends as a whole."""
+    leases, numbers = granted(TEN)
+
+    assert list(range(100, 110)) == [ended.message.number for each in numbers if (ended := leases.end(each))]
+    assert {} == leases._held
+
+
+def test_nothing_is_due_when_nothing_is_leased():
+    """Nor after all has been forgotten."""
+    leases, _ = granted(TEN)
+    assert 10 == leases.due
+    leases.clear()
+
+    assert NEVER == leases.due == Leases(1).due
+    assert [] == list(leases.entries())
+
+
+def test_leases_that_are_extended_without_end_expire_at_their_last_deadlines():
+    """What is known of their earlier ones is forgotten, and nothing else."""
+    leases, _ = granted(TEN)
+    leases.extend_batches(range(SPAN, SPAN + 10), deadline=20)
+    other = leases.grant([TEN], Consumer(), deadline=10)
+    leases.end(other[1])
+    alone = leases.get(other[0])
+    assert alone is not None
+    for deadline in range(2000, 30, -1):
+        leases.extend([alone], deadline)
+        assert len(leases._entries) <= 2 * 19 + 1000
+    leases.extend([alone], deadline=30)
+
+    assert list(range(102, 110)) == ids(list(leases.expired(19)))
+    assert list(range(100, 110)) == ids(list(leases.expired(29)))
+    assert [100] == ids(list(leases.expired(30)))
 
 
 def test_a_message_that_something_happened_to_alone_is_left_out_of_runs():
@@ -53,6 +102,7 @@ def test_a_message_that_something_happened_to_alone_is_left_out_of_runs():
     alone = leases.get(numbers[4])
 
     assert alone is not None
+    assert numbers[4] == alone.number
     assert ([], list(numbers)) == leases.end_runs(numbers)
     assert alone is leases.end(numbers[4])
     assert leases.get(numbers[4]) is None
@@ -152,4 +202,19 @@ def test_the_latest_acked_are_remembered():
         acked.add([run])
         acked.add([alone])
         assert expected == ids(list(acked))
-    assert {True} == {each.acked for each in run.deliveries()}
+    assert {(True, 1, 1)} == {(each.acked, each.acks, each.deliveries) for each in run.deliveries()}
+
+
+def test_what_was_acked_before_the_latest_is_forgotten():
+    """A run that is enough by itself leaves nothing of what came before it."""
+    leases, numbers = granted(TEN, TEN)
+    alone = leases.end(numbers[0])
+    assert alone is not None
+    other, others = granted(TEN)
+    runs, _ = other.end_runs(others)
+    acked = Acked(10)
+    acked.add([alone])
+    acked.add(runs)
+
+    assert list(range(100, 110)) == ids(list(acked))
+    assert runs == list(acked._items)

@@ -196,10 +196,11 @@ def test_message_names_the_newest_revision_that_it_fits(services):
     """Revisions are tried newest first; what fits none refuses the whole request."""
     first = create(services)
     second = commit(services, TWO)
+    third = services.schemas.rollback_schema(protos.RollbackSchemaRequest(name=SCHEMA, revision_id=first.revision_id))
     topic(services)
     publish(services, b"\x02", b"\x02\x02x")
 
-    assert [first.revision_id, second.revision_id] == [
+    assert [third.revision_id, second.revision_id] == [
         each["googclient_schemarevisionid"] for each in delivered(services)
     ]
     assert "INVALID_ARGUMENT" == refused(lambda: publish(services, b"\x02", b"no"))[0]
@@ -231,6 +232,7 @@ def test_deleted_schema_poisons_its_topic(services):
     services.schemas.delete_schema(protos.DeleteSchemaRequest(name=SCHEMA))
     kept = services.publisher.get_topic(protos.GetTopicRequest(topic=TOPIC))
 
+    assert "NOT_FOUND" == refused(lambda: get(services))[0]
     assert "_deleted-schema_" == kept.schema_settings.schema
     assert ("NOT_FOUND", "Schema associated with topic deleted.") == refused(lambda: publish(services, b"\x02"))
     services.publisher.update_topic(
