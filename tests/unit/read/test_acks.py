@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pubsub_spark.read import acks
-from tests.unit.read.service import SUBSCRIPTION, Service, StatusError
+from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +81,26 @@ def test_requests_have_half_a_mebibyte_at_most(lengths: list[int]):
     assert many.to_pylist() == [ack_id for _, part in made for ack_id in part.to_pylist()]
     for request, part in made:
         assert part.to_pylist() == list(types.AcknowledgeRequest.pb().FromString(request).ack_ids)
+
+
+@pytest.mark.parametrize(("more", "requests"), [(0, 1), (1, 2)])
+def test_half_a_mebibyte_is_one_request_and_a_byte_more_are_two(more: int, requests: int):
+    """Everything in it counts: the subscription's name, and before each id a tag and the three bytes of its length."""
+    name = len(types.AcknowledgeRequest.pb()(subscription=SUBSCRIPTION).SerializeToString())
+    first = 200_000
+    last = 512 * 1024 - name - (4 + first) - 4 + more
+
+    assert requests == len(acks.requests(SUBSCRIPTION, ids("x" * first, "x" * last), None))
+
+
+@pytest.mark.parametrize(("deadline", "timeout"), [(60, 30), (5, 5), (-1, 0.1)])
+def test_a_request_is_given_the_time_that_there_is(deadline: float, timeout: float, monkeypatch: pytest.MonkeyPatch):
+    """Half a minute, or what is left until the deadline; a moment at least."""
+    timeouts: list[float] = []
+    monkeypatch.setattr(Service, "acknowledge", lambda *call: timeouts.append(call[-1]) or Answer(None))
+    ask(Service(), ids("a"), deadline=deadline)
+
+    assert [timeout] == timeouts
 
 
 @pytest.mark.parametrize("seconds", [0, 600])
@@ -200,6 +220,22 @@ def test_permanent_failures_are_the_result():
 
     assert ["a"] == send(service, ids("a", "b", "c"))
     assert [["a", "b", "c"], ["b"]] == service.acked
+
+
+def test_what_is_not_named_as_failed_has_counted():
+    """Also when nothing that failed may be tried again."""
+    service = Service(answers=[PartlyFailedError({"b": "PERMANENT_FAILURE_INVALID_ACK_ID"})])
+
+    assert ["b"] == send(service, ids("a", "b", "c"))
+    assert [["a", "b", "c"]] == service.acked
+
+
+def test_details_that_contradict_the_status_are_not_believed():
+    """Then nobody knows which ids have counted."""
+    error = PartlyFailedError({"b": "TRANSIENT_FAILURE_OTHER"})
+    error._details = "Something else failed."
+
+    assert ["a", "b"] == send(Service(answers=[error]), ids("a", "b"))
 
 
 def test_transient_failure_for_too_long_is_a_result():

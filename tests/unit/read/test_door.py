@@ -47,15 +47,20 @@ def test_nothing_waits_at_first():
 
 def test_messages_wait_in_order():
     """What arrived first is given away first, and once."""
-    with opened(Service(scripts=[[response("ab"), response("c")]])) as door:
+    service = Service(scripts=[[response("abc")]])
+    with opened(service) as door:
         wait(door, 3)
+        service.calls[0].say(response("d"))
+        wait(door, 4)
         assert ["a", "b"] == taken(door, 2)
-        assert ["c"] == taken(door)
+        assert ["c", "d"] == taken(door, 2)
         assert [] == taken(door)
+        assert door.since is None
 
 
 def test_bytes_limit_what_is_taken_but_never_to_nothing():
     """A message larger than the budget is taken alone."""
+    # An id and an ack id are as long as the payload here.
     service = Service(scripts=[[response(["x" * 1000])]])
     with opened(service) as door:
         wait(door, 1)
@@ -67,8 +72,12 @@ def test_bytes_limit_what_is_taken_but_never_to_nothing():
 
 def test_oldest_publish_time_is_that_of_what_waits():
     """AvailableNow compares it with its own start."""
-    with opened(Service(scripts=[[response("b", published=20.0), response("a", published=10.0)]])) as door:
+    service = Service(scripts=[[response("b", published=20.0), response("a", published=10.0)]])
+    with opened(service) as door:
         wait(door, 2)
+        assert 10.0 == door.oldest_publish_time
+        service.calls[0].say(response("c", published=30.0))
+        wait(door, 3)
         assert 10.0 == door.oldest_publish_time
 
 
@@ -95,6 +104,49 @@ def test_unacknowledged_messages_crowd_the_door():
         service.calls[0].say(response("c"))
         wait(door, 1)
         assert not door.crowded
+
+
+def test_part_of_what_came_at_once_is_settled():
+    """The rest of it is outstanding still, in messages and in bytes."""
+    service = Service(scripts=[[response("ab")]])
+    with opened(service, max_messages=3) as door:
+        wait(door, 2)
+        taken(door)
+        door.settled(1)
+        for text, crowded in (("c", False), ("d", True)):
+            service.calls[0].say(response(text))
+            wait(door, 1)
+            assert crowded == door.crowded
+            taken(door)
+    # An id and an ack id are as long as the payload here.
+    service = Service(scripts=[[response(["x" * 100_000, "y" * 100_000])]])
+    with opened(service) as door:
+        wait(door, 2)
+        taken(door)
+        door.settled(1)
+        for text, crowded in (("c" * 150_000, False), ("d" * 100_000, True)):
+            service.calls[0].say(response([text]))
+            wait(door, 1)
+            assert crowded == door.crowded
+            taken(door)
+
+
+def test_as_many_are_settled_as_were_acknowledged():
+    """Of three that came one by one, and no more."""
+    service = Service(scripts=[[response("a")]])
+    with opened(service, max_messages=3) as door:
+        for text in "bc":
+            wait(door, 1)
+            taken(door)
+            service.calls[0].say(response(text))
+        wait(door, 1)
+        taken(door)
+        door.settled(2)
+        for text, crowded in (("d", False), ("e", True)):
+            service.calls[0].say(response(text))
+            wait(door, 1)
+            assert crowded == door.crowded
+            taken(door)
 
 
 def test_reopened_stream_counts_anew(monkeypatch):
@@ -140,6 +192,19 @@ def test_leases_are_due_at_a_quarter_of_their_time():
         assert ["ack-a"] == ack_ids(door.due(165))
 
 
+def test_what_was_not_due_is_not_taken_for_extended():
+    """It came after the look that found the other, and keeps its own lease."""
+    now = 0.0
+    service = Service(scripts=[[response("a")]])
+    with opened(service, clock=lambda: now) as door:
+        wait(door, 1)
+        now = 14.0
+        service.calls[0].say(response("b"))
+        wait(door, 2)
+        door.extended(since=15, now=16)
+        assert ["ack-b"] == ack_ids(door.due(29))
+
+
 def test_lease_of_what_is_taken_began_with_the_oldest():
     """The batch's lease is that of its oldest message, not that of the moment it was planned."""
     now = 5.0
@@ -173,9 +238,24 @@ def test_lease_that_ran_out_at_the_door_stays_over():
             assert lease is not None and lease.over(moment)
 
 
+def test_lease_that_ran_out_counts_before_one_that_ends_sooner():
+    """Whatever else is taken with it: some of it may come again."""
+    now = 0.0
+    service = Service(scripts=[[response("a")]])
+    with opened(service, clock=lambda: now) as door:
+        wait(door, 1)
+        door.extended(since=15, now=15, refused=True)
+        now = 20.0
+        service.calls[0].say(response("b"))
+        wait(door, 2)
+        lease, _ = door.take(1000, 10**6)
+        assert lease is not None and lease.over(20)
+
+
 @pytest.mark.parametrize("size", [4200, 8000, 32_000])
 def test_large_messages_crowd_the_door(size: int):
     """Flow control counts a message as it is sent; its payload alone would never reach the limit."""
+    # An id and an ack id are as long as the payload here.
     service = Service(scripts=[[response(["x" * size])] * (10**6 // size)])
     with opened(service) as door:
         wait(door, 10**6 // size)
