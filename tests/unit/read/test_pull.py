@@ -1,7 +1,9 @@
 """Pulling: a stream that reopens as itself, and a pull that ends without dropping what arrived."""
 
+import queue
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ from pubsub_spark.codec.envelope import Received
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError
 from pubsub_spark.read import pull as pulling
 from pubsub_spark.read.pull import Flow, Pulled, Stream, pull
-from tests.unit.read.service import SUBSCRIPTION, Service, response
+from tests.unit.read.service import SUBSCRIPTION, Call, Service, response
 
 LONG = 30.0  # seconds that a test never waits in full
 Code = grpc.StatusCode
@@ -95,6 +97,73 @@ def test_overshoot_is_kept():
     assert ["a", "b", "c", "d", "e", "f"] == got.texts
 
 
+def test_a_lull_is_the_end_of_what_has_come(monkeypatch: pytest.MonkeyPatch):
+    """`idleTimeout` is for the first message; what has come does not wait so long for more."""
+    monkeypatch.setattr(pulling, "LULL", 0.01)
+    got = do_pull(Service(scripts=[[response("a")]]), flow(), period=5, idle=LONG)
+
+    assert "idle" == got.pulled.ended
+
+
+class HalfClosing(Service):
+    """It sends what is under way when the client asks for no more, and ends the stream then."""
+
+    def streaming_pull(self, subscription: str, requests: Iterator[bytes]) -> Call:
+        call = super().streaming_pull(subscription, requests)
+
+        def until_half_closed() -> None:
+            for _ in requests:
+                pass
+            call.say(response("b"))
+            call.say(Code.OK)
+
+        self.listening = threading.Thread(target=until_half_closed)
+        self.listening.start()
+        return call
+
+
+def test_what_is_under_way_at_the_end_is_taken(monkeypatch: pytest.MonkeyPatch):
+    """A pull that is not full half-closes its stream, and what the service had sent is part of the batch."""
+    monkeypatch.setattr(pulling, "_QUIET", LONG)
+    service = HalfClosing(scripts=[[response("a")]])
+    got = do_pull(service, flow(), idle=0.05)
+    service.listening.join()
+
+    assert ["a", "b"] == got.texts
+
+
+class EndlessCall(Call):
+    """The service does not hear that the client asks for no more."""
+
+    def __next__(self) -> bytes:
+        with suppress(queue.Empty):
+            self._items.put(self._items.get(timeout=0.001))
+            return super().__next__()
+        return response("a")
+
+
+def test_service_that_goes_on_after_the_end_is_cut_off(monkeypatch: pytest.MonkeyPatch):
+    """The period is over twice then, and a task that never ends would hold up its batch for ever."""
+    monkeypatch.setattr(Service, "streaming_pull", lambda _, subscription, requests: EndlessCall([], requests))
+    got = do_pull(Service(), flow(max_messages=10**9, max_bytes=10**9), period=0.05)
+
+    assert "period" == got.pulled.ended
+
+
+def test_what_comes_while_the_stream_is_closed_is_kept(monkeypatch: pytest.MonkeyPatch):
+    """The service has leased it to us; the share is full, and it is part of the batch all the same."""
+    cancel = Call.cancel
+
+    def late(call: Call) -> None:
+        call.say(response("z"))
+        cancel(call)
+
+    monkeypatch.setattr(Call, "cancel", late)
+    got = do_pull(Service(scripts=[[response("a")]]), flow(max_messages=1))
+
+    assert ["a", "z"] == got.texts
+
+
 def test_opening_says_who_and_how_much():
     """The first request carries flow control, lease and the constant client id."""
     service = Service(scripts=[[response("a")]])
@@ -116,6 +185,20 @@ def test_reopened_stream_asks_for_what_is_missing():
     limits = [types.StreamingPullRequest.pb().FromString(request) for request in (first, second, last)]
 
     assert [(3, 100), (1, 60), (1, 1)] == [(r.max_outstanding_messages, r.max_outstanding_bytes) for r in limits]
+
+
+def test_pull_asks_its_next_stream_for_what_is_missing():
+    """It knows what has come; a second share would be more than the trigger's budget."""
+    service = Service(scripts=[[response("ab")], [response("c")]])
+    taken: list[Received] = []
+
+    def take(got: Received) -> None:
+        taken.append(got)
+        service.calls[-1].say(Code.UNAVAILABLE)
+
+    pull(service, flow(max_messages=3), LONG, LONG, take)  # type: ignore[arg-type]
+
+    assert [3, 1] == [opening.max_outstanding_messages for opening in service.openings]
 
 
 @pytest.mark.parametrize(("asked", "sent"), [(1, 10), (10_000, 600)])
