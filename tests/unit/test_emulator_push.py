@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
+import pytest
 from google.auth import jwt
 
 from pubsub_spark.emulator import push
@@ -101,6 +102,16 @@ def test_unwrapped_push_keeps_its_own_headers():
 
     assert {"7"} == {value for name, value in headers.items() if name.lower() == "x-goog-pubsub-message-id"}
     assert "2023-11-14T22:13:20Z" == headers["x-goog-pubsub-publish-time"]
+
+
+@pytest.mark.parametrize("key", ["", "k\r\nHost: y"])
+def test_unwrapped_push_leaves_out_an_ordering_key_that_is_no_header(key):
+    """None, or one with a line break in it."""
+    delivery = Delivery("42", MOMENT, b"", {}, ordering_key=key)
+
+    headers, _ = push.request(Endpoint("u", wrapped=False, write_metadata=True), SUBSCRIPTION, delivery)
+
+    assert "x-goog-pubsub-ordering-key" not in headers
 
 
 def test_five_codes_acknowledge():

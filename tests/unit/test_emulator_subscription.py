@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pubsub_spark.emulator import frames
+from pubsub_spark.emulator import subscription as module
 from pubsub_spark.emulator.delivery import Consumer, Delivery, HandOut
 from pubsub_spark.emulator.message import Publication
 from pubsub_spark.emulator.subscription import Settings, Subscription
@@ -194,6 +195,19 @@ def test_unsent_message_goes_to_the_next_consumer():
     assert [stale] == subscription.ack([stale], now=1)
 
 
+def test_unsent_message_waits_as_long_as_it_must():
+    """Nobody holds it, so no deadline passes: it comes once, and has not failed."""
+    subscription = subscribed("a", ack_deadline=10)
+    subscription.release([*subscription.take(Consumer(), now=0).numbers, 99])
+    subscription.tick(now=100)
+
+    assert ["a"] == texts(subscription.take(Consumer(), now=100))
+    assert not subscription.take(Consumer(), now=100)
+    [known] = subscription.deliveries()
+    assert isinstance(known, Delivery)
+    assert 0 == known.failures
+
+
 def test_unacked_messages_end_with_their_retention():
     """A message older than the retention is gone, wherever it was."""
     subscription = subscribed("a", "b", "c", retention=600, ack_deadline=10)
@@ -321,6 +335,16 @@ def test_exactly_once_forgives_a_repeated_ack():
 
     assert [] == subscription.ack([held.number] * 2, now=1)
     assert [held.number + 1] == subscription.ack([held.number + 1], now=1)
+
+
+def test_exactly_once_forgives_the_latest_acks(monkeypatch):
+    """As many as are remembered; the oldest are forgotten."""
+    monkeypatch.setattr(module, "_REMEMBERED_ACKS", 2)
+    subscription = subscribed("a", "b", "c", exactly_once=True)
+    numbers = list(subscription.take(Consumer(), now=0).numbers)
+    subscription.ack(numbers, now=0)
+
+    assert numbers[:1] == subscription.ack(numbers, now=1)
 
 
 def test_exactly_once_forgives_an_ack_id_that_is_named_twice():

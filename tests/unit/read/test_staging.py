@@ -172,6 +172,19 @@ def test_known_identities_come_back(staging: Staging):
     assert ["a", "b"] == staging.known(1).to_pylist()
 
 
+def test_checkpoint_that_was_put_back_forgets_what_came_after_it(staging: Staging):
+    """Its numbers are used again for other messages, and what was to be dropped as seen is rows now."""
+    for batch in (1, 2, 3):
+        staging.create(f"{batch}/part-0", [b"x"])
+    staging.write_seen(pa.array(["a", "b"]))
+    assert ["a", "b"] == staging.seen().to_pylist()
+    staging.restart_after(1)
+
+    assert [1] == staging.batches()
+    assert 1 == staging.released()
+    assert [] == staging.seen().to_pylist()
+
+
 def test_executor_that_sees_the_area_finds_the_token(staging: Staging):
     """The driver leaves it, as often as it starts."""
     staging.leave_token()

@@ -1,0 +1,66 @@
+"""The subscription that the options ask to create, and a start that another query has overtaken."""
+
+from typing import Any
+
+import pytest
+from google.pubsub_v1 import types
+
+from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError
+from pubsub_spark.options import ReadOptions
+from pubsub_spark.read import subscription
+from tests.unit.read.service import SUBSCRIPTION
+
+TOPIC = "projects/test-project/topics/topic"
+
+
+def options(**given: str) -> ReadOptions:
+    return ReadOptions.parse({"subscriptionId": SUBSCRIPTION, "topicId": TOPIC, **given}, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "minimum", "maximum"),
+    [({}, 0, 0), ({"minimumBackoff": "20s"}, 20, 0), ({"maximumBackoff": "30s"}, 0, 30)],
+    ids=["neither", "minimum", "maximum"],
+)
+def test_one_bound_of_a_retry_policy_is_enough(given: dict[str, str], minimum: int, maximum: int):
+    """The service fills in the other; without both there is no policy."""
+    made = subscription.settings(options(**given), TOPIC)
+
+    assert bool(given) == ("retry_policy" in made)
+    assert minimum == types.Subscription.pb(made).retry_policy.minimum_backoff.seconds
+    assert maximum == types.Subscription.pb(made).retry_policy.maximum_backoff.seconds
+
+
+class Admin:
+    """Nothing is there at the first look; another creates it before we do, or nobody may."""
+
+    def __init__(self, looks: list[Any], refusal: Exception) -> None:
+        self.looks = looks
+        self.refusal = refusal
+
+    def subscription(self, name: str) -> Any:
+        found = self.looks.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def create_subscription(self, wanted: Any) -> Any:
+        raise self.refusal
+
+
+def test_subscription_that_another_query_created_is_taken():
+    """Two queries start at once, or the answer to our first try was lost."""
+    found = types.Subscription(name=SUBSCRIPTION, topic=TOPIC)
+    admin: Any = Admin([MissingError("not there"), found], ResourceError("exists"))
+    subscription.prepare(admin, options(), is_new=True)
+
+    assert [] == admin.looks
+
+
+@pytest.mark.parametrize("look", [MissingError("not there"), ForbiddenError("not for you")])
+def test_subscription_that_cannot_be_created_says_why(look: Exception):
+    """The sentence is that of the creation, not that of the second look."""
+    admin: Any = Admin([MissingError("not there"), look], ResourceError("the topic is gone"))
+
+    with pytest.raises(ResourceError, match="the topic is gone"):
+        subscription.prepare(admin, options(), is_new=True)
