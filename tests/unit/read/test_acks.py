@@ -97,7 +97,12 @@ def test_half_a_mebibyte_is_one_request_and_a_byte_more_are_two(more: int, reque
 def test_a_request_is_given_the_time_that_there_is(deadline: float, timeout: float, monkeypatch: pytest.MonkeyPatch):
     """Half a minute, or what is left until the deadline; a moment at least."""
     timeouts: list[float] = []
-    monkeypatch.setattr(Service, "acknowledge", lambda *call: timeouts.append(call[-1]) or Answer(None))
+
+    def acknowledge(service: Service, subscription: str, request: bytes, timeout: float) -> Answer:
+        timeouts.append(timeout)
+        return Answer(None)
+
+    monkeypatch.setattr(Service, "acknowledge", acknowledge)
     ask(Service(), ids("a"), deadline=deadline)
 
     assert [timeout] == timeouts
