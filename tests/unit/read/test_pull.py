@@ -124,7 +124,7 @@ class HalfClosing(Service):
 
 def test_what_is_under_way_at_the_end_is_taken(monkeypatch: pytest.MonkeyPatch):
     """A pull that is not full half-closes its stream, and what the service had sent is part of the batch."""
-    monkeypatch.setattr(pulling, "_QUIET", LONG)
+    monkeypatch.setattr(pulling, "QUIET", LONG)
     service = HalfClosing(scripts=[[response("a")]])
     got = do_pull(service, flow(), idle=0.05)
     service.listening.join()
