@@ -14,7 +14,7 @@ demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven compl
 	@$(BIN)/pubsub-spark demo
 
 test: lint java $(NODE)  ## linter, type checker, tests; the promise on the oldest Spark, too
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal
 	.ci/matrix -t tests/spark/test_read.py any/4.0
 
 lint: $(READY)  ## linter and type checker alone
