@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,14 +84,6 @@ class Engine:
             assert time.monotonic() < end, "the keeper looks after what is due"
             threading.Event().wait(0.002)
 
-    def await_the_door(self) -> None:
-        """Messages are under way: they are there in a moment, unless flow control holds them back."""
-        while self.session is not None and self.session._opened is None:  # a replay may need no service
-            self.trigger()
-        end = time.monotonic() + 0.2
-        while not self.opened.door.count and time.monotonic() < end:
-            self.opened.door.poll(0.01)
-
     def _due(self, opened: Any) -> bool:
         """Whether a lease, at the door or of a staged part, is to be extended."""
         now = self.clock()
@@ -100,13 +92,8 @@ class Engine:
         parts = (owner.part(part) for batch, owner in watched.items() for part in opened.staging.parts(batch))
         return any(lease.due(now) for lease in parts) or bool(opened.door.due(now))
 
-    def trigger(
-        self, actions: int = 1, crash_after: int | None = None, meanwhile: Callable[[], object] = lambda: None
-    ) -> bool:
-        """One trigger; whether there was a batch. crash_after: parts of it that are read before the process dies.
-
-        meanwhile: is called before the batch is committed.
-        """
+    def trigger(self, actions: int = 1, crash_after: int | None = None) -> bool:
+        """One trigger; whether there was a batch. crash_after: parts of it that are read before the process dies."""
         session = self.session
         assert session is not None
         if self.committed == len(self.offsets):
@@ -125,7 +112,6 @@ class Engine:
                 self.crash()
                 raise CrashError
             self.evaluations.setdefault(number, []).append(self.read(parts))
-        meanwhile()
         self.written[number] = self.evaluations[number][-1]
         self.committed += 1
         return True

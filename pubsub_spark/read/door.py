@@ -52,6 +52,7 @@ class Door:
         self._outstanding: deque[tuple[int, int]] = deque()  # messages and their bytes, as the service counts them
         self._reopened = 0
         self._crowded = False
+        self._looked = clock()
 
     def poll(self, timeout: float = 0) -> None:
         """Take in what has arrived; wait up to `timeout` seconds for the first response.
@@ -61,20 +62,21 @@ class Door:
         if not self._turn.acquire(blocking=timeout > 0):
             return  # the other thread is taking in what has come; two at a time would mix up its order
         try:
-            self._take_in(self._stream.take(timeout))
+            since, self._looked = self._looked, self._clock()
+            self._take_in(self._stream.take(timeout), since)
         finally:
             self._turn.release()
 
-    def _take_in(self, responses: list[bytes]) -> None:
+    def _take_in(self, responses: list[bytes], since: float) -> None:
+        """since: the last look, when nothing of it was there; the machine may have slept meanwhile."""
         with self._lock:
             if self._stream.reopened != self._reopened:  # the service counts what is outstanding for each stream
                 self._reopened = self._stream.reopened
                 self._outstanding = deque((w.got.messages.num_rows, size(w.got.messages)) for w in self._waiting)
             if responses:
                 got = received(responses)
-                now = self._clock()
                 if got.messages.num_rows:
-                    self._waiting.append(_Waiting(now, Lease(now, self.flow.deadline), got))
+                    self._waiting.append(_Waiting(self._clock(), Lease(since, self.flow.deadline), got))
                     self._outstanding.append((got.messages.num_rows, sum(map(len, responses))))
             messages, volume = (sum(counts) for counts in zip((0, 0), *self._outstanding, strict=True))
             if messages >= self.flow.max_messages or volume >= self.flow.max_bytes:

@@ -199,6 +199,7 @@ def test_what_was_not_due_is_not_taken_for_extended():
     with opened(service, clock=lambda: now) as door:
         wait(door, 1)
         now = 14.0
+        door.poll()
         service.calls[0].say(response("b"))
         wait(door, 2)
         door.extended(since=15, now=16)
@@ -222,6 +223,7 @@ def test_lease_of_what_is_taken_is_the_one_that_ends_first():
         wait(door, 1)
         door.extended(since=15, now=15)
         now = 20.0
+        door.poll()
         service.calls[0].say(response("b"))
         wait(door, 2)
         assert 0 == door.since
@@ -246,6 +248,7 @@ def test_lease_that_ran_out_counts_before_one_that_ends_sooner():
         wait(door, 1)
         door.extended(since=15, now=15, refused=True)
         now = 20.0
+        door.poll()
         service.calls[0].say(response("b"))
         wait(door, 2)
         lease, _ = door.take(1000, 10**6)
@@ -270,6 +273,19 @@ def test_messages_before_a_final_status_are_kept():
             with pytest.raises(MissingError):
                 door.poll(LONG)
         assert ["a"] == taken(door)
+
+
+def test_lease_runs_while_the_machine_sleeps():
+    """When a message arrived is not known, but it was after the last look."""
+    now = 0.0
+    with opened(Service(scripts=[[response("a")]]), clock=lambda: now) as door:
+        while door._stream._responses.empty():
+            threading.Event().wait(0.001)
+        now = 70.0
+        door.poll()
+        lease, _ = door.take(1000, 10**6)
+    assert lease is not None
+    assert (0.0, True) == (lease.since, lease.over(now))
 
 
 def test_close_gives_back_all_that_waits():
