@@ -14,7 +14,7 @@ from google.protobuf import json_format
 
 from pubsub_spark.emulator import filter as filters
 from pubsub_spark.emulator import outlets, protos, rules
-from pubsub_spark.emulator.refusal import invalid, unimplemented
+from pubsub_spark.emulator.refusal import invalid, invalid_argument, unimplemented
 from pubsub_spark.emulator.subscription import Settings
 
 _KMS_KEY = re.compile(r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+")
@@ -32,7 +32,7 @@ def check_values(given: Any) -> None:
     try:
         json_format.MessageToDict(given)
     except json_format.SerializeToJsonError as problem:
-        raise invalid(f"You have passed an invalid argument to the service (argument={problem}).") from None
+        raise invalid_argument(str(problem)) from None
 
 
 def topic(given: Any) -> Any:
@@ -47,7 +47,7 @@ def topic(given: Any) -> Any:
     if kept.kms_key_name and not _KMS_KEY.fullmatch(kept.kms_key_name):
         raise invalid(f"Invalid KMS key name given (kms_key_name={kept.kms_key_name}).")
     if kept.HasField("message_storage_policy") and not kept.message_storage_policy.allowed_persistence_regions:
-        raise invalid("You have passed an invalid argument to the service (argument=message_storage_policy).")
+        raise invalid_argument("message_storage_policy")
     outlets.check_transforms(kept.message_transforms)
     outlets.fill_ingestion(kept)
     return kept
@@ -118,10 +118,7 @@ def push_config(given: Any) -> None:
     if version not in _PUSH_VERSIONS:
         raise invalid(f"Invalid push endpoint version given in push config (version={version}).")
     if endpoint and given.HasField("oidc_token") and not given.oidc_token.service_account_email:
-        raise invalid(
-            "You have passed an invalid argument to the service "
-            "(argument=push_config.oidc_token.service_account_email)."
-        )
+        raise invalid_argument("push_config.oidc_token.service_account_email")
     if endpoint:
         given.attributes[_PUSH_VERSION] = version
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pubsub_spark.emulator import protos, rules
-from pubsub_spark.emulator.refusal import Refusal, invalid, unimplemented
+from pubsub_spark.emulator.refusal import Refusal, invalid, invalid_argument, unimplemented
 
 ACTIVE, RESOURCE_ERROR = 1, 2  # of Subscription.State; Topic.State has INGESTION_RESOURCE_ERROR in that place
 
@@ -144,9 +144,8 @@ def check_transforms(transforms: Sequence[Any]) -> None:
         if kind is None:
             raise _bad("message_transforms", "empty")
         _check_required(f"message_transforms.{kind}", kind, getattr(transform, kind))
-        endpoint = transform.ai_inference.endpoint if kind == "ai_inference" else ""
-        if endpoint and not _AI_ENDPOINT.fullmatch(endpoint):
-            raise _bad("message_transforms.ai_inference.endpoint", endpoint)
+        if kind == "ai_inference" and not _AI_ENDPOINT.fullmatch(transform.ai_inference.endpoint):
+            raise _bad("message_transforms.ai_inference.endpoint", transform.ai_inference.endpoint)
         if not transform.disabled:
             raise unimplemented(
                 "This emulator does not run message transforms; set `disabled` to keep one without running it."
@@ -160,4 +159,4 @@ def _check_required(place: str, kind: str, config: Any) -> None:
 
 
 def _bad(argument: str, value: str) -> Refusal:
-    return invalid(f"You have passed an invalid argument to the service (argument={argument}; value={value}).")
+    return invalid_argument(f"{argument}; value={value}")

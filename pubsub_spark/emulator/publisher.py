@@ -14,7 +14,7 @@ from pubsub_spark.emulator import configuration, frames, masks, paging, protos, 
 from pubsub_spark.emulator.broker import Broker, Topic
 from pubsub_spark.emulator.desk import Desk
 from pubsub_spark.emulator.pusher import Pushers
-from pubsub_spark.emulator.refusal import Refusal, already_exists, invalid, not_found
+from pubsub_spark.emulator.refusal import Refusal, already_exists, invalid, invalid_argument, not_found
 from pubsub_spark.emulator.revisions import Revision, Schemas
 from pubsub_spark.emulator.schemas import ENCODINGS
 
@@ -134,7 +134,7 @@ class Publisher:
         if schema is None:
             raise not_found(settings.schema)
         if settings.encoding not in ENCODINGS:
-            raise invalid("You have passed an invalid argument to the service (argument=schema_settings.encoding).")
+            raise invalid_argument("schema_settings.encoding")
         for revision_id in (settings.first_revision_id, settings.last_revision_id):
             if revision_id and schema.find(revision_id) is None:
                 raise not_found(f"{settings.schema}@{revision_id}")

@@ -46,6 +46,11 @@ def invalid(message: str) -> Refusal:
     return Refusal("INVALID_ARGUMENT", message)
 
 
+def invalid_argument(argument: str) -> Refusal:
+    """One that the service has no sentence of its own for."""
+    return invalid(f"You have passed an invalid argument to the service (argument={argument}).")
+
+
 def not_found(name: str) -> Refusal:
     return Refusal("NOT_FOUND", f"Resource not found (resource={name.rpartition('/')[2]}).")
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pubsub_spark import names
-from pubsub_spark.emulator.refusal import Refusal, invalid
+from pubsub_spark.emulator.refusal import Refusal, invalid, invalid_argument
 
 # Requests
 MAX_PUBLISH_MESSAGES = 1000
@@ -158,10 +158,7 @@ def _is_label(text: str, least: int) -> bool:
 
 
 def _bad_labels(problem: str) -> Refusal:
-    return invalid(
-        "You have passed an invalid argument to the service "
-        f'(argument=Invalid labels: Invalid field "labels"; {problem}.).'
-    )
+    return invalid_argument(f'Invalid labels: Invalid field "labels"; {problem}.')
 
 
 def check_attributes(attributes: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from pubsub_spark.codec import definition as codec
 from pubsub_spark.emulator import paging, protos, rules
 from pubsub_spark.emulator.desk import Desk
-from pubsub_spark.emulator.refusal import already_exists, invalid, not_found, unimplemented
+from pubsub_spark.emulator.refusal import already_exists, invalid, invalid_argument, not_found, unimplemented
 from pubsub_spark.emulator.revisions import Revision, Schema, Schemas
 
 BASIC, FULL = 1, 2  # SchemaView
@@ -110,7 +110,7 @@ class SchemaService:
         rules.check_project(request.parent)
         encoding = ENCODINGS.get(request.encoding)
         if encoding is None:
-            raise invalid("You have passed an invalid argument to the service (argument=encoding).")
+            raise invalid_argument("encoding")
         if request.WhichOneof("schema_spec") == "name":
             with self._desk.open():
                 definition = self._revision(request.name)[1].definition

@@ -19,7 +19,7 @@ from pubsub_spark.emulator.faults import Faults
 from pubsub_spark.emulator.frames import AckIds
 from pubsub_spark.emulator.publisher import find_topic
 from pubsub_spark.emulator.pusher import Pushers, endpoint_of
-from pubsub_spark.emulator.refusal import already_exists, failed_precondition, invalid, not_found
+from pubsub_spark.emulator.refusal import already_exists, failed_precondition, invalid_argument, not_found
 from pubsub_spark.emulator.subscription import Subscription
 
 _MUTABLE = frozenset(
@@ -123,7 +123,7 @@ class Subscriber:
         """Waits a bounded time for the first message; then what there is, up to the limits."""
         request = protos.PullRequest.FromString(raw)
         if request.max_messages < 1:
-            raise invalid("You have passed an invalid argument to the service (argument=max_messages).")
+            raise invalid_argument("max_messages")
         most = min(request.max_messages, rules.MAX_PULL_MESSAGES)
         patience = 0.0 if request.return_immediately else _patience(remaining)
         consumer = self._desk.consumer()

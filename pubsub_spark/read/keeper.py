@@ -172,10 +172,12 @@ class Keeper:
     def _write_seen(self) -> None:
         """Put down what is remembered, for a restart that will not find the parts it was remembered of."""
         with self.lock:
-            state, identities = self._leases.memories, self._leases.remembered
-        if state != self._written:
-            self._staging.write_seen(identities)
-            self._written = state
+            memories = self._leases.memories
+            if memories == self._written:
+                return
+            identities = self._leases.remembered
+        self._staging.write_seen(identities)
+        self._written = memories
 
     def _send_nacks(self, deadline: float) -> None:
         with self.lock:

@@ -38,6 +38,17 @@ def taken(door: Door, max_messages: int = 1000, max_bytes: int = 10**6) -> list[
     return [data.decode() for got in received for data in got.messages.column("data").to_pylist()]
 
 
+def crowded_by(door: Door, service: Service, *texts: str) -> list[bool]:
+    """Whether the door is crowded after each of these messages, which come one by one and are given away."""
+    found = []
+    for text in texts:
+        service.calls[0].say(response([text]))
+        wait(door, 1)
+        found.append(door.crowded)
+        taken(door)
+    return found
+
+
 def test_nothing_waits_at_first():
     """An empty door has no oldest message, and gives nothing away."""
     with opened(Service()) as door:
@@ -113,22 +124,14 @@ def test_part_of_what_came_at_once_is_settled():
         wait(door, 2)
         taken(door)
         door.settled(1)
-        for text, crowded in (("c", False), ("d", True)):
-            service.calls[0].say(response(text))
-            wait(door, 1)
-            assert crowded == door.crowded
-            taken(door)
+        assert [False, True] == crowded_by(door, service, "c", "d")
     # An id and an ack id are as long as the payload here.
     service = Service(scripts=[[response(["x" * 100_000, "y" * 100_000])]])
     with opened(service) as door:
         wait(door, 2)
         taken(door)
         door.settled(1)
-        for text, crowded in (("c" * 150_000, False), ("d" * 100_000, True)):
-            service.calls[0].say(response([text]))
-            wait(door, 1)
-            assert crowded == door.crowded
-            taken(door)
+        assert [False, True] == crowded_by(door, service, "c" * 150_000, "d" * 100_000)
 
 
 def test_as_many_are_settled_as_were_acknowledged():
@@ -142,11 +145,7 @@ def test_as_many_are_settled_as_were_acknowledged():
         wait(door, 1)
         taken(door)
         door.settled(2)
-        for text, crowded in (("d", False), ("e", True)):
-            service.calls[0].say(response(text))
-            wait(door, 1)
-            assert crowded == door.crowded
-            taken(door)
+        assert [False, True] == crowded_by(door, service, "d", "e")
 
 
 def test_reopened_stream_counts_anew(monkeypatch):
