@@ -103,7 +103,10 @@ def read_canned(
     **options: Any,
 ) -> float:
     """Messages/s of the connector; backlog: messages that the server has, when it is more than are waited for."""
-    with canned(backlog or messages, server) as endpoint, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging:
+    with (
+        canned(backlog or messages, server) as endpoint,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging,
+    ):
         settings = {
             "subscriptionId": SUBSCRIPTION,
             "endpoint": endpoint,

@@ -3,6 +3,9 @@
 Pure values. A trickle is served by the door alone, a flood by the cluster: executors are asked once the door has been
 full, and from then on batch after batch until a batch comes back with every pull idle. One small answer from the
 service is no proof of an empty backlog; a batch full of them is.
+
+What the door brought is part 0 in the staging area. In a flood the first task gives its rows before its own: a task for
+a thousand rows would keep a core from pulling for as long as it takes to start one. A replay has the same partitions.
 """
 
 from __future__ import annotations
@@ -17,16 +20,20 @@ from .staging import Footer, Staging
 
 @dataclass
 class DoorPart(InputPartition):
-    """Part 0: what the driver's own stream brought, staged by the driver and carried along as the bytes of a part."""
+    """Part 0 alone: what the driver's own stream brought, staged by the driver and carried along as bytes of a part."""
 
     staging: Staging
     batch: int
     content: bytes
+    part: int = 0
 
 
 @dataclass
 class PullPart(InputPartition):
-    """A share of the trigger's budget for one task to pull; staged already if an earlier attempt pulled it."""
+    """A share of the trigger's budget for one task to pull; staged already if an earlier attempt pulled it.
+
+    door: part 0, given before this one.
+    """
 
     staging: Staging
     batch: int
@@ -34,18 +41,30 @@ class PullPart(InputPartition):
     max_messages: int
     max_bytes: int
     known: bool
+    door: bytes | None = None
 
 
 @dataclass
 class StagedPart(InputPartition):
-    """A part of a replayed batch: read from the staging area, never pulled."""
+    """Parts of a replayed batch that are one partition: read from the staging area, never pulled."""
 
     staging: Staging
     batch: int
-    part: int
+    parts: Sequence[int]
+
+    @property
+    def part(self) -> int:
+        """The part that names the partition: the last, as in the batch's first plan."""
+        return self.parts[-1]
 
 
 Part = DoorPart | PullPart | StagedPart
+
+
+def replayed(staging: Staging, batch: int, staged: Sequence[int]) -> list[StagedPart]:
+    """The partitions of a replay, each where it was the first time; one whose task staged nothing has no rows."""
+    groups = [[0, 1], *([part] for part in range(2, max(staged, default=-1) + 1))]
+    return [StagedPart(staging, batch, [part for part in group if part in staged]) for group in groups]
 
 
 @dataclass(frozen=True)

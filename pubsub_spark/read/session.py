@@ -1,7 +1,7 @@
 """The driver's side of a stream: which batch is announced, planned, committed. Spark's calls come in through `stream`.
 
     latest(start)        acknowledge every batch up to start; nothing at the door -> start; else batch n+1 is announced
-    plan(start, end)     announced here -> door part and pull parts; not announced here (a replay) -> staged parts only
+    plan(start, end)     announced here -> door and pull parts; not announced here (a replay) -> staged parts only
 
 `latest(start)` is the commit signal: Spark calls it with the end of batch n once n is in the commit log, on every
 trigger, idle or not, and first thing on restart. Spark 4.0 and 4.1 pass no start; there the end of the last planned
@@ -18,7 +18,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,7 @@ from .keeper import Keeper
 from .leases import STREAM_LEASE, Leases
 from .memory import keep_freed_memory
 from .offset import Offset
-from .plan import Budget, DoorPart, Part, PullPart, StagedPart, is_flood
+from .plan import Budget, DoorPart, Part, PullPart, is_flood, replayed
 from .pull import Flow
 from .redelivery import firsts, without
 from .staging import MISSING, Footer, Staging, footer
@@ -314,7 +314,6 @@ class Session:
                 opened.keeper.nack(got.receipts)
             return self._replay_plan(batch, opened)
         held = footer(content)
-        parts: list[Part] = [DoorPart(staging, batch, content)]
         if self._flood or crowded:
             # Twins must meet: what the door brought is known to those who pull (one task, with `idAttribute`).
             if by_name or (lease is not None and lease.over(self.clock())):
@@ -322,14 +321,16 @@ class Session:
             if len(known):
                 staging.write_known(batch, known)
             partitions = 1 if by_name else self.partitions
-            parts += budget.shares(staging, batch, partitions, held.rows, held.bytes, bool(len(known)))
-        return parts
+            shares = budget.shares(staging, batch, partitions, held.rows, held.bytes, bool(len(known)))
+            if shares:
+                return [replace(shares[0], door=content), *shares[1:]]
+        return [DoorPart(staging, batch, content)]
 
     def _replay_plan(self, batch: int, opened: _Opened) -> list[Part]:
         staged = opened.staging.seal(batch)
         self._remember(batch, opened.staging.parts(batch), opened)
         _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, self.options.subscription, len(staged))
-        return [StagedPart(opened.staging, batch, part) for part in staged]
+        return [*replayed(opened.staging, batch, staged)]
 
     def _lost(self, what: str) -> None:
         if self.options.fail_on_data_loss:

@@ -21,7 +21,7 @@ from ..options import ReadOptions
 from . import acks
 from .leases import STREAM_LEASE
 from .memory import freeze_imports, keep_freed_memory
-from .plan import DoorPart, Part, PullPart
+from .plan import DoorPart, Part, PullPart, StagedPart
 from .pull import Flow, Pulled, pull
 from .redelivery import firsts, without
 from .staging import Buffer, Staging, messages, receipts_of
@@ -32,25 +32,33 @@ _NACK_TIMEOUT = 10.0  # seconds; what is not given back comes again when its lea
 def read(part: Part, options: ReadOptions, backend: Backend) -> Iterator[pa.RecordBatch]:
     """The messages of a part, as record batches of the schema MESSAGES."""
     _see(part.staging)
-    if isinstance(part, DoorPart):
-        yield from messages(part.content)
-        return
-    path = f"{part.batch}/part-{part.part}"
-    content = part.staging.read(path)
-    if content is not None:
-        yield from messages(content)
-    elif isinstance(part, PullPart):
-        yield from _pulled(part, path, options, backend)
-    else:
+    match part:
+        case DoorPart():
+            yield from messages(part.content)
+        case PullPart():
+            if part.door is not None:
+                yield from messages(part.door)
+            path = f"{part.batch}/part-{part.part}"
+            content = part.staging.read(path)
+            yield from _pulled(part, path, options, backend) if content is None else messages(content)
+        case StagedPart():
+            for number in part.parts:
+                yield from _staged(part.staging, f"{part.batch}/part-{number}")
+
+
+def _staged(staging: Staging, path: str) -> Iterator[pa.RecordBatch]:
+    content = staging.read(path)
+    if content is None:
         raise StagingError(
-            f"The staged part `{part.staging.root}/{path}` is gone from `{part.staging.location}`, so the batch cannot "
-            "be given again. Its messages were not acknowledged: start a new checkpoint location and they come again."
+            f"The staged part `{staging.root}/{path}` is gone from `{staging.location}`, so the batch cannot be given "
+            "again. Its messages were not acknowledged: start a new checkpoint location and they come again."
         )
+    return messages(content)
 
 
 def count_malformed(part: Part, count: int) -> None:
     """Tell the driver how many payloads of a part could not be decoded."""
-    part.staging.count(part.batch, 0 if isinstance(part, DoorPart) else part.part, count)
+    part.staging.count(part.batch, part.part, count)
 
 
 @lru_cache(maxsize=64)

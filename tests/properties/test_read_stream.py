@@ -87,7 +87,7 @@ class ReadStream(RuleBasedStateMachine):
         self.engine.trigger(actions)
 
     @precondition(running)
-    @rule(parts=st.integers(0, 3))
+    @rule(parts=st.integers(0, 2))
     def die_in_a_batch(self, parts: int) -> None:
         """kill -9 after some of the batch's parts were pulled; the tasks of the others may live on."""
         with suppress(CrashError):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub_spark.read.plan import Budget, is_flood
+from pubsub_spark.read.plan import Budget, is_flood, replayed
 from pubsub_spark.read.staging import Footer, Staging
 
 STAGING = Staging("memory", "projects/p/subscriptions/sub", "stream")
@@ -44,6 +44,13 @@ def test_shares_add_up(messages: int, volume: int, partitions: int, at_the_door:
     assert max(0, messages - at_the_door) == sum(share.max_messages for share in shares)
     assert all(share.max_messages >= 1 and share.max_bytes >= 1 for share in shares)
     assert [*range(1, len(shares) + 1)] == [share.part for share in shares]
+
+
+def test_replay_has_the_partitions_of_the_first_time():
+    """The door's rows come with the first pull's; a task that staged nothing leaves its place empty."""
+    assert [[0, 1], [2], [3]] == [partition.parts for partition in replayed(STAGING, 1, [0, 1, 2, 3])]
+    assert [[0], [], [3]] == [partition.parts for partition in replayed(STAGING, 1, [0, 3])]
+    assert [[0]] == [partition.parts for partition in replayed(STAGING, 1, [0])]
 
 
 def test_full_pull_means_more():

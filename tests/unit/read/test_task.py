@@ -36,12 +36,12 @@ def test_lease_outlasts_the_pull(period: str, seconds: int):
 def test_part_that_is_gone_is_a_sentence(staging: Staging):
     """A replay without its rows would lose them silently."""
     with pytest.raises(StagingError, match=r"1/part-2` is gone from .* Its messages were not acknowledged"):
-        list(task.read(StagedPart(staging, 1, 2), options(), NOBODY))
+        list(task.read(StagedPart(staging, 1, [2]), options(), NOBODY))
 
 
 def test_malformed_payloads_are_counted_once_for_each_part(staging: Staging):
     """However often a part is read; the door's is part 0."""
-    for part in (DoorPart(staging, 1, b""), StagedPart(staging, 1, 2), StagedPart(staging, 1, 2)):
+    for part in (DoorPart(staging, 1, b""), StagedPart(staging, 1, [2]), StagedPart(staging, 1, [2])):
         task.count_malformed(part, 3)
     staging.create("1/part-0", [b"no count"])
 
