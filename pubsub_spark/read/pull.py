@@ -33,6 +33,8 @@ MIN_STREAM_DEADLINE, MAX_STREAM_DEADLINE = 10, 600  # seconds; StreamingPullRequ
 HEARTBEAT = 30.0  # seconds; the service ends a stream that it has not heard of for twice as long
 STALL = 120.0  # seconds without a response
 LULL = 0.5  # seconds without a response after which a pull that has brought something is over
+_BITE = 8 * 2**20  # bytes of responses that a task decodes at a time: each time costs as much as 300 messages
+_BREATH = 0.01  # seconds between two responses of a bite
 QUIET = 0.1  # seconds without a response after which a half-closed stream has nothing more under way
 
 
@@ -80,20 +82,25 @@ class Stream:
         self._thread = threading.Thread(target=self._run, name=f"pull {flow.client_id}", daemon=True)
         self._thread.start()
 
-    def take(self, timeout: float) -> list[bytes]:
+    def take(self, timeout: float, bite: int = 0) -> list[bytes]:
         """The responses that have come, none when there were none in `timeout` seconds or the stream is over.
+
+        bite: bytes that are waited for within `timeout` while one response follows the other.
 
         Raises what ended the stream, ResourceError or ServiceError, to everybody who asks after the last response.
         """
         taken: list[bytes] = []
+        volume, end = 0, time.monotonic() + timeout
         with suppress(queue.Empty):
             while not self.ended:
-                wait = timeout > 0 and not taken
-                answer = self._responses.get(timeout=timeout) if wait else self._responses.get_nowait()
+                rest = end - time.monotonic() if volume < bite or not taken else 0
+                wait = min(_BREATH, rest) if taken else rest
+                answer = self._responses.get(timeout=wait) if wait > 0 else self._responses.get_nowait()
                 if answer is None:
                     self.ended = True
                 else:
                     taken.append(answer)
+                    volume += len(answer)
         if self._failure is not None and not taken and self.ended:
             raise self._failure
         return taken
@@ -210,7 +217,7 @@ def pull(connection: Connection, flow: Flow, period: float, idle: float, take: C
         stop = end + period  # a service that keeps a half-closed stream open is cut off here
         wait = min(idle, period)
         while ended != "full":
-            responses = stream.take(wait)
+            responses = stream.take(wait, _BITE)
             now = time.monotonic()
             if responses:
                 hand_over(responses)

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -103,6 +104,36 @@ def test_a_lull_is_the_end_of_what_has_come(monkeypatch: pytest.MonkeyPatch):
     got = do_pull(Service(scripts=[[response("a")]]), flow(), period=5, idle=LONG)
 
     assert "idle" == got.pulled.ended
+
+
+def test_bite_is_waited_for_while_one_response_follows_the_other(monkeypatch: pytest.MonkeyPatch):
+    """To decode costs something each time, so a task takes more than the first response that is there."""
+    monkeypatch.setattr(pulling, "_BREATH", LONG)
+    service = Service(scripts=[[response("a")]])
+    stream = _stream(service)
+    first = stream.take(LONG)
+    service.calls[0].say(response("b"))
+    later = threading.Timer(0.05, lambda: service.calls[0].say(response("c")))
+    later.start()
+    bite = stream.take(LONG, bite=2 * len(response("b")))
+    later.join()
+    stream.close()
+
+    assert ([response("a")], [response("b"), response("c")]) == (first, bite)
+
+
+@pytest.mark.parametrize(("breath", "timeout"), [(LONG, 0.05), (0.001, LONG)], ids=["timeout", "pause"])
+def test_bite_that_does_not_fill_ends(monkeypatch: pytest.MonkeyPatch, breath: float, timeout: float):
+    """At its timeout, though a trickle goes on, or at the first pause."""
+    monkeypatch.setattr(pulling, "_BREATH", breath)
+    stream = _stream(Service(scripts=[[response("a")]]))
+    before = time.monotonic()
+    taken = stream.take(timeout, bite=10**6)
+    took = time.monotonic() - before
+    stream.close()
+
+    assert [response("a")] == taken
+    assert took < LONG
 
 
 class HalfClosing(Service):
