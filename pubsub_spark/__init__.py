@@ -9,5 +9,5 @@ A map of this package, in the order of the data (the ack takes the same path bac
     codec/     columns of a message; Avro and Protobuf payloads
     write/     rows to messages, publish, writer
     emulator/  a Pub/Sub server in pure Python (of its own; the connector never imports it)
-    cli        the `pubsub-spark` command
+    cli        the `pubsub-spark` command     memory  how a long-lived process keeps memory
 """

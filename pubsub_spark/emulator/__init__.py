@@ -12,7 +12,8 @@ Three layers. What a client sees, from the outside in:
     state     broker, subscription, leases, ordering, delivery, message, revisions, mischief, faults, push, filter:
               pure; no lock, no proto, no clock
 
-It stands alone: of this package it imports `names` and the definitions of `codec`; the connector never imports it.
+It stands alone: of this package it imports `names`, `memory` and the definitions of `codec`; the connector never
+imports it.
 """
 
 from pubsub_spark.emulator.emulator import Emulator, Record

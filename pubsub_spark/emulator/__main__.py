@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.preset import PresetError
+from pubsub_spark.memory import keep_freed_memory
 
 _STOPS = {signal.SIGINT, signal.SIGTERM}
 
@@ -28,6 +29,7 @@ def serve(host: str = "127.0.0.1", port: int = 8085, verbose: bool = False, conf
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
     # Messages are many, small and free of cycles; looking through all of them as often as Python would costs a third.
     gc.set_threshold(50_000, 20, 100)
+    keep_freed_memory()
     # Blocked before there are threads, so that the signals wait for `sigwait`; a handler that sets an Event can meet
     # the very lock that the main thread holds on its way into `wait`, and then nothing stops any more.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)

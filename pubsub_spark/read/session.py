@@ -26,12 +26,12 @@ import pyarrow as pa
 
 from ..backend import Backend, Connection
 from ..errors import StagingError
+from ..memory import keep_freed_memory
 from ..options import ReadOptions
 from . import subscription
 from .door import MOST_BYTES, MOST_MESSAGES, Door
 from .keeper import Keeper
 from .leases import STREAM_LEASE, Leases
-from .memory import keep_freed_memory
 from .offset import Offset
 from .plan import Budget, DoorPart, Part, PullPart, is_flood, replayed
 from .pull import Flow

@@ -17,10 +17,10 @@ import pyarrow as pa
 from ..backend import Backend, Connection
 from ..codec.envelope import Received
 from ..errors import StagingError
+from ..memory import freeze_imports, keep_freed_memory
 from ..options import ReadOptions
 from . import acks
 from .leases import STREAM_LEASE
-from .memory import freeze_imports, keep_freed_memory
 from .plan import DoorPart, Part, PullPart, StagedPart
 from .pull import Flow, Pulled, pull
 from .redelivery import firsts, without

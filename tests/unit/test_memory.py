@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pubsub_spark.read.memory import freeze_imports, keep_freed_memory
+from pubsub_spark.memory import freeze_imports, keep_freed_memory
 
 
 @pytest.fixture(autouse=True)
