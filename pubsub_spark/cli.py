@@ -126,10 +126,11 @@ def staging_clean(
         old = older_than is not None and now - found.changed > datetime.timedelta(days=older_than)
         if old or found.staging.stream in named:
             try:
-                found.remove()
+                removed = found.remove()
             except PubSubError as error:
                 _refuse(str(error))
-            typer.echo(f"removed {found.files} files of stream {found.staging.stream}")
+            left = f", left {found.files - removed} that are not ours" if removed < found.files else ""
+            typer.echo(f"removed {removed} files of stream {found.staging.stream}{left}")
 
 
 def _streams(location: str | None) -> list[StagedStream]:

@@ -11,7 +11,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 _UNITS: dict[str, dict[str, float]] = {
     "duration": {"": 1, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400},
@@ -160,6 +160,8 @@ def declare(
 class Declared:
     """A dataclass whose fields are declared options."""
 
+    purpose: ClassVar[str] = ""  # what they are options of, where a class next to it has others
+
     def items(self) -> Iterator[tuple[Option, Any]]:
         """Each option with its parsed value."""
         for fld in _fields(type(self)):
@@ -178,7 +180,7 @@ class Declared:
         problems: list[str] = []
         for key, text in given.items():
             if key.lower() not in fields:
-                problems.append(_unknown(key, [option.name for option in cls.declared()]))
+                problems.append(_unknown(key, cls))
                 continue
             fld = fields[key.lower()]
             option: Option = fld.metadata["option"]
@@ -196,8 +198,12 @@ def _fields(options: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
     return tuple(fld for fld in dataclasses.fields(options) if "option" in fld.metadata)
 
 
-def _unknown(key: str, known: list[str]) -> str:
-    lowered = {name.lower(): name for name in known}
+def _unknown(key: str, options: type[Declared]) -> str:
+    beside: list[type[Any]] = options.__bases__[0].__subclasses__()
+    for other in beside:
+        if key.lower() in (option.name.lower() for option in other.declared()):
+            return f"`{key}` is an option of {other.purpose}, not of {options.purpose}"
+    lowered = {option.name.lower(): option.name for option in options.declared()}
     nearest = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
     hint = f"; did you mean `{lowered[nearest[0]]}`?" if nearest else "; the README lists the options"
     return f"`{key}` is not an option{hint}"

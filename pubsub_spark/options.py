@@ -138,6 +138,8 @@ class ServiceOptions(Declared):
 class ReadOptions(ServiceOptions):
     """What `spark.readStream.format("pubsub")` and `spark.read.format("pubsub")` take."""
 
+    purpose = "reading"
+
     subscription_id: str | None = declare(
         "subscriptionId",
         "string",
@@ -358,6 +360,8 @@ class ReadOptions(ServiceOptions):
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions(ServiceOptions):
     """What `df.write.format("pubsub")` and `df.writeStream.format("pubsub")` take."""
+
+    purpose = "writing"
 
     topic_id: str | None = declare(
         "topicId",

@@ -26,6 +26,7 @@ import re
 import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -377,15 +378,13 @@ class Staging:
         numbers = (str(folder).rstrip("/").rpartition("/")[2] for folder in folders)
         return sorted(int(number) for number in numbers if number.isdigit())
 
-    def delete(self, prefix: str = "") -> None:
-        """Delete what we wrote under a prefix of this stream."""
-        for name in self._names(prefix):
-            if _OURS.fullmatch(f"{prefix}{name}") is None:
-                continue
-            try:
-                self._ask(obstore.delete, f"{prefix}{name}")
-            except MISSING:
-                continue
+    def delete(self, prefix: str = "") -> int:
+        """Delete what we wrote under a prefix of this stream; how many files that was."""
+        ours = [f"{prefix}{name}" for name in self._names(prefix) if _OURS.fullmatch(f"{prefix}{name}")]
+        for name in ours:
+            with suppress(*MISSING):
+                self._ask(obstore.delete, name)
+        return len(ours)
 
     def _names(self, folder: str) -> dict[str, int]:
         """What is stored in a folder of this stream ("" or with a final slash) and below: name and size in bytes."""

@@ -28,9 +28,9 @@ class StagedStream:
     bytes: int = 0
     batches: set[int] = field(default_factory=set)
 
-    def remove(self) -> None:
-        """Delete the stream's files."""
-        self.staging.delete()
+    def remove(self) -> int:
+        """Delete the stream's files, and leave what is not ours; how many they were."""
+        return self.staging.delete()
 
 
 def find(location: str) -> list[StagedStream]:

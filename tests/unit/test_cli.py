@@ -68,6 +68,19 @@ def test_of_streams_that_are_not_there_nothing_is_removed(tmp_path: Path):
     assert "mine" not in CliRunner().invoke(app, ["staging", "ls", str(tmp_path)]).output
 
 
+def test_only_what_is_removed_is_counted(tmp_path: Path):
+    """A file that is not ours stays, and the line says so."""
+    staging = Staging(str(tmp_path), "projects/p/subscriptions/sub", "mine")
+    staging.leave_token()
+    staging.create("1/part-0", [b"a part"])
+    staging.create("1/notes.txt", [b"somebody's"])
+
+    result = CliRunner().invoke(app, ["staging", "clean", str(tmp_path), "--stream", "mine"])
+
+    assert "removed 2 files of stream mine, left 1 that are not ours\n" == result.output
+    assert staging.read("1/notes.txt") is not None
+
+
 @pytest.mark.parametrize(
     ("call", "command"),
     [("list", ["ls"]), ("list", ["clean", "--stream", "s"]), ("delete", ["clean", "--stream", "s"])],

@@ -47,6 +47,7 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
     [
         ({"maxMesages": "5"}, "`maxMesages` is not an option; did you mean `maxMessages`?"),
         ({"zzz": "5"}, "`zzz` is not an option; the README lists the options"),
+        ({"ONOVERSIZE": "drop"}, "`ONOVERSIZE` is an option of writing, not of reading"),
         ({"maxMessages": "many"}, "`maxMessages` must be a whole number, got `many`"),
         ({"maxMessages": "0"}, "`maxMessages` must be 1 or more, got `0`"),
         (
