@@ -8,6 +8,7 @@ without.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import weakref
 from collections.abc import Collection, Sequence
@@ -25,6 +26,7 @@ UNTOUCHED = b"\x00\x20\x01"  # the service's first etag; REST shows it as `ACAB`
 DEFAULT_MASK = frozenset({"bindings", "etag"})
 VERSIONS = (0, 1, 3)
 _CONDITIONAL = 3  # the version of a policy that has conditions
+_WITH_CONDITION = "_withcond_"  # stands in the name of a role whose condition is not shown
 
 # cloud.google.com/pubsub/docs/access-control: what can be done to each kind of resource.
 _ON_EACH = ("delete", "get", "getIamPolicy", "setIamPolicy", "update")
@@ -97,7 +99,10 @@ class IamPolicy:
         if version not in VERSIONS:
             raise invalid(f"The requested policy version must be 0, 1 or 3, got {version}.")
         with self._desk.open():
-            return _written(self._policies.get(request.resource, self._owner(request.resource)))
+            policy = _written(self._policies.get(request.resource, self._owner(request.resource)))
+        if version != _CONDITIONAL and _has_conditions(policy):
+            _hide_conditions(policy)
+        return policy
 
     def set_iam_policy(self, request: Any) -> Any:
         """Replaces what the mask names, the bindings unless it says otherwise."""
@@ -163,7 +168,7 @@ def _check(policy: Any) -> None:
     if policy.version != _CONDITIONAL and _has_conditions(policy):
         raise invalid("A policy with conditional role bindings must be of version 3.")
     for binding in policy.bindings:
-        if not _ROLE.fullmatch(binding.role):
+        if not _ROLE.fullmatch(binding.role) or _WITH_CONDITION in binding.role:
             raise invalid(f"Role {binding.role} is not valid.")
         if wrong := [member for member in binding.members if not _MEMBER.fullmatch(member)]:
             raise invalid(f"Member {wrong[0]} is of an unknown type. Please set a valid type prefix for the member.")
@@ -176,6 +181,19 @@ def _check(policy: Any) -> None:
 
 def _has_conditions(policy: Any) -> bool:
     return any(binding.HasField("condition") for binding in policy.bindings)
+
+
+def _hide_conditions(policy: Any) -> None:
+    """What a caller gets who does not say that it knows conditions, so that it does not take the roles for granted.
+
+    https://cloud.google.com/iam/docs/troubleshooting-withcond
+    """
+    policy.version = 1
+    for binding in policy.bindings:
+        if binding.HasField("condition"):
+            condition = binding.condition.SerializeToString(deterministic=True)
+            binding.role += f"{_WITH_CONDITION}{hashlib.sha256(condition).hexdigest()[:20]}"
+            binding.ClearField("condition")
 
 
 def _written(policy: Policy) -> Any:

@@ -154,8 +154,9 @@ def check_transforms(transforms: Sequence[Any]) -> None:
 
 def _check_required(place: str, kind: str, config: Any) -> None:
     for field in _REQUIRED.get(kind, ()):
-        if not getattr(config, field):
-            raise _bad(f"{place}.{field}", "")
+        value, known = getattr(config, field), config.DESCRIPTOR.fields_by_name[field].enum_type
+        if not value or (known is not None and value not in known.values_by_number):
+            raise _bad(f"{place}.{field}", str(value or ""))
 
 
 def _bad(argument: str, value: str) -> Refusal:

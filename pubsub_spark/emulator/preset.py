@@ -17,7 +17,8 @@ does not fit ends it, with one sentence that says where; what stands before it h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,16 @@ class PresetError(ValueError):
 def load(path: Path, services: Services) -> None:
     """Create everything that the file names; PresetError says what is wrong with it."""
     try:
-        document = yaml.safe_load(path.read_text())
+        text = path.read_text()
+        document = yaml.safe_load(text)
+        doubled = next(_doubled(yaml.compose(text, yaml.SafeLoader)), None)
     except OSError as problem:
         raise PresetError(f"`{path}` cannot be read: {problem.strerror}. Give the path of a YAML file.") from None
     # A date that is none, bytes that are no text, a thousand brackets.
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
         raise PresetError(f"`{path}` is not YAML: {' '.join(str(problem).split())}.") from None
+    if doubled is not None:
+        raise PresetError(f"`{doubled}` stands twice in one mapping of `{path}`. Leave one of them out.")
     preset = _Preset(path, {} if document is None else document)
     for section, create in (
         ("schemas", preset.create_schema),
@@ -55,6 +60,18 @@ def load(path: Path, services: Services) -> None:
     ):
         for name, fields in preset.section(section).items():
             preset.create(section, name, fields, services, create)
+
+
+def _doubled(node: Any) -> Iterator[str]:
+    """Keys that stand twice in a mapping, which YAML forbids; PyYAML takes the last."""
+    if isinstance(node, yaml.MappingNode):
+        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        yield from (key for key, count in counts.items() if count > 1)
+        for _, value in node.value:
+            yield from _doubled(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _doubled(value)
 
 
 class _Preset:

@@ -69,20 +69,20 @@ class Publisher:
         rules.check_project(request.project)
         with self._desk.open() as (broker, _):
             mine = (name for name in broker.topics if name.startswith(f"{request.project}/"))
-            listed, token = paging.page(mine, request.page_size, request.page_token)
+            listed, token = paging.page(mine, request)
             topics = [broker.topics[name].resource for name in listed]
             return protos.ListTopicsResponse(topics=topics, next_page_token=token)
 
     def list_topic_subscriptions(self, request: Any) -> Any:
         with self._desk.open() as (broker, _):
             topic = find_topic(broker, request.topic)
-            listed, token = paging.page(topic.subscriptions, request.page_size, request.page_token)
+            listed, token = paging.page(topic.subscriptions, request)
             return protos.ListTopicSubscriptionsResponse(subscriptions=listed, next_page_token=token)
 
     def list_topic_snapshots(self, request: Any) -> Any:
         with self._desk.open() as (broker, _):
             topic = find_topic(broker, request.topic)
-            listed, token = paging.page(topic.snapshots, request.page_size, request.page_token)
+            listed, token = paging.page(topic.snapshots, request)
             return protos.ListTopicSnapshotsResponse(snapshots=listed, next_page_token=token)
 
     def delete_topic(self, request: Any) -> Any:

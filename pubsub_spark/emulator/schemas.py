@@ -45,7 +45,7 @@ class SchemaService:
         rules.check_project(request.parent)
         with self._desk.open():
             mine = (name for name in self._schemas if name.startswith(f"{request.parent}/"))
-            listed, token = paging.page(mine, request.page_size, request.page_token)
+            listed, token = paging.page(mine, request)
             schemas = [schema for schema in map(self._schemas.get, listed) if schema]
             resources = [_resource(schema, schema.latest, request.view or BASIC) for schema in schemas]
         return protos.ListSchemasResponse(schemas=resources, next_page_token=token)
@@ -55,7 +55,7 @@ class SchemaService:
         with self._desk.open():
             schema = self._schema(request.name)
             places = {f"{_NEWEST - revision.number:012d}": revision for revision in schema.revisions}
-            listed, token = paging.page(places, request.page_size, request.page_token)
+            listed, token = paging.page(places, request)
             resources = [_resource(schema, places[place], request.view or BASIC) for place in listed]
         return protos.ListSchemaRevisionsResponse(schemas=resources, next_page_token=token)
 

@@ -62,7 +62,7 @@ class Snapshots:
         rules.check_project(request.project)
         with self._desk.open() as (broker, _):
             mine = (name for name in broker.snapshots if name.startswith(f"{request.project}/"))
-            listed, token = paging.page(mine, request.page_size, request.page_token)
+            listed, token = paging.page(mine, request)
             resources = [broker.snapshots[name].resource for name in listed]
             return protos.ListSnapshotsResponse(snapshots=resources, next_page_token=token)
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Protocol
 
 from pubsub_spark.emulator import protos, rules
@@ -145,11 +147,8 @@ class Stream:
             return
         failed_acks = subscription.ack(acks, now) if acks else []
         failed_modacks: list[int] = []
-        by_seconds: dict[int, list[int]] = {}
-        for seconds, number in zip(modack_seconds, modacks, strict=True):
-            by_seconds.setdefault(seconds, []).append(number)
-        for seconds, numbers in by_seconds.items():
-            failed_modacks += subscription.modify(numbers, seconds, now)
+        for seconds, run in groupby(zip(modack_seconds, modacks, strict=True), itemgetter(0)):
+            failed_modacks += subscription.modify([number for _, number in run], seconds, now)
         if subscription.settings.exactly_once and (acks or modacks):
             self._confirm(acks, failed_acks, modacks, failed_modacks)
         broker.schedule(subscription, now)

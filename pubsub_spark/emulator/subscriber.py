@@ -108,7 +108,7 @@ class Subscriber:
         rules.check_project(request.project)
         with self._desk.open() as (broker, _):
             mine = (name for name in broker.subscriptions if name.startswith(f"{request.project}/"))
-            listed, token = paging.page(mine, request.page_size, request.page_token)
+            listed, token = paging.page(mine, request)
             resources = [broker.resources[name] for name in listed]
             return protos.ListSubscriptionsResponse(subscriptions=resources, next_page_token=token)
 

@@ -139,6 +139,22 @@ def test_every_response_tells_the_properties(emulator, channel, names):
     assert properties.message_ordering_enabled
 
 
+def test_last_deadline_for_an_ack_id_counts(emulator, channel, subscription, names):
+    """One request may say several for one message; they are taken in their order."""
+    emulator.publish(names.topic, "a", "b")
+    stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=60)
+    first, second = stream.receive(2)
+    stream.send(
+        modify_deadline_ack_ids=[first.ack_id, first.ack_id, first.ack_id, second.ack_id],
+        modify_deadline_seconds=[20, 600, 20, 0],
+    )
+    assert [b"b"] == data(stream.receive(1))
+    emulator.advance(20)
+
+    assert [b"a"] == data(stream.receive(1))
+    stream.call.cancel()
+
+
 def test_outstanding_messages_hold_back_the_rest(emulator, channel, subscription, names):
     """No more than the limit is out; a nack makes room as an ack does."""
     emulator.publish(names.topic, *"abc")

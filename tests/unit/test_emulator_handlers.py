@@ -144,6 +144,23 @@ def test_lists_come_in_pages(handlers):
     assert "" == rest.next_page_token
 
 
+def test_page_token_is_good_for_its_list_only(handlers):
+    """Neither for the same method of another project nor for another method of the same."""
+    handlers.topic("projects/p/topics/topic-1")
+    handlers.topic("projects/p/topics/topic-2")
+    page = {
+        "page_token": handlers.publisher.list_topics(
+            protos.ListTopicsRequest(project="projects/p", page_size=1)
+        ).next_page_token
+    }
+
+    for elsewhere in (
+        lambda: handlers.publisher.list_topics(protos.ListTopicsRequest(project="projects/other", **page)),
+        lambda: handlers.subscriber.list_subscriptions(protos.ListSubscriptionsRequest(project="projects/p", **page)),
+    ):
+        assert "Invalid page token given" in refused(elsewhere)[1]
+
+
 @pytest.mark.parametrize(
     ("page", "message"),
     [
@@ -394,6 +411,11 @@ def bigtable(**key: Any) -> dict[str, Any]:
             {"bigquery_config": {"table": "p.d.t"}, "enable_exactly_once_delivery": True},
             "INVALID_ARGUMENT",
             "Exactly-once delivery",
+        ),
+        (
+            {"message_transforms": [{"compression": {"compression_algorithm": 99}, "disabled": True}]},
+            "INVALID_ARGUMENT",
+            "message_transforms.compression.compression_algorithm; value=99",
         ),
         (
             {"message_transforms": [{"ai_inference": {"endpoint": "a-model"}, "disabled": True}]},

@@ -135,6 +135,25 @@ def test_conditions_need_version_3(policies):
     assert 3 == put(policies, conditional, version=3).version
 
 
+def test_conditions_are_shown_to_those_who_know_them(policies):
+    """Others get a role of another name, which they cannot set."""
+    conditional = policy_pb2.Binding(
+        role="roles/pubsub.viewer", members=["allUsers"], condition=expr_pb2.Expr(expression="true")
+    )
+    plain = policy_pb2.Binding(role="roles/pubsub.editor", members=["allUsers"])
+    put(policies, conditional, plain, version=3)
+    shown = get(policies, version=1)
+    hidden, other = shown.bindings
+
+    assert [conditional, plain] == list(get(policies, version=3).bindings)
+    assert 1 == shown.version
+    assert hidden.role.startswith("roles/pubsub.viewer_withcond_")
+    assert not hidden.HasField("condition")
+    assert plain == other
+    with pytest.raises(Refusal, match=r"viewer_withcond_[0-9a-f]+ is not valid"):
+        put(policies, hidden)
+
+
 @pytest.mark.parametrize(
     ("reason", "binding"),
     [

@@ -82,6 +82,7 @@ def test_empty_file_is_an_empty_emulator(services, tmp_path):
         ("{", "is not YAML"),
         ("[" * 3000, "is not YAML"),
         ("topics: {abc: {labels: {since: 2020-13-45}}}", "is not YAML"),
+        ("project: p\ntopics:\n  abc: {}\n  abc: {labels: {a: b}}", "`abc` stands twice in one mapping of"),
         ("project: [p]", "`project` in"),
         ("[]", "must be a mapping of project, schemas, topics, subscriptions; found something else."),
         ("topic: {}", "found `topic`."),
