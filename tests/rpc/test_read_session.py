@@ -671,6 +671,30 @@ def test_delivery_attempts_are_counted(emulator: Emulator, names: Names, query: 
     assert [1, 2, 3] == attempts
 
 
+def test_batch_that_keeps_failing_lets_attempts_count(emulator: Emulator, names: Names, query: Engine):
+    """From run to run nobody extends its leases: Pub/Sub delivers again, and sets the message aside at last."""
+    name, dead = f"{names.subscription}-dead", f"{names.topic}-dead"
+    emulator.create_topic(dead)
+    emulator.create_subscription(f"{name}-letters", dead)
+    emulator.create_subscription(
+        name, names.topic, dead_letter_policy={"dead_letter_topic": dead, "max_delivery_attempts": 5}
+    )
+    query.options = replace(query.options, subscription_id=name)
+    start_with(query, names, "a")
+    die_in_a_batch(query, parts=1)
+    for _ in range(4):
+        assert 0 == emulator.backlog(f"{name}-letters")
+        emulator.advance(LEASE)
+        query.start()
+        assert query.session is not None
+        query.session.plan(*query.offsets[-2:])  # the replay
+        at_the_door(query, 1)
+        query.crash()
+    emulator.advance(LEASE)
+
+    until(lambda: emulator.backlog(f"{name}-letters") == 1, "the message is set aside")
+
+
 def test_task_leaves_nothing_behind(query: Engine, names: Names):
     """When the rows are there, the stream that brought them and its thread are gone."""
     query.emulator.publish(names.topic, "a")
