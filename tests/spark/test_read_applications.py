@@ -159,11 +159,11 @@ def test_killed_executor_is_replaced(application: Application):
     application.start(
         master="local-cluster[2,1,1024]",
         trigger={"processingTime": "0 seconds"},
-        options={"numFetchPartitions": "1"},
+        options={"maxMessagesPerTrigger": "2000"},  # a thousand of the door, and five hundred for each of two tasks
         gate=str(gate),
     )
     until(
-        lambda: len(list(gate.glob("arrived-*"))) == 2,  # the door's part on one executor, what was pulled on the other
+        lambda: len(list(gate.glob("arrived-*"))) == 2,  # one on each executor
         lambda: application.log.read_text()[-2000:],
         seconds=180,
     )
