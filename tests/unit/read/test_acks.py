@@ -156,12 +156,12 @@ def test_the_pause_of_one_request_is_not_that_of_another(slept: list[float], mon
 
 def test_new_requests_wait_while_the_service_is_away(slept: list[float]):
     """So many are tried, side by side, and no more until one of them is answered."""
-    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 40)
-    many = ids(*(f"ack-{n}" for n in range(100_000)))
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 160)
+    many = ids(*(f"ack-{n}" for n in range(200_000)))
 
     assert [] == send(service, many)
     tried = [request[0] for request in service.acked]
-    assert 32 == len(set(tried[:32])) == len(set(tried[:40]))
+    assert 128 == len(set(tried[:128])) == len(set(tried[:160]))
     assert sorted(many.to_pylist()) == sorted(set(service.acked_ids))
     assert sum(slept) < 1
 
