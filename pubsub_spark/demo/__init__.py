@@ -44,6 +44,8 @@ class Rate(NamedTuple):
 def run(endpoint: str | None, output: Path, rows: int | None, console: Console) -> bool:
     """Publish, read, count and compare; whether everything that was sent is in the table."""
     started = time.monotonic()
+    if endpoint is not None:
+        service.check(endpoint)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

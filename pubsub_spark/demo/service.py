@@ -6,6 +6,7 @@ new in every run and they are deleted at the end.
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -73,6 +74,19 @@ class PubSub:
         return of_finished_tasks
 
 
+def check(endpoint: str) -> None:
+    """ServiceError unless something listens there: to be known before Spark starts, which takes longer."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+    except (OSError, ValueError):
+        raise _no_answer(endpoint) from None
+
+
+def _no_answer(endpoint: str) -> ServiceError:
+    return ServiceError(f"No Pub/Sub answers at `{endpoint}`; start an emulator there, or leave `--endpoint` out.")
+
+
 @contextmanager
 def provide(endpoint: str | None) -> Iterator[PubSub]:
     """A topic with a schema and a subscription at `endpoint`, or on an emulator of our own when it is None."""
@@ -87,8 +101,7 @@ def provide(endpoint: str | None) -> Iterator[PubSub]:
         try:
             grpc.channel_ready_future(channel).result(timeout=_PATIENCE)
         except grpc.FutureTimeoutError:
-            sentence = f"No Pub/Sub answers at `{endpoint}`; start an emulator there, or leave `--endpoint` out."
-            raise ServiceError(sentence) from None
+            raise _no_answer(endpoint) from None
         topic, subscription = stack.enter_context(_resources(channel))
         yield PubSub(endpoint, topic, subscription, emulator)
 

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 import pytest
 from rich.console import Console
 
-from pubsub_spark.demo import flights, picture, report
+from pubsub_spark.demo import flights, picture, report, run
+from pubsub_spark.errors import ServiceError
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +81,11 @@ def test_table_and_picture_have_every_carrier(tmp_path: Path):
     assert "06 2512" in printed
     assert "09      843" in printed
     assert (tmp_path / "departures.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("endpoint", ["nonsense", "127.0.0.1:1", ""])
+def test_endpoint_where_nothing_listens_is_said_at_once(endpoint: str, tmp_path: Path):
+    """Before Spark starts, and before anything is written."""
+    with pytest.raises(ServiceError, match=f"No Pub/Sub answers at `{endpoint}`; start an emulator there"):
+        run(endpoint, tmp_path / "output", None, Console())
+    assert not (tmp_path / "output").exists()
