@@ -5,8 +5,8 @@
     python benchmarks/emulator.py --curves              ours: cost per message as backlog, subscriptions, streams grow
     python benchmarks/emulator.py --soak 300            ours: 100 streams on 10 subscriptions for so many seconds
 
-A raw gRPC client (bytes, no client library) in this process, the emulator in another; 100-byte payloads. Each figure is
-the best of three, because the machine has other things to do too.
+A raw gRPC client (bytes, no client library) in this process, the emulators in others; 100-byte payloads. Each figure is
+the best of three, taken in turn, because the machine has other things to do too.
 """
 
 from __future__ import annotations
@@ -272,12 +272,13 @@ def table(only: str) -> None:
     elif not shutil.which("gcloud"):
         del servers["google"]
     figures: dict[str, dict[str, float]] = {}
-    for name, server in servers.items():
-        with server() as (endpoint, _):
-            for label, (measure, _, more_is_better) in MEASURES.items():
-                best = max if more_is_better else min
-                figures.setdefault(label, {})[name] = best(measure(endpoint) for _ in range(3))
-                print(f"{name:8} {label:40} {figures[label][name]:14,.2f}", flush=True)
+    with contextlib.ExitStack() as running:
+        endpoints = {name: running.enter_context(server())[0] for name, server in servers.items()}
+        for label, (measure, _, more_is_better) in MEASURES.items():
+            rounds = [{name: measure(endpoint) for name, endpoint in endpoints.items()} for _ in range(3)]
+            best = max if more_is_better else min
+            figures[label] = {name: best(each[name] for each in rounds) for name in endpoints}
+            print(label, figures[label], flush=True)
     print()
     for label, by_server in figures.items():
         unit, more = MEASURES[label][1:]
