@@ -29,9 +29,6 @@ SNAPSHOT_LIFETIME = 7 * DAY
 _NEVER = float("inf")
 # The service's ids have 17 or 18 digits; all of ours have 17, so that their order as text is the order of publishing.
 _FIRST_MESSAGE = 10**16
-# Each subscription numbers its deliveries in a range of its own, so an ack id of a deleted one never fits its
-# successor.
-_DELIVERIES_EACH = 1 << 44  # leaves room for a million subscriptions in the 64 bits of an ack id's number
 _SPARE_ENTRIES = 64  # of the agenda, beyond two for each subscription, before it is tidied
 
 
@@ -73,7 +70,8 @@ class Broker:
         self._remembered = remembered
         self._hostility: int | None = None
         self._next_message = _FIRST_MESSAGE
-        self._incarnations = count(1)
+        # All subscriptions number their batches by one count, so an ack id of a deleted one never fits its successor.
+        self._batches = count(1)
         self._agenda: list[tuple[float, int, Subscription]] = []
         self._scheduled: dict[str, float] = {}
         self._ties = count()
@@ -132,7 +130,7 @@ class Broker:
             name,
             settings,
             now,
-            first_number=next(self._incarnations) * _DELIVERIES_EACH,
+            batches=self._batches,
             called=self.called,
             remembered=self._remembered,
         )

@@ -75,8 +75,8 @@ class Run:
 class Leases:
     """The leases of one subscription."""
 
-    def __init__(self, first_number: int) -> None:
-        self._next = -(-first_number // SPAN)  # batch
+    def __init__(self, batches: Iterator[int]) -> None:
+        self._batches = batches  # what to number them by
         self._held: dict[int, _Held] = {}
         self._count = 0
         self._entries: list[tuple[float, int, Sequence[int]]] = []  # heap of (deadline, tie, numbers)
@@ -157,8 +157,7 @@ class Leases:
 
     def grant(self, parts: Iterable[Publication | Delivery], consumer: Consumer, deadline: float) -> range:
         """Hand a batch to a consumer; the numbers, one for each message."""
-        first = self._next * SPAN
-        self._next += 1
+        first = next(self._batches) * SPAN
         entries: list[bytes | Delivery | None] = []
         origins: list[_Origin] = []
         whole = True

@@ -58,7 +58,7 @@ class Subscription:
         settings: Settings,
         now: float,
         *,
-        first_number: int = 1,
+        batches: Iterator[int] | None = None,
         called: list[Consumer] | None = None,
         remembered: int = 10_000,
     ) -> None:
@@ -74,7 +74,7 @@ class Subscription:
         self._returned: deque[Delivery] = deque()
         self._delayed: list[tuple[float, int, Delivery]] = []
         self._lanes = Lanes()
-        self._leases = Leases(first_number)
+        self._leases = Leases(batches or count(1))
         self._retained: deque[Message] = deque()
         self._finished = Acked(remembered)
         self._acked_numbers: OrderedDict[int, None] = OrderedDict()

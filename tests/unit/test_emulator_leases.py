@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
 import pytest
 
+from pubsub_spark.emulator.broker import Broker
 from pubsub_spark.emulator.delivery import Basket, Consumer, Delivery
 from pubsub_spark.emulator.frames import SPAN
 from pubsub_spark.emulator.leases import NEVER, Acked, Leases
 from pubsub_spark.emulator.message import Publication, publications
+from pubsub_spark.emulator.subscription import Settings
 
 TEN = Publication(100, 5.0, "", [b"frame%d" % number for number in range(10)])
 
 
 def granted(*parts: Publication | Delivery) -> tuple[Leases, range]:
-    leases = Leases(first_number=1)
+    leases = Leases(count(1))
     return leases, leases.grant(parts, Consumer(), deadline=10)
 
 
@@ -218,3 +221,16 @@ def test_what_was_acked_before_the_latest_is_forgotten():
 
     assert list(range(100, 110)) == ids(list(acked))
     assert runs == list(acked._items)
+
+
+def test_numbers_do_not_grow_with_the_subscriptions_there_were():
+    """An ack id has 64 bits for the number: after a million subscriptions of a long-lived emulator, too."""
+    broker = Broker()
+    topic = broker.create_topic("topic")
+    for _ in range(10):
+        subscription = broker.create_subscription("subscription", topic, Settings(), now=0)
+        broker.publish(topic, [b"\x0a\x01a"], "", now=0)
+        last = subscription.take(Consumer(), now=0).numbers
+        broker.delete_subscription("subscription")
+
+    assert 10 * SPAN == last.start
