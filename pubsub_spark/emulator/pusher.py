@@ -14,6 +14,7 @@ import socket
 import ssl
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -49,7 +50,8 @@ class Pushers:
     def __init__(self, desk: Desk, signer: Signer) -> None:
         self._desk = desk
         self._signer = signer
-        self._pushers: dict[str, Pusher] = {}
+        # One is kept by its thread, which ends when the subscription is gone: that may expire.
+        self._pushers: weakref.WeakValueDictionary[str, Pusher] = weakref.WeakValueDictionary()
 
     def configure(self, subscription: str, endpoint: Endpoint | None) -> None:
         """Push the subscription's messages to `endpoint` from now on, or with None not at all."""

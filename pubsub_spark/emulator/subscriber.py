@@ -172,6 +172,7 @@ class Subscriber:
         rules.check_ack_ids(request.ack_ids)
         seconds = rules.check_ack_deadline(request.ack_deadline_seconds, 0)
         with self._desk.open() as (broker, now):
+            subscription.active = now
             subscription = find(broker, request.subscription)
             numbers = self.numbers(subscription, request.ack_ids)
             self._spoil(subscription, numbers)

@@ -65,7 +65,7 @@ class Subscription:
         self.name = name
         self.settings = settings
         self.topic_retention = 0.0
-        self.active = now  # when it was last used; decides about expiry
+        self.active = now  # when it was last used, a push that failed is no use; decides about expiry
         self.called = called if called is not None else []
         self.mischief: Mischief | None = None
         self.dead: list[Delivery] = []  # failed too often; the broker takes them from here
@@ -122,7 +122,6 @@ class Subscription:
     def take(self, consumer: Consumer, now: float, most: int = MOST_MESSAGES, size: int = 1 << 62) -> Batch:
         """Lease to `consumer` what it has room for: at most `most` messages, and none once `size` bytes are reached."""
         self.tick(now)
-        self.active = now
         room = min(size, consumer.max_size - consumer.size)
         most = min(most, MOST_MESSAGES, consumer.max_messages - consumer.messages)
         horizon = now - self._retention
@@ -215,7 +214,6 @@ class Subscription:
     def modify(self, numbers: Sequence[int], seconds: float, now: float) -> list[int]:
         """Set the deadline of hand-outs to `now + seconds`; 0 returns them at once. Returns the stale numbers."""
         self.tick(now)
-        self.active = now
         if seconds > 0:
             numbers = self._leases.extend_batches(numbers, now + seconds)
         found = {number: self._leases.get(number) for number in numbers}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
+import weakref
 from collections import deque
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +23,7 @@ from google.oauth2 import id_token
 from pubsub_spark.emulator import Emulator, protos
 from pubsub_spark.emulator.push import FIRST_WINDOW
 from pubsub_spark.emulator.pusher import Poster
+from pubsub_spark.emulator.refusal import Refusal
 from tests.rpc.conftest import wait_until
 
 TOPIC, SUB = "projects/p/topics/news", "projects/p/subscriptions/pushed"
@@ -357,6 +360,23 @@ def test_pushing_ends(emulator, endpoint, push, call, end):
     wait_until(lambda: not any(thread.name == f"push {SUB}" for thread in threading.enumerate()))
     emulator.publish(TOPIC, b"a")
     assert [] == endpoint.requests
+
+
+def test_subscription_that_pushes_nothing_expires(emulator, endpoint, push):
+    """Only a push that succeeds is use: neither waiting for messages nor an endpoint that refuses them all is."""
+    endpoint.answers.extend([500] * 100)
+    push(expiration_policy={"ttl": 86_400})
+    gone = weakref.ref(emulator._running.desk.broker.subscriptions[SUB])
+    emulator.publish(TOPIC, b"a")
+    endpoint.wait_for(1)
+    emulator.advance(50_000)
+    endpoint.wait_for(2)
+
+    emulator.advance(50_000)
+
+    with pytest.raises(Refusal, match="Resource not found"):
+        emulator.backlog(SUB)
+    wait_until(lambda: gc.collect() >= 0 and gone() is None)
 
 
 def test_pulling_takes_over_what_was_not_pushed(emulator, endpoint, push, call):
