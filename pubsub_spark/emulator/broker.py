@@ -32,7 +32,7 @@ _FIRST_MESSAGE = 10**16
 _SPARE_ENTRIES = 64  # of the agenda, beyond two for each subscription, before it is tidied
 
 
-@dataclass
+@dataclass(eq=False)
 class Topic:
     """A topic; `log` holds messages only while the topic retains them, or a snapshot does."""
 
@@ -44,7 +44,7 @@ class Topic:
     log: deque[Message] = field(default_factory=deque)
 
 
-@dataclass
+@dataclass(eq=False)
 class Snapshot:
     """The backlog of a subscription at one moment, and everything published from message `after` on."""
 

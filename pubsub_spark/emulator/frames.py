@@ -257,6 +257,12 @@ class AckIds:
         return b"".join(pieces)
 
 
+@lru_cache(maxsize=1 << 14)
+def ack_ids_of(subscription: str) -> AckIds:
+    """The ack ids of the subscription of that name, whichever incarnation of it is there."""
+    return AckIds(subscription)
+
+
 def _repeated(head: bytes, numbers: range) -> bytes:
     """`head` with the digits of each number of a batch."""
     head, last = _split(head, numbers)

@@ -59,21 +59,18 @@ class Policy(NamedTuple):
 
 
 class Policies:
-    """The policies of all resources. A resource is its name and the object that is its present incarnation."""
+    """The policies of all resources. A resource is the object that is its present incarnation."""
 
     def __init__(self) -> None:
-        self._policies: dict[str, tuple[weakref.ref[object], Policy]] = {}
+        self._policies: weakref.WeakKeyDictionary[object, Policy] = weakref.WeakKeyDictionary()
         self._changes = 0
 
-    def get(self, name: str, owner: object) -> Policy:
-        reference, policy = self._policies.get(name, (None, None))
-        if reference is None or policy is None or reference() is not owner:
-            return Policy(b"", UNTOUCHED)
-        return policy
+    def get(self, owner: object) -> Policy:
+        return self._policies.get(owner, Policy(b"", UNTOUCHED))
 
-    def set(self, name: str, owner: object, document: bytes, etag: bytes) -> Policy:
+    def set(self, owner: object, document: bytes, etag: bytes) -> Policy:
         """Store a policy; Refusal when `etag` is given and somebody else has changed the policy since."""
-        if etag and etag != self.get(name, owner).etag:
+        if etag and etag != self.get(owner).etag:
             raise Refusal(
                 "ABORTED",
                 "There were concurrent policy changes. "
@@ -81,7 +78,7 @@ class Policies:
             )
         self._changes += 1
         policy = Policy(document, b"\x07" + self._changes.to_bytes(7))
-        self._policies[name] = weakref.ref(owner), policy
+        self._policies[owner] = policy
         return policy
 
 
@@ -99,7 +96,7 @@ class IamPolicy:
         if version not in VERSIONS:
             raise invalid(f"The requested policy version must be 0, 1 or 3, got {version}.")
         with self._desk.open():
-            policy = _written(self._policies.get(request.resource, self._owner(request.resource)))
+            policy = _written(self._policies.get(self._owner(request.resource)))
         if version != _CONDITIONAL and _has_conditions(policy):
             _hide_conditions(policy)
         return policy
@@ -114,13 +111,13 @@ class IamPolicy:
         _check(request.policy)
         with self._desk.open():
             owner = self._owner(request.resource)
-            document = policy_pb2.Policy.FromString(self._policies.get(request.resource, owner).document)
+            document = policy_pb2.Policy.FromString(self._policies.get(owner).document)
             for field in ("bindings", "audit_configs"):
                 if field in mask:
                     document.ClearField(field)
                     getattr(document, field).extend(getattr(request.policy, field))
             document.version = _CONDITIONAL if _has_conditions(document) else 1
-            stored = self._policies.set(request.resource, owner, document.SerializeToString(), request.policy.etag)
+            stored = self._policies.set(owner, document.SerializeToString(), request.policy.etag)
             return _written(stored)
 
     def test_iam_permissions(self, request: Any) -> Any:

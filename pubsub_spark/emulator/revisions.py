@@ -24,7 +24,7 @@ class Revision:
     definition: Definition
 
 
-@dataclass
+@dataclass(eq=False)
 class Schema:
     """A name and its revisions, oldest first, never empty; and the number of each that it has ever had."""
 

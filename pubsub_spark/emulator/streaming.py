@@ -15,7 +15,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Protocol
 
-from pubsub_spark.emulator import protos, rules
+from pubsub_spark.emulator import frames, protos, rules
 from pubsub_spark.emulator.desk import Desk, Session
 from pubsub_spark.emulator.refusal import Refusal, invalid
 from pubsub_spark.emulator.subscriber import Subscriber, check_still_pullable, find_pullable
@@ -111,7 +111,7 @@ class Stream:
         """The reading thread: requests take effect as they come. A half-closed stream goes on, as in the service."""
         try:
             for raw in self._requests:
-                acks = self._subscriber.ack_ids(self._subscription).numbers_in(raw)
+                acks = frames.ack_ids_of(self._subscription.name).numbers_in(raw)
                 if acks is not None:
                     with self._desk.open() as session:
                         self._settle(session, acks, (), ())
@@ -162,7 +162,7 @@ class Stream:
         *,
         temporary: bool = False,
     ) -> None:
-        text = self._subscriber.ack_ids(self._subscription).text
+        text = frames.ack_ids_of(self._subscription.name).text
         response = protos.StreamingPullResponse()
         for confirmation, numbers, failed in (
             (response.acknowledge_confirmation, acks, set(failed_acks)),

@@ -16,7 +16,6 @@ from pubsub_spark.emulator.broker import Broker
 from pubsub_spark.emulator.delivery import Batch
 from pubsub_spark.emulator.desk import Desk
 from pubsub_spark.emulator.faults import Faults
-from pubsub_spark.emulator.frames import AckIds
 from pubsub_spark.emulator.publisher import find_topic
 from pubsub_spark.emulator.pusher import Pushers, endpoint_of
 from pubsub_spark.emulator.refusal import already_exists, failed_precondition, invalid_argument, not_found
@@ -51,7 +50,6 @@ class Subscriber:
         self._desk = desk
         self._faults = faults
         self._pushers = pushers
-        self._ack_ids: dict[str, AckIds] = {}
 
     def create_subscription(self, request: Any) -> Any:
         with self._desk.open() as (broker, now):
@@ -116,7 +114,6 @@ class Subscriber:
         with self._desk.open() as (broker, _):
             broker.delete_subscription(find(broker, request.subscription).name)
             self._pushers.configure(request.subscription, None)
-            self._ack_ids.pop(request.subscription, None)
             return protos.Empty()
 
     def pull(self, raw: bytes, remaining: float | None, on_end: Callable[[Callable[[], None]], None]) -> bytes:
@@ -150,8 +147,7 @@ class Subscriber:
     def acknowledge(self, raw: bytes) -> bytes:
         rules.check_at_most("request_size", len(raw), rules.MAX_ACK_REQUEST_BYTES)
         name, rest = frames.subscription_and_rest(raw)
-        known = self._ack_ids.get(name)
-        numbers: Sequence[int] | None = known.numbers_in(rest) if known is not None else None
+        numbers: Sequence[int] | None = frames.ack_ids_of(name).numbers_in(rest)
         if numbers is None:
             request = protos.AcknowledgeRequest.FromString(raw)
             rules.check_ack_ids(request.ack_ids)
@@ -172,11 +168,11 @@ class Subscriber:
         rules.check_ack_ids(request.ack_ids)
         seconds = rules.check_ack_deadline(request.ack_deadline_seconds, 0)
         with self._desk.open() as (broker, now):
-            subscription.active = now
             subscription = find(broker, request.subscription)
             numbers = self.numbers(subscription, request.ack_ids)
             self._spoil(subscription, numbers)
             failed = subscription.modify(numbers, seconds, now)
+            subscription.active = now
             broker.schedule(subscription, now)
             self._check_exactly_once(subscription, failed)
         return b""
@@ -184,7 +180,7 @@ class Subscriber:
     def _spoil(self, subscription: Subscription, numbers: Sequence[int]) -> None:
         """Fail the whole request, when a test has ordered that."""
         if outcome := self.spoiled(subscription):
-            raise rules.exactly_once_failure(list(map(self.ack_ids(subscription).text, numbers)), outcome)
+            raise rules.exactly_once_failure(list(map(frames.ack_ids_of(subscription.name).text, numbers)), outcome)
 
     def spoiled(self, subscription: Subscription) -> str:
         """What a test has ordered for the ack ids of this request; empty for nothing."""
@@ -192,22 +188,16 @@ class Subscriber:
 
     def _check_exactly_once(self, subscription: Subscription, failed: Sequence[int]) -> None:
         if failed and subscription.settings.exactly_once:
-            text = self.ack_ids(subscription).text
+            text = frames.ack_ids_of(subscription.name).text
             raise rules.exactly_once_failure([text(number) for number in failed])
-
-    def ack_ids(self, subscription: Subscription) -> AckIds:
-        found = self._ack_ids.get(subscription.name)
-        if found is None:
-            found = self._ack_ids[subscription.name] = AckIds(subscription.name)
-        return found
 
     def received(self, subscription: Subscription, batch: Batch) -> bytes:
         """A batch as `received_messages` of a response."""
-        return self.ack_ids(subscription).received(batch.numbers, batch.frames, batch.attempts)
+        return frames.ack_ids_of(subscription.name).received(batch.numbers, batch.frames, batch.attempts)
 
     def numbers(self, subscription: Subscription, ack_ids: Sequence[str]) -> Sequence[int]:
         try:
-            return self.ack_ids(subscription).numbers(ack_ids)
+            return frames.ack_ids_of(subscription.name).numbers(ack_ids)
         except ValueError as malformed:
             raise rules.malformed_ack_id(str(malformed)) from None
 

@@ -195,3 +195,13 @@ def test_wildcard_permission_is_refused(policies):
     """Permissions are asked for one by one."""
     with pytest.raises(Refusal, match="wildcards are not allowed"):
         may(policies, TOPIC, "pubsub.topics.*")
+
+
+def test_policy_goes_with_its_resource(policies, resources):
+    """Also when nobody makes another resource of that name."""
+    put(policies, READERS)
+    assert 1 == len(policies._policies._policies)
+
+    del resources[TOPIC]
+
+    assert 0 == len(policies._policies._policies)
