@@ -5,7 +5,7 @@ Plain records; the rules that move them are in `subscription`.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 from pubsub_spark.emulator.message import Message, Publication
 
 UNLIMITED = 1 << 62
+# Bytes of one batch, if it is more than one message: with the ack ids of a thousand they are below the 4 MiB that gRPC
+# lets a client receive. Google's own raise that limit, but not where PUBSUB_EMULATOR_HOST is set.
+LARGEST_BATCH = 3_900_000
 
 
 class Consumer:
@@ -91,11 +94,12 @@ class Batch:
 class Basket:
     """What somebody has room for, in messages and bytes, and what was put in so far."""
 
-    __slots__ = ("messages", "parts", "size")
+    __slots__ = ("left", "messages", "parts", "size")
 
     def __init__(self, messages: int, size: int) -> None:
         self.messages = messages
         self.size = size
+        self.left = LARGEST_BATCH
         self.parts: list[Publication | Delivery] = []
 
     @property
@@ -103,26 +107,40 @@ class Basket:
         """The message that reaches the limit of bytes still fits."""
         return self.messages > 0 and self.size > 0
 
-    def add(self, delivery: Delivery) -> None:
+    def add(self, delivery: Delivery) -> bool:
+        """Put in one; False when that would make the batch too large, and then there is no room any more."""
+        size = len(delivery.message.frame)
+        if self.parts and size > self.left:
+            self.messages = 0
+            return False
         self.parts.append(delivery)
-        self.messages -= 1
-        self.size -= len(delivery.message.frame)
+        self._lessen(1, size)
+        return True
 
     def fill(self, publication: Publication) -> Publication | None:
         """Put in as much as there is room for; what is left over."""
         fits = min(len(publication), self.messages)
         size = sum(map(len, publication.frames[:fits]))
-        if size > self.size:
+        if size > min(self.size, self.left):
             ends = list(accumulate(map(len, publication.frames[:fits])))
-            fits = bisect_left(ends, self.size) + 1
+            fits = min(fits, bisect_left(ends, self.size) + 1)
+            most = bisect_right(ends, self.left) or (0 if self.parts else 1)
+            if most < fits:
+                self.messages = fits = most
+            if not fits:
+                return publication
             size = ends[fits - 1]
         rest = None
         if fits < len(publication):
             publication, rest = publication.split(fits)
         self.parts.append(publication)
-        self.messages -= fits
-        self.size -= size
+        self._lessen(fits, size)
         return rest
+
+    def _lessen(self, messages: int, size: int) -> None:
+        self.messages -= messages
+        self.size -= size
+        self.left -= size
 
 
 class Delivery:

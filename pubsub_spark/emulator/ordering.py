@@ -77,8 +77,10 @@ class Lanes:
                 delivery = entry if isinstance(entry, Delivery) else Delivery(entry)
                 if delivery.acked or delivery.message.published <= horizon:
                     continue
+                if not basket.add(delivery):
+                    lane.waiting.appendleft(entry)
+                    break
                 lane.outstanding.append(delivery)
-                basket.add(delivery)
             self._settle(key, lane)
 
     def retire(self, delivery: Delivery) -> list[Delivery]:

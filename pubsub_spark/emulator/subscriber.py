@@ -38,7 +38,6 @@ _MUTABLE = frozenset(
         "message_transforms",
     }
 )
-_PULL_BYTES = 10_000_000
 _PULL_WAIT = 10.0  # an empty Pull answers well before the 60 s after which clients give up
 _PULL_MARGIN = 0.25  # and, with a shorter deadline, this long before it
 
@@ -132,7 +131,7 @@ class Subscriber:
             try:
                 while True:
                     now = self._desk.now()
-                    batch = subscription.take(consumer, now, most, _PULL_BYTES)
+                    batch = subscription.take(consumer, now, most)
                     rest = ends - time.monotonic()
                     if batch or rest <= 0 or consumer.closed:
                         break

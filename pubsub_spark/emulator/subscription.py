@@ -163,10 +163,11 @@ class Subscription:
     def _take_returned(self, basket: Basket, horizon: float) -> None:
         returned = self._returned
         while returned and basket.has_room:
-            delivery = returned.popleft()
+            delivery = returned[0]
+            if not delivery.acked and delivery.message.published > horizon and not basket.add(delivery):
+                return
+            returned.popleft()
             self._leases.end(delivery.number)  # an unsent one's last ack id was good until now
-            if not delivery.acked and delivery.message.published > horizon:
-                basket.add(delivery)
 
     def _shorten(self, numbers: Iterable[int], mischief: Mischief, now: float) -> None:
         for number in numbers:

@@ -195,7 +195,7 @@ def test_the_latest_acked_are_remembered():
     leases, numbers = granted(TEN, Publication(200, 6.0, "", [b"x"] * 5))
     alone = leases.end(numbers[0])
     assert alone is not None
-    runs, _ = Leases(1).end_runs([])
+    runs, _ = Leases(count(1)).end_runs([])
     assert [] == runs
     other, others = granted(TEN)
     [run], _ = other.end_runs(others)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pubsub_spark.emulator import frames
+import pytest
+
+from pubsub_spark.emulator import delivery, frames
 from pubsub_spark.emulator import subscription as module
 from pubsub_spark.emulator.delivery import Consumer, Delivery, HandOut
 from pubsub_spark.emulator.message import Publication
@@ -149,6 +151,26 @@ def test_flow_control_by_bytes():
     assert ["a"] == texts(held)
     subscription.modify([held[0].number], 0, now=0)
     assert 1 == len(subscription.take(consumer, now=0))
+
+
+@pytest.mark.parametrize("key", ["", "key"])
+@pytest.mark.parametrize("again", [False, True])
+def test_batch_is_not_larger_than_a_client_takes(monkeypatch, key: str, again: bool):
+    """Fresh, returned or ordered; one that is too large by itself comes alone, and nothing is left behind."""
+    size = len(messages("aaaa").frames[0])
+    monkeypatch.setattr(delivery, "LARGEST_BATCH", 2 * size)
+    subscription, batches = subscribed(ordering=True), []
+    subscription.publish(messages("aaaa", "bbbb", "c" * 100, "dddd", "eeee", "ffff", key=key))
+    if again:
+        held = subscription.take(Consumer(), now=0, most=1)
+        subscription.modify(held.numbers, 0, now=0)
+
+    while batch := subscription.take(Consumer(), now=0):
+        batches.append(texts(batch))
+        subscription.ack(batch.numbers, now=0)
+
+    assert ["aaaa", "bbbb", "c" * 100, "dddd", "eeee", "ffff"] == sorted(text for batch in batches for text in batch)
+    assert all(len(batch) <= 2 and (len(batch) == 1 or "c" * 100 not in batch) for batch in batches)
 
 
 def test_expired_leases_make_room():
