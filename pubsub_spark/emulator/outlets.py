@@ -45,6 +45,9 @@ _AI_ENDPOINT = re.compile(r"projects/[^/]+/locations/[^/]+/(endpoints/[^/]+|publ
 _BIGQUERY_TABLE = re.compile(r"([^:/]+\.[^:/]+:)?[^.:/]+[.:][^.:/]+\.[^.:/]+")  # `example.com:project` is a project
 _BIGTABLE_TABLE = re.compile(r"projects/[^/]+/instances/[^/]+/tables/[^/]+")
 _BIGTABLE_DELIMITER = 50  # bytes, at most
+# https://cloud.google.com/storage/docs/buckets#naming; of misspellings the one that is named there.
+_BUCKET = re.compile(r"(?=.{3,222}$)(?!goog)(?!.*(google|g00gle))(?!\d+(\.\d+){3}$)[a-z0-9]([a-z0-9_.-]*[a-z0-9])?")
+_BUCKET_COMPONENT = 63  # characters between dots, at most
 _GCS_BYTES = (1000, 10 * 1024**3)
 _GCS_LEAST_MESSAGES = 1000
 _GCS_DURATION = 5 * rules.MINUTE
@@ -77,8 +80,7 @@ def _check_bigquery(config: Any, _: Any) -> None:
 
 
 def _fill_cloud_storage(config: Any, subscription: Any) -> None:
-    if not config.bucket or config.bucket.startswith("gs://"):
-        raise _bad("cloud_storage_config.bucket", config.bucket)
+    _check_bucket("cloud_storage_config.bucket", config.bucket)
     if config.filename_suffix.endswith("/"):
         raise _bad("cloud_storage_config.filename_suffix", config.filename_suffix)
     if not config.HasField("max_duration"):
@@ -127,8 +129,8 @@ def fill_ingestion(topic: Any) -> None:
     if source is not None:
         config = getattr(settings, source)
         _check_required(f"ingestion_data_source_settings.{source}", source, config)
-        if source == "cloud_storage" and config.bucket.startswith("gs://"):
-            raise _bad("ingestion_data_source_settings.cloud_storage.bucket", config.bucket)
+        if source == "cloud_storage" and config.bucket:  # which need not be there yet
+            _check_bucket("ingestion_data_source_settings.cloud_storage.bucket", config.bucket)
         states = config.DESCRIPTOR.enum_types_by_name["State"].values_by_name
         config.state = states[_SOURCES[source]].number if source in _SOURCES else 0
         topic.state = RESOURCE_ERROR
@@ -157,6 +159,11 @@ def _check_required(place: str, kind: str, config: Any) -> None:
         value, known = getattr(config, field), config.DESCRIPTOR.fields_by_name[field].enum_type
         if not value or (known is not None and value not in known.values_by_number):
             raise _bad(f"{place}.{field}", str(value or ""))
+
+
+def _check_bucket(place: str, name: str) -> None:
+    if not _BUCKET.fullmatch(name) or max(map(len, name.split("."))) > _BUCKET_COMPONENT:
+        raise _bad(place, name)
 
 
 def _bad(argument: str, value: str) -> Refusal:

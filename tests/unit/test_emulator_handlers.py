@@ -395,15 +395,15 @@ def bigtable(**key: Any) -> dict[str, Any]:
             "Only one of use_topic_schema and use_table_schema",
         ),
         ({"cloud_storage_config": {"bucket": "gs://bucket"}}, "INVALID_ARGUMENT", "cloud_storage_config.bucket"),
-        ({"cloud_storage_config": {"bucket": "b", "filename_suffix": "x/"}}, "INVALID_ARGUMENT", "filename_suffix"),
-        ({"cloud_storage_config": {"bucket": "b", "max_bytes": 999}}, "INVALID_ARGUMENT", "max_bytes"),
-        ({"cloud_storage_config": {"bucket": "b", "max_messages": 999}}, "INVALID_ARGUMENT", "max_messages"),
-        ({"cloud_storage_config": {"bucket": "b", "max_duration": seconds(59)}}, "INVALID_ARGUMENT", "max_duration"),
+        ({"cloud_storage_config": {"bucket": "bbb", "filename_suffix": "x/"}}, "INVALID_ARGUMENT", "filename_suffix"),
+        ({"cloud_storage_config": {"bucket": "bbb", "max_bytes": 999}}, "INVALID_ARGUMENT", "max_bytes"),
+        ({"cloud_storage_config": {"bucket": "bbb", "max_messages": 999}}, "INVALID_ARGUMENT", "max_messages"),
+        ({"cloud_storage_config": {"bucket": "bbb", "max_duration": seconds(59)}}, "INVALID_ARGUMENT", "max_duration"),
         (bigtable(key_fields=[]), "INVALID_ARGUMENT", "delimited_key.key_fields"),
         (bigtable(key_fields=["a", "b"]), "INVALID_ARGUMENT", "delimited_key.delimiter"),
         (bigtable(key_fields=["a"], delimiter=b"-" * 51), "INVALID_ARGUMENT", "delimited_key.delimiter"),
         (
-            {"bigquery_config": {"table": "p.d.t"}, "cloud_storage_config": {"bucket": "b"}},
+            {"bigquery_config": {"table": "p.d.t"}, "cloud_storage_config": {"bucket": "bbb"}},
             "INVALID_ARGUMENT",
             "At most one",
         ),
@@ -441,7 +441,7 @@ def test_illegal_settings_are_refused(handlers, settings, code, part):
 def test_export_says_that_it_goes_nowhere(handlers):
     """Kept and returned, with the states that say so, and not pullable."""
     handlers.topic()
-    kept = handlers.subscription(cloud_storage_config={"bucket": "b"})
+    kept = handlers.subscription(cloud_storage_config={"bucket": "bbb"})
 
     assert (2, 3, 300) == (kept.state, kept.cloud_storage_config.state, kept.ack_deadline_seconds)
     assert kept.cloud_storage_config.HasField("text_config")
@@ -483,7 +483,6 @@ def test_ingestion_says_that_it_does_not_happen(handlers):
         ({"aws_kinesis": {"stream_arn": "s"}}, "aws_kinesis.consumer_arn"),
         ({"aws_msk": {"cluster_arn": "c", "topic": "t"}}, "aws_msk.aws_role_arn"),
         ({"confluent_cloud": {}}, "confluent_cloud.bootstrap_server"),
-        ({"cloud_storage": {"bucket": "gs://bucket"}}, "cloud_storage.bucket"),
     ],
 )
 def test_source_that_cannot_be_is_refused(handlers, source, part):
@@ -491,6 +490,32 @@ def test_source_that_cannot_be_is_refused(handlers, source, part):
     code, message = refused(lambda: handlers.topic(ingestion_data_source_settings=source))
     assert "INVALID_ARGUMENT" == code
     assert part in message
+
+
+@pytest.mark.parametrize(
+    "bucket",
+    [
+        *("gs://bucket", "bb", "Bucket", "a bucket", "bucket-", "_bucket", "b" * 64, "192.168.5.4", "goog-x"),
+        *("my-g00gle", ".".join(["b" * 62] * 4), "bucket\n"),
+    ],
+)
+def test_bucket_has_a_name_that_cloud_storage_allows(handlers, bucket):
+    """For what is exported and for what is ingested."""
+    handlers.topic()
+    _, message = refused(lambda: handlers.subscription(cloud_storage_config={"bucket": bucket}))
+    assert "cloud_storage_config.bucket" in message
+
+    source = {"cloud_storage": {"bucket": bucket}}
+    _, message = refused(lambda: handlers.topic(ingestion_data_source_settings=source))
+    assert "cloud_storage.bucket" in message
+
+
+@pytest.mark.parametrize("bucket", ["bbb", "0-my_bucket.9", "b" * 63, ".".join(["b" * 63] * 3)])
+def test_bucket_may_have_dots(handlers, bucket):
+    """Then it may be longer than 63 characters."""
+    handlers.topic()
+
+    assert bucket == handlers.subscription(cloud_storage_config={"bucket": bucket}).cloud_storage_config.bucket
 
 
 def test_idle_subscription_expires(handlers):
