@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             call = transcode.read(route, path, query, body)
         except transcode.BadRequestError as error:
-            self._write(*_failure("INVALID_ARGUMENT", str(error)))
+            self._write(*_failure(error.code, str(error)))
             return
         outcome = self.server.calls.start(call, _metadata(self.headers.items()))
         if call.route.rpc == _PULL and not self._waited(outcome):

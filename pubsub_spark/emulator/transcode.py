@@ -4,6 +4,8 @@ Pure. The routes are the protos' own `google.api.http` annotations. The client l
 services, but its REST transport is generated from those annotations and keeps each of them (verb, path, body) beside
 the RPC's message types; `routes()` walks that, so that no route is written here by hand.
 
+A few parameters say how to answer: `fields` which part of it, `prettyPrint` with or without white space.
+
 JSON is protobuf's: base64 bytes, `"600s"`, RFC 3339, 64-bit integers as strings, defaults left out, names in camelCase
 (both spellings are read). An unknown field is an error, as in the service.
 """
@@ -14,7 +16,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -28,6 +30,9 @@ from google.pubsub_v1.services.schema_service.transports import rest_base as sch
 from google.pubsub_v1.services.subscriber.transports import base as subscriber_base
 from google.pubsub_v1.services.subscriber.transports import rest_base as subscriber_rest
 from google.rpc import error_details_pb2, status_pb2
+
+from pubsub_spark.emulator import partial
+from pubsub_spark.emulator.refusal import Code
 
 # HTTP's status for each code of gRPC, as google/rpc/code.proto maps them.
 HTTP_STATUS: dict[str, int] = {
@@ -63,6 +68,7 @@ _SYSTEM_PARAMETERS = frozenset(
     | {"upload_protocol", "userProject", "$alt", "$callback", "$fields", "$key", "$prettyPrint", "$unique", "$.xgafv"}
 )
 _INTEGER_ENUMS = "enum-encoding=int"
+_CALLBACK = "callback"
 _UNKNOWN_FIELD = re.compile(r'no field named "(?P<name>[^"]*)"')
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 _VARIABLE = re.compile(r"\{(?P<field>[\w.]+)=(?P<pattern>[^}]+)\}")
@@ -86,11 +92,27 @@ class Call(NamedTuple):
 
     route: Route
     request: Any
+    form: Form
+
+
+class Form(NamedTuple):
+    """How an answer is to be written; `fields` are the paths of what is wanted."""
+
     integer_enums: bool
+    pretty: bool
+    fields: Sequence[partial.Path]
 
 
 class BadRequestError(ValueError):
     """The HTTP request stands for no valid RPC; the message is what the service would say."""
+
+    code: Code = "INVALID_ARGUMENT"
+
+
+class UnknownFormError(BadRequestError):
+    """The answer is wanted in a form that there is none of here."""
+
+    code: Code = "UNIMPLEMENTED"
 
 
 def find(verb: str, path: str) -> Route | None:
@@ -115,14 +137,29 @@ def read(route: Route, path: str, query: str, body: bytes) -> Call:
     match = route.pattern.fullmatch(path)
     for field, text in zip(route.fields, match.groups() if match else (), strict=True):
         _assign(request, field, _segment(text))
-    integer_enums = any(name == "$alt" and _INTEGER_ENUMS in text for name, text in parameters)
-    return Call(route, request, integer_enums)
+    return Call(route, request, _form({name.removeprefix("$"): text for name, text in parameters}, route))
+
+
+def _form(parameters: Mapping[str, str], route: Route) -> Form:
+    """What the system parameters say of the answer. https://cloud.google.com/apis/docs/system-parameters"""
+    alt, *options = parameters.get("alt", "json").split(";")
+    if alt != "json" or _CALLBACK in parameters:
+        raise UnknownFormError(
+            "This emulator answers in plain JSON; leave out `callback`, and `alt` or set it to json."
+        )
+    try:
+        fields = partial.paths(parameters.get("fields") or "*", route.response.DESCRIPTOR)
+    except ValueError as error:
+        raise BadRequestError(str(error)) from None
+    return Form(_INTEGER_ENUMS in options, parameters.get("prettyPrint") not in ("false", "0"), fields)
 
 
 def answer(call: Call, response: Any) -> bytes:
     """The body of a successful answer."""
-    text: str = json_format.MessageToJson(response, use_integers_for_enums=call.integer_enums, ensure_ascii=False)
-    return text.encode()
+    document = json_format.MessageToDict(response, use_integers_for_enums=call.form.integer_enums)
+    document = partial.select(document, call.form.fields)
+    indent, separators = (2, None) if call.form.pretty else (None, (",", ":"))
+    return json.dumps(document, indent=indent, separators=separators, ensure_ascii=False).encode()
 
 
 def failure(code: str, message: str, details: bytes = b"") -> tuple[int, bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from google.protobuf import any_pb2, timestamp_pb2
+from google.protobuf import any_pb2, json_format, timestamp_pb2
 from google.pubsub_v1.types import pubsub, schema
 from google.rpc import error_details_pb2, status_pb2
 
@@ -210,3 +210,60 @@ def test_code_has_its_http_status(status, code):
         transcode.failure(code, "m")[0],
         json.loads(transcode.failure(code, "m")[1]),
     )
+
+
+ANSWER = {"topics": [{"name": "t", "labels": {"a": "1", "b": "2"}, "kmsKeyName": "k"}], "nextPageToken": "x"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "left"),
+    [
+        ("", ANSWER),
+        ("*", ANSWER),
+        ("nextPageToken", {"nextPageToken": "x"}),
+        ("next_page_token,topics/name", {"topics": [{"name": "t"}], "nextPageToken": "x"}),
+        ("topics(name,kmsKeyName)", {"topics": [{"name": "t", "kmsKeyName": "k"}]}),
+        ("topics(name, labels/b)", {"topics": [{"name": "t", "labels": {"b": "2"}}]}),
+        ("topics.labels.a", {"topics": [{"labels": {"a": "1"}}]}),
+        ("topics/messageRetentionDuration", {"topics": [{}]}),
+        ("topics,topics/name", {"topics": ANSWER["topics"]}),
+    ],
+)
+@pytest.mark.parametrize("dollar", ["", "$"])
+def test_answer_is_the_part_that_is_asked_for(fields, left, dollar):
+    """Fields in either spelling, nested with a slash, a dot or in parentheses; a star is all."""
+    response = json_format.ParseDict(ANSWER, pubsub.ListTopicsResponse.pb()())
+
+    call = read("GET", "/v1/projects/p/topics", f"{dollar}fields={fields}")
+
+    assert left == json.loads(transcode.answer(call, response))
+
+
+def test_answer_has_white_space_unless_told_otherwise():
+    """`prettyPrint`, with or without the dollar."""
+    response = pubsub.Topic.pb()(name=TOPIC, kms_key_name="k")
+
+    pretty, plain = (read("GET", f"/v1/{TOPIC}", query) for query in ("", "$prettyPrint=false"))
+
+    assert b'{\n  "name": "projects/p/topics/t1",\n  "kmsKeyName": "k"\n}' == transcode.answer(pretty, response)
+    assert b'{"name":"projects/p/topics/t1","kmsKeyName":"k"}' == transcode.answer(plain, response)
+
+
+@pytest.mark.parametrize(
+    "fields", ["x", "topics/x", "topics/name/x", "topics(name", "topics)", ",", "topics/", "(a" * 9, "topics(" * 9000]
+)
+def test_part_that_there_is_none_of_is_refused(fields):
+    """With a sentence, and not by an answer without it."""
+    with pytest.raises(transcode.BadRequestError, match=r"Error expanding 'fields' parameter\. .*\.$") as refused:
+        read("GET", "/v1/projects/p/topics", f"fields={fields}")
+
+    assert "INVALID_ARGUMENT" == refused.value.code
+
+
+@pytest.mark.parametrize("query", ["alt=proto", "$alt=media", "alt=xml", "callback=f"])
+def test_answer_in_another_form_is_unimplemented(query):
+    """Better than one that the client takes for what it wanted."""
+    with pytest.raises(transcode.BadRequestError, match="answers in plain JSON") as refused:
+        read("GET", f"/v1/{TOPIC}", query)
+
+    assert "UNIMPLEMENTED" == refused.value.code
