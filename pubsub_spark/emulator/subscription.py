@@ -311,6 +311,7 @@ class Subscription:
             for each in self._lanes.rewind(delivery, opens if opens > now else 0):
                 if self._leases.end(each.number) is not None and each is not delivery and each.deadline <= now:
                     each.failures += 1  # its own deadline has passed too
+                self._acked_numbers.pop(each.number, None)  # acked behind the gap, and not any more
                 self._let_go(each)
         elif opens > now:
             heapq.heappush(self._delayed, (opens, next(self._ties), delivery))
@@ -489,6 +490,7 @@ class Subscription:
             if isinstance(entry, Delivery):
                 self._let_go(entry)
         self._lanes = Lanes()
+        self._acked_numbers.clear()
         for store in (self._fresh, self._returned, self._delayed, self._leases, self._retained):
             store.clear()
 

@@ -369,6 +369,31 @@ def test_exactly_once_forgives_the_latest_acks(monkeypatch):
     assert numbers[:1] == subscription.ack(numbers, now=1)
 
 
+def test_exactly_once_does_not_forgive_what_a_seek_took_back():
+    """The message is outstanding again: who repeats the old ack must not take it for done."""
+    subscription = subscribed("a", exactly_once=True, retain_acked=True)
+    [held] = subscription.take(Consumer(), now=0)
+    subscription.ack([held.number], now=0)
+
+    subscription.seek((), lambda message: True, now=1)
+
+    assert ["a"] == texts(subscription.take(Consumer(), now=1))
+    assert [held.number] == subscription.ack([held.number], now=1)
+
+
+def test_exactly_once_does_not_forgive_what_its_key_took_back():
+    """Acked behind one that is nacked, a message of the same key comes again."""
+    subscription = Subscription("sub", Settings(exactly_once=True, ordering=True), now=0)
+    subscription.publish(messages("a", "b", key="key"))
+    first, second = subscription.take(Consumer(), now=0).numbers
+    assert [] == subscription.ack([second], now=0)
+
+    subscription.modify([first], 0, now=0)
+
+    assert ["a", "b"] == texts(subscription.take(Consumer(), now=0))
+    assert [second] == subscription.ack([second], now=0)
+
+
 def test_exactly_once_forgives_an_ack_id_that_is_named_twice():
     """In one request, too."""
     subscription = subscribed("a", "b", exactly_once=True)
