@@ -32,7 +32,7 @@ def check_values(given: Any) -> None:
     try:
         json_format.MessageToDict(given)
     except json_format.SerializeToJsonError as problem:
-        raise invalid_argument(str(problem)) from None
+        raise invalid_argument(str(problem).rstrip(".")) from None
 
 
 def topic(given: Any) -> Any:

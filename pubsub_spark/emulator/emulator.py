@@ -299,10 +299,19 @@ def _durations(settings: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Mapping):
             return _durations(value)
         if name in _DURATIONS and isinstance(value, int | float):
-            return duration_pb2.Duration(seconds=int(value), nanos=round(value % 1 * 1e9))
+            return _duration(name, value)
         return value
 
     return {name: made(name, value) for name, value in settings.items()}
+
+
+def _duration(name: str, seconds: float) -> Any:
+    duration = duration_pb2.Duration()
+    try:
+        duration.FromNanoseconds(round(seconds * 1e9))
+    except (ValueError, OverflowError):  # no number, or infinity
+        raise ValueError(f"`{name}` is a number of seconds; got {seconds}.") from None
+    return duration
 
 
 def _message(given: Publishable) -> Any:

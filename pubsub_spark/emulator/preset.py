@@ -156,4 +156,4 @@ def _filled(resource: Any, fields: dict[str, Any]) -> Any:
     try:
         return json_format.ParseDict(fields, resource)
     except json_format.ParseError as problem:
-        raise ValueError(str(problem).partition("\n")[0]) from None  # in the other lines are the fields that there are
+        raise ValueError(protos.complaint(problem)) from None

@@ -5,9 +5,10 @@ The client library ships no `pb2` modules; its wrapped classes hand out the prot
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from google.protobuf import duration_pb2, empty_pb2, field_mask_pb2, timestamp_pb2
+from google.protobuf import duration_pb2, empty_pb2, field_mask_pb2, json_format, timestamp_pb2
 from google.pubsub_v1.types import pubsub, schema
 
 Empty: Any = empty_pb2.Empty
@@ -69,3 +70,17 @@ ValidateMessageRequest: Any = schema.ValidateMessageRequest.pb()
 ValidateMessageResponse: Any = schema.ValidateMessageResponse.pb()
 ValidateSchemaRequest: Any = schema.ValidateSchemaRequest.pb()
 ValidateSchemaResponse: Any = schema.ValidateSchemaResponse.pb()
+
+# What protobuf's reader of JSON leaves to Python to complain of, and what is meant.
+_PYTHON = (
+    (re.compile(r"expected string or bytes-like object, got '[\w.]+'"), "the value must be a text, in quotes"),
+    (re.compile(r"'\w+' object (is not iterable|has no attribute '\w+')"), "the value must be a mapping of fields"),
+)
+
+
+def complaint(error: json_format.ParseError) -> str:
+    """What a document that cannot be read is refused with, as one sentence; in its other lines are the known fields."""
+    text = str(error).partition("\n")[0]
+    for pattern, meaning in _PYTHON:
+        text = pattern.sub(meaning, text)
+    return f"{text.rstrip('.')}."

@@ -31,7 +31,7 @@ from google.pubsub_v1.services.subscriber.transports import base as subscriber_b
 from google.pubsub_v1.services.subscriber.transports import rest_base as subscriber_rest
 from google.rpc import error_details_pb2, status_pb2
 
-from pubsub_spark.emulator import partial
+from pubsub_spark.emulator import partial, protos
 from pubsub_spark.emulator.refusal import Code
 
 # HTTP's status for each code of gRPC, as google/rpc/code.proto maps them.
@@ -272,7 +272,7 @@ def _fill(message: Any, document: dict[str, Any]) -> None:
         json_format.ParseDict(document, message)
     except json_format.ParseError as error:
         unknown = _UNKNOWN_FIELD.search(str(error))
-        reason = f'Unknown name "{unknown["name"]}": Cannot find field.' if unknown else str(error)
+        reason = f'Unknown name "{unknown["name"]}": Cannot find field.' if unknown else protos.complaint(error)
         raise BadRequestError(f"Invalid JSON payload received. {reason}") from None
     except (ValueError, OverflowError, RecursionError) as error:
         raise BadRequestError(f"Invalid JSON payload received. {error}") from None

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from pubsub_spark.emulator import Emulator, protos
+from pubsub_spark.emulator.refusal import Refusal
 from tests.rpc.conftest import DAY, OTHER, SUB, TOPIC, refused
 
 SCHEMA = "projects/p/schemas/point"
@@ -35,6 +36,24 @@ def test_get_is_full_and_lists_are_basic_by_default(client, emulator):
     ]
 
     assert [V1, "", "", V1, "", V1] == [schema.definition for schema in definitions]
+
+
+# Durations of the side door
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sentence"),
+    [
+        (-1.5, "You passed -1.5s in the request"),
+        (1.9999999999, "You passed 2s in the request"),
+        (float("nan"), "`message_retention_duration` is a number of seconds; got nan."),
+        (float("inf"), "`message_retention_duration` is a number of seconds; got inf."),
+    ],
+)
+def test_seconds_that_are_no_retention_are_told_so(emulator, seconds, sentence):
+    """In a sentence about the seconds, not about how a Duration is written."""
+    with pytest.raises((Refusal, ValueError), match=re.escape(sentence)):
+        emulator.create_topic(TOPIC, message_retention_duration=seconds)
 
 
 # Expiration

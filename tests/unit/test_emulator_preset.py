@@ -91,6 +91,11 @@ def test_empty_file_is_an_empty_emulator(services, tmp_path):
         ("topics: {abc: }", "needs `project` at the top"),
         ("project: p\ntopics: {ab: }", "`ab` is not an id"),
         ("project: p\ntopics: {abc: {label: x}}", 'no field named "label"'),
+        ("project: p\ntopics: {abc: {labels: {version: 2}}}", "labels field: the value must be a text, in quotes."),
+        (
+            "project: p\ntopics: {abc: {schemaSettings: 5}}",
+            "schemaSettings field: the value must be a mapping of fields.",
+        ),
         ("project: p\nsubscriptions: {abc: {topic: missing}}", "Resource not found (resource=missing)."),
         ("project: p\nsubscriptions: {abc: {}}", "`topic` is required."),
         ("project: p\ntopics: {abc: {name: projects/p/topics/other}}", "`name` is what stands before the fields"),

@@ -134,6 +134,11 @@ def test_path_is_percent_decoded():
         ("Invalid JSON payload received. ", '{"messages": 1}'),
         ("Invalid JSON payload received. It is nested too deeply.", '{"a":' * 100_000),
         ("Invalid JSON payload received. ", '{"messages": [{"publishTime": "yesterday"}]}'),
+        (
+            "Invalid JSON payload received. Failed to parse messages field: Failed to parse attributes field: "
+            "the value must be a text, in quotes.",
+            '{"messages": [{"attributes": {"a": 1}}]}',
+        ),
     ],
 )
 def test_unreadable_body_is_refused(reason, body):
@@ -142,6 +147,7 @@ def test_unreadable_body_is_refused(reason, body):
         read("POST", f"/v1/{TOPIC}:publish", body=body)
 
     assert str(refused.value).startswith(reason)
+    assert not str(refused.value).endswith("..")
 
 
 @pytest.mark.parametrize("query", ["x=1", "topic.x=1", "topic.topic=1", "pageSize=many"])
