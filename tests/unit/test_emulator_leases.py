@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from itertools import count
 
 import pytest
 
+from pubsub_spark.emulator import frames
 from pubsub_spark.emulator.broker import Broker
 from pubsub_spark.emulator.delivery import Basket, Consumer, Delivery
 from pubsub_spark.emulator.frames import SPAN
@@ -234,3 +236,20 @@ def test_numbers_do_not_grow_with_the_subscriptions_there_were():
         broker.delete_subscription("subscription")
 
     assert 10 * SPAN == last.start
+
+
+def test_large_messages_are_not_kept_for_their_attributes():
+    """A filter looks at the attributes of every message; those that it stops are gone."""
+    tracemalloc.start()
+    broker = Broker()
+    topic = broker.create_topic("topic")
+    for name in ("one", "other"):
+        broker.create_subscription(name, topic, Settings(matches=lambda attributes: "k" not in attributes), now=0)
+
+    for number in range(50):
+        body = b"\x0a" + frames.varint(100_000) + b"%05d" % number * 20_000 + frames.attribute_fields({"k": "v"})
+        broker.publish(topic, [body], "", now=0)
+
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1_000_000
