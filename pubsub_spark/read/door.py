@@ -47,12 +47,12 @@ class Door:
         self._clock = clock
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # who polls; held while waiting
-        self._stream = Stream(connection, flow)
         self._waiting: list[_Waiting] = []
         self._outstanding: deque[tuple[int, int]] = deque()  # messages and their bytes, as the service counts them
         self._reopened = 0
         self._crowded = False
         self._looked = clock()
+        self._stream = Stream(connection, flow, has_room=self._has_room)
 
     def poll(self, timeout: float = 0) -> None:
         """Take in what has arrived; wait up to `timeout` seconds for the first response.
@@ -81,6 +81,12 @@ class Door:
             messages, volume = (sum(counts) for counts in zip((0, 0), *self._outstanding, strict=True))
             if messages >= self.flow.max_messages or volume >= self.flow.max_bytes:
                 self._crowded = True
+
+    def _has_room(self) -> bool:
+        with self._lock:
+            messages = sum(waiting.got.messages.num_rows for waiting in self._waiting)
+            volume = sum(size(waiting.got.messages) for waiting in self._waiting)
+        return messages < self.flow.max_messages and volume < self.flow.max_bytes
 
     @property
     def since(self) -> float | None:

@@ -3,7 +3,9 @@
 `Stream` keeps one StreamingPull open and hands over response bytes. Retryable codes reopen it silently, with backoff
 and the same `client_id`, so that the service carries its state over; any other code is raised to whoever asks for the
 next response. A stream that says nothing may be quiet or dead, and only a new one can tell: after STALL seconds it is
-opened again. An empty request every HEARTBEAT seconds tells the service that we are here, as Google's clients do.
+opened again, but not while there is no room for what it brings: the service counts what is outstanding for each
+stream, and a batch of an hour would fill the driver's memory, a stream at a time. An empty request every HEARTBEAT
+seconds tells the service that we are here, as Google's clients do.
 
 `pull` is one bounded read, for tasks: until its share is full, its period is over, or nothing has come for a while.
 Unless it is full it half-closes the stream then and takes what is still under way: a message that the service has sent
@@ -36,6 +38,7 @@ LULL = 0.5  # seconds without a response after which a pull that has brought som
 _BITE = 8 * 2**20  # bytes of responses that a task decodes at a time: each time costs as much as 300 messages
 _BREATH = 0.01  # seconds between two responses of a bite
 QUIET = 0.1  # seconds without a response after which a half-closed stream has nothing more under way
+_FULL = 0.1  # seconds between two looks at whether there is room again
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,22 @@ class Flow:
 
 
 class Stream:
-    """A StreamingPull that is kept open until `close`."""
+    """A StreamingPull that is kept open until `close`.
 
-    def __init__(self, connection: Connection, flow: Flow, opening: Callable[[], bytes] | None = None) -> None:
+    has_room: whether a stream that has ended is to be opened again now.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        flow: Flow,
+        opening: Callable[[], bytes] | None = None,
+        has_room: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._connection = connection
         self._flow = flow
         self._opening = opening or flow.request
+        self._has_room = has_room
         self._responses: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: there are no more
         self._failure: Exception | None = None
         self.ended = False  # whether nothing more can come
@@ -126,13 +139,20 @@ class Stream:
             while not self._closing.is_set():
                 if self._receive():
                     pauses = delays()
-                if self._half_closed or self._closing.wait(next(pauses)) or self._half_closed:
+                pause = 0.0 if self._half_closed else next(pauses)
+                while not (self._closing.wait(pause) or self._half_closed or self._is_wanted()):
+                    pause = _FULL
+                if self._closing.is_set() or self._half_closed:
                     break
                 self.reopened += 1
         except Exception as error:
             self._failure = error
         finally:
             self._responses.put(None)
+
+    def _is_wanted(self) -> bool:
+        """Whether what has come was taken in, and there is room for more."""
+        return self._responses.empty() and self._has_room()
 
     def _receive(self) -> bool:
         """Open the stream and pass on its responses until it ends; whether any came."""

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import repeat
 
 import grpc
 import pyarrow as pa
@@ -67,6 +68,19 @@ def test_messages_wait_in_order():
         assert ["c", "d"] == taken(door, 2)
         assert [] == taken(door)
         assert door.since is None
+
+
+def test_full_door_opens_no_other_stream(monkeypatch: pytest.MonkeyPatch):
+    """Each stream has the service's whole flow control: a long batch and streams that end would pile messages up."""
+    monkeypatch.setattr(pulling, "delays", lambda: repeat(0.0))
+    service = Service(scripts=[[response("ab"), grpc.StatusCode.UNAVAILABLE], [response("c")]])
+    with opened(service, max_messages=2) as door:
+        wait(door, 2)
+        door.poll(0.2)
+        assert 2 == door.count
+        assert ["a", "b"] == taken(door)
+        wait(door, 1)
+        assert ["c"] == taken(door)
 
 
 def test_bytes_limit_what_is_taken_but_never_to_nothing():

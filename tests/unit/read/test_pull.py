@@ -331,6 +331,21 @@ def test_heartbeats_go_out_while_nothing_is_said(monkeypatch: pytest.MonkeyPatch
     stream.close()
 
 
+def test_stream_is_opened_again_when_there_is_room():
+    """Not before what has come was taken in, nor before whoever takes it has room for more."""
+    service = Service(scripts=[[response("a"), grpc.StatusCode.UNAVAILABLE], [response("b")]])
+    looks, answers = [], iter([False, False, True])
+
+    def has_room() -> bool:
+        looks.append(len(service.openings))
+        return next(answers)
+
+    stream = Stream(service, flow(), has_room=has_room)  # type: ignore[arg-type]
+    assert [[response("a")], [response("b")]] == [stream.take(LONG), stream.take(LONG)]
+    assert [1, 1, 1] == looks
+    stream.close()
+
+
 def test_silent_stream_is_opened_again(monkeypatch: pytest.MonkeyPatch):
     """Quiet or dead cannot be told; after STALL seconds a new stream can."""
     monkeypatch.setattr(pulling, "HEARTBEAT", 0.001)
