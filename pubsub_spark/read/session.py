@@ -195,7 +195,7 @@ class Session:
             released = start.batch
         connection = self.backend.connect()
         try:
-            subscription.prepare(connection.admin, options, is_new=start.batch == 0 and not staging.batches())
+            subscription.prepare(connection.admin, options, is_new=start.batch == 0 and staging.is_new())
         except BaseException:
             connection.close()
             raise
@@ -217,7 +217,9 @@ class Session:
         keeper = Keeper(connection, staging, leases, door, self.clock)
         self._opened = _Opened(connection, staging, leases, door, keeper)
         for batch in leases.held:
-            self._remember(batch, staging.parts(batch), self._opened)
+            lengths = staging.parts(batch)
+            self._remember(batch, lengths, self._opened)
+            self._footers[batch] = [staging.footer(batch, part, length) for part, length in lengths.items()]
         keeper.commit(start.batch)
         _log.info(
             "reading `%s` from `%s` after batch %d of stream %s, staging in `%s`",

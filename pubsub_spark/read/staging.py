@@ -353,6 +353,10 @@ class Staging:
         """The number of the last batch that was acknowledged and deleted; 0 when none was."""
         return int(bytes(self.read("released") or b"0"))
 
+    def is_new(self) -> bool:
+        """Whether nothing was ever staged here; false for a checkpoint that was put back to its start."""
+        return self.read("released") is None and not self.batches()
+
     def release(self, batch: int) -> None:
         """Note that a batch was acknowledged, then delete it."""
         self._put_released(batch)

@@ -309,6 +309,22 @@ def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Nam
     assert not set(returned) & set(seen[0])
 
 
+def test_checkpoint_that_is_put_back_to_its_start_does_not_seek(query: Engine, names: Names):
+    """That is no first start: what was acknowledged since stays so."""
+    name = f"{names.subscription}-kept"
+    query.emulator.create_subscription(name, names.topic, retain_acked_messages=True)
+    before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=1)
+    query.options = replace(query.options, subscription_id=name, starting_timestamp=before, fail_on_data_loss=False)
+    start_and_release(query, names, "a")
+    query.stop()
+    query.committed -= 1
+    for _ in range(2):
+        query.start()
+        query.trigger()
+        assert [True] == [m.acked for m in query.emulator.messages(name)]
+        query.crash()
+
+
 @pytest.mark.parametrize("forgive", [False, True])
 def test_released_batch_met_again(query: Engine, names: Names, forgive: bool):
     """A checkpoint that was rolled back behind an acknowledged batch fails, or goes on without it if told to."""
@@ -529,6 +545,23 @@ def test_ack_that_fails_for_a_while_is_sent_again(query: Engine, names: Names):
     acked(query, 1)
 
     assert ["a"] == query.rows
+
+
+def test_acks_that_a_restart_took_over_are_counted(query: Engine, names: Names):
+    """What `lastProgress` says of them is true, whichever run brought the messages."""
+    query.emulator.publish(names.topic, "a", "b")
+    query.start()
+    run_until(query, 2)
+    query.crash()
+    query.emulator.fail("Acknowledge", None, delay=1.0)
+    query.start()
+    assert query.session is not None
+    query.session._open(query.offsets[-1])
+
+    assert (1, 2) == (query.metrics["unacknowledgedBatches"], query.metrics["unacknowledged"])
+    assert query.metrics["oldestUnacknowledgedSeconds"] > 0
+    acked(query, 2)
+    assert (0, 0) == (query.metrics["unacknowledgedBatches"], query.metrics["unacknowledged"])
 
 
 @pytest.mark.parametrize("outcome", ["TRANSIENT_FAILURE_UNORDERED_ACK_ID", "PERMANENT_FAILURE_INVALID_ACK_ID"])
