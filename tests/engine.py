@@ -92,8 +92,11 @@ class Engine:
         parts = (owner.part(part) for batch, owner in watched.items() for part in opened.staging.parts(batch))
         return any(lease.due(now) for lease in parts) or bool(opened.door.due(now))
 
-    def trigger(self, actions: int = 1, crash_after: int | None = None) -> bool:
-        """One trigger; whether there was a batch. crash_after: parts of it that are read before the process dies."""
+    def trigger(self, actions: int = 1, crash_after: int | None = None, lasts: float = 0.0) -> bool:
+        """One trigger; whether there was a batch.
+
+        crash_after: parts of it that are read before the process dies. lasts: seconds that the sink takes.
+        """
         session = self.session
         assert session is not None
         if self.committed == len(self.offsets):
@@ -112,6 +115,8 @@ class Engine:
                 self.crash()
                 raise CrashError
             self.evaluations.setdefault(number, []).append(self.read(parts))
+        if lasts:
+            self.advance(lasts)
         self.written[number] = self.evaluations[number][-1]
         self.committed += 1
         return True

@@ -31,6 +31,8 @@ from pubsub_spark.read.plan import Budget, Part, PullPart
 from tests.engine import CrashError, Engine
 
 LEASE_IS_OVER = 601.0  # seconds; longer than any lease
+NAP = 100.0  # seconds; longer than the leases that tasks pull with
+REMEMBERED = 590.0  # seconds for which what may come again is dropped, and some for the machine itself
 BOUND = 20.0
 
 
@@ -116,6 +118,17 @@ class ReadStream(RuleBasedStateMachine):
     def leases_run_out(self) -> None:
         """Everything that is not acked comes again."""
         self.emulator.advance(LEASE_IS_OVER)
+
+    @precondition(lambda machine: running(machine) and machine.engine.slept <= REMEMBERED - NAP)
+    @rule(seconds=st.sampled_from([20.0, 50.0, NAP]))
+    def time_passes(self, seconds: float) -> None:
+        """Leases are extended; while the machine sleeps they run out, and everything comes again."""
+        self.engine.advance(seconds)
+
+    @precondition(lambda machine: running(machine) and machine.engine.slept <= REMEMBERED - NAP)
+    @rule(seconds=st.sampled_from([20.0, 50.0, NAP]))
+    def trigger_of_a_slow_sink(self, seconds: float) -> None:
+        self.engine.trigger(lasts=seconds)
 
     @rule()
     def dead_task_finishes(self) -> None:
