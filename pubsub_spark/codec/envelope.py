@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -125,8 +126,22 @@ def attribute(messages: pa.RecordBatch, name: str) -> pa.StringArray:
 
 
 def size(messages: pa.RecordBatch) -> int:
-    """Bytes of the payloads and attributes."""
-    return int(messages.column("data").nbytes + messages.column("attributes").nbytes)
+    """Bytes of the payloads and attributes, as published: without what Arrow needs to tell one from the other."""
+    attributes = messages.column("attributes")
+    first, last = _span(attributes)  # keys and items are those of the whole array, whatever part of it this is
+    texts = (
+        messages.column("data"),
+        *(each.slice(first, last - first) for each in (attributes.keys, attributes.items)),
+    )
+    return sum(last - first for first, last in map(_span, texts))
+
+
+def _span(array: pa.Array) -> tuple[int, int]:
+    """Where the content of an array with offsets begins and ends."""
+    if not len(array):
+        return 0, 0
+    places = np.frombuffer(array.buffers()[1], np.int32)
+    return int(places[array.offset]), int(places[array.offset + len(array)])
 
 
 def _null_where(array: pa.Array, absent: pa.BooleanArray) -> pa.Array:

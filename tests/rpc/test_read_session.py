@@ -547,6 +547,44 @@ def test_ack_that_fails_for_a_while_is_sent_again(query: Engine, names: Names):
     assert ["a"] == query.rows
 
 
+def test_metrics_and_log_are_true(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
+    """What waits, what is held by a slow sink, and what was brought, counted by hand."""
+    caplog.set_level("INFO", "pubsub_spark.read")
+    start_with(query, names, "a", "four")
+    assert 2 == query.metrics["atTheDoor"]
+    assert query.metrics["oldestUnacknowledgedSeconds"] > 0
+    query.trigger(lasts=20.0)
+    counted = query.metrics
+    assert (0, 1, 2, 0) == tuple(counted[name] for name in ("atTheDoor", "heldBatches", "leasesExtended", "messages"))
+    acked(query, 2)
+    counted = query.metrics
+    assert (0, 0, 2, 5, 2, 0, 0) == tuple(
+        counted[name]
+        for name in (
+            "heldBatches",
+            "unacknowledgedBatches",
+            "messages",
+            "bytes",
+            "acknowledged",
+            "failedAcks",
+            "redeliveriesDropped",
+        )
+    )
+    [line] = [line for line in caplog.messages if line.startswith("batch 1 of")]
+    assert line == (
+        f"batch 1 of `{names.subscription}` is committed: 2 messages, 5 bytes, 0 redeliveries dropped, 0 malformed"
+    )
+
+
+def test_a_task_fetches_so_many_at_most(query: Engine, names: Names):
+    """`maxRecordsPerFetch` bounds what each task pulls, below its share of the budget."""
+    query.options = replace(query.options, max_records_per_fetch=100)
+    start_with(query, names, *MANY)
+    query.trigger()
+
+    assert 1000 + query.partitions * 100 == len(query.rows)
+
+
 def test_acks_that_a_restart_took_over_are_counted(query: Engine, names: Names):
     """What `lastProgress` says of them is true, whichever run brought the messages."""
     query.emulator.publish(names.topic, "a", "b")
