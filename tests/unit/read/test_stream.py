@@ -7,7 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pubsub_spark.read.stream import Sigterm
+from pubsub_spark.backend import EmulatorBackend
+from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.plan import Budget
+from pubsub_spark.read.rows import Rows
+from pubsub_spark.read.stream import PubSubStreamReader, Sigterm
+from tests.unit.read.service import SUBSCRIPTION
 
 
 @pytest.fixture
@@ -60,3 +65,20 @@ def test_a_handler_of_somebody_else_stays():
         assert signal.SIG_IGN == signal.getsignal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_read_limits_are_kept():
+    """`maxMessagesPerTrigger` is Spark's limit by default; what Spark asks for only lowers it."""
+    limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="Spark 4.2 and later ask")
+    options = ReadOptions(subscription_id=SUBSCRIPTION, max_messages_per_trigger=10, max_bytes_per_trigger=100)
+    reader = PubSubStreamReader(options, EmulatorBackend("localhost:1"), Rows(options, EmulatorBackend("localhost:1")))
+
+    assert limits.ReadMaxRows(10) == reader.getDefaultReadLimit()
+    for limit, messages, volume in [
+        (limits.ReadMaxRows(7), 7, 100),
+        (limits.ReadMaxRows(11), 10, 100),
+        (limits.ReadMaxBytes(9), 10, 9),
+        (limits.ReadAllAvailable(), 10, 100),
+        (None, 10, 100),
+    ]:
+        assert Budget(messages, volume) == reader._budget(limit)
