@@ -131,15 +131,23 @@ class Session:
 
     def _plan(self, end: Offset, opened: _Opened) -> list[Part]:
         announced = self._announced == end
-        if not announced and end.batch <= opened.staging.released():
+        if not announced and self._is_gone(end, opened):
+            return []
+        with opened.keeper.lock:  # the leases of a replay began before our time, and may be over
+            opened.leases.announce(end.batch, self.clock() - (0 if announced else STREAM_LEASE))
+        if announced:
+            return self._pull_plan(end.batch, opened)
+        parts = self._replay_plan(end.batch, opened)
+        return [] if self._is_gone(end, opened) else parts  # its acks may have gone through in this moment
+
+    def _is_gone(self, end: Offset, opened: _Opened) -> bool:
+        gone = end.batch <= opened.staging.released()
+        if gone:
             self._lost(
                 f"Spark asks again for batch {end.batch} of `{self.options.subscription}`, which was acknowledged and "
                 "released"
             )
-            return []
-        with opened.keeper.lock:  # the leases of a replay began before our time, and may be over
-            opened.leases.announce(end.batch, self.clock() - (0 if announced else STREAM_LEASE))
-        return self._pull_plan(end.batch, opened) if announced else self._replay_plan(end.batch, opened)
+        return gone
 
     def close(self) -> None:
         """Flush acks, give back what waits at the door; a few seconds at the most."""
@@ -330,7 +338,8 @@ class Session:
 
     def _replay_plan(self, batch: int, opened: _Opened) -> list[Part]:
         staged = opened.staging.seal(batch)
-        self._remember(batch, opened.staging.parts(batch), opened)
+        with suppress(*MISSING):  # acknowledged and released in this moment
+            self._remember(batch, opened.staging.parts(batch), opened)
         _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, self.options.subscription, len(staged))
         return [*replayed(opened.staging, batch, staged)]
 

@@ -20,6 +20,7 @@ from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError, StagingError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read import task
+from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.plan import Budget, DoorPart, PullPart
 from pubsub_spark.read.staging import Staging
 from tests.conftest import Names
@@ -235,6 +236,27 @@ def test_batch_evaluated_after_its_release_is_refused(query: Engine, names: Name
 
     assert Counter(["a", *MANY]) == Counter(query.rows)
     assert {1} == {m.deliveries for m in query.emulator.messages(names.subscription)}
+
+
+def test_batch_that_is_released_while_it_is_planned_again(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
+    """A DataFrame that outlived its `foreachBatch` is refused then, too: no rows would be a silent answer."""
+    query.emulator.publish(names.topic, "a")
+    query.start()
+    run_until(query, 1)
+    query.emulator.fail("Acknowledge", None, delay=0.5)
+    query.emulator.publish(names.topic, "b")
+    at_the_door(query, 1)
+    seal, last = Staging.seal, query.offsets[-1]
+
+    def late(staging: Staging, batch: int) -> list[int]:
+        until(lambda: staging.released() == batch and not staging.parts(batch), "the batch is released")
+        return seal(staging, batch)
+
+    monkeypatch.setattr(Staging, "seal", late)
+    assert query.session is not None
+    query.session.latest(last, query.budget)
+    with pytest.raises(StagingError, match="acknowledged and released"):
+        query.session.plan(Offset(last.stream, last.batch - 1), last)
 
 
 def test_checkpoint_of_a_backup_uses_its_numbers_again(query: Engine, names: Names):
