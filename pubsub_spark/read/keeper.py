@@ -78,14 +78,18 @@ class Keeper:
             return self._wake.wait_for(lambda: not self._leases.unacknowledged, timeout)
 
     def stop(self, timeout: float) -> None:
-        """Flush, give back what waits at the door, end the thread. Takes `timeout` seconds at the most for each."""
-        self.flush(timeout)
+        """Flush, end the thread, give back what waits at the door.
+
+        `timeout` seconds at the most for all of it where the service does not answer, twice that where it does.
+        """
+        end = time.monotonic() + timeout
+        answers = self.flush(timeout)
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
-        self._thread.join(timeout)
+        self._thread.join(max(0.0, end - time.monotonic()))
         self._nacks += [receipts.column("ack_id") for receipts in self._door.close()]
-        self._send_nacks(time.monotonic() + timeout)
+        self._send_nacks(time.monotonic() + (timeout if answers else 0))
 
     def nack(self, receipts: pa.RecordBatch) -> None:
         """Give messages that came through the door back to the service, in the background."""

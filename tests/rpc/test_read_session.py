@@ -809,6 +809,24 @@ def test_stop_gives_back_what_waits(query: Engine, names: Names):
     assert not record.acked
 
 
+def test_stop_does_not_wait_for_a_service_that_is_silent(
+    query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch
+):
+    """Acks that nobody answers, then messages to give back: the time for it is there once, not for each."""
+    monkeypatch.setattr("pubsub_spark.read.session._STOP_TIMEOUT", 1.0)
+    start_with(query, names, "a")
+    for rpc in ("Acknowledge", "ModifyAckDeadline"):
+        query.emulator.fail(rpc, None, count=2, delay=600)
+    for text in ("b", "c"):
+        query.trigger()
+        query.emulator.publish(names.topic, text)
+        at_the_door(query, 1)
+    began = time.monotonic()
+
+    query.stop()
+    assert time.monotonic() - began < 2
+
+
 def test_restart_of_the_service(names: Names, tmp_path: Path, options: ReadOptions):
     """The emulator goes away in the middle of a batch and comes back: the query goes on by itself."""
     first = Emulator()
