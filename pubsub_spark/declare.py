@@ -161,6 +161,7 @@ class Declared:
     """A dataclass whose fields are declared options."""
 
     purpose: ClassVar[str] = ""  # what they are options of, where a class next to it has others
+    elsewhere: ClassVar[Mapping[str, str]] = {}  # names that another product has, and what to say to them
 
     def items(self) -> Iterator[tuple[Option, Any]]:
         """Each option with its parsed value."""
@@ -199,6 +200,9 @@ def _fields(options: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def _unknown(key: str, options: type[Declared]) -> str:
+    for name, reply in options.elsewhere.items():
+        if key.lower() == name.lower():
+            return f"`{key}` {reply}"
     beside: list[type[Any]] = options.__bases__[0].__subclasses__()
     for other in beside:
         if key.lower() in (option.name.lower() for option in other.declared()):

@@ -14,7 +14,7 @@ import datetime
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from . import names
 from .declare import Declared, declare
@@ -34,6 +34,11 @@ def _is_endpoint(text: str) -> bool:
 @dataclass(frozen=True, kw_only=True)
 class ServiceOptions(Declared):
     """Which Pub/Sub, and as whom: the options that reading and writing share."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "serviceCredential": "names a credential of Unity Catalog, which Databricks gives to its own connector alone; "
+        "give `credentials`, `credentialsFile`, or `clientEmail` with its key",
+    }
 
     project: str | None = declare(
         "projectId",

@@ -809,9 +809,7 @@ def test_stop_gives_back_what_waits(query: Engine, names: Names):
     assert not record.acked
 
 
-def test_stop_does_not_wait_for_a_service_that_is_silent(
-    query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch
-):
+def test_stop_does_not_wait_for_a_service_that_is_silent(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
     """Acks that nobody answers, then messages to give back: the time for it is there once, not for each."""
     monkeypatch.setattr("pubsub_spark.read.session._STOP_TIMEOUT", 1.0)
     start_with(query, names, "a")

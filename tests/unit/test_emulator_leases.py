@@ -79,7 +79,7 @@ def test_nothing_is_due_when_nothing_is_leased():
     assert 10 == leases.due
     leases.clear()
 
-    assert NEVER == leases.due == Leases(1).due
+    assert NEVER == leases.due == Leases(count(1)).due
     assert [] == list(leases.entries())
 
 

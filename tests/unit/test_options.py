@@ -48,6 +48,11 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
         ({"maxMesages": "5"}, "`maxMesages` is not an option; did you mean `maxMessages`?"),
         ({"zzz": "5"}, "`zzz` is not an option; the README lists the options"),
         ({"ONOVERSIZE": "drop"}, "`ONOVERSIZE` is an option of writing, not of reading"),
+        (
+            {"serviceCredential": "c"},
+            "`serviceCredential` names a credential of Unity Catalog, which Databricks gives to its own connector "
+            "alone; give `credentials`, `credentialsFile`, or `clientEmail` with its key",
+        ),
         ({"maxMessages": "many"}, "`maxMessages` must be a whole number, got `many`"),
         ({"maxMessages": "0"}, "`maxMessages` must be 1 or more, got `0`"),
         (
