@@ -75,6 +75,7 @@ class Snapshots:
         target = request.WhichOneof("target")
         if target is None:
             raise invalid("A Seek needs a target: a time or a snapshot.")
+        configuration.check_values(request)
         with self._desk.open() as (broker, now):
             subscription = find(broker, request.subscription)
             if broker.resources[subscription.name].detached:

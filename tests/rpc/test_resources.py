@@ -171,7 +171,7 @@ def test_duration_that_is_none_is_refused(client, subscribe, path, fields):
 
 
 def test_moment_that_is_none_is_refused(client, subscribe):
-    """The same of Timestamps, of a snapshot and of a topic's source."""
+    """The same of Timestamps: of a snapshot, of a topic's source, and where to seek to."""
     subscribe()
     snapshot = client.ask("Subscriber/CreateSnapshot", subscription=SUB)
     snapshot.expire_time.seconds -= 10
@@ -183,6 +183,8 @@ def test_moment_that_is_none_is_refused(client, subscribe):
         client.ask("Subscriber/UpdateSnapshot", snapshot=snapshot, update_mask=mask)
     with refused("INVALID_ARGUMENT", "Timestamp is not valid"):
         client.ask("Publisher/CreateTopic", name="projects/p/topics/fed", ingestion_data_source_settings=source)
+    with refused("INVALID_ARGUMENT", "Timestamp is not valid"):
+        client.ask("Subscriber/Seek", subscription=SUB, time=protos.Timestamp(seconds=1, nanos=-5))
 
 
 @pytest.mark.parametrize("name", ["a" * 9000, "é" * 9000])
