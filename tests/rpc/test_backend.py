@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from pubsub_spark.backend import EmulatorBackend, GcpBackend, from_options
 from pubsub_spark.emulator import Emulator
@@ -272,3 +274,21 @@ def test_what_the_service_says_ends_the_sentence(emulator: Emulator, names: Name
     emulator.fail("GetTopic", "INVALID_ARGUMENT")
     with EmulatorBackend(emulator.endpoint, 5).connect() as connection, pytest.raises(ResourceError, match=r"[^.]\.$"):
         connection.admin.topic(names.topic)
+
+
+@pytest.mark.filterwarnings("ignore:The load_credentials:DeprecationWarning")
+def test_connection_to_google_is_kept_alive(key: rsa.RSAPrivateKey, monkeypatch: pytest.MonkeyPatch):
+    """Keepalive and sizes come with the transport of Google's client."""
+    asked: list[dict[str, Any]] = []
+
+    def create_channel(host: str, **settings: Any) -> grpc.Channel:
+        asked.append(dict(settings["options"]))
+        return grpc.insecure_channel(host)
+
+    monkeypatch.setattr(SubscriberGrpcTransport, "create_channel", create_channel)
+    with GcpBackend("127.0.0.1:1", account(key)).connect():
+        pass
+
+    [options] = asked
+    assert 30_000 == options["grpc.keepalive_time_ms"]
+    assert -1 == options["grpc.max_receive_message_length"]
