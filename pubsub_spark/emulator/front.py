@@ -5,7 +5,7 @@ such a connection byte for byte. Everything else is HTTP/1.1 and served here. On
 hello: who offers `h2` alone is gRPC's and stays encrypted to it; the others are decrypted here.
 
 What that costs is measured in `benchmarks/emulator_front.py`: streams are between as fast and a fourteenth slower,
-Publish and Pull an eighth, and a message takes a tenth of a millisecond or two longer.
+Publish an eighth, Pull an eighth to a fifth, and a message takes a tenth of a millisecond or two longer.
 """
 
 from __future__ import annotations
