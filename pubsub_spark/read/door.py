@@ -72,21 +72,27 @@ class Door:
         with self._lock:
             if self._stream.reopened != self._reopened:  # the service counts what is outstanding for each stream
                 self._reopened = self._stream.reopened
-                self._outstanding = deque((w.got.messages.num_rows, size(w.got.messages)) for w in self._waiting)
+                self._outstanding = self._held()
             if responses:
                 got = received(responses)
                 if got.messages.num_rows:
                     self._waiting.append(_Waiting(self._clock(), Lease(since, self.flow.deadline), got))
                     self._outstanding.append((got.messages.num_rows, sum(map(len, responses))))
-            messages, volume = (sum(counts) for counts in zip((0, 0), *self._outstanding, strict=True))
-            if messages >= self.flow.max_messages or volume >= self.flow.max_bytes:
+            if self._reaches_a_limit(self._outstanding):
                 self._crowded = True
 
     def _has_room(self) -> bool:
         with self._lock:
-            messages = sum(waiting.got.messages.num_rows for waiting in self._waiting)
-            volume = sum(size(waiting.got.messages) for waiting in self._waiting)
-        return messages < self.flow.max_messages and volume < self.flow.max_bytes
+            return not self._reaches_a_limit(self._held())
+
+    def _held(self) -> deque[tuple[int, int]]:
+        """Messages and their bytes, of what waits."""
+        return deque((w.got.messages.num_rows, size(w.got.messages)) for w in self._waiting)
+
+    def _reaches_a_limit(self, outstanding: deque[tuple[int, int]]) -> bool:
+        messages = sum(count for count, _ in outstanding)
+        volume = sum(volume for _, volume in outstanding)
+        return messages >= self.flow.max_messages or volume >= self.flow.max_bytes
 
     @property
     def since(self) -> float | None:

@@ -227,7 +227,7 @@ class Session:
         for batch in leases.held:
             lengths = staging.parts(batch)
             self._remember(batch, lengths, self._opened)
-            self._footers[batch] = [staging.footer(batch, part, length) for part, length in lengths.items()]
+            self._footers[batch] = staging.footers(batch, lengths)
         keeper.commit(start.batch)
         _log.info(
             "reading `%s` from `%s` after batch %d of stream %s, staging in `%s`",
@@ -244,7 +244,7 @@ class Session:
         for batch in sorted(number for number in self._plans if number <= start.batch):
             parts = self._plans.pop(batch)
             lengths = opened.staging.parts(batch)
-            footers = [opened.staging.footer(batch, part, length) for part, length in lengths.items()]
+            footers = opened.staging.footers(batch, lengths)
             pulls = [f for part, f in zip(lengths, footers, strict=True) if part > 0]
             self._flood = is_flood(pulls, self._cutoff) if any(isinstance(p, PullPart) for p in parts) else False
             with opened.keeper.lock:

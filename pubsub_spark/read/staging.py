@@ -25,7 +25,7 @@ import json
 import re
 import struct
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -292,6 +292,10 @@ class Staging:
         path = f"{batch}/part-{part}"
         tail = self._ask(obstore.get_range, path, start=max(0, length - _GUESS), end=length) if length else b""
         return _footer(tail, f"{self.root}/{path}")
+
+    def footers(self, batch: int, lengths: Mapping[int, int]) -> list[Footer]:
+        """The footers of parts, in the order of `lengths`, which has the bytes of each."""
+        return [self.footer(batch, part, length) for part, length in lengths.items()]
 
     def receipts(self, batch: int, part: int, length: int) -> Iterator[pa.RecordBatch]:
         """The receipts of a part of `length` bytes, piece by piece, without reading its messages."""
