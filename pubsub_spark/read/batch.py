@@ -1,7 +1,8 @@
 """`spark.read`: a peek at a subscription. At most `maxMessages`, given back after reading, never acknowledged.
 
 One task pulls and nacks, because a batch read has nothing that would tell it when to acknowledge. The messages come
-again to whoever reads next; on a subscription with a dead-letter policy the peek counts as a delivery attempt.
+again to whoever reads next; on a subscription with a dead-letter policy the peek counts as a delivery attempt. A
+stream that ends for good midway is an error, not fewer rows.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class PubSubBatchReader(DataSourceReader):
         with self._backend.connect() as connection:
             subscription.prepare(connection.admin, options, is_new=False)
             received: list[Received] = []
-            pull(connection, flow, options.max_fetch_period, options.idle_timeout, received.append)
+            pulled = pull(connection, flow, options.max_fetch_period, options.idle_timeout, received.append)
             ack_ids = (got.receipts.column("ack_id") for got in received)
             acks.send(connection, options.subscription, ack_ids, 0, time.monotonic() + _NACK_TIMEOUT)
+        if pulled.failure is not None:
+            raise pulled.failure
         yield from self._rows.of(got.messages for got in received)

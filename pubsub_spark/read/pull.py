@@ -203,11 +203,15 @@ class Stream:
 
 @dataclass(frozen=True)
 class Pulled:
-    """How much a pull brought, in messages, and why it ended: `full`, `period` or `idle`."""
+    """How much a pull brought, in messages, and why it ended: `full`, `period` or `idle`.
+
+    failure: what ended it for good after messages had come. A task stages those, and the door meets the same.
+    """
 
     messages: int
     ended: str
     reopened: int
+    failure: PubSubError | None = None
 
 
 def pull(connection: Connection, flow: Flow, period: float, idle: float, take: Callable[[Received], object]) -> Pulled:
@@ -231,6 +235,7 @@ def pull(connection: Connection, flow: Flow, period: float, idle: float, take: C
 
     stream = Stream(connection, flow, opening)
     ended: str | None = None
+    failed: PubSubError | None = None
     rest: list[bytes] = []
     try:
         end = time.monotonic() + period
@@ -250,11 +255,12 @@ def pull(connection: Connection, flow: Flow, period: float, idle: float, take: C
                 stream.half_close()
             pause = min(idle, LULL) if count else idle
             wait = min(pause, max(0.001, end - now)) if ended is None else QUIET
-    except PubSubError:
-        if not count:  # otherwise what arrived is staged, and the door meets the same error
+    except PubSubError as error:
+        if not count:  # otherwise the caller has something to stage or to give back first
             raise
+        failed = error
     finally:
         rest = stream.close()
     if rest:
         hand_over(rest)
-    return Pulled(count, ended or "idle", stream.reopened)
+    return Pulled(count, ended or "idle", stream.reopened, failed)

@@ -265,10 +265,11 @@ def test_final_status_ends_the_pull_with_a_sentence(code: grpc.StatusCode, error
 
 
 def test_final_status_after_messages_keeps_them():
-    """What arrived before the stream broke for good is the part; the next to ask meets the status."""
+    """What arrived before the stream broke for good is handed over, and the status told beside it."""
     got = do_pull(Service(scripts=[[response("a"), Code.NOT_FOUND]]), flow())
 
     assert ["a"] == got.texts
+    assert isinstance(got.pulled.failure, MissingError)
 
 
 def test_error_is_raised_to_all_who_ask():
