@@ -135,7 +135,7 @@ class Door:
         return lease, [each.got for each in taken]
 
     def settled(self, messages: int) -> None:
-        """Messages that came through the door were acknowledged or given back: flow control lets as many more in."""
+        """Messages that came through the door were acknowledged: flow control lets as many more in."""
         with self._lock:
             while messages > 0 and self._outstanding:
                 count, volume = self._outstanding.popleft()

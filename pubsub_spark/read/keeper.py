@@ -60,7 +60,6 @@ class Keeper:
         self._clock = clock
         self._wake = threading.Condition(self.lock)
         self._stopping = False
-        self._nacks: list[pa.Array] = []
         self._done: set[tuple[int, int]] = set()  # parts of the batch whose acks are under way that are through
         self._written = leases.memories
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
@@ -88,26 +87,19 @@ class Keeper:
             self._stopping = True
             self._wake.notify_all()
         self._thread.join(max(0.0, end - time.monotonic()))
-        self._nacks += [receipts.column("ack_id") for receipts in self._door.close()]
-        self._send_nacks(time.monotonic() + (timeout if answers else 0))
-
-    def nack(self, receipts: pa.RecordBatch) -> None:
-        """Give messages that came through the door back to the service, in the background."""
-        self._door.settled(receipts.num_rows)
-        with self._wake:
-            self._nacks.append(receipts.column("ack_id"))
-            self._wake.notify_all()
+        waiting = [receipts.column("ack_id") for receipts in self._door.close()]
+        deadline = time.monotonic() + (timeout if answers else 0)
+        acks.send(self._connection, self._staging.subscription, waiting, 0, deadline)
 
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._stopping or self._leases.unacknowledged or self._nacks, _TICK)
+                self._wake.wait_for(lambda: self._stopping or self._leases.unacknowledged, _TICK)
                 if self._stopping:
                     return
                 first = self._leases.unacknowledged[:1]  # one, for acks may take long, and leases do not wait
             try:
                 answered = all(map(self._acknowledge, first))
-                self._send_nacks(time.monotonic() + _ACK_TIMEOUT)
                 self._extend()
                 if not answered:
                     with self._wake:
@@ -182,11 +174,6 @@ class Keeper:
             identities = self._leases.remembered
         self._staging.write_seen(identities)
         self._written = memories
-
-    def _send_nacks(self, deadline: float) -> None:
-        with self.lock:
-            nacks, self._nacks = self._nacks, []
-        acks.send(self._connection, self._staging.subscription, nacks, 0, deadline)
 
     def _extend(self) -> None:
         """Look after what has been held for long: at the door, and in batches that are not acknowledged."""

@@ -1,7 +1,7 @@
 """The driver's side of a stream: which batch is announced, planned, committed. Spark's calls come in through `stream`.
 
     latest(start)        acknowledge every batch up to start; nothing at the door -> start; else batch n+1 is announced
-    plan(start, end)     announced here -> door and pull parts; not announced here (a replay) -> staged parts only
+    plan(start, end)     announced here -> door and pull parts; staged by an earlier run (a replay) -> those parts only
 
 `latest(start)` is the commit signal: Spark calls it with the end of batch n once n is in the commit log, on every
 trigger, idle or not, and first thing on restart. Spark 4.0 and 4.1 pass no start; there the end of the last planned
@@ -130,7 +130,8 @@ class Session:
         return self._plans[end.batch]
 
     def _plan(self, end: Offset, opened: _Opened) -> list[Part]:
-        announced = self._announced == end
+        # A staged batch that the offset log has lost is a replay, too: what waits at the door stays, and in its order.
+        announced = self._announced == end and end.batch not in opened.staged
         if not announced and self._is_gone(end, opened):
             return []
         with opened.keeper.lock:  # the leases of a replay began before our time, and may be over
@@ -217,13 +218,14 @@ class Session:
             max_bytes=min(MOST_BYTES, options.max_bytes_per_trigger),
         )
         door = Door(connection, flow, self.clock)
-        for batch in staging.batches():
+        staged = staging.batches()
+        for batch in staged:
             if batch <= released:  # acknowledged; whatever a late task put there since was never given to Spark
                 staging.delete(f"{batch}/")
             elif batch <= start.batch:  # committed, but whether its acks went through is not known: late in any case
                 leases.announce(batch, self.clock() - STREAM_LEASE)
         keeper = Keeper(connection, staging, leases, door, self.clock)
-        self._opened = _Opened(connection, staging, leases, door, keeper)
+        self._opened = _Opened(connection, staging, leases, door, keeper, frozenset(staged))
         for batch in leases.held:
             lengths = staging.parts(batch)
             self._remember(batch, lengths, self._opened)
@@ -320,9 +322,10 @@ class Session:
             packer.add(without(first, known).messages, got.receipts)
         content = b"".join(packer.content("door"))
         if not staging.create(f"{batch}/part-0", [content]):
-            for got in taken:  # an earlier run staged this batch, and the offset log has lost it: all of it, not ours
-                opened.keeper.nack(got.receipts)
-            return self._replay_plan(batch, opened)
+            raise StagingError(
+                f"Batch {batch} of `{self.options.subscription}` was staged in `{self.location}` by another query "
+                "meanwhile. Let one query at a time use the checkpoint."
+            )
         held = footer(content)
         if self._flood or crowded:
             # Twins must meet: what the door brought is known to those who pull (one task, with `idAttribute`).
@@ -359,3 +362,4 @@ class _Opened:
     leases: Leases
     door: Door
     keeper: Keeper
+    staged: frozenset[int]  # batches that earlier runs have staged

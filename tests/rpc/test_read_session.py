@@ -301,6 +301,34 @@ def test_batch_that_the_offset_log_has_lost_is_given_again(query: Engine, names:
     assert Counter(MANY) == Counter(query.rows) - Counter(["x"])
 
 
+def test_keys_stay_in_order_where_the_offset_log_has_lost_a_batch(emulator: Emulator, names: Names, query: Engine):
+    """What waits at the door stays there while that batch is given again: part of it given back would come second."""
+    name, key = f"{names.subscription}-ordered", [f"k{n}" for n in range(20)]
+    emulator.create_subscription(name, names.topic, enable_message_ordering=True)
+    query.options = replace(query.options, subscription_id=name)
+    start_with(query, names, "lost")
+    die_in_a_batch(query, parts=1)
+    del query.offsets[1:]
+    emulator.publish(names.topic, *({"data": text.encode(), "ordering_key": "k"} for text in key))
+    query.start()
+    query.budget = Budget(10, 10**6)  # the door holds more than one batch
+    assert query.session is not None
+    query.session.latest(query.offsets[-1], query.budget)
+    at_the_door(query, len(key))
+    run_until(query, 1 + len(key))
+
+    assert ["lost", *key] == query.rows
+    assert {1} == {m.deliveries for m in emulator.messages(name)}
+
+
+def test_second_query_on_a_checkpoint_is_refused(query: Engine, names: Names):
+    """It staged the batch first: to go on with ours would lose what is in there, with theirs to mix the two."""
+    start_with(query, names, "a")
+    query.opened.staging.create("1/part-0", part(["theirs"]))
+    with pytest.raises(StagingError, match=r"Batch 1 of .* by another query"):
+        query.trigger()
+
+
 def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
     """Speculation: both attempts pull, one stages; the other gives its messages back and yields the winner's rows."""
     query.start()

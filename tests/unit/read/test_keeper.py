@@ -11,7 +11,6 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec import envelope
 from pubsub_spark.errors import StagingError
 from pubsub_spark.read import keeper as module
 from pubsub_spark.read.door import Door
@@ -288,14 +287,6 @@ def test_stop_gives_back_what_waits(kept: Kept):
     kept.keeper.stop(LONG)
 
     assert [(0, ["ack-a", "ack-b"])] == kept.service.modified
-
-
-def test_nacks_go_out_in_the_background(kept: Kept):
-    """What a batch does not want is given back without anybody waiting for it."""
-    kept.keeper.nack(envelope.received([response("a")]).receipts)
-    _until(kept, lambda: bool(kept.service.modified))
-
-    assert [(0, ["ack-a"])] == kept.service.modified
 
 
 def test_unreadable_staging_is_tried_again(kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: Any):
