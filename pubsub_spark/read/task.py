@@ -2,6 +2,7 @@
 
     staged already? -> those.  Else pull, stage (create-only), yield.
     Lost the race?  -> give mine back, yield the winner's.
+    Put failed?     -> fail, and give nothing back: the store may have the part, and whoever comes next yields it.
 
 Everything is opened here and closed before the first batch is yielded; nothing is left behind in a reused worker.
 """

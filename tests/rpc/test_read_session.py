@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import obstore
 import pytest
 from google.pubsub_v1.services.subscriber import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+from obstore.exceptions import GenericError
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError, StagingError
@@ -358,6 +360,29 @@ def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Nam
     returned = [m.data.decode() for m in query.emulator.messages(names.subscription) if m.failures]
     assert 50 == len(returned)
     assert not set(returned) & set(seen[0])
+
+
+def test_put_whose_answer_is_lost_gives_nothing_back(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
+    """The store has the part: its messages are the rows of the next attempt, and given back they would come twice."""
+    query.start()
+    query.trigger()
+    staging = query.opened.staging
+    query.crash()
+    query.emulator.publish(names.topic, *MANY[:50])
+    put = obstore.put
+
+    def unanswered(*given: Any, **settings: Any) -> None:
+        put(*given, **settings)
+        raise GenericError("error sending request")
+
+    part = PullPart(staging, 7, 1, 50, 10**6, False)
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "put", unanswered)
+        with pytest.raises(StagingError, match="cannot be used"):
+            query.read([part])
+
+    assert MANY[:50] == sorted(query.read([part]), key=MANY.index)
+    assert {0} == {m.failures for m in query.emulator.messages(names.subscription)}
 
 
 def test_checkpoint_that_is_put_back_to_its_start_does_not_seek(query: Engine, names: Names):
