@@ -23,12 +23,12 @@ from pubsub_spark.emulator.clock import Clock
 from pubsub_spark.emulator.delivery import Delivery, message_of
 from pubsub_spark.emulator.desk import Desk
 from pubsub_spark.emulator.faults import EVERY, Fault, Faults
-from pubsub_spark.emulator.front import Front
+from pubsub_spark.emulator.front import Front, address
 from pubsub_spark.emulator.oidc import Signer
 from pubsub_spark.emulator.pusher import Pushers
 from pubsub_spark.emulator.refusal import NUMBERS, Code, Refusal
-from pubsub_spark.emulator.rest import Calls, Document, Rest
-from pubsub_spark.emulator.server import Recorded, Server, address, check_tls
+from pubsub_spark.emulator.rest import Document, Rest
+from pubsub_spark.emulator.server import Recorded, Server
 from pubsub_spark.emulator.services import Services
 from pubsub_spark.emulator.subscriber import find
 
@@ -105,39 +105,25 @@ class Emulator:
             pushers = Pushers(desk, signer)
             services = Services(desk, faults, pushers)
             server = Server(desk, services, faults, record=self._record)
+            ending.callback(server.stop)
             self._listen(server, signer, ending)
             ending.callback(pushers.close)
             self._parts = _Parts(desk, pushers, faults, services, server, ending.pop_all())
         return self
 
     def _listen(self, server: Server, signer: Signer, ending: ExitStack) -> None:
-        """gRPC alone has the port, or the front has it and gRPC a port behind that."""
-        if not 0 <= self.port <= 65535:
-            raise OSError(f"The emulator cannot listen on port {self.port}. A port is a number from 0 to 65535.")
-        if self._tls is not None:
-            check_tls(*self._tls)
-        if not self._rest:
-            self.port = server.listen(self.host, self.port, self._tls)
-            server.start()
-            ending.callback(server.stop)
-            return
         listener = front.listen(self.host, self.port)
         ending.callback(listener.close)
-        inner = server.listen("127.0.0.1", 0, self._tls)
-        plain = inner if self._tls is None else server.listen("127.0.0.1", 0)
         documents: dict[str, Document] = {
             "/": lambda: "Ok\n",
             "/healthz": lambda: "Ok\n",
             "/oauth2/v1/certs": signer.certificates,
             "/oauth2/v3/certs": signer.jwks,
         }
-        calls = Calls(f"127.0.0.1:{plain}")
+        rest = Rest(server.answer, server.aside, documents) if self._rest else None
         tls = front.tls_context(*self._tls) if self._tls else None
-        door = Front(listener, ("127.0.0.1", inner), Rest(calls, documents).serve, tls)
+        door = Front(listener, server.serve, rest.serve if rest else None, tls)
         ending.callback(door.close)
-        ending.callback(calls.close)
-        server.start()
-        ending.callback(server.stop)
         door.start()
         self.port = listener.getsockname()[1]
 

@@ -1,11 +1,7 @@
-"""One port for gRPC and for the JSON API: the first bytes of a connection tell which it speaks.
+"""One port for gRPC and for the JSON API: how a connection begins tells which it speaks.
 
-An HTTP/2 connection opens with `PRI * HTTP/2.0`; grpcio's own listener is behind this one, on the loopback, and gets
-such a connection byte for byte. Everything else is HTTP/1.1 and served here. On a TLS port the opening is the client's
-hello: who offers `h2` alone is gRPC's and stays encrypted to it; the others are decrypted here.
-
-What that costs is measured in `benchmarks/emulator_front.py`: streams are between as fast and a fourteenth slower,
-Publish an eighth, Pull an eighth to a fifth, and a message takes a tenth of a millisecond or two longer.
+An HTTP/2 connection opens with `PRI * HTTP/2.0`, and is gRPC's; everything else is HTTP/1.1. On a TLS port the two
+agree on a protocol: who offers `h2` alone speaks gRPC, all others HTTP/1.1.
 """
 
 from __future__ import annotations
@@ -18,12 +14,8 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 
-from pubsub_spark.emulator.splice import Splicer
-
 _PREFACE = b"PRI"  # no method of HTTP/1.1 begins like this
-_HANDSHAKE = b"\x16"  # the first byte of a TLS connection
-_RECORD_HEAD = 5  # bytes before a TLS record: its type, version and length
-_HELLO_SECONDS = 10  # for a connection to say something, and as much again to agree on keys
+_HELLO_SECONDS = 10  # for a connection to say something, or to agree on keys
 _RETRY_SECONDS = 0.05  # after a connection could not be accepted
 _BACKLOG = 1024
 
@@ -32,6 +24,8 @@ Serve = Callable[[socket.socket], None]
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens there, 0 for any free port; OSError when it cannot be had."""
+    if not 0 <= port <= 65535:
+        raise OSError(f"The emulator cannot listen on port {port}. A port is a number from 0 to 65535.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=host == "::")
@@ -42,31 +36,40 @@ def listen(host: str, port: int) -> socket.socket:
         ) from problem
 
 
+def address(host: str, port: int) -> str:
+    """`host:port`, in which an IPv6 address has brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def tls_context(key: bytes, certificate: bytes) -> ssl.SSLContext:
-    """What serves HTTPS with a PEM key and certificate; `ssl` reads them from files only."""
+    """What serves TLS with a PEM key and certificate; OSError unless they are that."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.NamedTemporaryFile(suffix=".pem") as file:
-        file.write(key + b"\n" + certificate)
-        file.flush()
-        context.load_cert_chain(file.name)
+    context.set_alpn_protocols(["http/1.1", "h2"])  # of those that a client offers, the first
+    with tempfile.NamedTemporaryFile() as key_file, tempfile.NamedTemporaryFile() as certificate_file:
+        for file, content in ((key_file, key), (certificate_file, certificate)):
+            file.write(content)  # `ssl` reads them from files only
+            file.flush()
+        try:
+            # Without a password Python would ask the terminal for that of an encrypted key.
+            context.load_cert_chain(certificate_file.name, key_file.name, password="")
+        except ssl.SSLError as problem:
+            raise OSError(
+                "The emulator cannot serve TLS with this key and certificate. "
+                "Give a private key and the certificate that was made for it, both PEM, in this order."
+            ) from problem
     return context
 
 
 class Front:
-    """Listens on `listener` and hands each connection to gRPC at `grpc_address` or to `serve`, until closed."""
+    """Listens on `listener` and hands each connection to `grpc`, which takes it over, or to `rest`, until closed."""
 
     def __init__(
-        self,
-        listener: socket.socket,
-        grpc_address: tuple[str, int],
-        serve: Serve,
-        tls: ssl.SSLContext | None = None,
+        self, listener: socket.socket, grpc: Serve, rest: Serve | None, tls: ssl.SSLContext | None = None
     ) -> None:
         self._listener = listener
-        self._grpc_address = grpc_address
-        self._serve = serve
+        self._grpc = grpc
+        self._rest = rest
         self._tls = tls
-        self._splicer = Splicer()
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -76,7 +79,7 @@ class Front:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening and end every connection."""
+        """Stop listening and end every connection that was not handed over."""
         with self._lock:
             self._closed.set()
             connections = list(self._open)
@@ -84,7 +87,6 @@ class Front:
         for each in (self._listener, *connections):
             _shut_down(each)
         self._listener.close()
-        self._splicer.close()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -103,54 +105,50 @@ class Front:
     def _handle(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError), self._kept(connection):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            opening = _opening(connection, encrypted=self._tls is not None)
-            if self._is_grpc(opening):
-                upstream = socket.create_connection(self._grpc_address)
-                upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._splicer.join(connection.dup(), upstream)
-            elif opening and self._tls is not None:
-                # The descriptor goes over to the new socket, which is kept before it waits for anything.
-                decrypted = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-                with self._kept(decrypted):
-                    decrypted.settimeout(_HELLO_SECONDS)
-                    decrypted.do_handshake()
-                    decrypted.settimeout(None)
-                    self._serve(decrypted)
-            elif opening:
-                self._serve(connection)
+            if self._tls is None:
+                opening = _opening(connection)
+                if opening:
+                    self._serve(connection, is_grpc=opening == _PREFACE)
+                return
+            # The descriptor goes over to the new socket, which is kept before it waits for anything.
+            decrypted = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+            with self._kept(decrypted):
+                decrypted.settimeout(_HELLO_SECONDS)
+                decrypted.do_handshake()
+                decrypted.settimeout(None)
+                self._serve(decrypted, is_grpc=decrypted.selected_alpn_protocol() == "h2")
 
-    def _is_grpc(self, opening: bytes) -> bool:
-        if self._tls is None:
-            return opening == _PREFACE
-        return b"\x02h2" in opening and b"\x08http/1.1" not in opening
+    def _serve(self, connection: socket.socket, *, is_grpc: bool) -> None:
+        if is_grpc:
+            with self._lock:
+                self._open.discard(connection)
+            self._grpc(connection)
+        elif self._rest is not None:
+            self._rest(connection)
 
     @contextlib.contextmanager
-    def _kept(self, connection: socket.socket) -> Iterator[socket.socket]:
-        """`close` ends the connection as long as the block runs; the block's end closes it."""
+    def _kept(self, connection: socket.socket) -> Iterator[None]:
+        """`close` ends the connection as long as the block runs; its end closes what was not handed over."""
         with self._lock:
             self._open.add(connection)
             closed = self._closed.is_set()
         try:
             if closed:
                 raise ConnectionAbortedError
-            yield connection
+            yield
         finally:
             with self._lock:
+                kept = connection in self._open
                 self._open.discard(connection)
-            connection.close()
+            if kept:
+                connection.close()
 
 
-def _opening(connection: socket.socket, *, encrypted: bool) -> bytes:
+def _opening(connection: socket.socket) -> bytes:
     """What a connection begins with, left there to be read again: as much as tells what it speaks."""
     # The kernel's timeout and not Python's, which would make the socket one that does not wait for all.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _HELLO_SECONDS, 0))
-    look = socket.MSG_PEEK | socket.MSG_WAITALL
-    if encrypted:
-        opening = connection.recv(_RECORD_HEAD, look)
-        if opening.startswith(_HANDSHAKE):
-            opening = connection.recv(_RECORD_HEAD + int.from_bytes(opening[3:]), look)
-    else:
-        opening = connection.recv(len(_PREFACE), look)
+    opening = connection.recv(len(_PREFACE), socket.MSG_PEEK | socket.MSG_WAITALL)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
     return opening
 

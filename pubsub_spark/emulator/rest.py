@@ -1,8 +1,8 @@
 """The v1 JSON API over HTTP/1.1: reads a request off a connection, asks the RPC that it stands for, writes the answer.
 
-What stands for what is `transcode`'s; the RPC is asked of the gRPC server itself, so that limits, errors, faults and
-records are the same whichever way a request came. Beside the API there are a few documents: `/` and `/healthz` say that
-the server is up, `/oauth2/...` publish the key that signs pushes.
+What stands for what is `transcode`'s; the RPC is answered by the same `server` as gRPC's, so that limits, errors,
+faults and records are the same whichever way a request came. Beside the API there are a few documents: `/` and
+`/healthz` say that the server is up, `/oauth2/...` publish the key that signs pushes.
 
 A Pull that finds nothing answers before HTTP clients give up after a minute; one whose client has left is cancelled, so
 that no message is leased to it. A client that only says no more looks the same from here; what does not wait is done
@@ -14,24 +14,27 @@ A request whose body breaks off, or whose end cannot be told, is not done: the a
 from __future__ import annotations
 
 import json
+import logging
 import re
 import select
 import socket
 import ssl
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Protocol
-
-import grpc
+from typing import Any
 
 from pubsub_spark.emulator import transcode
+from pubsub_spark.emulator.calls import Caller, Metadata, details, inflated, sentence
+from pubsub_spark.emulator.refusal import Refusal
+from pubsub_spark.emulator.server import Answer
+
+_log = logging.getLogger("pubsub_spark.emulator")
 
 LARGEST_REQUEST = 10_485_760  # bytes; the service's own limit
-TIMEOUT_SECONDS = 55.0  # HTTP clients give up after 60
 _PULL = "/google.pubsub.v1.Subscriber/Pull"  # the one RPC that waits
-_ERROR_BYTES = 64 * 1024 * 1024  # an exactly-once failure names every ack id of its request
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json; charset=utf-8"
 _IDLE_SECONDS = 600.0
@@ -47,48 +50,20 @@ _GZIP = zlib.MAX_WBITS | 16
 Document = Callable[[], Any]
 
 
-class Outcome(Protocol):
-    """A gRPC call under way."""
-
-    def add_done_callback(self, fn: Callable[[Any], None]) -> None: ...
-    def cancel(self) -> bool: ...
-    def done(self) -> bool: ...
-    def result(self) -> Any: ...
-
-
-class Calls:
-    """Asks RPCs of the gRPC server at `target`."""
-
-    def __init__(self, target: str, credentials: grpc.ChannelCredentials | None = None) -> None:
-        options = [
-            ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", -1),
-            ("grpc.max_metadata_size", _ERROR_BYTES),
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.use_local_subchannel_pool", 1),
-        ]
-        self._channel = (
-            grpc.secure_channel(target, credentials, options) if credentials else grpc.insecure_channel(target, options)
-        )
-
-    def start(self, call: transcode.Call, metadata: list[tuple[str, str]]) -> Outcome:
-        method = self._channel.unary_unary(
-            call.route.rpc,
-            request_serializer=call.route.request.SerializeToString,
-            response_deserializer=call.route.response.FromString,
-        )
-        outcome: Outcome = method.future(call.request, timeout=TIMEOUT_SECONDS, metadata=metadata)
-        return outcome
-
-    def close(self) -> None:
-        self._channel.close()
+Ask = Callable[[str, bytes, Caller], Answer]
+Aside = Callable[[Callable[[], bytes]], "Future[bytes]"]
 
 
 class Rest:
-    """Serves connections; `documents` are what stands at fixed places, as text or as what JSON can say."""
+    """Serves connections.
 
-    def __init__(self, calls: Calls, documents: Mapping[str, Document]) -> None:
-        self.calls = calls
+    `ask` answers an RPC, `aside` has a thread wait for an answer; `documents` are what stands at fixed places, as text
+    or as what JSON can say.
+    """
+
+    def __init__(self, ask: Ask, aside: Aside, documents: Mapping[str, Document]) -> None:
+        self.ask = ask
+        self.aside = aside
         self.documents = dict(documents)
 
     def serve(self, connection: socket.socket) -> None:
@@ -140,19 +115,23 @@ class _Handler(BaseHTTPRequestHandler):
         except transcode.BadRequestError as error:
             self._write(*_failure(error.code, str(error)))
             return
-        outcome = self.server.calls.start(call, _metadata(self.headers.items()))
-        if call.route.rpc == _PULL and not self._waited(outcome):
-            outcome.cancel()
-            self.close_connection = True
-            return
+        caller = Caller(_metadata(self.headers.items()), "REST")
         try:
-            response = outcome.result()
-        except grpc.RpcError as error:
-            self._write(*_failure(*_reason(error)))
+            raw = self.server.ask(call.route.rpc, call.request.SerializeToString(), caller)
+            if not isinstance(raw, bytes):
+                outcome = self.server.aside(raw)
+                if call.route.rpc == _PULL and not self._waited(outcome):
+                    caller.end()
+                    self.close_connection = True
+                    return
+                raw = outcome.result()
+        except Refusal as refusal:
+            _log.info("%s refused: %s: %s", call.route.rpc, refusal.code, sentence(refusal))
+            self._write(*_failure(refusal.code, sentence(refusal), details(refusal)))
         else:
-            self._write(200, _JSON, transcode.answer(call, response))
+            self._write(200, _JSON, transcode.answer(call, call.route.response.FromString(raw)))
 
-    def _waited(self, outcome: Outcome) -> bool:
+    def _waited(self, outcome: Future[bytes]) -> bool:
         """Wait for the outcome; False when the client left before it came."""
         ours, theirs = socket.socketpair()
         with ours:
@@ -233,10 +212,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: the RPC behind the request is what the emulator records."""
 
 
-def _metadata(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def _metadata(headers: Iterable[tuple[str, str]]) -> Metadata:
     """Google's headers, as far as gRPC takes them as text."""
     named = [(name.lower(), value) for name, value in headers]
-    return [(name, value) for name, value in named if _NAME.fullmatch(name) and _PRINTABLE.fullmatch(value)]
+    return tuple((name, value) for name, value in named if _NAME.fullmatch(name) and _PRINTABLE.fullmatch(value))
 
 
 def _chunk_size(line: bytes) -> int:
@@ -252,10 +231,9 @@ def _check_size(size: int) -> None:
 
 
 def _inflated(body: bytes) -> bytes:
-    inflater = zlib.decompressobj(_GZIP)
     try:
-        text = inflater.decompress(body, LARGEST_REQUEST + 1)
-    except zlib.error as error:
+        text = inflated(body, _GZIP, LARGEST_REQUEST)
+    except ValueError as error:
         raise _Unreadable(f"Invalid gzip encoding of the request: {error}.") from None
     _check_size(len(text))
     return text
@@ -264,9 +242,3 @@ def _inflated(body: bytes) -> bytes:
 def _failure(code: str, message: str, details: bytes = b"") -> tuple[int, str, bytes]:
     status, body = transcode.failure(code, message, details)
     return status, _JSON, body
-
-
-def _reason(error: Any) -> tuple[str, str, bytes]:
-    """Code, message and details of a failed RPC."""
-    trailers = dict(error.trailing_metadata() or ())
-    return error.code().name, error.details() or "", trailers.get("grpc-status-details-bin", b"")

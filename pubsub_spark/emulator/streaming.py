@@ -1,19 +1,19 @@
-"""One StreamingPull: requests come in on one thread, responses go out on another, flow control stands between.
+"""One StreamingPull: requests take effect as they come, a thread sends responses, flow control stands between.
 
 The rules of StreamingPullRequest: what the first request must say, what later ones may not; acks and deadlines in any
-of them. Messages are taken only when gRPC asks for the next response, that is when the last one has been written, and
-only as many as the client's limits leave room for. A client that is gone takes nothing more: its end is noticed under
-the same lock that hands out messages, and a response that could not be written is handed back.
+of them. Messages are taken only when the last response has been written, and only as many as the client's limits leave
+room for. A client that is gone takes nothing more: its end is noticed under the same lock that hands out messages, and
+a response that could not be written is handed back.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError
 
 from pubsub_spark.emulator import frames, protos, rules
 from pubsub_spark.emulator.desk import Desk, Session
@@ -22,46 +22,69 @@ from pubsub_spark.emulator.subscriber import Subscriber, check_still_pullable, f
 from pubsub_spark.emulator.subscription import Subscription
 
 RESPONSE_BYTES = 1_000_000  # enough to fill a pipe, small enough that many streams share the work
-# gRPC does not tell whether the last response of a cancelled stream was written. It asks for the next one within
-# milliseconds of writing, so a response that it held this long was stuck behind HTTP/2's flow control.
-_STUCK = 1.0
-# It also asks for the next one when it gives up a stuck response, a moment before it tells that the stream is over.
-_HELD = 0.05
-_MOMENT = 0.02
 _PROPERTIES = b"\x22"  # StreamingPullResponse.subscription_properties = 4
 
 
 class Call(Protocol):
     """What a stream needs of the RPC that carries it."""
 
-    def is_active(self) -> bool: ...
+    def time_remaining(self) -> float | None: ...
 
-    def add_callback(self, callback: Any) -> bool: ...
+    def add_callback(self, callback: Callable[[], None]) -> bool: ...
 
-    def send_initial_metadata(self, initial_metadata: Any) -> None: ...
+    def begin(self) -> None: ...
+
+    def send(self, message: bytes) -> bool: ...
+
+    def finish(self, refusal: Refusal | None = None) -> None: ...
 
 
 class Stream:
-    """The state of one open stream."""
+    """The state of one stream; `aside` gives it the thread that sends, and it is among `streams` while it is open."""
 
-    def __init__(self, desk: Desk, subscriber: Subscriber, requests: Iterator[bytes], call: Call) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        subscriber: Subscriber,
+        call: Call,
+        aside: Callable[[Callable[[], None]], Any],
+        streams: set[Stream],
+    ) -> None:
         self._desk = desk
         self._subscriber = subscriber
-        self._requests = requests
         self._call = call
-        self._consumer = desk.consumer()  # nobody yet; `responses` puts the real one there
+        self._aside = aside
+        self._streams = streams
+        self._begun = False  # once the first request was good
+        self._consumer = desk.consumer()  # nobody yet; the first request puts the real one there
+        self._subscription: Subscription
         self._refusal: Refusal | None = None
         self._confirmations: list[Any] = []
-        self._unsent = range(0)  # numbers of the last response, until gRPC asks for the next one
-        self._handed = 0.0
-        self._ended = threading.Event()
+        self._unsent = range(0)  # numbers of the last response, until it has been written
 
-    def responses(self) -> Iterator[bytes]:
-        """The responses, for as long as the stream lasts; a Refusal ends it."""
-        first = next(self._requests, None)
-        if first is None:
+    def receive(self, raw: bytes) -> None:
+        """One request."""
+        if not self._begun:
+            self._open(_parsed(raw))
             return
-        request = protos.StreamingPullRequest.FromString(first)
+        try:
+            acks = frames.ack_ids_of(self._subscription.name).numbers_in(raw)
+            if acks is not None:
+                with self._desk.open() as session:
+                    self._settle(session, acks, (), ())
+                return
+            request = _parsed(raw)
+            _check_later(request)
+            self._apply(request)
+        except Refusal as refusal:
+            self.refuse(refusal)
+
+    def receive_end(self) -> None:
+        """A half-closed stream goes on, as in the service; one that never said what it wants is over."""
+        if not self._begun:
+            self._call.finish()
+
+    def _open(self, request: Any) -> None:
         _check_first(request)
         with self._desk.open() as (broker, _):
             subscription = find_pullable(broker, request.subscription)
@@ -70,20 +93,29 @@ class Stream:
                 request.stream_ack_deadline_seconds, request.max_outstanding_messages, request.max_outstanding_bytes
             )
             subscription.join(self._consumer)
+            self._streams.add(self)
+            self._begun = True
         try:
-            if not self._call.add_callback(self._end):
-                return
             self._apply(request)
-            self._call.send_initial_metadata(())  # the stream is open, though there may be nothing to say yet
-            threading.Thread(target=self._listen, name=f"listen {subscription.name}", daemon=True).start()
-            while (response := self._next()) is not None and not self._consumer.closed:
-                self._handed = time.monotonic()
-                yield response
-                if time.monotonic() - self._handed > _HELD and self._ended.wait(_MOMENT):
-                    break
+            if not self._call.add_callback(lambda: self._desk.hang_up(self._consumer)):
+                self._desk.hang_up(self._consumer)
+            self._aside(self._respond)
+        except Refusal:
+            self._close()
+            raise
+
+    def _respond(self) -> None:
+        """The sending thread."""
+        refusal = None
+        try:
+            self._call.begin()  # the stream is open, though there may be nothing to say yet
+            while (response := self._next()) is not None and self._call.send(response):
                 self._unsent = range(0)
+        except Refusal as why:
+            refusal = why
         finally:
             self._close()
+        self._call.finish(refusal)
 
     def _next(self) -> bytes | None:
         """Wait for something to say; None when the client is gone."""
@@ -92,8 +124,11 @@ class Stream:
             while True:
                 if self._refusal is not None:
                     raise self._refusal
-                if consumer.closed or not self._call.is_active():
+                if consumer.closed:
                     return None
+                rest = self._call.time_remaining()
+                if rest is not None and rest <= 0:
+                    raise Refusal("DEADLINE_EXCEEDED", "The deadline of the stream has passed.")
                 check_still_pullable(broker, subscription)
                 now = self._desk.now()
                 batch = subscription.take(consumer, now, size=RESPONSE_BYTES)
@@ -101,30 +136,11 @@ class Stream:
                 if batch or self._confirmations:
                     break
                 subscription.wait(consumer)
-                self._desk.wait(consumer)
-            self._unsent, self._handed = batch.numbers, 0.0
+                self._desk.wait(consumer, rest)
+            self._unsent = batch.numbers
             confirmations, self._confirmations = self._confirmations, []
             received = self._subscriber.received(subscription, batch)
             return received + _properties(subscription) + b"".join(each.SerializeToString() for each in confirmations)
-
-    def _listen(self) -> None:
-        """The reading thread: requests take effect as they come. A half-closed stream goes on, as in the service."""
-        try:
-            for raw in self._requests:
-                acks = frames.ack_ids_of(self._subscription.name).numbers_in(raw)
-                if acks is not None:
-                    with self._desk.open() as session:
-                        self._settle(session, acks, (), ())
-                    continue
-                request = protos.StreamingPullRequest.FromString(raw)
-                _check_later(request)
-                self._apply(request)
-        except Refusal as refusal:
-            self.refuse(refusal)
-        except Exception:
-            # gRPC's way to say that the stream is over; a request that does not parse ends it too.
-            if self._call.is_active():
-                self.refuse(invalid("The request could not be parsed."))
 
     def _apply(self, request: Any) -> None:
         """Acks and deadlines of one request, and its new deadline for the stream."""
@@ -175,22 +191,23 @@ class Stream:
         self._desk.wake(self._consumer)
 
     def refuse(self, refusal: Refusal) -> None:
-        """End the stream with an error."""
+        """End the stream, which is open, with an error."""
         self._refusal = refusal
         self._desk.wake(self._consumer)
 
-    def _end(self) -> None:
-        """Called by gRPC when the RPC is over, for whatever reason."""
-        self._ended.set()
-        self._desk.hang_up(self._consumer)
-
     def _close(self) -> None:
         with self._desk.open() as (broker, now):
-            stuck = time.monotonic() - self._handed > _STUCK and not self._subscription.settings.exactly_once
-            if stuck or not self._handed:
-                self._subscription.release(self._unsent)
+            self._subscription.release(self._unsent)
             self._subscription.leave(self._consumer, now)
+            self._streams.discard(self)
             broker.schedule(self._subscription, now)
+
+
+def _parsed(raw: bytes) -> Any:
+    try:
+        return protos.StreamingPullRequest.FromString(raw)
+    except DecodeError:
+        raise invalid("The request could not be parsed.") from None
 
 
 def _check_first(request: Any) -> None:

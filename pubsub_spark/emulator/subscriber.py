@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from pubsub_spark.emulator import configuration, frames, masks, paging, protos, rules
 from pubsub_spark.emulator.broker import Broker
@@ -40,6 +40,14 @@ _MUTABLE = frozenset(
 )
 _PULL_WAIT = 10.0  # an empty Pull answers well before the 60 s after which clients give up
 _PULL_MARGIN = 0.25  # and, with a shorter deadline, this long before it
+
+
+class Caller(Protocol):
+    """What a Pull needs to know of who waits for it."""
+
+    def time_remaining(self) -> float | None: ...
+
+    def add_callback(self, callback: Callable[[], None]) -> bool: ...
 
 
 class Subscriber:
@@ -115,18 +123,19 @@ class Subscriber:
             self._pushers.configure(request.subscription, None)
             return protos.Empty()
 
-    def pull(self, raw: bytes, remaining: float | None, on_end: Callable[[Callable[[], None]], None]) -> bytes:
-        """Waits a bounded time for the first message; then what there is, up to the limits."""
+    def pull(self, raw: bytes, caller: Caller, *, wait: bool) -> bytes:
+        """What there is, up to the limits; with `wait`, a bounded time is waited for the first message."""
         request = protos.PullRequest.FromString(raw)
         if request.max_messages < 1:
             raise invalid_argument("max_messages")
         most = min(request.max_messages, rules.MAX_PULL_MESSAGES)
-        patience = 0.0 if request.return_immediately else _patience(remaining)
+        patience = _patience(caller.time_remaining()) if wait and not request.return_immediately else 0.0
         consumer = self._desk.consumer()
         with self._desk.open() as (broker, _):
             subscription = find_pullable(broker, request.subscription)
             ends = time.monotonic() + patience
-            on_end(lambda: self._desk.hang_up(consumer))
+            if not caller.add_callback(lambda: self._desk.hang_up(consumer)):
+                consumer.closed = True
             subscription.join(consumer)
             try:
                 while True:

@@ -13,6 +13,7 @@ from google.protobuf import duration_pb2, field_mask_pb2, timestamp_pb2
 
 from pubsub_spark.emulator import protos
 from pubsub_spark.emulator.broker import Broker
+from pubsub_spark.emulator.calls import Caller
 from pubsub_spark.emulator.clock import Clock
 from pubsub_spark.emulator.desk import Desk
 from pubsub_spark.emulator.faults import Fault, Faults
@@ -48,14 +49,20 @@ class Handlers(Services):
 
     def pull(self, subscription: str = SUBSCRIPTION, most: int = 100) -> list[Any]:
         request = protos.PullRequest(subscription=subscription, max_messages=most, return_immediately=True)
-        raw = self.subscriber.pull(request.SerializeToString(), None, lambda _: None)
+        raw = self.subscriber.pull(request.SerializeToString(), Caller(), wait=False)
         return list(protos.PullResponse.FromString(raw).received_messages)
 
     def begin_pull(self) -> Future[bytes]:
         """A Pull that waits for a message, in a thread of its own."""
         begun = threading.Event()
+
+        class Beginner(Caller):
+            def add_callback(self, callback: Callable[[], None]) -> bool:
+                begun.set()
+                return super().add_callback(callback)
+
         request = protos.PullRequest(subscription=SUBSCRIPTION, max_messages=1).SerializeToString()
-        pull = ThreadPoolExecutor(1).submit(self.subscriber.pull, request, None, lambda _: begun.set())
+        pull = ThreadPoolExecutor(1).submit(self.subscriber.pull, request, Beginner(), wait=True)
         begun.wait()
         with self.desk.open():  # nobody else has the lock now: the Pull let go of it
             return pull

@@ -11,6 +11,7 @@ from google.protobuf import field_mask_pb2
 
 from pubsub_spark.emulator import protos
 from pubsub_spark.emulator.broker import Broker
+from pubsub_spark.emulator.calls import Caller
 from pubsub_spark.emulator.clock import Clock
 from pubsub_spark.emulator.desk import Desk
 from pubsub_spark.emulator.faults import Faults
@@ -81,7 +82,7 @@ def publish(services: Services, *data: bytes) -> None:
 
 def delivered(services: Services) -> list[dict[str, str]]:
     request = protos.PullRequest(subscription=SUBSCRIPTION, max_messages=10, return_immediately=True)
-    raw = services.subscriber.pull(request.SerializeToString(), None, lambda _: None)
+    raw = services.subscriber.pull(request.SerializeToString(), Caller(), wait=False)
     received = protos.PullResponse.FromString(raw).received_messages
     return [dict(each.message.attributes) for each in received]
 
