@@ -5,8 +5,8 @@
 
 Three layers. What a client sees, from the outside in:
 
-    wire      server (what stands around a call), streaming, desk (the one lock, the clock, waking); front and splice
-              (one port), rest and transcode (JSON), pusher and oidc (push)
+    wire      front (one port); connections, calls, http2 (gRPC); rest and transcode (JSON); server (what stands around
+              a call), streaming, desk (the one lock, the clock, waking); pusher and oidc (push)
     handlers  services (which RPC, which handler), publisher, subscriber, snapshots, schemas, iam: parse, check, ask the
               broker once, reply; rules, masks, paging, configuration, outlets, preset
     state     broker, subscription, leases, ordering, delivery, message, revisions, mischief, faults, push, filter:

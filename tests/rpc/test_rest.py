@@ -406,7 +406,7 @@ def test_grpc_and_rest_share_the_port(rest, emulator):
 
 
 def test_large_requests_and_answers_pass_the_front(emulator):
-    """Ten megabytes go through the splice unharmed, both ways."""
+    """Ten megabytes go through unharmed, both ways."""
     set_up(emulator)
     data = os.urandom(9_900_000)
     unlimited = [("grpc.max_receive_message_length", -1)]
