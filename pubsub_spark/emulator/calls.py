@@ -30,6 +30,7 @@ _PREFIX = struct.Struct(">BL")
 _CONTENT_TYPE = re.compile(rb"application/grpc(\+proto)?(;.*)?")
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 _SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_LONGEST_WAIT = 365 * 86_400.0  # a client may name 11,000 years, for which no thread can wait
 _INFLATES = {b"gzip": zlib.MAX_WBITS | 16, b"deflate": zlib.MAX_WBITS}
 _NOT_METADATA = frozenset({b"te", b"content-type"})
 _UNSAFE = re.compile(rb"[^ -$&-~]")  # in a sentence that travels as a header
@@ -107,7 +108,7 @@ def opening(headers: Headers) -> Opening:
         timeout = _TIMEOUT.fullmatch(known[b"grpc-timeout"])
         if timeout is None:
             raise invalid(f"Invalid grpc-timeout `{known[b'grpc-timeout'].decode(errors='replace')}`.")
-        seconds = int(timeout[1]) * _SECONDS[timeout[2]]
+        seconds = min(int(timeout[1]) * _SECONDS[timeout[2]], _LONGEST_WAIT)
     path = known.get(b":path", b"").decode(errors="replace")
     return Opening(path, tuple(_metadata(headers)), seconds, encoding)
 

@@ -29,6 +29,7 @@ _log = logging.getLogger("pubsub_spark.emulator")
 
 _CHUNK = 1 << 18  # bytes read at a time; a megabyte is no faster
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_MOST_UNREAD = 1 << 26  # bytes that wait for a client to read; nothing more is read from it until it has
 _FLUSH_SECONDS = 1.0  # for what is left to write when the connections are closed
 
 
@@ -95,6 +96,7 @@ class Connections:
 
     def __init__(self, open_call: Open) -> None:
         self.open_call = open_call
+        self.buffer = memoryview(bytearray(_CHUNK))  # of the thread that reads
         self._selector = selectors.DefaultSelector()
         self._bell, self._ringer = socket.socketpair()
         self._selector.register(self._bell, selectors.EVENT_READ)
@@ -216,14 +218,16 @@ class _Link:
         self._out: deque[memoryview] = deque()  # bytes that the kernel has not taken yet
         self._queued = self._written = 0  # bytes so far
         self._sendings: list[_Sending] = []
-        self._buffer = memoryview(bytearray(_CHUNK))
 
     @property
     def wants(self) -> int:
         """What the selector is to watch the connection for; nothing when it is over."""
         if self._over:
             return 0
-        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
+        if not self._out:
+            return selectors.EVENT_READ
+        unread = self._queued - self._written
+        return selectors.EVENT_WRITE | (selectors.EVENT_READ if unread < _MOST_UNREAD else 0)
 
     @property
     def has_more(self) -> bool:
@@ -236,7 +240,7 @@ class _Link:
         """Read once, and let what came take effect."""
         with self._lock:
             try:
-                events, over = self._receive()
+                events, over = self._receive(self._owner.buffer)
             except OSError:
                 events, over = [], True
             self._flush()
@@ -245,16 +249,16 @@ class _Link:
         if over:
             self._end()
 
-    def _receive(self) -> tuple[list[http2.Event], bool]:
+    def _receive(self, buffer: memoryview) -> tuple[list[http2.Event], bool]:
         """What happened, and whether the connection is over with it."""
         events: list[http2.Event] = []
         more = True
         while more:
             try:
-                size = self.socket.recv_into(self._buffer)
+                size = self.socket.recv_into(buffer)
             except _WOULD_BLOCK:
                 break
-            events += self._http.receive(self._buffer[:size])
+            events += self._http.receive(buffer[:size])
             if self._http.broken:
                 _log.info("The connection from %s ends: %s", self._peer, self._http.broken)
             if not size or self._http.broken:
@@ -387,7 +391,7 @@ class _Link:
 
 def _peer(connection: socket.socket) -> str:
     """As gRPC names it."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):  # gone already, or not of the internet
         host, port, *rest = connection.getpeername()
         return f"ipv6:[{host}]:{port}" if rest else f"ipv4:{host}:{port}"
     return "unknown"

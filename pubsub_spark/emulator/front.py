@@ -44,7 +44,6 @@ def address(host: str, port: int) -> str:
 def tls_context(key: bytes, certificate: bytes) -> ssl.SSLContext:
     """What serves TLS with a PEM key and certificate; OSError unless they are that."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.set_alpn_protocols(["http/1.1", "h2"])  # of those that a client offers, the first
     with tempfile.NamedTemporaryFile() as key_file, tempfile.NamedTemporaryFile() as certificate_file:
         for file, content in ((key_file, key), (certificate_file, certificate)):
             file.write(content)  # `ssl` reads them from files only
@@ -70,6 +69,8 @@ class Front:
         self._grpc = grpc
         self._rest = rest
         self._tls = tls
+        if tls is not None:
+            tls.set_alpn_protocols(["http/1.1", "h2"] if rest else ["h2"])  # the first that a client offers too
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()

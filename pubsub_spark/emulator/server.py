@@ -145,7 +145,10 @@ class Server:
         return self._stream(call)
 
     def _stream(self, call: Call) -> Stream:
-        return Stream(self._desk, self._services.subscriber, call, self.aside, self._streams)
+        def aside(work: Callable[[], None]) -> None:
+            self.aside(lambda: call.attempt(work))
+
+        return Stream(self._desk, self._services.subscriber, call, aside, self._streams)
 
     def _meet(self, path: str, caller: Caller) -> Fault | None:
         """Record a call; the fault that waits for it."""

@@ -13,7 +13,8 @@ import grpc
 import hpack
 import pytest
 
-from pubsub_spark.emulator import Emulator, protos
+from pubsub_spark.emulator import Emulator, connections, protos, streaming
+from pubsub_spark.emulator.connections import Connections
 from pubsub_spark.emulator.http2 import PREFACE, Flag, Frame, header_block
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 
@@ -237,6 +238,24 @@ def test_client_that_does_not_read_holds_up_nobody(emulator, raw, client):
     assert b"0" == raw.end()[b"grpc-status"]
 
 
+def test_client_that_only_talks_is_heard_no_more(monkeypatch):
+    """Until it reads the answers, which would fill the memory. A pair of sockets: kernels give TCP megabytes."""
+    monkeypatch.setattr(connections, "_MOST_UNREAD", 1 << 17)
+    owner = Connections(lambda _: pytest.fail("nobody calls"))
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(1)
+    owner.add(ours)
+
+    with contextlib.suppress(TimeoutError):
+        theirs.sendall(PREFACE + b"\0\0\0\4\0\0\0\0\0" + b"\0\0\x08\6\0\0\0\0\0pingpong" * 1_000_000)
+    [link] = owner._links
+    unread = link._queued - link._written
+    owner.close()
+    theirs.close()
+
+    assert 1 << 17 <= unread < 1 << 19
+
+
 @pytest.mark.parametrize("way", ["reset", "close"])
 def test_response_that_the_client_had_no_room_for_is_handed_back(emulator, raw, client, way):
     """It left before its window let the response through, so nobody read that: it goes to the next one at once."""
@@ -335,6 +354,18 @@ def test_handler_that_fails_fails_its_call_alone(emulator, client, caplog):
     assert [] == client.data()
 
 
+def test_stream_that_fails_fails_alone(client, caplog, monkeypatch):
+    """The same on the thread that sends."""
+    monkeypatch.setattr(streaming.Stream, "_next", lambda _: 1 / 0)
+    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
+
+    with caplog.at_level(logging.ERROR), pytest.raises(grpc.RpcError) as error:
+        next(stream)
+
+    assert grpc.StatusCode.INTERNAL == error.value.code()
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_stop_does_not_wait_for_a_client_that_does_not_read(emulator, raw):
     """Its stream and its connection end with the others."""
     emulator.publish(TOPIC, "x" * 100_000)
@@ -362,7 +393,7 @@ def test_stop_tells_streams_and_waiting_pulls(emulator, client):
 
 def test_nothing_is_kept_of_calls_and_connections_that_are_over(emulator):
     """Answered, refused, cancelled or cut off."""
-    connections = emulator._running.server._connections
+    owner = emulator._running.server._connections
     for number in range(5):
         raw = Raw(emulator)
         raw.call(PULL, request(return_immediately=True))
@@ -372,11 +403,11 @@ def test_nothing_is_kept_of_calls_and_connections_that_are_over(emulator):
         raw.call(STREAMING_PULL, opening(), stream=5, flags=0)
         raw.call(STREAMING_PULL, opening(), stream=7, flags=0)
         raw.send(Frame.RST_STREAM, 0, 7, (8).to_bytes(4))
-        wait_until(lambda: any(5 in link._calls for link in connections._links))
-        wait_until(lambda: [{5}] == [set(link._calls) for link in connections._links])
-        assert {5} == set(next(iter(connections._links))._http._streams), number
+        wait_until(lambda: any(5 in link._calls for link in owner._links))
+        wait_until(lambda: [{5}] == [set(link._calls) for link in owner._links])
+        assert {5} == set(next(iter(owner._links))._http._streams), number
         raw.close()
-        wait_until(lambda: not connections._links)
+        wait_until(lambda: not owner._links)
 
     wait_until(lambda: 0 == emulator.streams())
     assert not emulator._running.server._waiting

@@ -519,6 +519,26 @@ def test_tls_port_serves_both_too():
         plain.close()
 
 
+@pytest.mark.parametrize(
+    ("rest", "offered", "agreed"),
+    [
+        (True, ["h2"], "h2"),  # what gRPC offers
+        (True, ["h2", "http/1.1"], "http/1.1"),  # curl
+        (True, [], None),
+        (False, ["h2", "http/1.1"], "h2"),
+    ],
+)
+def test_tls_client_is_served_what_it_offers(rest, offered, agreed):
+    """Both speak HTTP/1.1 where they can, for the JSON API; who can do only HTTP/2 is a client of gRPC."""
+    key, certificate = self_signed()
+    trust = ssl.create_default_context(cadata=certificate.decode())
+    trust.set_alpn_protocols(offered)
+    with Emulator(tls=(key, certificate), rest=rest) as emulator:
+        plain = socket.create_connection((emulator.host, emulator.port), timeout=10)
+        with trust.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+            assert agreed == secure.selected_alpn_protocol()
+
+
 def begin_handshake(connection):
     """Say hello as a TLS client does, and get the first of the answer."""
     received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -37,10 +37,19 @@ def test_opening_is_path_metadata_and_time():
 
 
 @pytest.mark.parametrize(
-    ("timeout", "seconds"), [(b"1H", 3600), (b"2M", 120), (b"3S", 3), (b"4m", 0.004), (b"5u", 5e-6), (b"6n", 6e-9)]
+    ("timeout", "seconds"),
+    [
+        (b"1H", 3600),
+        (b"2M", 120),
+        (b"3S", 3),
+        (b"4m", 0.004),
+        (b"5u", 5e-6),
+        (b"6n", 6e-9),
+        (b"99999999H", 365 * 86_400),
+    ],
 )
 def test_timeout_has_a_unit(timeout, seconds):
-    """Hours to nanoseconds, eight digits at the most."""
+    """Hours to nanoseconds, eight digits at the most; nobody waits longer than a year."""
     assert seconds == pytest.approx(opening([*CALL, (b"grpc-timeout", timeout)]).seconds)
 
 
