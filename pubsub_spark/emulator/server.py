@@ -13,7 +13,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from concurrent import futures
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -28,11 +28,8 @@ from pubsub_spark.emulator.streaming import Stream
 
 _log = logging.getLogger("pubsub_spark.emulator")
 
-# Each open stream and each waiting Pull occupies a thread; threads are made when they are needed.
-_MOST_THREADS = 4096
 _STREAMING_PULL = f"/{SUBSCRIBER}/StreamingPull"
 _GRACE = 1.0  # seconds for calls to end; all that wait are told to, so it takes a blink
-_STOPPING = "The emulator is stopping."
 
 T = TypeVar("T")
 
@@ -58,8 +55,7 @@ class Server:
         self._services = services
         self._streams: set[Stream] = set()
         self._stopping = threading.Event()
-        self._waiting: set[futures.Future[Any]] = set()
-        self._pool = futures.ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="pubsub-emulator")
+        self._waiting: set[Future[Any]] = set()  # each open stream and each waiting Pull occupies a thread
         self._handlers = self._table()
         self.rpcs = frozenset(path.rpartition("/")[2] for path in (*self._handlers, _STREAMING_PULL))
         self._connections = Connections(self._open)
@@ -87,11 +83,11 @@ class Server:
     def stop(self) -> None:
         """End every call and connection."""
         self._stopping.set()
-        self.close_streams(Refusal("UNAVAILABLE", _STOPPING))
+        self.close_streams(Refusal("UNAVAILABLE", "The emulator is stopping."))
         self._desk.hang_up_all()
-        futures.wait(list(self._waiting), timeout=_GRACE)  # longer only for a client that does not read
+        wait(list(self._waiting), timeout=_GRACE)  # longer only for a client that does not read
         self._connections.close()
-        self._pool.shutdown(wait=True)
+        wait(list(self._waiting))
 
     def close_streams(self, refusal: Refusal) -> int:
         """End every open stream with an error; returns how many there were."""
@@ -122,19 +118,28 @@ class Server:
 
         return met if fault.delay else met()
 
-    def aside(self, work: Callable[[], T]) -> futures.Future[T]:
-        """Do something on a thread that may wait."""
-        try:
-            future = self._pool.submit(work)
-        except RuntimeError:  # shut down
-            raise Refusal("UNAVAILABLE", _STOPPING) from None
+    def aside(self, work: Callable[[], T]) -> Future[T]:
+        """Do something on a thread that may wait; one that does not keep a process from ending, as a pool's would."""
+        self._check_open()
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+
         self._waiting.add(future)
         future.add_done_callback(self._waiting.discard)
+        threading.Thread(target=run, name="pubsub-emulator-call", daemon=True).start()
         return future
 
-    def _open(self, call: Call) -> Talk:
+    def _check_open(self) -> None:
         if self._stopping.is_set():
-            raise Refusal("UNAVAILABLE", _STOPPING)
+            raise Refusal("UNAVAILABLE", "The emulator is stopping.")
+
+    def _open(self, call: Call) -> Talk:
+        self._check_open()
         if call.path != _STREAMING_PULL:
             return _Unary(self, call)
         fault = self._meet(call.path, call)

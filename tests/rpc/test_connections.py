@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -389,6 +391,28 @@ def test_stop_tells_streams_and_waiting_pulls(emulator, client):
     with pytest.raises(grpc.RpcError, match="The emulator is stopping"):
         next(stream)
     assert b"" == waiting.result(timeout=10)
+
+
+FORGETFUL = """
+import sys, threading, grpc
+from pubsub_spark.emulator import Emulator
+topic, subscription = sys.argv[1:3]
+emulator = Emulator().start()
+emulator.create_topic(topic)
+emulator.create_subscription(subscription, topic)
+channel = grpc.insecure_channel(emulator.endpoint)
+first = bytes.fromhex(sys.argv[3])
+stream = channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([first]))
+while not emulator.streams():
+    threading.Event().wait(0.01)
+"""
+
+
+def test_process_that_forgets_to_stop_its_emulator_ends():
+    """Though a stream is open, whose thread waits for messages."""
+    command = [sys.executable, "-c", FORGETFUL, TOPIC, SUB, opening().hex()]
+
+    subprocess.run(command, check=True, timeout=30)
 
 
 def test_nothing_is_kept_of_calls_and_connections_that_are_over(emulator):
