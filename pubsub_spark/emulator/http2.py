@@ -30,6 +30,7 @@ _LARGEST_WINDOW = 2**31 - 1
 _FIRST_WINDOW = 2**16 - 1  # of a connection, and of a stream when settings do not say otherwise
 _CONNECTION_WINDOW = 1 << 30
 _STREAM_WINDOW = 1 << 24
+_NO_TABLE = b"\x20"  # our headers use a table of 0 bytes (RFC 7541, 6.3)
 _FIRST_FRAME = 1 << 14  # the largest frame that a client takes when its settings do not say otherwise
 _HEAD = struct.Struct(">HBBBL")  # length (16 and 8 bits), type, flags, stream
 _SETTING = struct.Struct(">HL")
@@ -64,6 +65,7 @@ class Flag(IntFlag):
 class Setting(IntEnum):
     """Parameters of SETTINGS (section 6.5.2) that concern us."""
 
+    HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2
     INITIAL_WINDOW_SIZE = 4
     MAX_FRAME_SIZE = 5
@@ -162,6 +164,7 @@ class Connection:
         self._largest_frame = _FIRST_FRAME
         self._credit = 0  # bytes of bodies that we took since we last said so
         self._closing = False
+        self._table = b""  # what the next header block has to say of our table
         self._writing: deque[int] = deque()  # streams with a body to send
         self._out: list[bytes | memoryview] = []
         self._frame(
@@ -374,6 +377,8 @@ class Connection:
                 if not _FIRST_FRAME <= value < 1 << 24:
                     raise _Broken(Error.PROTOCOL_ERROR, f"Frames cannot be limited to {value} bytes.")
                 self._largest_frame = value
+            elif name == Setting.HEADER_TABLE_SIZE:
+                self._table = _NO_TABLE  # we use none; who made it smaller wants to be told (RFC 7541, 4.2)
             elif name == Setting.ENABLE_PUSH and value > 1:
                 raise _Broken(Error.PROTOCOL_ERROR, f"ENABLE_PUSH is 0 or 1, got {value}.")
         self._frame(Frame.SETTINGS, Flag.ACK, 0, b"")
@@ -482,6 +487,7 @@ class Connection:
         self._frame(Frame.RST_STREAM, 0, number, _NUMBER.pack(error))
 
     def _headers(self, number: int, block: bytes, flags: int) -> None:
+        block, self._table = self._table + block, b""
         kind, most = Frame.HEADERS, self._largest_frame
         while len(block) > most:
             self._frame(kind, flags, number, block[:most])

@@ -192,6 +192,20 @@ def test_long_headers_go_on_in_continuations(connection):
     ] == [(each.kind, each.flags, len(each.payload)) for each in sent(connection)]
 
 
+@pytest.mark.parametrize("size", [0, 1024])
+def test_client_that_shrinks_our_table_is_told_that_we_know(connection, size):
+    """Strict ones, nghttp2 in Node and curl among them, take no headers otherwise (RFC 7541, 4.2)."""
+    decoder = hpack.Decoder()
+    connection.receive(setting(Setting.HEADER_TABLE_SIZE, size) + frame(Frame.HEADERS, END, 1, BLOCK))
+    connection.take()
+    decoder.max_allowed_table_size = size  # from the acknowledgement on
+
+    connection.send_headers(1, BLOCK)
+    connection.send_trailers(1, BLOCK)
+
+    assert [HEADERS, HEADERS] == [decoder.decode(each.payload, raw=True) for each in sent(connection)]
+
+
 def test_body_waits_for_the_streams_window(connection):
     """6.9: the rest, and what comes behind it, is sent when the client makes room."""
     opened(connection, 1)
