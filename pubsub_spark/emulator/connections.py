@@ -28,8 +28,8 @@ from pubsub_spark.emulator.refusal import Refusal, invalid
 _log = logging.getLogger("pubsub_spark.emulator")
 
 _CHUNK = 1 << 18  # bytes read at a time; a megabyte is no faster
+_MOST_UNWRITTEN = 1 << 26  # bytes: a client that asks and does not read, PING after PING, is not heard until it does
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-_MOST_UNREAD = 1 << 26  # bytes that wait for a client to read; nothing more is read from it until it has
 _FLUSH_SECONDS = 1.0  # for what is left to write when the connections are closed
 
 
@@ -96,12 +96,12 @@ class Connections:
 
     def __init__(self, open_call: Open) -> None:
         self.open_call = open_call
-        self.buffer = memoryview(bytearray(_CHUNK))  # of the thread that reads
         self._selector = selectors.DefaultSelector()
         self._bell, self._ringer = socket.socketpair()
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._asking: deque[_Link] = deque()  # connections that are new, or of which another thread wants something
         self._links: set[_Link] = set()
+        self.buffer = memoryview(bytearray(_CHUNK))  # what is read, for a moment: one serves all connections
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pubsub-emulator-connections", daemon=True)
         self._thread.start()
@@ -176,15 +176,16 @@ class Connections:
 
     def _watch(self, link: _Link) -> None:
         """Wait for what is of interest now, or let the connection go when it is over."""
-        wants = link.wants
-        if wants != link.interest:
-            if not link.interest:
-                self._selector.register(link.socket, wants, link)
-            elif not wants:
-                self._selector.unregister(link.socket)
-            else:
-                self._selector.modify(link.socket, wants, link)
-            link.interest = wants
+        with link.lock:  # or what another thread leaves to be written meanwhile would be asked for by nobody
+            wants = link.wants
+            if wants != link.interest:
+                if not link.interest:
+                    self._selector.register(link.socket, wants, link)
+                elif not wants:
+                    self._selector.unregister(link.socket)
+                else:
+                    self._selector.modify(link.socket, wants, link)
+                link.interest = wants
         if not wants:
             self._links.discard(link)
             link.close()
@@ -213,7 +214,7 @@ class _Link:
         self._peer = _peer(connection)
         self._http = http2.Connection()
         self._calls: dict[int, Call] = {}
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._over = False  # nothing can be read or written any more
         self._out: deque[memoryview] = deque()  # bytes that the kernel has not taken yet
         self._queued = self._written = 0  # bytes so far
@@ -224,10 +225,8 @@ class _Link:
         """What the selector is to watch the connection for; nothing when it is over."""
         if self._over:
             return 0
-        if not self._out:
-            return selectors.EVENT_READ
-        unread = self._queued - self._written
-        return selectors.EVENT_WRITE | (selectors.EVENT_READ if unread < _MOST_UNREAD else 0)
+        reads = selectors.EVENT_READ if self._queued - self._written < _MOST_UNWRITTEN else 0
+        return reads | (selectors.EVENT_WRITE if self._out else 0)
 
     @property
     def has_more(self) -> bool:
@@ -238,9 +237,9 @@ class _Link:
 
     def read(self) -> None:
         """Read once, and let what came take effect."""
-        with self._lock:
+        with self.lock:
             try:
-                events, over = self._receive(self._owner.buffer)
+                events, over = self._receive()
             except OSError:
                 events, over = [], True
             self._flush()
@@ -249,16 +248,16 @@ class _Link:
         if over:
             self._end()
 
-    def _receive(self, buffer: memoryview) -> tuple[list[http2.Event], bool]:
+    def _receive(self) -> tuple[list[http2.Event], bool]:
         """What happened, and whether the connection is over with it."""
         events: list[http2.Event] = []
         more = True
         while more:
             try:
-                size = self.socket.recv_into(buffer)
+                size = self.socket.recv_into(self._owner.buffer)
             except _WOULD_BLOCK:
                 break
-            events += self._http.receive(buffer[:size])
+            events += self._http.receive(self._owner.buffer[:size])
             if self._http.broken:
                 _log.info("The connection from %s ends: %s", self._peer, self._http.broken)
             if not size or self._http.broken:
@@ -268,12 +267,12 @@ class _Link:
 
     def write(self) -> None:
         """Write what waited for the client."""
-        with self._lock:
+        with self.lock:
             self._flush()
 
     def retire(self) -> None:
         """Take no more calls."""
-        with self._lock:
+        with self.lock:
             self._http.close()
             self._flush()
 
@@ -292,7 +291,7 @@ class _Link:
         self.socket.close()
 
     def _end(self) -> None:
-        with self._lock:
+        with self.lock:
             self._over = True
             self._flush()
 
@@ -330,24 +329,24 @@ class _Link:
     # Any thread
 
     def begin(self, stream: int) -> None:
-        with self._lock:
+        with self.lock:
             self._http.send_headers(stream, calls.HEADERS)
             self._flush()
 
     def answer(self, stream: int, message: bytes) -> None:
-        with self._lock:
+        with self.lock:
             self._http.send_headers(stream, calls.HEADERS)
             self._http.send_body(stream, calls.prefix(message), message)
             self._http.send_trailers(stream, calls.GOOD_END)
             self._flush()
 
     def finish(self, stream: int, trailers: bytes, headers: bytes = calls.HEADERS) -> None:
-        with self._lock:
+        with self.lock:
             self._http.send_trailers(stream, trailers, headers)
             self._flush()
 
     def send(self, stream: int, message: bytes) -> bool:
-        with self._lock:
+        with self.lock:
             sending = _Sending(stream, self._http.send_body(stream, calls.prefix(message), message))
             self._sendings.append(sending)
             self._flush()
@@ -360,9 +359,9 @@ class _Link:
 
     def _flush(self) -> None:
         """Inside the lock: write what the kernel takes, and tell who waited for that."""
-        if (data := self._http.take()) and not self._over:
+        if data := self._http.take():
             self._out.append(memoryview(data))
-            self._queued += len(data)
+            self._queued += len(data)  # also when it is never written: then nobody who sent it may believe it was
         try:
             while self._out and not self._over:
                 size = self.socket.send(self._out[0])

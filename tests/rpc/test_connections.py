@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import selectors
 import socket
 import subprocess
 import sys
+import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import grpc
 import hpack
 import pytest
 
-from pubsub_spark.emulator import Emulator, connections, protos, streaming
-from pubsub_spark.emulator.connections import Connections
-from pubsub_spark.emulator.http2 import PREFACE, Flag, Frame, header_block
+from pubsub_spark.emulator import Emulator, protos, streaming
+from pubsub_spark.emulator import connections as connections_module
+from pubsub_spark.emulator.connections import Call, Connections
+from pubsub_spark.emulator.http2 import PREFACE, Flag, Frame, Setting, header_block
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 
 PULL = b"/google.pubsub.v1.Subscriber/Pull"
@@ -43,7 +49,7 @@ def client(emulator) -> Iterator[Client]:
 class Raw:
     """A client that speaks in frames."""
 
-    def __init__(self, emulator: Emulator, settings: bytes = b"") -> None:
+    def __init__(self, emulator: Emulator | SimpleNamespace, settings: bytes = b"") -> None:
         self.socket = socket.create_connection((emulator.host, emulator.port), timeout=10)
         self._file = self.socket.makefile("rb")
         self._decoder = hpack.Decoder()
@@ -93,6 +99,37 @@ def raw(emulator) -> Iterator[Raw]:
     raw = Raw(emulator)
     yield raw
     raw.close()
+
+
+class Unanswered:
+    """Takes what is said on a call, and says nothing."""
+
+    def receive(self, message: bytes) -> None: ...
+
+    def receive_end(self) -> None: ...
+
+
+@pytest.fixture
+def carried() -> Iterator[tuple[Connections, Call, Raw]]:
+    """A call that nobody answers, and its client, who has room for everything."""
+    opened: list[Call] = []
+
+    def open_call(call: Call) -> Unanswered:
+        opened.append(call)
+        return Unanswered()
+
+    connections = Connections(open_call)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        wide = Setting.INITIAL_WINDOW_SIZE.to_bytes(2) + (1 << 30).to_bytes(4)
+        raw = Raw(SimpleNamespace(host=host, port=port), wide)
+        connections.add(listener.accept()[0])
+    raw.send(Frame.WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4))
+    raw.call(STREAMING_PULL, flags=0)
+    wait_until(lambda: 1 == len(opened))
+    yield connections, opened[0], raw
+    raw.close()
+    connections.close()
 
 
 def request(**fields):
@@ -240,24 +277,6 @@ def test_client_that_does_not_read_holds_up_nobody(emulator, raw, client):
     assert b"0" == raw.end()[b"grpc-status"]
 
 
-def test_client_that_only_talks_is_heard_no_more(monkeypatch):
-    """Until it reads the answers, which would fill the memory. A pair of sockets: kernels give TCP megabytes."""
-    monkeypatch.setattr(connections, "_MOST_UNREAD", 1 << 17)
-    owner = Connections(lambda _: pytest.fail("nobody calls"))
-    ours, theirs = socket.socketpair()
-    theirs.settimeout(1)
-    owner.add(ours)
-
-    with contextlib.suppress(TimeoutError):
-        theirs.sendall(PREFACE + b"\0\0\0\4\0\0\0\0\0" + b"\0\0\x08\6\0\0\0\0\0pingpong" * 1_000_000)
-    [link] = owner._links
-    unread = link._queued - link._written
-    owner.close()
-    theirs.close()
-
-    assert 1 << 17 <= unread < 1 << 19
-
-
 @pytest.mark.parametrize("way", ["reset", "close"])
 def test_response_that_the_client_had_no_room_for_is_handed_back(emulator, raw, client, way):
     """It left before its window let the response through, so nobody read that: it goes to the next one at once."""
@@ -366,6 +385,78 @@ def test_stream_that_fails_fails_alone(client, caplog, monkeypatch):
 
     assert grpc.StatusCode.INTERNAL == error.value.code()
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_what_is_left_just_when_nothing_was_is_written(carried):
+    """A thread leaves something to be written at the moment in which the other stops waiting for room to write."""
+    connections, call, raw = carried
+    size, looked_after = 20_000_000, threading.Event()
+    threads: list[threading.Thread] = []
+    modify = connections._selector.modify
+
+    def interrupted(file, events, link):
+        if events == selectors.EVENT_READ and not threads:
+            threads.append(threading.Thread(target=call.send, args=(b"b" * size,)))
+            threads[0].start()
+            threads[0].join(0.3)  # time enough to leave it, if it can
+            modify(file, events, link)
+            looked_after.set()
+        else:
+            modify(file, events, link)
+
+    connections._selector.modify = interrupted
+    threading.Thread(target=call.send, args=(b"a" * size,)).start()
+    wait_until(lambda: call._link.interest & selectors.EVENT_WRITE)
+
+    bodies = raw.frames(Frame.DATA)
+    came = 0
+    while came < size + 5:
+        came += len(next(bodies)[1])
+    assert looked_after.wait(10)  # and nothing is read meanwhile
+    while came < 2 * (size + 5):
+        came += len(next(bodies)[1])
+
+    assert 2 * (size + 5) == came
+
+
+def test_message_sent_when_the_connection_is_over_was_not_sent(carried):
+    """The client has left, and the stream is about to hear of it: what it took just then is handed back."""
+    _, call, _ = carried
+    call._link._end()
+
+    assert not call.send(b"a")
+
+
+def test_client_that_asks_and_does_not_read_is_not_heard(carried, monkeypatch):
+    """Or what it is owed would grow for ever; when it reads it gets all of it."""
+    monkeypatch.setattr(connections_module, "_MOST_UNWRITTEN", 1 << 20)
+    _, call, raw = carried
+    link, pings, ping = call._link, 0, 1000 * (b"\0\0\x08" + bytes([Frame.PING, 0]) + bytes(12))
+    for each, buffer in itertools.product((raw.socket, link.socket), (socket.SO_SNDBUF, socket.SO_RCVBUF)):
+        each.setsockopt(socket.SOL_SOCKET, buffer, 1 << 16)
+    raw.socket.settimeout(0.5)
+    with contextlib.suppress(TimeoutError):
+        while pings < 1 << 25:
+            pings += raw.socket.send(ping)
+
+    assert link._queued - link._written < 1 << 21
+
+    raw.socket.settimeout(10)
+    assert [pings // 17] == [sum(1 for _ in itertools.islice(raw.frames(Frame.PING), pings // 17))]
+
+
+def test_connection_that_is_idle_is_small(emulator):
+    """There may be hundreds."""
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    raws = [Raw(emulator) for _ in range(50)]
+    wait_until(lambda: 50 == len(emulator._running.server._connections._links))
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    for raw in raws:
+        raw.close()
+
+    assert after - before < 50 * 100_000
 
 
 def test_stop_does_not_wait_for_a_client_that_does_not_read(emulator, raw):
