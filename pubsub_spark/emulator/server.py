@@ -150,10 +150,7 @@ class Server:
         return self._stream(call)
 
     def _stream(self, call: Call) -> Stream:
-        def aside(work: Callable[[], None]) -> None:
-            self.aside(lambda: call.attempt(work))
-
-        return Stream(self._desk, self._services.subscriber, call, aside, self._streams)
+        return Stream(self._desk, self._services.subscriber, call, self.aside, self._streams)
 
     def _meet(self, path: str, caller: Caller) -> Fault | None:
         """Record a call; the fault that waits for it."""
@@ -166,6 +163,7 @@ class Server:
     def _suffer(self, fault: Fault) -> None:
         if fault.delay:
             self._stopping.wait(fault.delay)
+            self._check_open()
         if fault.code is not None:
             raise Refusal(fault.code, fault.message or f"This {fault.rpc} was told to fail with {fault.code}.")
 

@@ -38,6 +38,8 @@ class Call(Protocol):
 
     def finish(self, refusal: Refusal | None = None) -> None: ...
 
+    def attempt(self, work: Callable[[], None]) -> None: ...
+
 
 class Stream:
     """The state of one stream; `aside` gives it the thread that sends, and it is among `streams` while it is open."""
@@ -99,23 +101,20 @@ class Stream:
             self._apply(request)
             if not self._call.add_callback(lambda: self._desk.hang_up(self._consumer)):
                 self._desk.hang_up(self._consumer)
-            self._aside(self._respond)
+            self._aside(lambda: self._call.attempt(self._respond))
         except Refusal:
             self._close()
             raise
 
     def _respond(self) -> None:
         """The sending thread."""
-        refusal = None
         try:
             self._call.begin()  # the stream is open, though there may be nothing to say yet
             while (response := self._next()) is not None and self._call.send(response):
                 self._unsent = range(0)
-        except Refusal as why:
-            refusal = why
         finally:
             self._close()
-        self._call.finish(refusal)
+        self._call.finish()
 
     def _next(self) -> bytes | None:
         """Wait for something to say; None when the client is gone."""

@@ -20,7 +20,7 @@ import grpc
 import hpack
 import pytest
 
-from pubsub_spark.emulator import Emulator, protos, streaming
+from pubsub_spark.emulator import Emulator, protos
 from pubsub_spark.emulator import connections as connections_module
 from pubsub_spark.emulator.connections import Call, Connections
 from pubsub_spark.emulator.http2 import PREFACE, Flag, Frame, Setting, header_block
@@ -375,16 +375,23 @@ def test_handler_that_fails_fails_its_call_alone(emulator, client, caplog):
     assert [] == client.data()
 
 
-def test_stream_that_fails_fails_alone(client, caplog, monkeypatch):
-    """The same on the thread that sends."""
-    monkeypatch.setattr(streaming.Stream, "_next", lambda _: 1 / 0)
-    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
+def test_stream_whose_sending_thread_fails_ends(emulator, client, monkeypatch, caplog):
+    """As any other call does, and what it took is somebody else's."""
 
-    with caplog.at_level(logging.ERROR), pytest.raises(grpc.RpcError) as error:
-        next(stream)
+    def fail(*_: object) -> bytes:
+        raise ZeroDivisionError
+
+    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=10)
+    wait_until(lambda: 1 == emulator.streams())
+    with caplog.at_level(logging.ERROR), monkeypatch.context() as patched:
+        patched.setattr(emulator._running.services.subscriber, "received", fail)
+        emulator.publish(TOPIC, "a")
+        with pytest.raises(grpc.RpcError) as error:
+            next(stream)
 
     assert grpc.StatusCode.INTERNAL == error.value.code()
     assert "ZeroDivisionError" in caplog.text
+    assert [b"a"] == client.data()
 
 
 def test_what_is_left_just_when_nothing_was_is_written(carried):
@@ -504,6 +511,20 @@ def test_process_that_forgets_to_stop_its_emulator_ends():
     command = [sys.executable, "-c", FORGETFUL, TOPIC, SUB, opening().hex()]
 
     subprocess.run(command, check=True, timeout=30)
+
+
+def test_stop_ends_what_a_fault_keeps_waiting_at_once(emulator, client):
+    """A stream and a Pull: neither begins when the emulator is about to be gone."""
+    emulator.fail("*", None, count=2, delay=60)
+    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
+    waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=30)
+    wait_until(lambda: 2 == len(emulator._running.server._waiting))
+
+    emulator.stop()
+
+    for answer in (lambda: next(stream), waiting.result):
+        with pytest.raises(grpc.RpcError, match="The emulator is stopping"):
+            answer()
 
 
 def test_nothing_is_kept_of_calls_and_connections_that_are_over(emulator):

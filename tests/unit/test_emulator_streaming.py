@@ -56,6 +56,12 @@ class Call:
     def finish(self, refusal: Refusal | None = None) -> None:
         self.finished.append(refusal)
 
+    def attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Refusal as refusal:
+            self.finish(refusal)
+
 
 @pytest.fixture
 def desk() -> Iterator[Desk]:
