@@ -143,8 +143,9 @@ class Connections:
         while not self._closing.is_set():
             self._serve(None)
         ends = time.monotonic() + _FLUSH_SECONDS
-        for link in self._links:
+        for link in list(self._links):
             link.retire()
+            self._watch(link)
         while any(link.has_more for link in self._links) and (rest := ends - time.monotonic()) > 0:
             self._serve(rest)
         for link in self._links:
@@ -283,7 +284,7 @@ class _Link:
         self.closed = True
         self._end()
         lost, self._calls = self._calls, {}
-        for call in lost.values():
+        for call in list(lost.values()):
             call.end()
         with contextlib.suppress(OSError):
             # Not the method of an SSLSocket, which forgets its state.

@@ -131,7 +131,12 @@ class Server:
 
         self._waiting.add(future)
         future.add_done_callback(self._waiting.discard)
-        threading.Thread(target=run, name="pubsub-emulator-call", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="pubsub-emulator-call", daemon=True).start()
+        except RuntimeError as error:
+            refusal = Refusal("RESOURCE_EXHAUSTED", f"The emulator has no thread left for this call: {error}.")
+            future.set_exception(refusal)
+            raise refusal from None
         return future
 
     def _check_open(self) -> None:

@@ -466,6 +466,23 @@ def test_connection_that_is_idle_is_small(emulator):
     assert after - before < 50 * 100_000
 
 
+def test_call_that_no_thread_is_left_for_is_refused(emulator, raw, monkeypatch):
+    """In a sentence; and the emulator can still be stopped."""
+
+    def start(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        raw.call(STREAMING_PULL, opening(), flags=0)
+        trailers = raw.end()
+
+    assert b"8" == trailers[b"grpc-status"]
+    assert b"no thread left" in trailers[b"grpc-message"]
+    assert not emulator._running.server._waiting
+    assert 0 == emulator.streams()
+
+
 def test_stop_does_not_wait_for_a_client_that_does_not_read(emulator, raw):
     """Its stream and its connection end with the others."""
     emulator.publish(TOPIC, "x" * 100_000)
