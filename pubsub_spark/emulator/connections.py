@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pubsub_spark.emulator import calls, http2
 from pubsub_spark.emulator.calls import Caller, Messages, NotGrpcError
@@ -51,8 +51,6 @@ class Call(Caller):
         deadline = None if said.seconds is None else time.monotonic() + said.seconds
         super().__init__(said.metadata, peer, deadline)
         self.path = said.path
-        self.talk: Talk
-        self.messages = Messages(said.encoding)
         self._link = link
         self._stream = stream
 
@@ -204,6 +202,14 @@ class _Sending:
         self.written = threading.Event()
 
 
+class _Open(NamedTuple):
+    """A call that is open. The call does not know of its talk: in a circle they would outlive it, with its request."""
+
+    call: Call
+    messages: Messages
+    talk: Talk
+
+
 class _Link:
     """One connection. Its lock guards the protocol's state and the socket; no call is told anything inside it."""
 
@@ -214,7 +220,7 @@ class _Link:
         self._owner = owner
         self._peer = _peer(connection)
         self._http = http2.Connection()
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, _Open] = {}
         self.lock = threading.Lock()
         self._over = False  # nothing can be read or written any more
         self._out: deque[memoryview] = deque()  # bytes that the kernel has not taken yet
@@ -284,8 +290,8 @@ class _Link:
         self.closed = True
         self._end()
         lost, self._calls = self._calls, {}
-        for call in list(lost.values()):
-            call.end()
+        for each in list(lost.values()):
+            each.call.end()
         with contextlib.suppress(OSError):
             # Not the method of an SSLSocket, which forgets its state.
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
@@ -297,25 +303,23 @@ class _Link:
             self._flush()
 
     def _meet(self, event: http2.Event) -> None:
-        call = self._opened(event) if isinstance(event, http2.Opened) else self._calls.get(event.stream)
-        if call is not None:
-            call.attempt(lambda: self._tell(call, event))
-
-    def _tell(self, call: Call, event: http2.Event) -> None:
         if isinstance(event, http2.Opened):
-            call.talk = self._owner.open_call(call)
-        elif isinstance(event, http2.Body):
-            for message in call.messages.take(event.data):
-                call.talk.receive(message)
+            self._open(event)
+        elif known := self._calls.get(event.stream):
+            known.call.attempt(lambda: self._tell(known, event))
+
+    def _tell(self, known: _Open, event: http2.Event) -> None:
+        if isinstance(event, http2.Body):
+            for message in known.messages.take(event.data):
+                known.talk.receive(message)
         elif isinstance(event, http2.Reset):
-            call.end()
-        elif call.messages.rest:
+            known.call.end()
+        elif known.messages.rest:
             raise invalid("The request breaks off.")
         else:
-            call.talk.receive_end()
+            known.talk.receive_end()
 
-    def _opened(self, event: http2.Opened) -> Call | None:
-        """The call that a stream was opened for."""
+    def _open(self, event: http2.Opened) -> None:
         try:
             said = calls.opening(event.headers)
         except NotGrpcError as error:
@@ -323,9 +327,14 @@ class _Link:
         except Refusal as refusal:
             self.finish(event.stream, calls.bad_end(refusal))
         else:
-            call = self._calls[event.stream] = Call(self, event.stream, said, self._peer)
-            return call
-        return None
+            call = Call(self, event.stream, said, self._peer)
+            call.attempt(lambda: self._keep(event.stream, call, Messages(said.encoding)))
+
+    def _keep(self, stream: int, call: Call, messages: Messages) -> None:
+        talk = self._owner.open_call(call)
+        self._calls[stream] = _Open(call, messages, talk)
+        if not call.is_active():  # it ended on another thread, before it was kept
+            self.forget(stream)
 
     # Any thread
 

@@ -99,9 +99,14 @@ class Front:
                 # The client left before we looked, or there are no file descriptors: then some may soon be free.
                 self._closed.wait(_RETRY_SECONDS)
                 continue
-            threading.Thread(
+            handling = threading.Thread(
                 target=self._handle, args=(connection,), name="pubsub-emulator-connection", daemon=True
-            ).start()
+            )
+            try:
+                handling.start()
+            except RuntimeError:  # no more threads can be had: the same holds
+                connection.close()
+                self._closed.wait(_RETRY_SECONDS)
 
     def _handle(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError), self._kept(connection):

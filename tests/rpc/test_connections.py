@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import logging
 import selectors
@@ -24,6 +25,8 @@ from pubsub_spark.emulator import Emulator, protos
 from pubsub_spark.emulator import connections as connections_module
 from pubsub_spark.emulator.connections import Call, Connections
 from pubsub_spark.emulator.http2 import PREFACE, Flag, Frame, Setting, header_block
+from pubsub_spark.emulator.server import _Unary
+from pubsub_spark.emulator.streaming import Stream
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 
 PULL = b"/google.pubsub.v1.Subscriber/Pull"
@@ -472,6 +475,7 @@ def test_call_that_no_thread_is_left_for_is_refused(emulator, raw, monkeypatch):
     def start(_: object) -> None:
         raise RuntimeError("can't start new thread")
 
+    wait_until(lambda: emulator._running.server._connections._links)  # the connection has the threads that it needs
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", start)
         raw.call(STREAMING_PULL, opening(), flags=0)
@@ -506,6 +510,26 @@ def test_stop_tells_streams_and_waiting_pulls(emulator, client):
     with pytest.raises(grpc.RpcError, match="The emulator is stopping"):
         next(stream)
     assert b"" == waiting.result(timeout=10)
+
+
+def test_call_that_is_over_is_freed_at_once(emulator, raw):
+    """With its request, which may be 10 MB: the garbage collector would come after thousands of them."""
+    gc.collect()
+    gc.disable()
+    try:
+        for stream in range(1, 21, 4):
+            raw.call(PULL, request(return_immediately=True), stream)
+            raw.end(stream)
+            raw.call(STREAMING_PULL, opening(), stream + 2, flags=0)
+            wait_until(emulator.streams)
+            raw.send(Frame.RST_STREAM, 0, stream + 2, (8).to_bytes(4))
+            wait_until(lambda: 0 == emulator.streams())
+        wait_until(lambda: not emulator._running.server._waiting)
+        left = [type(each).__name__ for each in gc.get_objects() if isinstance(each, (Call, Stream, _Unary))]
+    finally:
+        gc.enable()
+
+    assert [] == left
 
 
 FORGETFUL = """
