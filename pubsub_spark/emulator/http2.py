@@ -22,6 +22,8 @@ from typing import NamedTuple
 
 import hpack
 
+from pubsub_spark.emulator.frames import varint
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 LARGEST_FRAME = 1 << 20  # bytes of a frame that we take; few large ones are read faster than many small ones
 _LARGEST_HEADERS = 1 << 16  # bytes, compressed or not
@@ -81,7 +83,6 @@ class Error(IntEnum):
     STREAM_CLOSED = 5
     FRAME_SIZE_ERROR = 6
     REFUSED_STREAM = 7
-    CANCEL = 8
     COMPRESSION_ERROR = 9
     ENHANCE_YOUR_CALM = 11
 
@@ -117,7 +118,7 @@ class Reset(NamedTuple):
 
 Event = Opened | Body | Ended | Reset
 
-# What frames may be as long as: exactly so many bytes, or multiples of the last.
+# How many bytes a frame has, where that is fixed.
 _LENGTHS = {Frame.PRIORITY: 5, Frame.RST_STREAM: 4, Frame.PING: 8, Frame.WINDOW_UPDATE: 4}
 _OF_STREAMS = {Frame.DATA, Frame.HEADERS, Frame.PRIORITY, Frame.RST_STREAM, Frame.CONTINUATION}
 _OF_THE_CONNECTION = {Frame.SETTINGS, Frame.PING, Frame.GOAWAY}
@@ -201,9 +202,10 @@ class Connection:
                 self._greeted, at = True, len(PREFACE)
             while len(inbox) - at >= _HEAD.size:
                 high, low, kind, flags, stream = _HEAD.unpack_from(inbox, at)
-                end = at + _HEAD.size + (high << 8 | low)
-                if end - at - _HEAD.size > LARGEST_FRAME:
+                size = high << 8 | low
+                if size > LARGEST_FRAME:
                     raise _Broken(Error.FRAME_SIZE_ERROR, "A frame is larger than our settings allow.")
+                end = at + _HEAD.size + size
                 if end > len(inbox):
                     break
                 with memoryview(inbox) as view:
@@ -238,7 +240,7 @@ class Connection:
         elif kind == Frame.RST_STREAM:
             if stream > self._last:
                 raise _Broken(Error.PROTOCOL_ERROR, "A stream is given up that was never opened.")
-            if self._forget(stream):
+            if self._streams.pop(stream, None) is not None:
                 events.append(Reset(stream))
         elif kind == Frame.SETTINGS:
             self._take_settings(flags, payload)
@@ -388,7 +390,8 @@ class Connection:
         events.append(Ended(number))
 
     def _break_stream(self, number: int, error: Error, events: list[Event]) -> None:
-        self.reset(number, error)
+        del self._streams[number]  # what is left of its answer is not sent
+        self._reset(number, error)
         events.append(Reset(number))
 
     # What goes out
@@ -424,11 +427,6 @@ class Connection:
         known.trailers = block if known.begun else headers + block
         if not known.pending:
             self._finish(stream, known)
-
-    def reset(self, stream: int, error: Error = Error.CANCEL) -> None:
-        """Give a stream up."""
-        if self._forget(stream):
-            self._reset(stream, error)
 
     def close(self, error: Error = Error.NO_ERROR, why: str = "") -> None:
         """Take no more streams; those that are open go on."""
@@ -479,10 +477,6 @@ class Connection:
             self._reset(number, Error.NO_ERROR)
         del self._streams[number]
 
-    def _forget(self, number: int) -> bool:
-        """Whether the stream was there; what is left of its answer is not sent."""
-        return self._streams.pop(number, None) is not None
-
     def _reset(self, number: int, error: Error) -> None:
         self._frame(Frame.RST_STREAM, 0, number, _NUMBER.pack(error))
 
@@ -509,13 +503,7 @@ def _string(text: bytes) -> bytes:
     size = len(text)
     if size < 0x7F:
         return bytes((size,)) + text
-    size -= 0x7F
-    length = bytearray((0x7F,))
-    while size >= 0x80:
-        length.append(size & 0x7F | 0x80)
-        size >>= 7
-    length.append(size)
-    return bytes(length) + text
+    return b"\x7f" + varint(size - 0x7F) + text
 
 
 def _without_padding(payload: bytes) -> bytes:

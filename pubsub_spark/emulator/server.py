@@ -83,7 +83,7 @@ class Server:
     def stop(self) -> None:
         """End every call and connection."""
         self._stopping.set()
-        self.close_streams(Refusal("UNAVAILABLE", "The emulator is stopping."))
+        self.close_streams(_stopping())
         self._desk.hang_up_all()
         wait(list(self._waiting), timeout=_GRACE)  # longer only for a client that does not read
         self._connections.close()
@@ -141,7 +141,7 @@ class Server:
 
     def _check_open(self) -> None:
         if self._stopping.is_set():
-            raise Refusal("UNAVAILABLE", "The emulator is stopping.")
+            raise _stopping()
 
     def _open(self, call: Call) -> Talk:
         self._check_open()
@@ -149,7 +149,7 @@ class Server:
             return _Unary(self, call)
         fault = self._meet(call.path, call)
         if fault is not None and fault.delay:
-            return _Late(self._suffer, fault, call, self._stream, self.aside)
+            return _Late(self, fault, call)
         if fault is not None:
             self._suffer(fault)
         return self._stream(call)
@@ -203,21 +203,19 @@ class _Unary:
 class _Late:
     """A stream that a fault keeps waiting: what is said meanwhile is said to it afterwards."""
 
-    def __init__(
-        self, suffer: Callable[[Fault], None], fault: Fault, call: Call, stream: Callable[[Call], Talk], aside: Any
-    ) -> None:
+    def __init__(self, server: Server, fault: Fault, call: Call) -> None:
         self._said: list[Callable[[Talk], None]] = []
         self._stream: Talk | None = None
         self._lock = threading.Lock()
 
         def begin() -> None:
-            suffer(fault)
+            server._suffer(fault)
             with self._lock:
-                self._stream = stream(call)
+                self._stream = server._stream(call)
                 for each in self._said:
                     each(self._stream)
 
-        aside(lambda: call.attempt(begin))
+        server.aside(lambda: call.attempt(begin))
 
     def receive(self, message: bytes) -> None:
         self._say(lambda stream: stream.receive(message))
@@ -231,6 +229,10 @@ class _Late:
                 self._said.append(saying)
             else:
                 saying(self._stream)
+
+
+def _stopping() -> Refusal:
+    return Refusal("UNAVAILABLE", "The emulator is stopping.")
 
 
 def _parsing(rpc: Rpc) -> Handler:
