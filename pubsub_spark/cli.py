@@ -76,8 +76,10 @@ def emulator(
     ] = None,
 ) -> None:
     """Serve Pub/Sub from memory until Ctrl-C or SIGTERM; prints the line that makes clients use it."""
-    from .emulator.__main__ import serve
-
+    try:
+        from .emulator.__main__ import serve
+    except ModuleNotFoundError as error:
+        _refuse(str(error))
     raise typer.Exit(serve(host, port, verbose, config))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from google.protobuf import duration_pb2, field_mask_pb2, timestamp_pb2
 
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
+from pubsub_spark.emulator.rpc.context import RpcContext
 from pubsub_spark.emulator.rpc.registry import Registry
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
@@ -20,7 +22,6 @@ from pubsub_spark.emulator.runtime.faults import Fault, Faults
 from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
 from pubsub_spark.emulator.state.broker import Broker
-from pubsub_spark.emulator.transport.calls import Caller
 
 TOPIC = "projects/p/topics/topic"
 SUBSCRIPTION = "projects/p/subscriptions/subscription"
@@ -49,20 +50,20 @@ class Handlers(Registry):
 
     def pull(self, subscription: str = SUBSCRIPTION, most: int = 100) -> list[Any]:
         request = protos.PullRequest(subscription=subscription, max_messages=most, return_immediately=True)
-        raw = self.subscriber.pull(request.SerializeToString(), Caller(), wait=False)
+        raw = asyncio.run(self.subscriber.pull(request.SerializeToString(), RpcContext("Pull")))
         return list(protos.PullResponse.FromString(raw).received_messages)
 
     def begin_pull(self) -> Future[bytes]:
         """A Pull that waits for a message, in a thread of its own."""
         begun = threading.Event()
 
-        class Beginner(Caller):
-            def add_callback(self, callback: Callable[[], None]) -> bool:
+        class Context:
+            @property
+            def deadline(self) -> None:
                 begun.set()
-                return super().add_callback(callback)
 
         request = protos.PullRequest(subscription=SUBSCRIPTION, max_messages=1).SerializeToString()
-        pull = ThreadPoolExecutor(1).submit(self.subscriber.pull, request, Beginner(), wait=True)
+        pull = ThreadPoolExecutor(1).submit(lambda: asyncio.run(self.subscriber.pull(request, Context())))
         begun.wait()
         with self.engine.open():  # nobody else has the lock now: the Pull let go of it
             return pull
