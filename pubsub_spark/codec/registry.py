@@ -5,7 +5,7 @@ messages by the revision that each names, fetches a revision it has not seen, an
 compiled for (that revision, the reader's, the encoding). Parsed definitions, compiled codecs and fetched revisions are
 kept for the life of the process; a revision that could not be had is asked for again by the next task.
 
-The work is done by `codec.avro.codec` and `codec.protobuf.codec`, which offer the same three functions (`Codec`).
+The work is done by the module `codec` of each schema type's package (`codec.schema_types`): three functions, `Codec`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, get_args
 import numpy as np
 import pyarrow as pa
 
-from pubsub_spark.codec.definition import Definition, Encoding, InvalidSchema, SchemaType, parse
+from pubsub_spark.codec.definition import Definition, Encoding, InvalidSchema
+from pubsub_spark.codec.schema_types import SchemaType, codec_module, parse
 from pubsub_spark.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -213,13 +214,7 @@ def _decode(type_: SchemaType, writer: str, reader: str, encoding: Encoding) -> 
 
 
 def _codec(type_: SchemaType) -> Codec:
-    if type_ == "AVRO":
-        from pubsub_spark.codec.avro import codec as avro
-
-        return cast("Codec", avro)
-    from pubsub_spark.codec.protobuf import codec as protobuf
-
-    return cast("Codec", protobuf)
+    return cast("Codec", codec_module(type_))
 
 
 def _groups(

@@ -10,13 +10,13 @@ from typing import Any
 
 from pubsub_spark import names
 from pubsub_spark.codec.definition import Encoding
+from pubsub_spark.codec.schema_types import ENCODINGS_BY_NUMBER
 from pubsub_spark.emulator import configuration, frames, masks, paging, protos, rules
 from pubsub_spark.emulator.broker import Broker, Topic
 from pubsub_spark.emulator.desk import Desk
 from pubsub_spark.emulator.pusher import Pushers
 from pubsub_spark.emulator.refusal import Refusal, already_exists, invalid, invalid_argument, not_found
 from pubsub_spark.emulator.revisions import Revision, Schemas
-from pubsub_spark.emulator.schemas import ENCODINGS
 
 _MUTABLE = frozenset(
     {
@@ -133,7 +133,7 @@ class Publisher:
         schema = self._schemas.get(rules.check_name(settings.schema, "schemas"))
         if schema is None:
             raise not_found(settings.schema)
-        if settings.encoding not in ENCODINGS:
+        if settings.encoding not in ENCODINGS_BY_NUMBER:
             raise invalid_argument("schema_settings.encoding")
         for revision_id in (settings.first_revision_id, settings.last_revision_id):
             if revision_id and schema.find(revision_id) is None:
@@ -148,7 +148,7 @@ class Publisher:
         schema = self._schemas.get(settings.schema)
         if schema is None:
             raise Refusal("NOT_FOUND", "Schema associated with topic deleted.")
-        return ENCODINGS[settings.encoding], tuple(
+        return ENCODINGS_BY_NUMBER[settings.encoding], tuple(
             schema.allowed(settings.first_revision_id, settings.last_revision_id)
         )
 
