@@ -67,7 +67,7 @@ def test_a_definition_is_asked_for_by_its_type():
             'syntax = "proto3";\nmessage M {\n  int32 a = 1\n}',
             'The definition is wrong at line 4, column 1: Expected ";"',
         ),
-        ("message M { optional Foo a = 1; }", 'The definition is wrong at line 1, column 41: "Foo" is not defined'),
+        ("message M { optional Foo a = 1; }", 'The definition is wrong at line 1, column 22: "Foo" is not defined'),
         ("", "The definition must have exactly one top-level message, it has none"),
         ("message A {} message B {}", "The definition must have exactly one top-level message, it has `A`, `B`"),
         ("message A {} service S {}", "The definition has the service `S`; it may only have a message"),
@@ -126,7 +126,7 @@ def test_revisions_of_one_message_live_side_by_side():
 
 
 def test_many_threads_parse_at_once():
-    """protoc is not made for it; a lock is."""
+    """Each compilation is a process of its own."""
     texts = [f'syntax = "proto3"; message M{n} {{ int32 f{n} = {n + 1}; }}' for n in range(40)]
     with ThreadPoolExecutor(8) as threads:
         parsed = list(threads.map(parse, texts))

@@ -1,6 +1,6 @@
 """Protocol Buffers: `.proto` text, its two encodings, revisions, and columns.
 
-protoc         the text to descriptors, compiled in process   compatibility  may this revision follow that one
+protoc         the compiler, a process of its own              compatibility  may this revision follow that one
 definition     what `codec.definition` promises for Protocol Buffers: `parse`, `check_compatible`, validation
 schema         a message's descriptor as a tree of columns     types          a column's type in Spark and in Arrow
 layout         the tree as `ptars` and upb are told about it   fault          where and why a payload breaks
