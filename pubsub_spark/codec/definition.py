@@ -23,22 +23,22 @@ __all__ = [
 ]
 
 
-class _Finding(ValueError):  # noqa: N818 (not a failure)
+class _SchemaFinding(ValueError):  # noqa: N818 (about a text or a message; nothing failed)
     """A sentence, which may quote the text or the message; half of a surrogate pair, which UTF-8 lacks, is escaped."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence.encode(errors="backslashreplace").decode())
 
 
-class InvalidSchema(_Finding):
+class InvalidSchema(_SchemaFinding):
     """The text is not a schema of its type."""
 
 
-class InvalidMessage(_Finding):
+class InvalidMessage(_SchemaFinding):
     """The bytes are not a message of the schema in that encoding."""
 
 
-class IncompatibleSchema(_Finding):
+class IncompatibleSchema(_SchemaFinding):
     """The new revision may not follow the old one."""
 
 

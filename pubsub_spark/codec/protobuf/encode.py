@@ -227,9 +227,9 @@ def _compile(node: Node, source: pa.DataType, path: str, ignore_extra: bool) -> 
 
 def _unfit(node: Node, found: pa.DataType, path: str) -> SchemaError:
     """The error about a column whose type does not fit its field."""
-    from pubsub_spark.codec.spark import spelled
+    from pubsub_spark.codec.spark import type_name
 
-    return SchemaError(f"Column `{path}` is `{spelled(found)}`, the schema wants `{spelled(arrow_type(node))}`")
+    return SchemaError(f"Column `{path}` is `{type_name(found)}`, the schema wants `{type_name(arrow_type(node))}`")
 
 
 def _compile_scalar(kind: str, source: pa.DataType, path: str) -> _Convert:
