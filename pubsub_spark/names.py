@@ -16,6 +16,9 @@ _ID = re.compile(r"(?!goog)[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
 _RULE = "3 to 255 of letters, digits and `-_.~+%`, a letter first, not `goog`"
 _FULL = re.compile(r"projects/(?P<project>[^/]+)/(?P<collection>[a-z]+)/(?P<id>[^/]+)")
 
+RESERVED_PREFIX = "goog"
+"""Attributes whose name begins so, in any case, are Google's own."""
+
 DELETED_TOPIC = "_deleted-topic_"
 DELETED_SCHEMA = "_deleted-schema_"
 

@@ -19,7 +19,6 @@ from typing import ClassVar, Self
 from . import names
 from .declare import Declared, declare
 from .errors import OptionsError
-from .write.limits import RESERVED_PREFIX
 
 # Spark hands these to a Python source among the user's own options; they are Spark's business.
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
@@ -437,7 +436,7 @@ class WriteOptions(ServiceOptions):
             ("idAttribute", self.id_attribute),
             *(("attributeColumns", column) for column in self.attribute_columns),
         ]:
-            if attribute is not None and attribute.lower().startswith(RESERVED_PREFIX):
+            if attribute is not None and attribute.lower().startswith(names.RESERVED_PREFIX):
                 yield f"`{option}` names the attribute `{attribute}`, but names that begin with `goog` are Google's own"
 
     @property

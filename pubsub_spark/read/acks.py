@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from ..backend import Connection
 from ..backend.status import RETRYABLE, delays
-from ..cuts import cuts
+from ..slices import slices
 
 MAX_IDS = 1000
 MAX_BYTES = 512 * 1024
@@ -47,7 +47,7 @@ def requests(subscription: str, ack_ids: pa.Array, seconds: int | None) -> list[
     wire = memoryview(content)
     return [
         (b"".join((start, wire[ends[first] : ends[end]])), ack_ids.slice(first, end - first))
-        for first, end in cuts(ends, MAX_IDS, MAX_BYTES - len(start))
+        for first, end in slices(ends, MAX_IDS, MAX_BYTES - len(start))
     ]
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from .limits import MAX_ATTRIBUTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, RESERVED_PREFIX
+from ..names import RESERVED_PREFIX
+from .limits import MAX_ATTRIBUTES, MAX_KEY_BYTES, MAX_VALUE_BYTES
 
 ERROR_ATTRIBUTE = "pubsub_spark_error"
 SIZE_ATTRIBUTE = "pubsub_spark_data_bytes"

@@ -16,13 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..names import RESERVED_PREFIX
+
 MAX_REQUEST_BYTES = 10_000_000
 MAX_REQUEST_MESSAGES = 1000
 MAX_ATTRIBUTES = 100
 MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 1024
 MAX_ORDERING_KEY_BYTES = 1024
-RESERVED_PREFIX = "goog"  # in any case
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ..slices import slices
 from .limits import Ints, overhead
 
 _ENCODED_AT_ONCE = 4 * 2**20
@@ -46,18 +47,9 @@ def cut(sizes: Ints, max_messages: int, max_bytes: int, groups: Ints | None = No
 
     groups: where each group of messages begins.
     """
-    count = len(sizes)
-    total = np.concatenate([[0], np.cumsum(sizes)])
-    limits = [count] if groups is None else [*groups[1:].tolist(), count]
-    starts: list[int] = []
-    start = 0
-    for limit in limits:
-        while start < limit:
-            starts.append(start)
-            by_bytes = int(np.searchsorted(total, total[start] + max_bytes, side="right")) - 1
-            start = max(start + 1, min(start + max_messages, by_bytes, limit))
-    ends = [*starts[1:], count]
-    return Cuts(np.array(starts, dtype=np.int64), np.array(ends if starts else [], dtype=np.int64))
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    ranges = np.array([*slices(offsets, max_messages, max_bytes, () if groups is None else groups.tolist())], np.int64)
+    return Cuts(*ranges.reshape(-1, 2).T)
 
 
 def requests(

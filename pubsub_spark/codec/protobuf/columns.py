@@ -52,7 +52,7 @@ from pubsub_spark.codec.protobuf.schema import (
     has_required,
 )
 from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED, struct_type
-from pubsub_spark.cuts import cuts
+from pubsub_spark.slices import slices
 
 # Small enough for the caches and for a parse to hold little memory, large enough that a block's fixed cost is nothing.
 BLOCK_ROWS: Final = 16_384
@@ -247,7 +247,7 @@ def _to_binary(data: pa.Array, writer: ProtobufDefinition, reasons: dict[int, st
 def _blocks(data: pa.Array) -> Iterator[tuple[int, int]]:
     """Where blocks start and how many rows they have: at most so many rows and, unless it is one row, so many bytes."""
     ends = np.cumsum(pc.binary_length(data).to_numpy(zero_copy_only=False), dtype=np.int64)
-    for start, end in cuts(np.concatenate([[0], ends]), BLOCK_ROWS, BLOCK_BYTES):
+    for start, end in slices(np.concatenate([[0], ends]), BLOCK_ROWS, BLOCK_BYTES):
         yield start, end - start
 
 
