@@ -188,8 +188,8 @@ def task(rows: int, keys: int) -> None:
     with server() as address:
         options = WriteOptions.parse({"topicId": TOPIC}, {})
         job = Job(options, EmulatorBackend(address), Layout.of(schema, options), None)
-        outcome = job.run((batch for _ in range(rows // at_once)), Part(0, "bench/0"))
-    assert rows == outcome.messages
+        metrics = job.run((batch for _ in range(rows // at_once)), Part(0, "bench/0"))
+    assert rows == metrics.messages
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 

@@ -7,11 +7,14 @@ limits    what Pub/Sub takes: sizes to the byte, and the rows that it would refu
 requests  messages cut into publish requests, and their bytes
 window    what may be sent now, what must wait: one request per ordering key, room by bytes (pure)
 publish   the calls: sent, retried, counted
-outcome   the counts, for the log and for a program: `WriteSummary`
+metrics   the counts of a write
 task      one task, from Arrow batches to confirmed messages
 writer    Spark's writer classes: what runs on the driver, what in a task
+sink      the writing half of the data source
+summary   the counts for a program: `WriteSummary`
 """
 
-from .outcome import Outcome, WriteSummary
+from .metrics import WriteMetrics
+from .summary import WriteSummary
 
-__all__ = ["Outcome", "WriteSummary"]
+__all__ = ["WriteMetrics", "WriteSummary"]

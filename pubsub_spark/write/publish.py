@@ -21,7 +21,7 @@ import grpc
 from ..backend import Connection
 from ..backend.status import RETRYABLE_FOR_PUBLISH, delays, failure
 from ..errors import PubSubError, ServiceError
-from .outcome import Outcome
+from .metrics import WriteMetrics
 from .requests import Request
 from .window import Window
 
@@ -68,13 +68,13 @@ class Publisher:
         if self._error is not None:
             self.finish()
 
-    def finish(self) -> Outcome:
+    def finish(self) -> WriteMetrics:
         """Wait until every message has its id. Raises the first failure, after other ordering keys have ended."""
         with self._changed:
             self._changed.wait_for(lambda: not self._window.busy)
             if self._error is not None:
                 raise type(self._error)(f"{self._error} {self._confirmed()}")
-            return Outcome(self._messages, self._bytes, self._requests, self._retries)
+            return WriteMetrics(self._messages, self._bytes, self._requests, self._retries)
 
     def settle(self) -> str:
         """Wait for what is under way, then say in a sentence what was confirmed."""

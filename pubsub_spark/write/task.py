@@ -22,7 +22,7 @@ from ..backend import Backend
 from ..errors import DataError, RowError
 from ..options import WriteOptions
 from . import deadletter, limits, payload, requests, rows
-from .outcome import Outcome
+from .metrics import WriteMetrics
 from .publish import Publisher
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Job:
     layout: rows.Layout
     topic_schema: TopicSchema | None
 
-    def run(self, batches: Iterable[pa.RecordBatch], part: Part) -> Outcome:
+    def run(self, batches: Iterable[pa.RecordBatch], part: Part) -> WriteMetrics:
         """Publish the rows of one task. Raises DataError for a row that cannot be sent, and Publisher's errors."""
         with (
             self.backend.connect() as connection,
@@ -70,7 +70,7 @@ class _Work:
     """One task under way."""
 
     def __init__(self, job: Job, part: Part, publisher: Publisher) -> None:
-        self.adjustment = Outcome()
+        self.adjustment = WriteMetrics()
         self._job = job
         self._part = part
         self._publisher = publisher
@@ -163,9 +163,9 @@ class _Work:
             assert options.dead_letter is not None, "parse() refuses options without it"
             self._send([letters], limits.sizes(letters), options.dead_letter)
             # A letter is published and has its id, but it is not the message.
-            self.adjustment += Outcome(messages=-len(found), dead_lettered=len(found))
+            self.adjustment += WriteMetrics(messages=-len(found), dead_lettered=len(found))
         else:
-            self.adjustment += Outcome(dropped=len(found))
+            self.adjustment += WriteMetrics(dropped=len(found))
         kept = np.ones(len(messages), dtype=np.bool_)
         kept[[breach.row for breach in found]] = False
         return messages.filter(pa.array(kept)), sizes[kept]

@@ -29,7 +29,7 @@ from ..backend import Backend
 from ..errors import OptionsError
 from ..options import WriteOptions
 from . import plan
-from .outcome import Outcome, report
+from .metrics import WriteMetrics, add_to_accumulator
 from .task import Job, Part
 
 _log = logging.getLogger(__name__)
@@ -51,13 +51,13 @@ class Written(datasource.WriterCommitMessage):
     partition: int
     attempt: int
     batch: int | None
-    outcome: Outcome
+    metrics: WriteMetrics
 
 
 class PubSubWriter(datasource.DataSourceArrowWriter):
-    """`df.write.format("pubsub")`. `summary` is the accumulator of a `WriteSummary`, if there is one."""
+    """`df.write.format("pubsub")`. `accumulator_id` is that of a `WriteSummary`, if there is one."""
 
-    summary: int | None = None
+    accumulator_id: int | None = None
 
     def __init__(self, options: WriteOptions, backend: Backend, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -72,7 +72,7 @@ class PubSubWriter(datasource.DataSourceArrowWriter):
         context = _context()
         # Not Spark's query id: two writes in one `foreachBatch` share it.
         part = Part(context.partitionId(), f"{self._write}/{context.partitionId()}")
-        return _published(self._job, iterator, part, None, self.summary)
+        return _published(self._job, iterator, part, None, self.accumulator_id)
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         """Say what was published."""
@@ -86,9 +86,9 @@ class PubSubWriter(datasource.DataSourceArrowWriter):
 
 
 class PubSubStreamWriter(_StreamWriter):  # type: ignore[misc]
-    """`df.writeStream.format("pubsub")`, append mode. `summary` as above."""
+    """`df.writeStream.format("pubsub")`, append mode. `accumulator_id` as above."""
 
-    summary: int | None = None
+    accumulator_id: int | None = None
 
     def __init__(self, options: WriteOptions, backend: Backend, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -107,7 +107,7 @@ class PubSubStreamWriter(_StreamWriter):  # type: ignore[misc]
         query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
         part = Part(context.partitionId(), f"{query}/{batch}/{context.partitionId()}")
         batches = iterator if _STREAMS_ARROW else _arrow(iterator, self._schema)
-        return _published(self._job, batches, part, int(batch) if batch else None, self.summary)
+        return _published(self._job, batches, part, int(batch) if batch else None, self.accumulator_id)
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
         """Say what the micro-batch has published."""
@@ -121,16 +121,16 @@ class PubSubStreamWriter(_StreamWriter):  # type: ignore[misc]
 
 
 def _published(
-    job: Job, batches: Iterable[pa.RecordBatch], part: Part, batch: int | None, summary: int | None
+    job: Job, batches: Iterable[pa.RecordBatch], part: Part, batch: int | None, accumulator_id: int | None
 ) -> Written:
-    outcome = job.run(batches, part)
-    if summary is not None:
-        report(summary, outcome)
-    return Written(part.partition, _context().attemptNumber(), batch, outcome)
+    metrics = job.run(batches, part)
+    if accumulator_id is not None:
+        add_to_accumulator(accumulator_id, metrics)
+    return Written(part.partition, _context().attemptNumber(), batch, metrics)
 
 
-def _sum(messages: Iterable[datasource.WriterCommitMessage | None]) -> Outcome:
-    return sum((message.outcome for message in messages if isinstance(message, Written)), Outcome())
+def _sum(messages: Iterable[datasource.WriterCommitMessage | None]) -> WriteMetrics:
+    return sum((message.metrics for message in messages if isinstance(message, Written)), WriteMetrics())
 
 
 def _context() -> TaskContext:

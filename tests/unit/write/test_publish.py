@@ -39,10 +39,10 @@ def numbers(data: list[bytes]) -> list[int]:
 
 def test_every_message_is_counted(pubsub):
     """What is confirmed is counted in messages, bytes and requests."""
-    outcome = published(pubsub, [""] * 25, count=10)
+    metrics = published(pubsub, [""] * 25, count=10)
 
-    assert (25, 3, 0) == (outcome.messages, outcome.requests, outcome.retries)
-    assert sum(pubsub.sizes) == outcome.bytes
+    assert (25, 3, 0) == (metrics.messages, metrics.requests, metrics.retries)
+    assert sum(pubsub.sizes) == metrics.bytes
     assert list(range(25)) == sorted(numbers(pubsub.data))
 
 
@@ -88,9 +88,9 @@ def test_a_retryable_failure_is_tried_again(pubsub, refused):
         return len(request.messages)
 
     pubsub.answer = answer
-    outcome = published(pubsub, [""] * 3)
+    metrics = published(pubsub, [""] * 3)
 
-    assert (3, 7) == (outcome.messages, outcome.retries)
+    assert (3, 7) == (metrics.messages, metrics.retries)
     assert [0, 1, 2] == numbers(pubsub.data)
 
 
@@ -225,9 +225,9 @@ def test_where_somebody_answers_there_is_time_for_more_tries(pubsub, refused, mo
         return len(request.messages)
 
     pubsub.answer = answer
-    outcome = published(pubsub, [""] * (confirmed + 1), count=1, at_once=1)
+    metrics = published(pubsub, [""] * (confirmed + 1), count=1, at_once=1)
 
-    assert (confirmed + 1, 1) == (outcome.messages, outcome.retries)
+    assert (confirmed + 1, 1) == (metrics.messages, metrics.retries)
 
 
 def test_waits_while_there_is_no_room(pubsub, monkeypatch):
@@ -291,9 +291,9 @@ def test_a_call_that_was_cancelled_is_tried_again(pubsub):
     cancelled.set_exception(grpc.FutureCancelledError())
     send, answers = pubsub.publish, [cancelled]
     pubsub.publish = lambda *call: answers.pop() if answers else send(*call)
-    outcome = published(pubsub, [""])
+    metrics = published(pubsub, [""])
 
-    assert (1, 1) == (outcome.messages, outcome.retries)
+    assert (1, 1) == (metrics.messages, metrics.retries)
 
 
 def test_nothing_is_sent_after_a_failure(pubsub, refused):

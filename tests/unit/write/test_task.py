@@ -14,7 +14,7 @@ from pubsub_spark.errors import DataError
 from pubsub_spark.options import WriteOptions
 from pubsub_spark.write import limits, requests, task
 from pubsub_spark.write.deadletter import ERROR_ATTRIBUTE, SIZE_ATTRIBUTE
-from pubsub_spark.write.outcome import Outcome
+from pubsub_spark.write.metrics import WriteMetrics
 from pubsub_spark.write.rows import Layout
 from pubsub_spark.write.task import Job, Part
 
@@ -52,15 +52,15 @@ def attributes(pubsub):
 
 def test_no_rows_are_a_success(pubsub):
     """An empty task publishes nothing and says so."""
-    assert Outcome() == run(pubsub, [rows(data=pa.array([], pa.binary()))])
+    assert WriteMetrics() == run(pubsub, [rows(data=pa.array([], pa.binary()))])
     assert [] == pubsub.requests
 
 
 def test_batches_are_published(pubsub):
     """Every row of every Arrow batch has an id in the end."""
-    outcome = run(pubsub, [rows(data=pa.array([b"a", b"b"])), rows(data=pa.array([b"c"]))])
+    metrics = run(pubsub, [rows(data=pa.array([b"a", b"b"])), rows(data=pa.array([b"c"]))])
 
-    assert (3, 2) == (outcome.messages, outcome.requests)
+    assert (3, 2) == (metrics.messages, metrics.requests)
     assert [b"a", b"b", b"c"] == sorted(pubsub.data)
 
 
@@ -133,9 +133,9 @@ def test_an_empty_message_is_an_error_always(pubsub, policy):
 def test_oversize_rows_are_dropped_when_asked(pubsub):
     """The others are sent, the dropped are counted, and ids keep to the rows."""
     batch = rows(data=pa.array([b"a", b"b", b"c"]), attributes=pa.array([None, [("k", "v" * 1025)], None], ATTRIBUTES))
-    outcome = run(pubsub, [batch], onOversize="drop", idAttribute="id")
+    metrics = run(pubsub, [batch], onOversize="drop", idAttribute="id")
 
-    assert (2, 1, 0) == (outcome.messages, outcome.dropped, outcome.dead_lettered)
+    assert (2, 1, 0) == (metrics.messages, metrics.dropped, metrics.dead_lettered)
     assert [b"a", b"c"] == pubsub.data
     assert ["query/7/3/0", "query/7/3/2"] == [found["id"] for found in attributes(pubsub)]
 
@@ -146,9 +146,9 @@ def test_oversize_rows_go_to_the_dead_letter_topic(pubsub):
         data=pa.array([b"a", b"x" * 10_000_000]),
         attributes=pa.array([None, [("fine", "1"), ("long", "v" * 1025), ("Google", "2"), ("", "3")]], ATTRIBUTES),
     )
-    outcome = run(pubsub, [batch], onOversize="deadletter", deadLetterTopic=DEAD, maxOutstandingRequests="1")
+    metrics = run(pubsub, [batch], onOversize="deadletter", deadLetterTopic=DEAD, maxOutstandingRequests="1")
 
-    assert (1, 0, 1) == (outcome.messages, outcome.dropped, outcome.dead_lettered)
+    assert (1, 0, 1) == (metrics.messages, metrics.dropped, metrics.dead_lettered)
     [letter] = [request for request in pubsub.requests if request.topic == DEAD]
     [message] = letter.messages
     assert b"x" * 9_000_000 == message.data
@@ -181,9 +181,9 @@ def test_a_row_without_a_topic_is_named(pubsub, topic, complaint):
 def test_keys_share_requests_across_arrow_batches(pubsub):
     """Rows of a key are gathered, so that a thousand keys do not make a thousand small requests a batch."""
     batches = [rows(data=pa.array([b"%d" % i] * 2), ordering_key=pa.array(["a", "b"])) for i in range(10)]
-    outcome = run(pubsub, batches)
+    metrics = run(pubsub, batches)
 
-    assert 2 == outcome.requests
+    assert 2 == metrics.requests
     assert [b"%d" % i for i in range(10)] == pubsub.data_of_key("a") == pubsub.data_of_key("b")
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import types as spark
 from pubsub_spark.backend import EmulatorBackend
 from pubsub_spark.errors import OptionsError, SchemaError
 from pubsub_spark.options import WriteOptions
-from pubsub_spark.write.outcome import Outcome
+from pubsub_spark.write.metrics import WriteMetrics
 from pubsub_spark.write.writer import PubSubStreamWriter, PubSubWriter, Written, _arrow
 
 OPTIONS = WriteOptions.parse({"topicId": "projects/p/topics/ttt"}, {})
@@ -52,7 +52,7 @@ def test_nothing_is_overwritten(writer, sentence):
 
 
 def written(partition: int, **counts: int) -> Written:
-    return Written(partition, 0, 7, Outcome(**counts))
+    return Written(partition, 0, 7, WriteMetrics(**counts))
 
 
 def test_a_commit_says_the_sum(caplog):
