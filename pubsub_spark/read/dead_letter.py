@@ -1,7 +1,7 @@
 """Publishing what cannot be decoded to `deadLetterTopic`, with the reason, before the rows of its batch go on.
 
 Runs in tasks. A task that is tried again publishes again: dead letters come at least once, told apart by the id of the
-message that they stand for. What a letter is and how requests are cut is the writer's; they go one after the other.
+message that they stand for. `write` makes the dead letters and their requests, which are sent one after the other.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from ..backend import Backend
 from ..backend.wire import published
-from ..write.deadletter import ERROR_ATTRIBUTE, letters
-from ..write.limits import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, sizes
-from ..write.requests import requests
+from ..write.dead_letter import ERROR_ATTRIBUTE, dead_letters
+from ..write.limits import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, message_sizes
+from ..write.requests import encoded_requests
 
 ID_ATTRIBUTE = "pubsub_spark_message_id"
 SUBSCRIPTION_ATTRIBUTE = "pubsub_spark_subscription"
@@ -32,7 +32,9 @@ def publish(topic: str, subscription: str, messages: pa.RecordBatch, reasons: Se
         {ERROR_ATTRIBUTE: reason, ID_ATTRIBUTE: message_id, SUBSCRIPTION_ATTRIBUTE: subscription}
         for reason, message_id in zip(reasons, ids, strict=True)
     )
-    made = letters(messages, enumerate(labels))
+    letters = dead_letters(messages, enumerate(labels))
     with backend.connect() as connection:
-        for request in requests(made, sizes(made), topic, MAX_REQUEST_MESSAGES, MAX_REQUEST_BYTES):
+        for request in encoded_requests(
+            letters, message_sizes(letters), topic, MAX_REQUEST_MESSAGES, MAX_REQUEST_BYTES
+        ):
             published(connection, topic, request.body, time.monotonic() + _TIMEOUT)

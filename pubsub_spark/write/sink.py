@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from ..backend import from_options
 from ..options import WriteOptions
-from .writer import PubSubStreamWriter, PubSubWriter
+from .writer import PubSubBatchWriter, PubSubStreamWriter
 
 _ENVIRONMENT = ("PUBSUB_EMULATOR_HOST", "GOOGLE_CLOUD_PROJECT")
 
@@ -28,7 +28,7 @@ class PubSubSink(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The sink of `df.write`."""
         options = WriteOptions.parse(self._given, self._environ)
-        return PubSubWriter(options, from_options(options), schema, overwrite)
+        return PubSubBatchWriter(options, from_options(options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The sink of `df.writeStream`."""

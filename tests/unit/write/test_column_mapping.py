@@ -1,4 +1,4 @@
-"""Which column is which part of a message, and the messages of an Arrow batch."""
+"""The column mapping, and the messages that it makes of an Arrow batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pyspark.sql import types as spark
 
 from pubsub_spark.errors import SchemaError
 from pubsub_spark.options import WriteOptions
-from pubsub_spark.write.rows import Layout, messages
+from pubsub_spark.write.column_mapping import ColumnMapping
+from pubsub_spark.write.messages import to_messages
 
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
 SPARK_ATTRIBUTES = spark.MapType(spark.StringType(), spark.StringType())
@@ -21,13 +22,13 @@ def schema(**columns: spark.DataType) -> spark.StructType:
     return spark.StructType([spark.StructField(name, kind) for name, kind in columns.items()])
 
 
-def layout(of: spark.StructType, **options: str) -> Layout:
-    return Layout.of(of, WriteOptions.parse({"topicId": "projects/p/topics/ttt"} | options, {}))
+def mapping(of: spark.StructType, **options: str) -> ColumnMapping:
+    return ColumnMapping.of(of, WriteOptions.parse({"topicId": "projects/p/topics/ttt"} | options, {}))
 
 
 def complaint(of: spark.StructType, **options: str) -> str:
     with pytest.raises(SchemaError) as caught:
-        layout(of, **options)
+        mapping(of, **options)
     return str(caught.value)
 
 
@@ -36,7 +37,7 @@ def no_encoding(rows: pa.StructArray) -> pa.Array:
 
 
 def sent(batch: pa.RecordBatch, of: spark.StructType, **options: str) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = messages(batch, layout(of, **options), no_encoding).to_pylist()
+    found: list[dict[str, object]] = to_messages(batch, mapping(of, **options), no_encoding).to_pylist()
     return found
 
 
@@ -58,7 +59,7 @@ def test_columns_are_found_whatever_their_case():
 
 def test_of_two_columns_the_exact_name_wins():
     """A case-sensitive session may have both; where neither is exact the name is ambiguous."""
-    assert (1,) == layout(schema(Data=LONG, data=BINARY), ignoreExtraColumns="true").payload
+    assert (1,) == mapping(schema(Data=LONG, data=BINARY), ignoreExtraColumns="true").payload
     assert "`Data` and `DATA` are both `data`" in complaint(schema(Data=BINARY, DATA=BINARY))
 
 
@@ -93,7 +94,7 @@ def test_attribute_columns_come_after_the_map():
 
 
 def test_slices_send_their_own_rows():
-    """An Arrow batch may be a window on a larger one."""
+    """An Arrow batch may be a slice of a larger one."""
     batch = pa.RecordBatch.from_pydict(
         {
             "data": pa.array([b"0", b"1", b"2", b"3"]),
@@ -124,8 +125,8 @@ def test_a_topic_for_each_row():
     of = schema(data=BINARY, topic=STRING)
     batch = pa.RecordBatch.from_pydict({"data": pa.array([b"x"]), "topic": pa.array(["mine"])})
 
-    by_column = Layout.of(of, WriteOptions.parse({"projectId": "p"}, {}))
-    assert [{"data": b"x", "topic": "mine"}] == messages(batch, by_column, no_encoding).to_pylist()
+    by_column = ColumnMapping.of(of, WriteOptions.parse({"projectId": "p"}, {}))
+    assert [{"data": b"x", "topic": "mine"}] == to_messages(batch, by_column, no_encoding).to_pylist()
     assert [{"data": b"x"}] == sent(batch, of)
 
 
@@ -140,22 +141,22 @@ def test_the_whole_row_is_the_message():
             "ordering_key": pa.array(["k"]),
         }
     )
-    encoded = messages(batch, layout(of), lambda rows: pa.array([str(row) for row in rows.to_pylist()]))
+    encoded = to_messages(batch, mapping(of), lambda rows: pa.array([str(row) for row in rows.to_pylist()]))
 
     assert [{"data": b"{'id': 1, 'name': 'x'}", "attributes": [("a", "b")], "ordering_key": "k"}] == encoded.to_pylist()
 
 
 def test_a_struct_named_value_is_the_message():
     """A `value` that is no struct is a column like any other."""
-    found = layout(schema(message_id=STRING, value=schema(a=LONG)))
-    assert ("value", (1,)) == (found.kind, found.payload)
-    plain = layout(schema(id=LONG, value=spark.DoubleType()))
-    assert ("row", (0, 1)) == (plain.kind, plain.payload)
+    found = mapping(schema(message_id=STRING, value=schema(a=LONG)))
+    assert ("value", (1,)) == (found.payload_kind, found.payload)
+    plain = mapping(schema(id=LONG, value=spark.DoubleType()))
+    assert ("row", (0, 1)) == (plain.payload_kind, plain.payload)
 
 
 def test_copies_stay_in_the_payload_where_the_schema_has_them():
     """A column sent as attribute or key is encoded too, if the topic's schema has such a field."""
-    found = layout(schema(id=LONG, Kind=STRING, key=STRING), attributeColumns="kind", orderingKey="key")
+    found = mapping(schema(id=LONG, Kind=STRING, key=STRING), attributeColumns="kind", orderingKey="key")
 
     assert (0, 1, 2) == found.payload
     assert (0, 1) == found.for_schema(["id", "kind"]).payload
@@ -163,7 +164,7 @@ def test_copies_stay_in_the_payload_where_the_schema_has_them():
 
 def test_what_is_sent_beside_the_row_is_in_it_where_the_schema_has_it():
     """A field may have the name of a part of a message: the column is both, and nothing of it is lost."""
-    found = layout(schema(id=LONG, attributes=SPARK_ATTRIBUTES, Ordering_Key=STRING))
+    found = mapping(schema(id=LONG, attributes=SPARK_ATTRIBUTES, Ordering_Key=STRING))
 
     assert (0,) == found.payload == found.for_schema(["id"]).payload
     both = found.for_schema(["id", "attributes", "ordering_key"])
@@ -173,11 +174,11 @@ def test_what_is_sent_beside_the_row_is_in_it_where_the_schema_has_it():
 def test_what_an_option_says_instead_is_a_column_of_the_row():
     """`topic` with `topicId`, `ordering_key` with `orderingKey`: such a column has no other meaning, so it is sent."""
     of = schema(id=LONG, topic=STRING, ordering_key=STRING)
-    found = layout(of, orderingKey="id")
+    found = mapping(of, orderingKey="id")
 
     assert ((0, 1, 2), None, 0) == (found.payload, found.topic, found.ordering_key)
     assert (1, 2) == found.for_schema(["topic"]).payload
-    by_row = Layout.of(of, WriteOptions.parse({"projectId": "p"}, {}))
+    by_row = ColumnMapping.of(of, WriteOptions.parse({"projectId": "p"}, {}))
     assert ((0,), 1, 2) == (by_row.payload, by_row.topic, by_row.ordering_key)
 
 
@@ -196,14 +197,14 @@ def test_what_our_reader_adds_is_left_out():
     """A stream that is read and passed on needs no `drop`."""
     of = schema(message_id=STRING, data=BINARY, publish_time=spark.TimestampType(), delivery_attempt=LONG)
 
-    assert ("data", (1,)) == (layout(of).kind, layout(of).payload)
+    assert ("data", (1,)) == (mapping(of).payload_kind, mapping(of).payload)
 
 
 def test_encode_topic_takes_data_as_a_column():
     """`encode=topic` wants a row encoded, also one with a column that is named `data`."""
-    found = layout(schema(id=LONG, data=BINARY), encode="topic")
+    found = mapping(schema(id=LONG, data=BINARY), encode="topic")
 
-    assert ("row", (0, 1)) == (found.kind, found.payload)
+    assert ("row", (0, 1)) == (found.payload_kind, found.payload)
 
 
 @pytest.mark.parametrize(
@@ -246,4 +247,4 @@ def test_all_complaints_come_together():
 def test_no_topic_at_all_is_said():
     """Neither `topicId` nor a column `topic`."""
     with pytest.raises(SchemaError, match="there is neither the option `topicId` nor a column `topic`"):
-        Layout.of(schema(data=BINARY), WriteOptions.parse({}, {}))
+        ColumnMapping.of(schema(data=BINARY), WriteOptions.parse({}, {}))
