@@ -74,7 +74,7 @@ class Canned:
         subscription = types.Subscription.pb()(name=SUBSCRIPTION, topic="projects/bench/topics/t")
         *most, last = pool or responses()
         self.pool = [_message(response) for response in most]
-        self.small = _message(last)  # for streams that take one response at a time: a connector's door
+        self.small = _message(last)  # for streams that take one response at a time: the driver stream
         [self.small_ack_id, *_] = [r.ack_id.encode() for r in _RESPONSE.FromString(last).received_messages]
         self.answers = {
             _ACKNOWLEDGE: b"",
@@ -122,7 +122,7 @@ class _Call:
     sent: int = 0  # responses
     acknowledged: int = 0  # of the small ones, when the call began
     request: bytearray = field(default_factory=bytearray)
-    response: memoryview | None = None  # what is under way
+    response: memoryview | None = None  # the rest of the response that is being sent
 
 
 class _Connection:
@@ -275,7 +275,7 @@ def _message(content: bytes) -> bytes:
 
 
 def _header(name: bytes, value: bytes) -> bytes:
-    """A header that is not to be remembered, for HPACK."""
+    """A header without indexing, for HPACK."""
     return bytes([0, len(name)]) + name + bytes([len(value)]) + value
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from .read.streams import StagedStream
+    from .read.staged_streams import StagedStream
 
 app = typer.Typer(
     name="pubsub-spark",
@@ -135,8 +135,8 @@ def staging_clean(
 
 def _streams(location: str | None) -> list[StagedStream]:
     from .errors import PubSubError
+    from .read.staged_streams import find
     from .read.staging import default_location
-    from .read.streams import find
 
     try:
         return find(location or default_location())

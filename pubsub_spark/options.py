@@ -206,7 +206,7 @@ class ReadOptions(ServiceOptions):
         "failOnDataLoss",
         "boolean",
         True,
-        "Fail when Spark asks again for a batch that was acknowledged and released; `false` gives an empty batch.",
+        "Fail when Spark asks again for a batch that was acknowledged and deleted; `false` gives an empty batch.",
     )
     starting_timestamp: datetime.datetime | None = declare(
         "startingTimestamp",

@@ -1,4 +1,4 @@
-"""`format("pubsub")`: name, schema, and the doors to readers and writers. Wiring only.
+"""`format("pubsub")`: name, schema, and the readers and writers. Wiring only.
 
 Spark makes and pickles a data source often; the constructor remembers the options and what the driver's environment
 says, and nothing is opened before somebody asks for a schema, a reader or a writer.
@@ -22,9 +22,9 @@ from pyspark.sql.types import StructType
 from .backend import from_options, schemas
 from .errors import OptionsError
 from .options import ReadOptions, WriteOptions
-from .read.batch import PubSubBatchReader
+from .read.batch_reader import PubSubBatchReader
 from .read.rows import Rows
-from .read.stream import PubSubStreamReader
+from .read.stream_reader import PubSubStreamReader
 from .write.writer import PubSubStreamWriter, PubSubWriter
 
 _ENVIRONMENT = ("PUBSUB_EMULATOR_HOST", "GOOGLE_CLOUD_PROJECT")
@@ -44,7 +44,7 @@ class PubSubDataSource(DataSource):
         return "pubsub"
 
     def schema(self) -> StructType:
-        """The columns of a message (DESIGN section 4), with `value` when the topic's schema decodes it."""
+        """The columns of a message (docs/reading.md), with `value` when the topic's schema decodes it."""
         return self._shape(ReadOptions.parse(self._given, self._environ)).spark_schema
 
     def reader(self, schema: StructType) -> DataSourceReader:

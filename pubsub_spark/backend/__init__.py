@@ -1,6 +1,6 @@
 """Which Pub/Sub: Google Cloud, or an emulator. The only folder of the connector that imports Google's client library.
 
-    options --from_options--> Backend --connect()--> Connection     hot calls, raw bytes both ways        (wire)
+    options --from_options--> Backend --connect()--> Connection     hot calls, raw bytes both ways        (connection)
                                                        └─ .admin    everything else, as protobuf messages (admin)
 
 A `Backend` is plain values: Spark pickles it to the executors. It opens nothing until `connect()`, which is called
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from ..errors import ForbiddenError, OptionsError
 from ..options import ServiceOptions
-from .wire import Connection
+from .connection import Connection
 
 __all__ = ["Backend", "Connection", "EmulatorBackend", "GcpBackend", "from_options"]
 

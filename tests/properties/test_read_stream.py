@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.plan import Budget, Part, PullPart
+from pubsub_spark.read.partitions import Budget, Partition, PullPartition
 from tests.engine import CrashError, Engine
 
 LEASE_IS_OVER = 601.0  # seconds; longer than any lease
@@ -67,12 +67,12 @@ class ReadStream(RuleBasedStateMachine):
         )
         self.engine = Engine(self.emulator, options, self.location)
         self.published: list[str] = []
-        self.orphans: list[Part] = []
+        self.orphans: list[Partition] = []
 
-    @initialize(messages=st.integers(1, 100), tells=st.booleans())
-    def budget(self, messages: int, tells: bool) -> None:
-        """Small budgets make floods of a few messages; Spark 4.0 and 4.1 do not tell what is committed."""
-        self.engine.tells = tells
+    @initialize(messages=st.integers(1, 100), passes_start=st.booleans())
+    def budget(self, messages: int, passes_start: bool) -> None:
+        """With small budgets a few messages are a backlog; Spark 4.0 and 4.1 do not pass the committed offset."""
+        self.engine.passes_start = passes_start
         self.engine.budget = Budget(messages, 10**6)
         self.engine.options = ReadOptions(**{**self.engine.options.__dict__, "max_messages_per_trigger": messages})
         self.engine.start()
@@ -89,14 +89,14 @@ class ReadStream(RuleBasedStateMachine):
         self.engine.trigger(actions)
 
     @precondition(running)
-    @rule(parts=st.integers(0, 2))
-    def die_in_a_batch(self, parts: int) -> None:
-        """kill -9 after some of the batch's parts were pulled; the tasks of the others may live on."""
+    @rule(partitions=st.integers(0, 2))
+    def die_in_a_batch(self, partitions: int) -> None:
+        """kill -9 after some of the batch's partitions were pulled; the tasks of the others may live on."""
         with suppress(CrashError):
-            self.engine.trigger(crash_after=parts)
+            self.engine.trigger(crash_after=partitions)
             self.engine.crash()  # there was no batch
             return
-        self.orphans += [part for part in self.engine.orphans if isinstance(part, PullPart)]
+        self.orphans += [orphan for orphan in self.engine.orphans if isinstance(orphan, PullPartition)]
 
     @precondition(running)
     @rule()

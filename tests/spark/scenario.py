@@ -34,9 +34,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pubsub_spark.emulator import Emulator
 from tests.conftest import Names
 
-BOUND = 100.0  # seconds; more than a lease, for what was under way when a stream was closed comes after one
+BOUND = 100.0  # seconds; more than a lease, for a message sent to a stream that was closing comes again after one
 LEASE = 601.0  # seconds; when they have passed, whatever a killed client held comes again
-_LOOK = 0.02  # seconds between two looks at a condition that nobody announces
+_POLL_SECONDS = 0.02  # between two looks at a condition
 
 _OLD = tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2)
 needs_available_now = pytest.mark.skipif(_OLD, reason="Spark 4.0 and 4.1 run one batch with availableNow")
@@ -55,7 +55,7 @@ def until(condition: Callable[[], Any], otherwise: Callable[[], str], seconds: f
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"waited {seconds:g} s in vain: {otherwise()}"
-        threading.Event().wait(_LOOK)
+        threading.Event().wait(_POLL_SECONDS)
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Sink:
     actions: int = 1
     hold_before: str | None = None  # "write" or "commit"
     holding: threading.Event = field(default_factory=threading.Event)
-    released: threading.Event = field(default_factory=threading.Event)
+    resumed: threading.Event = field(default_factory=threading.Event)
     crashing: bool = False
 
     def __call__(self, batch: DataFrame, number: int) -> None:
@@ -84,10 +84,10 @@ class Sink:
     def _pause(self, where: str) -> None:
         if self.hold_before == where:
             self.holding.set()
-            assert self.released.wait(BOUND), "the scenario held the sink and never let it go"
+            assert self.resumed.wait(BOUND), "the scenario held the sink and never let it go"
             self.hold_before = None
             self.holding.clear()
-            self.released.clear()
+            self.resumed.clear()
             if self.crashing:
                 self.crashing = False
                 raise SinkCrashedError(f"before {where}")
@@ -122,7 +122,7 @@ class Scenario:
 
     def close(self) -> None:
         """End what still runs; nothing of it is a result."""
-        self.sink.released.set()
+        self.sink.resumed.set()
         if self.query is not None and self.query.isActive:
             self.query.stop()
 
@@ -330,11 +330,11 @@ class Release:
     """Let the sink go on."""
 
     def take(self, scenario: Scenario) -> None:
-        scenario.sink.released.set()
+        scenario.sink.resumed.set()
 
 
 class KillDriverWorker:
-    """kill -9 of the process that holds offsets, door and acks."""
+    """Kill (-9) the driver-side worker, the process that has the driver stream and sends acks."""
 
     def take(self, scenario: Scenario) -> None:
         workers = scenario.workers()
@@ -349,7 +349,7 @@ class Crash:
     def take(self, scenario: Scenario) -> None:
         KillDriverWorker().take(scenario)
         scenario.sink.crashing = True
-        scenario.sink.released.set()
+        scenario.sink.resumed.set()
         until(lambda: not scenario.running.isActive, lambda: "the end of the query")
 
 
@@ -385,7 +385,7 @@ class Until:
 
 
 def _is_gone(scenario: Scenario) -> None:
-    """Spark does not wait for the driver-side worker; its door is open until it is gone."""
+    """Wait for the end of the driver-side worker, for which Spark does not wait; its stream is open until then."""
     until(lambda: not scenario.workers(), lambda: f"the end of the driver-side worker {scenario.workers()}")
     _streams_are_gone(scenario)
 

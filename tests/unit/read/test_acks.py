@@ -1,4 +1,4 @@
-"""Acks: requests within the limits, results looked at, retried until they are known to be lost."""
+"""Acks: requests within the limits, retried until their deadline, failed ids returned."""
 
 from itertools import repeat
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError
 
 @pytest.fixture(autouse=True)
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses, each over at once, on a clock that begins at 0; of `acks` alone, for py4j's threads sleep too."""
+    """The pauses of `acks`, each over at once, on a clock that begins at 0; py4j's threads sleep on the real one."""
     pauses: list[float] = []
     monkeypatch.setattr(acks, "time", SimpleNamespace(sleep=pauses.append, monotonic=lambda: sum(pauses)))
     return pauses
@@ -30,14 +30,19 @@ def ids(*texts: str) -> Any:
 
 
 def send(service: Service, ack_ids: Any, seconds: int | None = None, deadline: float = 5) -> list[str]:
-    """The ids that were refused; everything was answered."""
+    """The refused ids, of requests that were all answered."""
     failed = ask(service, ack_ids, seconds, deadline)
     assert [] == failed.unanswered.to_pylist()
     return list(failed.refused.to_pylist())
 
 
-def ask(service: Service, ack_ids: Any, seconds: int | None = None, deadline: float = 5) -> acks.Failed:
-    return acks.send(service, SUBSCRIPTION, [ack_ids], seconds, deadline)  # type: ignore[arg-type]
+def ask(service: Service, ack_ids: Any, seconds: int | None = None, deadline: float = 5) -> acks.FailedIds:
+    connection: Any = service
+    if seconds is None:
+        return acks.acknowledge(connection, SUBSCRIPTION, [ack_ids], deadline)
+    if seconds == 0:
+        return acks.nack(connection, SUBSCRIPTION, [ack_ids], deadline)
+    return acks.extend(connection, SUBSCRIPTION, [ack_ids], seconds, deadline)
 
 
 class PartlyFailedError(StatusError):
@@ -75,7 +80,7 @@ def test_requests_have_a_thousand_ids_at_most():
 def test_requests_have_half_a_mebibyte_at_most(lengths: list[int]):
     """However long ack ids are, a request stays within 512 KiB, and every id is in exactly one."""
     many = pa.array(["x" * length for length in lengths], pa.string())
-    made = acks.requests(SUBSCRIPTION, many, None)
+    made = acks.requests(acks.acknowledge_request(SUBSCRIPTION), many)
 
     assert all(len(request) <= 512 * 1024 for request, _ in made)
     assert many.to_pylist() == [ack_id for _, part in made for ack_id in part.to_pylist()]
@@ -90,7 +95,7 @@ def test_half_a_mebibyte_is_one_request_and_a_byte_more_are_two(more: int, reque
     first = 200_000
     last = 512 * 1024 - name - (4 + first) - 4 + more
 
-    assert requests == len(acks.requests(SUBSCRIPTION, ids("x" * first, "x" * last), None))
+    assert requests == len(acks.requests(acks.acknowledge_request(SUBSCRIPTION), ids("x" * first, "x" * last)))
 
 
 @pytest.mark.parametrize(("deadline", "timeout"), [(60, 30), (5, 5), (-1, 0.1)])
@@ -110,7 +115,7 @@ def test_a_request_is_given_the_time_that_there_is(deadline: float, timeout: flo
 
 @pytest.mark.parametrize("seconds", [0, 600])
 def test_leases_are_set(seconds: int):
-    """A lease of 0 s gives back, one of 600 s keeps; the request says which."""
+    """A nack is a lease of 0 s, an extension one of 600 s."""
     service = Service()
     send(service, ids("a", "b"), seconds)
 
@@ -176,7 +181,7 @@ def test_unavailable_for_too_long_is_a_result():
 
 
 def test_cancelled_is_unanswered():
-    """A connection that is closed under way says nothing about the acks: they are not given up."""
+    """A connection that is closed before the answer says nothing about the acks: they are unanswered, not refused."""
     service = Service(answers=[StatusError(grpc.StatusCode.CANCELLED)])
 
     assert ["a"] == ask(service, ids("a")).unanswered.to_pylist()

@@ -1,4 +1,4 @@
-"""Offsets: what a checkpoint remembers of a stream."""
+"""Offsets: their form in a checkpoint."""
 
 import json
 

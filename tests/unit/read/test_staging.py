@@ -14,8 +14,10 @@ from obstore.store import MemoryStore
 
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
+from pubsub_spark.read import staged_part
 from pubsub_spark.read import staging as module
-from pubsub_spark.read.staging import Staging, footer, messages, open_store
+from pubsub_spark.read.staged_part import footer, messages
+from pubsub_spark.read.staging import Staging, open_store
 from tests.conftest import Bucket
 from tests.unit.read.service import SUBSCRIPTION, part, response
 
@@ -56,12 +58,12 @@ def test_part_is_read_as_it_was_written(staging: Staging):
 
 def test_receipts_are_read_in_sections(staging: Staging, monkeypatch: pytest.MonkeyPatch):
     """The driver never has the receipts of a large part at once: a section of them is one read."""
-    monkeypatch.setattr(module, "_SECTION", 500)
-    packer = staging.packer()
+    monkeypatch.setattr(staged_part, "_RECEIPTS_SECTION_BYTES", 500)
+    builder = staging.part_builder()
     for text in "abc":
         got = received([response([text])])
-        packer.add(got.messages, got.receipts)
-    assert staging.create("1/part-0", packer.content("idle"))
+        builder.add(got.messages, got.receipts)
+    assert staging.create("1/part-0", builder.buffers("idle"))
     [(index, length)] = staging.parts(1).items()
 
     assert len(staging.footer(1, index, length).receipts_lengths) > 1
@@ -72,10 +74,10 @@ def test_receipts_are_read_in_sections(staging: Staging, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("staging", ["files", "S3"], indirect=True)
 def test_only_object_stores_get_compressed_parts(staging: Staging, request: pytest.FixtureRequest):
     """A local file is deleted before it reaches the disk; what crosses a network is worth compressing."""
-    packer = staging.packer()
+    builder = staging.part_builder()
     got = received([response(["same" * 1000] * 10)])
-    packer.add(got.messages, got.receipts)
-    size = sum(map(len, packer.content("idle")))
+    builder.add(got.messages, got.receipts)
+    size = sum(map(len, builder.buffers("idle")))
 
     assert (size < 40_000) == ("S3" in request.node.name)
 
@@ -108,35 +110,35 @@ def test_missing_part_is_none(staging: Staging):
     assert {} == staging.parts(1)
 
 
-def test_seal_is_the_same_ever_after(staging: Staging):
-    """A part that a dead task stages after the seal belongs to nothing: not replayed, not acknowledged."""
+def test_manifest_does_not_change(staging: Staging):
+    """A part that a dead task stages after the manifest is neither replayed nor acknowledged."""
     staging.create("1/part-0", part("a"))
     staging.create("1/part-2", part("b"))
-    assert [0, 2] == staging.seal(1)
+    assert [0, 2] == staging.write_manifest(1)
 
     staging.create("1/part-1", part("zombie"))
 
-    assert [0, 2] == staging.seal(1)
+    assert [0, 2] == staging.write_manifest(1)
     assert [0, 2] == list(staging.parts(1))
 
 
-def test_seal_of_nothing(staging: Staging):
-    """A batch that was announced and never staged is replayed empty, and stays so."""
-    assert [] == staging.seal(1)
+def test_manifest_of_an_empty_batch(staging: Staging):
+    """A batch that was planned and never staged is replayed empty, and stays so."""
+    assert [] == staging.write_manifest(1)
     staging.create("1/part-0", part("zombie"))
 
-    assert [] == staging.seal(1)
+    assert [] == staging.write_manifest(1)
     assert {} == staging.parts(1)
 
 
-def test_release_deletes_the_batch_and_remembers_it(staging: Staging):
+def test_acknowledged_batch_is_deleted_and_its_number_kept(staging: Staging):
     """After the ack nothing of the batch is left but its number."""
     staging.create("1/part-0", part("a"))
     staging.create("2/part-0", part("b"))
-    assert 0 == staging.released()
-    staging.release(1)
+    assert 0 == staging.last_acknowledged()
+    staging.delete_acknowledged(1)
 
-    assert 1 == staging.released()
+    assert 1 == staging.last_acknowledged()
     assert [2] == staging.batches()
     assert {} == staging.parts(1)
 
@@ -145,7 +147,7 @@ def test_batch_ten_is_not_batch_one(staging: Staging):
     """Deleting one batch leaves those alone whose number begins like its own."""
     staging.create("1/part-0", part("a"))
     staging.create("10/part-0", part("b"))
-    staging.release(1)
+    staging.delete_acknowledged(1)
 
     assert [10] == staging.batches()
 
@@ -158,37 +160,37 @@ def test_foreign_names_are_left_alone(staging: Staging):
 
     assert {} == staging.parts(1)
     assert [1] == staging.batches()
-    staging.release(1)
+    staging.delete_acknowledged(1)
     staging.delete()
     assert all(staging.read(name) is not None for name in ("1/part-x", "1/part-0.tmp", "notes/readme"))
 
 
-def test_known_identities_come_back(staging: Staging):
-    """What a batch drops is the same for every task that asks."""
-    assert [] == staging.known(1).to_pylist()
-    staging.write_known(1, pa.array(["a", "b"]))
-    staging.write_known(1, pa.array(["c"]))
+def test_excluded_ids_are_read_as_written(staging: Staging):
+    """A batch drops the same messages in every task."""
+    assert [] == staging.excluded_ids(1).to_pylist()
+    staging.write_excluded_ids(1, pa.array(["a", "b"]))
+    staging.write_excluded_ids(1, pa.array(["c"]))
 
-    assert ["a", "b"] == staging.known(1).to_pylist()
+    assert ["a", "b"] == staging.excluded_ids(1).to_pylist()
 
 
 def test_checkpoint_that_was_put_back_forgets_what_came_after_it(staging: Staging):
-    """Its numbers are used again for other messages, and what was to be dropped as seen is rows now."""
+    """Its numbers are used again for other messages, and no recent ids are left to drop any."""
     for batch in (1, 2, 3):
         staging.create(f"{batch}/part-0", [b"x"])
-    staging.write_seen(pa.array(["a", "b"]))
-    assert ["a", "b"] == staging.seen().to_pylist()
-    staging.restart_after(1)
+    staging.write_recent_ids(pa.array(["a", "b"]))
+    assert ["a", "b"] == staging.recent_ids().to_pylist()
+    staging.reset_to(1)
 
     assert [1] == staging.batches()
-    assert 1 == staging.released()
-    assert [] == staging.seen().to_pylist()
+    assert 1 == staging.last_acknowledged()
+    assert [] == staging.recent_ids().to_pylist()
 
 
 def test_executor_that_sees_the_area_finds_the_token(staging: Staging):
     """The driver leaves it, as often as it starts."""
-    staging.leave_token()
-    staging.leave_token()
+    staging.write_token()
+    staging.write_token()
     staging.check_token()
 
 
@@ -210,7 +212,7 @@ def test_damaged_part_is_a_sentence(staging: Staging, damage: bytes):
 def test_unwritable_area_is_a_sentence():
     """The driver finds out before anything is pulled."""
     with pytest.raises(StagingError, match="`/dev/null/nowhere`"):
-        Staging("/dev/null/nowhere", SUBSCRIPTION, "s").leave_token()
+        Staging("/dev/null/nowhere", SUBSCRIPTION, "s").write_token()
 
 
 def test_unknown_kind_of_location_is_a_sentence():

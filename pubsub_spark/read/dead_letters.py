@@ -1,7 +1,8 @@
-"""Publishing what cannot be decoded to `deadLetterTopic`, with the reason, before the rows of its batch go on.
+"""Publishing messages that cannot be decoded to `deadLetterTopic`, with the reason, before Spark has their batch.
 
-Runs in tasks. A task that is tried again publishes again: dead letters come at least once, told apart by the id of the
-message that they stand for. What a letter is and how requests are cut is the writer's; they go one after the other.
+Runs in tasks. A task that is tried again publishes again: dead letters are published at least once, and an attribute of
+each has the id of the message that it stands for. The content of dead letters and the size of requests are the
+writer's; requests are sent one after the other.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from ..backend import Backend
-from ..backend.wire import published
+from ..backend.connection import publish_with_retries
 from ..write.deadletter import ERROR_ATTRIBUTE, letters
 from ..write.limits import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, sizes
 from ..write.requests import requests
 
 ID_ATTRIBUTE = "pubsub_spark_message_id"
 SUBSCRIPTION_ATTRIBUTE = "pubsub_spark_subscription"
-_TIMEOUT = 60.0  # seconds for one publish request, retries included
+_PUBLISH_TIMEOUT_SECONDS = 60.0  # for one request, retries included
 
 
 def publish(topic: str, subscription: str, messages: pa.RecordBatch, reasons: Sequence[str], backend: Backend) -> None:
     """Publish messages (schema MESSAGES) to a topic (a full name), each with its reason as an attribute.
 
-    Raises ResourceError or ServiceError when Pub/Sub does not take them: then the batch fails and nothing is lost.
+    Raises ResourceError or ServiceError when Pub/Sub does not accept them: then the batch fails and nothing is lost.
     """
     ids = messages.column("message_id").to_pylist()
     labels = (
@@ -35,4 +36,4 @@ def publish(topic: str, subscription: str, messages: pa.RecordBatch, reasons: Se
     made = letters(messages, enumerate(labels))
     with backend.connect() as connection:
         for request in requests(made, sizes(made), topic, MAX_REQUEST_MESSAGES, MAX_REQUEST_BYTES):
-            published(connection, topic, request.body, time.monotonic() + _TIMEOUT)
+            publish_with_retries(connection, topic, request.body, time.monotonic() + _PUBLISH_TIMEOUT_SECONDS)
