@@ -1,7 +1,7 @@
 """`format("pubsub")`: name, schema, and the readers and writers. Wiring only.
 
-Spark makes and pickles a data source often; the constructor remembers the options and what the driver's environment
-says, and nothing is opened before somebody asks for a schema, a reader or a writer.
+Spark makes and pickles a data source often; the constructor keeps the options and what the driver's environment
+says, and nothing is opened before Spark asks for a schema, a reader or a writer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENVIRONMENT = ("PUBSUB_EMULATOR_HOST", "GOOGLE_CLOUD_PROJECT")
 
 
 class PubSubDataSource(DataSource):
-    """Google Cloud Pub/Sub, to read and to write, as `format("pubsub")`."""
+    """The data source `format("pubsub")`: reads from and writes to Google Cloud Pub/Sub."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._given = dict(options)
@@ -48,20 +48,20 @@ class PubSubDataSource(DataSource):
         return self._shape(ReadOptions.parse(self._given, self._environ)).spark_schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The peek of `spark.read`."""
+        """The reader of `spark.read`, which acknowledges nothing."""
         return PubSubBatchReader(*self._reading(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The source of `spark.readStream`."""
+        """The reader of `spark.readStream`."""
         return PubSubStreamReader(*self._reading(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The sink of `df.write`."""
+        """The writer of `df.write`."""
         options = WriteOptions.parse(self._given, self._environ)
         return PubSubWriter(options, from_options(options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """The sink of `df.writeStream`."""
+        """The writer of `df.writeStream`."""
         options = WriteOptions.parse(self._given, self._environ)
         return PubSubStreamWriter(options, from_options(options), schema, overwrite)
 
@@ -78,7 +78,7 @@ class PubSubDataSource(DataSource):
         return options, from_options(options), rows
 
     def _shape(self, options: ReadOptions) -> Rows:
-        """The shape of the rows. It is kept, and pickled with the source: all of a query must agree on one revision."""
+        """The columns of the rows, kept and pickled with the source: all of a query must use one schema revision."""
         if self._rows is None:
             backend = from_options(options)
             topic_schema = None
@@ -90,7 +90,7 @@ class PubSubDataSource(DataSource):
 
 
 class PubSubSparkDataSource(PubSubDataSource):
-    """The same under a name that no Java source has taken: `format("pubsub_spark")`."""
+    """The data source `format("pubsub_spark")`: the same under a name that no Java source has."""
 
     @classmethod
     def name(cls) -> str:

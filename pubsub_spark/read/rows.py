@@ -29,7 +29,7 @@ _ENCODING = "googclient_schemaencoding"
 
 @dataclass(frozen=True)
 class Rows:
-    """The shape of the rows of one query; picklable. topic_schema: given when payloads are decoded."""
+    """The columns of the rows of one query; picklable. topic_schema: None unless payloads are decoded."""
 
     options: ReadOptions
     backend: Backend

@@ -1,4 +1,4 @@
-"""The promise as laws: whatever is killed whenever, acked is a subset of committed, batches do not change, all arrives.
+"""The promise as laws, under crashes at any time: acked is a subset of committed, batches do not change, all arrives.
 
 A hypothesis state machine drives the driver's session and the tasks against the emulator, as Spark would.
 """
@@ -30,9 +30,9 @@ from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.partitions import Budget, Partition, PullPartition
 from tests.engine import CrashError, Engine
 
-LEASE_IS_OVER = 601.0  # seconds; longer than any lease
+LEASE_IS_EXPIRED = 601.0  # seconds; longer than any lease
 NAP = 100.0  # seconds; longer than the leases that tasks pull with
-REMEMBERED = 590.0  # seconds for which what may come again is dropped, and some for the machine itself
+RECENT = 590.0  # seconds for which redeliveries are dropped, less some for the machine itself
 BOUND = 20.0
 
 
@@ -45,7 +45,7 @@ def down(machine: ReadStream) -> bool:
 
 
 class ReadStream(RuleBasedStateMachine):
-    """Publish, trigger, crash, restart, let leases run out, let dead tasks finish: in any order."""
+    """Publish, trigger, crash, restart, let leases expire, let dead tasks finish: in any order."""
 
     emulator: Emulator  # one for all runs; names differ
 
@@ -115,17 +115,17 @@ class ReadStream(RuleBasedStateMachine):
 
     @precondition(down)
     @rule()
-    def leases_run_out(self) -> None:
-        """Everything that is not acked comes again."""
-        self.emulator.advance(LEASE_IS_OVER)
+    def leases_expire(self) -> None:
+        """Every message that is not acked is delivered again."""
+        self.emulator.advance(LEASE_IS_EXPIRED)
 
-    @precondition(lambda machine: running(machine) and machine.engine.slept <= REMEMBERED - NAP)
+    @precondition(lambda machine: running(machine) and machine.engine.slept <= RECENT - NAP)
     @rule(seconds=st.sampled_from([20.0, 50.0, NAP]))
     def time_passes(self, seconds: float) -> None:
-        """Leases are extended; while the machine sleeps they run out, and everything comes again."""
+        """Leases are extended; while the machine sleeps they expire, and messages are delivered again."""
         self.engine.advance(seconds)
 
-    @precondition(lambda machine: running(machine) and machine.engine.slept <= REMEMBERED - NAP)
+    @precondition(lambda machine: running(machine) and machine.engine.slept <= RECENT - NAP)
     @rule(seconds=st.sampled_from([20.0, 50.0, NAP]))
     def trigger_of_a_slow_sink(self, seconds: float) -> None:
         self.engine.trigger(lasts=seconds)
@@ -157,7 +157,7 @@ class ReadStream(RuleBasedStateMachine):
         try:
             if self.engine.session is not None:
                 self.engine.crash()
-            self.emulator.advance(LEASE_IS_OVER)
+            self.emulator.advance(LEASE_IS_EXPIRED)
             self.engine.start()
             end = time.monotonic() + BOUND
             while self.emulator.backlog(self.subscription) or self.engine.committed < len(self.engine.offsets):

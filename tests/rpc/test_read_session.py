@@ -104,7 +104,7 @@ def start_with(query: Engine, names: Names, *texts: str) -> None:
 
 
 def start_and_acknowledge(query: Engine, names: Names, *texts: str) -> None:
-    """Start, and see each message through in a batch of its own: committed, acknowledged, its files deleted."""
+    """Start, and read each message in a batch of its own until it is acknowledged and its files are deleted."""
     query.start()
     query.trigger()  # there is nothing yet, however slow the machine is
     for count, text in enumerate(texts, 1):
@@ -114,7 +114,7 @@ def start_and_acknowledge(query: Engine, names: Names, *texts: str) -> None:
 
 
 def die_in_a_batch(query: Engine, parts: int) -> None:
-    """kill -9 when so many parts of the next batch were read."""
+    """Crash after so many partitions of the next batch were read."""
     with pytest.raises(CrashError):
         query.trigger(crash_after=parts)
 
@@ -174,7 +174,7 @@ def test_actions_see_equal_rows(query: Engine, names: Names):
 
 @pytest.mark.parametrize("passes_start", [True, False], ids=["4.2", "4.0"])
 def test_crash_replays_what_was_staged(query: Engine, names: Names, passes_start: bool):
-    """After a crash in the middle of a batch the batch is what was staged; the rest comes when its leases are over."""
+    """After a crash in the middle of a batch its staged parts are the batch; other messages come after their leases."""
     query.passes_start = passes_start
     start_with(query, names, *MANY)
     die_in_a_batch(query, parts=1)
@@ -293,7 +293,7 @@ def test_checkpoint_of_a_backup_uses_its_numbers_again(query: Engine, names: Nam
 
 
 def test_batch_that_the_offset_log_has_lost_is_given_again(query: Engine, names: Names):
-    """Whoever removes the last offset after a crash gets all that was staged under its number, and acked is no more."""
+    """After the last offset was removed, all parts staged under its number are given, and only they are acked."""
     start_with(query, names, *MANY)
     die_in_a_batch(query, parts=2)
     del query.offsets[1:]
@@ -326,7 +326,7 @@ def test_keys_stay_in_order_where_the_offset_log_has_lost_a_batch(emulator: Emul
 
 
 def test_second_query_on_a_checkpoint_is_refused(query: Engine, names: Names):
-    """It staged the batch first: to go on with ours would lose what is in there, with theirs to mix the two."""
+    """A query whose batch was staged by another query fails: going on would lose or mix messages."""
     start_with(query, names, "a")
     query.opened.staging.create("1/part-0", part(["theirs"]))
     with pytest.raises(StagingError, match=r"Batch 1 of .* by another query"):
@@ -334,7 +334,7 @@ def test_second_query_on_a_checkpoint_is_refused(query: Engine, names: Names):
 
 
 def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
-    """Speculation: both attempts pull, one stages; the other gives its messages back and yields the winner's rows."""
+    """Speculation: both attempts pull, one stages; the other nacks its messages and yields the winner's rows."""
     query.start()
     query.trigger()
     staging = query.opened.staging
@@ -388,7 +388,7 @@ def test_put_whose_answer_is_lost_nacks_nothing(query: Engine, names: Names, mon
 
 
 def test_checkpoint_that_is_put_back_to_its_start_does_not_seek(query: Engine, names: Names):
-    """That is no first start: what was acknowledged since stays so."""
+    """A checkpoint put back to its start is no new one: acknowledged messages stay acknowledged."""
     name = f"{names.subscription}-kept"
     query.emulator.create_subscription(name, names.topic, retain_acked_messages=True)
     before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=1)
@@ -491,7 +491,7 @@ def test_lost_staging_area_loses_no_message(query: Engine, names: Names, tmp_pat
 
 
 def test_expired_lease_gives_no_row_twice(query: Engine, names: Names, options: ReadOptions):
-    """Leases run out while Spark works on a batch of a query that was restarted: what comes again is dropped."""
+    """Leases run out while Spark works on a batch of a query that was restarted: redelivered messages are dropped."""
     start_with(query, names, "a", "b")
     die_in_a_batch(query, parts=1)
     query.emulator.advance(LEASE)
@@ -570,7 +570,7 @@ def test_id_attribute_names_what_was_published_twice(query: Engine, names: Names
 
 
 def test_available_now_ends_with_what_was_there(query: Engine, names: Names):
-    """What is published after the start is not waited for, and is nacked."""
+    """Messages published after the start are not waited for, and are nacked at the end."""
     query.emulator.publish(names.topic, *MANY)
     query.start()
     assert query.session is not None
@@ -588,7 +588,7 @@ def test_available_now_ends_with_what_was_there(query: Engine, names: Names):
 
 
 def test_available_now_does_not_use_up_delivery_attempts(query: Engine, names: Names):
-    """Another source of the query has much to read: what comes later waits for its end, and is delivered once."""
+    """While another source of the query reads on, later messages stay buffered, and are delivered once."""
     query.start()
     assert query.session is not None
     query.session.prepare_for_available_now()
@@ -616,7 +616,7 @@ def test_stop_ends_a_long_wait(query: Engine, names: Names):
 
 
 def test_ack_that_fails_for_a_while_is_sent_again(query: Engine, names: Names):
-    """UNAVAILABLE is no error to anybody."""
+    """An ack that fails with UNAVAILABLE is tried again."""
     query.emulator.publish(names.topic, "a")
     query.emulator.fail("Acknowledge", "UNAVAILABLE", count=3)
     query.start()
@@ -666,7 +666,7 @@ def test_a_task_fetches_so_many_at_most(query: Engine, names: Names):
 
 
 def test_acks_that_a_restart_took_over_are_counted(query: Engine, names: Names):
-    """What `lastProgress` says of them is true, whichever run brought the messages."""
+    """The metrics count unacknowledged messages of an earlier run, too."""
     query.emulator.publish(names.topic, "a", "b")
     query.start()
     run_until(query, 2)
@@ -684,7 +684,7 @@ def test_acks_that_a_restart_took_over_are_counted(query: Engine, names: Names):
 
 @pytest.mark.parametrize("outcome", ["TRANSIENT_FAILURE_UNORDERED_ACK_ID", "PERMANENT_FAILURE_INVALID_ACK_ID"])
 def test_exactly_once_delivery_failures(emulator: Emulator, names: Names, query: Engine, outcome: str):
-    """Per-id failures: transient ones are sent again, permanent ones come again and are dropped then."""
+    """Per-id failures: transient ones are sent again; permanent ones end in a redelivery that is dropped."""
     name = f"{names.subscription}-once"
     emulator.create_subscription(name, names.topic, enable_exactly_once_delivery=True)
     query.options = replace(query.options, subscription_id=name)
@@ -722,7 +722,7 @@ def test_exactly_once_delivery_failures_of_many(emulator: Emulator, names: Names
     [("NOT_FOUND", MissingError), ("PERMISSION_DENIED", ForbiddenError), ("INVALID_ARGUMENT", ResourceError)],
 )
 def test_final_status_of_the_stream_ends_the_query(query: Engine, names: Names, code: Any, error: type[Exception]):
-    """Spark's next call fails with a sentence."""
+    """A final error of the stream fails Spark's next call."""
     query.emulator.fail("StreamingPull", code, count=100)
     query.start()
     with pytest.raises(error):
@@ -730,7 +730,7 @@ def test_final_status_of_the_stream_ends_the_query(query: Engine, names: Names, 
 
 
 def test_permission_to_look_is_not_needed(query: Engine, names: Names):
-    """`roles/pubsub.subscriber` may pull and not look; that is enough."""
+    """The role `roles/pubsub.subscriber`, which may pull and not get the subscription, is enough."""
     query.emulator.fail("GetSubscription", "PERMISSION_DENIED")
     query.emulator.publish(names.topic, "a")
     query.start()
@@ -738,7 +738,7 @@ def test_permission_to_look_is_not_needed(query: Engine, names: Names):
 
 
 def test_address_that_does_not_answer(query: Engine):
-    """Bounded, and the sentence names the address."""
+    """A service that does not answer is an error within bounded time, which names the address."""
     query.options = replace(query.options, endpoint="127.0.0.1:1", connect_timeout=0.5)
     query.start()
     began = time.monotonic()
@@ -801,7 +801,7 @@ def test_keys_stay_in_order(emulator: Emulator, names: Names, query: Engine):
 
 
 def test_delivery_attempts_are_counted(emulator: Emulator, names: Names, query: Engine):
-    """With a dead-letter policy each row says the how-manieth delivery it is."""
+    """With a dead-letter policy each row has its delivery attempt."""
     name, dead = f"{names.subscription}-dead", f"{names.topic}-dead"
     emulator.create_topic(dead)
     emulator.create_subscription(
@@ -823,7 +823,7 @@ def test_delivery_attempts_are_counted(emulator: Emulator, names: Names, query: 
 
 
 def test_batch_that_keeps_failing_lets_attempts_count(emulator: Emulator, names: Names, query: Engine):
-    """From run to run nobody extends its leases: Pub/Sub delivers again, and sets the message aside at last."""
+    """Leases are not extended between runs: Pub/Sub delivers the message again, and dead-letters it in the end."""
     name, dead = f"{names.subscription}-dead", f"{names.topic}-dead"
     emulator.create_topic(dead)
     emulator.create_subscription(f"{name}-letters", dead)
@@ -847,7 +847,7 @@ def test_batch_that_keeps_failing_lets_attempts_count(emulator: Emulator, names:
 
 
 def test_task_leaves_nothing_behind(query: Engine, names: Names):
-    """When the rows are there, the stream that brought them and its thread are gone."""
+    """After a pull its stream and its thread are gone."""
     query.emulator.publish(names.topic, "a")
     staging = Staging(query.location, names.subscription, "stream")
     staging.write_token()
@@ -857,7 +857,7 @@ def test_task_leaves_nothing_behind(query: Engine, names: Names):
     until(lambda: query.emulator.streams() == 0, "the end of the stream")
 
 
-def test_stop_gives_back_what_waits(query: Engine, names: Names):
+def test_stop_nacks_buffered_messages(query: Engine, names: Names):
     """Buffered messages are free for the next reader as soon as the query has stopped."""
     start_with(query, names, "a")
     query.stop()
@@ -966,7 +966,7 @@ def test_missing_subscription_without_topic(query: Engine, names: Names):
 
 
 def test_subscription_that_another_query_creates_meanwhile(emulator: Emulator, names: Names, query: Engine):
-    """It was missing when we looked, and is there when we create it: it is read."""
+    """A subscription that another query creates between our get and our create is read."""
     query.options = replace(query.options, topic_id=names.topic)
     emulator.fail("GetSubscription", "NOT_FOUND")
     emulator.publish(names.topic, "a")
@@ -1006,7 +1006,7 @@ def test_subscription_is_deleted_on_stop(emulator: Emulator, names: Names, query
 def test_subscription_that_is_not_pulled_is_refused(
     emulator: Emulator, names: Names, query: Engine, settings: dict[str, Any], says: str
 ):
-    """Push, BigQuery and Cloud Storage subscriptions leave nothing to pull: a sentence says so at the start."""
+    """Push, BigQuery and Cloud Storage subscriptions cannot be pulled, which is an error at the start."""
     name = f"{names.subscription}-elsewhere"
     emulator.create_subscription(name, names.topic, **settings)
     query.options = replace(query.options, subscription_id=name)
@@ -1062,7 +1062,7 @@ def test_start_goes_back_to_a_snapshot(emulator: Emulator, names: Names, query: 
     ],
 )
 def test_what_is_missing_is_what_is_named(names: Names, query: Engine, given: dict[str, str], missing: str):
-    """Not the subscription that was to be sought or created, but the snapshot or the topic that is not there."""
+    """The error names the missing snapshot or topic, not the subscription."""
     fields: dict[str, Any] = {name: value.format(p=names.project, topic=names.topic) for name, value in given.items()}
     query.options = replace(query.options, project=names.project, **fields)
     query.start()

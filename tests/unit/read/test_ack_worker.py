@@ -99,7 +99,7 @@ def test_part_after_the_manifest_is_not_acknowledged(driver: Driver):
 
 
 def test_messages_of_a_late_ack_are_recent(driver: Driver):
-    """An ack after the lease may count for nothing: the ids are dropped when they come again."""
+    """The service may ignore an ack after the lease: the messages are dropped when they are delivered again."""
     driver.stage(1, 0, "a")
     driver.now = STREAM_LEASE_SECONDS
     driver.worker.commit(1)
@@ -118,7 +118,7 @@ def test_messages_of_an_ack_in_time_are_not_recent(driver: Driver):
 
 
 def test_messages_of_a_refused_ack_are_recent_and_counted(driver: Driver):
-    """An ack that the service refuses fails nothing; its messages are dropped when they come again."""
+    """An ack that the service refuses fails nothing; its messages are dropped when they are delivered again."""
     driver.service.answers = [StatusError(grpc.StatusCode.FAILED_PRECONDITION)]
     driver.stage(1, 0, "a")
     driver.worker.commit(1)
@@ -184,7 +184,7 @@ def test_unanswered_extension_is_tried_again(driver: Driver, monkeypatch: pytest
 
 
 def test_refused_extension_expires_the_lease(driver: Driver):
-    """Its messages are delivered again, and dropped then."""
+    """A part whose extension was refused is expired: its messages are delivered again, and dropped then."""
     driver.service.answers = [StatusError(grpc.StatusCode.FAILED_PRECONDITION)]
     driver.stage(1, 0, "a")
     driver.now = TRACK_AFTER_SECONDS
@@ -193,7 +193,7 @@ def test_refused_extension_expires_the_lease(driver: Driver):
 
 
 def test_committed_batch_is_extended_while_its_acks_are_not_answered(driver: Driver, monkeypatch: pytest.MonkeyPatch):
-    """Its messages are not delivered again because acks fail for a while."""
+    """Messages are not delivered again because acks fail for a while."""
     monkeypatch.setattr(ack_worker, "_ACK_TIMEOUT_SECONDS", 0.0)
     monkeypatch.setattr(Service, "acknowledge", lambda *_: Answer(StatusError(grpc.StatusCode.UNAVAILABLE)))
     driver.stage(1, 0, "a")
@@ -209,7 +209,7 @@ def test_committed_batch_is_extended_while_its_acks_are_not_answered(driver: Dri
 def test_leases_have_their_turn_between_the_acks_of_batches(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, deletes: bool
 ):
-    """Acks may be answered slowly, and many batches wait for them; also where no file may be deleted."""
+    """Leases are extended between the acks of two batches, for acks may be slow; also where files cannot be deleted."""
 
     def refused(*_: object) -> None:
         raise StagingError("no right to delete")
@@ -235,7 +235,7 @@ def test_leases_have_their_turn_between_the_acks_of_batches(
 
 @pytest.mark.parametrize("call", ["delete_acknowledged", "write_recent_ids"])
 def test_acks_go_on_where_files_may_not_be_deleted(driver: Driver, monkeypatch: pytest.MonkeyPatch, call: str):
-    """Nor overwritten, which needs the same permission. Batches are acknowledged, and their files are left."""
+    """Without the permission to delete or overwrite files batches are acknowledged, and their files are left."""
 
     def refused(*_: object) -> None:
         raise StagingError("no right to delete")

@@ -19,7 +19,7 @@ Code = grpc.StatusCode
 
 
 class _Admin:
-    """A caller who may pull and not look."""
+    """An admin client without the permission to get a subscription."""
 
     def subscription(self, name: str) -> Any:
         raise ForbiddenError(name)
@@ -27,7 +27,7 @@ class _Admin:
 
 @dataclass
 class _Backend:
-    """Hands out the one connection that a test scripted."""
+    """A backend with one scripted connection."""
 
     service: Any
 
@@ -38,7 +38,7 @@ class _Backend:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream reopens without a pause, and however slow the machine is no pause between messages ends a peek."""
+    """A stream reopens without a pause, and however slow the machine is no pause between messages ends a read."""
     monkeypatch.setattr(streaming_pull, "delays", lambda: iter(lambda: 0.001, None))
     monkeypatch.setattr(pull, "IDLE_AFTER_MESSAGES_SECONDS", LONG)
 
@@ -55,7 +55,7 @@ def peek(service: Service) -> list[bytes]:
 
 @pytest.mark.parametrize(("code", "error"), [(Code.NOT_FOUND, MissingError), (Code.PERMISSION_DENIED, ForbiddenError)])
 def test_peek_that_ends_for_good_midway_is_no_answer(code: grpc.StatusCode, error: type[Exception]):
-    """The rows that had come would pass for all that waits: it fails with a sentence, and gives them back."""
+    """A read that ends with a final error fails, for its rows would pass for all there are, and nacks its messages."""
     service = Service(scripts=[[response("ab"), code]])
     with pytest.raises(error, match=f"`{SUBSCRIPTION}`"):
         peek(service)

@@ -29,7 +29,7 @@ def test_recent_ids_are_dropped():
 
 
 def test_the_first_of_a_deduplication_id_stays():
-    """Over all received batches, and in their order."""
+    """Of messages with one deduplication id the first stays, over all batches and in their order."""
     assert [["a", "b"], [], ["c"]] == [
         texts(got) for got in drop_duplicates([arrival("aba"), arrival("b"), arrival("acb")])
     ]

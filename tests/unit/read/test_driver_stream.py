@@ -73,7 +73,7 @@ def test_messages_are_taken_in_order():
 
 
 def test_full_buffer_opens_no_other_stream(monkeypatch: pytest.MonkeyPatch):
-    """Each stream has the service's whole flow control: a long batch and streams that end would pile messages up."""
+    """A full buffer opens no other stream: each has its own flow control, and a long batch would pile messages up."""
     monkeypatch.setattr(streaming_pull, "delays", lambda: repeat(0.0))
     service = Service(scripts=[[response("ab"), grpc.StatusCode.UNAVAILABLE], [response("c")]])
     with opened(service, max_messages=2) as stream:
@@ -98,7 +98,7 @@ def test_bytes_limit_what_is_taken_but_never_to_nothing():
 
 
 def test_oldest_publish_time_is_that_of_buffered_messages():
-    """AvailableNow compares it with its own start."""
+    """The oldest publish time, which AvailableNow compares with its start, is that of the buffered messages."""
     service = Service(scripts=[[response("b", published=20.0), response("a", published=10.0)]])
     with opened(service) as stream:
         wait(stream, 2)
@@ -109,7 +109,7 @@ def test_oldest_publish_time_is_that_of_buffered_messages():
 
 
 def test_stream_at_its_limit_is_flow_controlled():
-    """As many messages out as the stream allows: there may be more than the stream can serve."""
+    """At its limit of outstanding messages the stream is flow-controlled, until messages are taken."""
     with opened(Service(scripts=[[response("ab")]]), max_messages=2) as stream:
         wait(stream, 2)
         assert stream.is_flow_controlled
@@ -134,7 +134,7 @@ def test_unacknowledged_messages_count_for_flow_control():
 
 
 def test_part_of_a_response_is_acknowledged():
-    """The rest of it is still outstanding, in messages and in bytes."""
+    """After acks of a part of a response the rest is still outstanding, in messages and in bytes."""
     service = Service(scripts=[[response("ab")]])
     with opened(service, max_messages=3) as stream:
         wait(stream, 2)
@@ -151,7 +151,7 @@ def test_part_of_a_response_is_acknowledged():
 
 
 def test_flow_control_admits_as_many_as_were_acknowledged():
-    """Of three messages that arrived one by one, and no more."""
+    """Two acks admit two more messages, and no more."""
     service = Service(scripts=[[response("a")]])
     with opened(service, max_messages=3) as stream:
         for text in "bc":
@@ -165,7 +165,7 @@ def test_flow_control_admits_as_many_as_were_acknowledged():
 
 
 def test_reopened_stream_counts_anew(monkeypatch):
-    """The service counts what is outstanding for each stream: those of the last one do not count for this one."""
+    """The service counts outstanding messages for each stream: those of the last one do not count for the next."""
     monkeypatch.setattr(streaming_pull, "delays", lambda: iter(lambda: 0.001, None))
     service = Service(scripts=[[response("a")], [response("b")]])
     with opened(service, max_messages=2) as stream:
@@ -222,7 +222,7 @@ def test_messages_that_were_not_due_are_not_extended():
 
 
 def test_lease_of_taken_messages_begins_with_the_oldest():
-    """The batch's lease is that of its oldest message, not that of the moment it was planned."""
+    """The batch's lease is that of its oldest message, not that of the time when the batch was planned."""
     now = 5.0
     with opened(Service(scripts=[[response("a")]]), clock=lambda: now) as stream:
         wait(stream, 1)
@@ -246,7 +246,7 @@ def test_lease_of_taken_messages_is_the_one_that_ends_first():
 
 
 def test_lease_that_expired_in_the_buffer_stays_expired():
-    """Extended too late, or refused by the service: the taken messages may be delivered again."""
+    """A lease that was extended too late, or that the service refused to extend, is expired."""
     for moment, refused in ((61, False), (15, True)):
         with opened(Service(scripts=[[response("a")]])) as stream:
             wait(stream, 1)
@@ -256,7 +256,7 @@ def test_lease_that_expired_in_the_buffer_stays_expired():
 
 
 def test_expired_lease_counts_before_one_that_ends_sooner():
-    """Some of the taken messages may be delivered again."""
+    """If the lease of some taken messages has expired, the lease of all is expired."""
     now = 0.0
     service = Service(scripts=[[response("a")]])
     with opened(service, clock=lambda: now) as stream:
@@ -272,7 +272,7 @@ def test_expired_lease_counts_before_one_that_ends_sooner():
 
 @pytest.mark.parametrize("size", [4200, 8000, 32_000])
 def test_large_messages_reach_the_limit_in_bytes(size: int):
-    """StreamSettings control counts a message as it is sent; its payload alone would never reach the limit."""
+    """Flow control counts a message as it is sent; its payload alone would never reach the limit."""
     # An id and an ack id are as long as the payload here.
     service = Service(scripts=[[response(["x" * size])] * (10**6 // size)])
     with opened(service) as stream:

@@ -4,7 +4,7 @@ from pubsub_spark.read.leases import LEASE_SECONDS, STREAM_LEASE_SECONDS, TRACK_
 
 
 def test_nothing_is_acknowledged_before_its_commit():
-    """A batch leaves towards an ack when it is committed, and not when its neighbour is."""
+    """A batch is to be acknowledged when it is committed itself, not when another one is."""
     leases = Leases()
     leases.plan(1, now=0)
     leases.plan(2, now=0)
@@ -54,7 +54,7 @@ def test_acknowledged_batch_is_removed():
 
 
 def test_short_batch_is_not_tracked():
-    """Most batches are committed long before their leases run out, and cost nothing."""
+    """Most batches are committed long before their leases expire, and need no tracking."""
     leases = Leases()
     leases.plan(1, now=100)
 
@@ -63,7 +63,7 @@ def test_short_batch_is_not_tracked():
 
 
 def test_lease_is_due_at_a_quarter_of_its_time():
-    """There is time for an extension that fails and one more."""
+    """A lease is due at a quarter of its time, so that an extension may fail and be tried again."""
     leases = Leases()
     leases.plan(1, now=0)
     leases.track(1, 2, Lease(0, STREAM_LEASE_SECONDS))
@@ -110,7 +110,7 @@ def test_committed_batch_is_extended_until_it_is_acknowledged():
 
 
 def test_lease_expires_while_acks_are_in_flight():
-    """The next batch must drop their messages when they are delivered again."""
+    """Committed batches whose acks take longer than the lease are expired; batches that are not committed are not."""
     leases = Leases()
     leases.plan(1, now=100)
     assert [] == leases.expired(100 + STREAM_LEASE_SECONDS)
@@ -121,7 +121,7 @@ def test_lease_expires_while_acks_are_in_flight():
 
 
 def test_driver_stream_passes_the_lease_of_its_part():
-    """Its messages arrived before the batch was planned: their lease is older than those of the other parts."""
+    """The driver stream's messages arrived before the batch was planned: their lease is the oldest."""
     leases = Leases()
     leases.plan(1, now=0)
     leases.track(1, 0, Lease(-20, STREAM_LEASE_SECONDS))

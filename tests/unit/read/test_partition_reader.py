@@ -29,7 +29,7 @@ def options(**given: str) -> ReadOptions:
 
 @pytest.mark.parametrize(("period", "seconds"), [("2s", 60), ("15s", 60), ("60s", 150)])
 def test_lease_outlasts_the_pull(period: str, seconds: int):
-    """A pull may take its period twice, and its end is half a minute before that of its first lease."""
+    """The lease is twice as long as a pull may take, and half a minute longer."""
     assert seconds == partition_reader.pull_lease_seconds(options(maxFetchPeriod=period))
 
 
@@ -40,7 +40,7 @@ def test_part_that_is_gone_is_a_sentence(staging: Staging):
 
 
 def test_malformed_payloads_are_counted_once_for_each_part(staging: Staging):
-    """However often a part is read; the driver stream's is part 0."""
+    """The malformed payloads of a part are counted once, however often it is read."""
     for part in (DriverPartition(staging, 1, b""), StagedPartition(staging, 1, [2]), StagedPartition(staging, 1, [2])):
         partition_reader.count_malformed(part, 3)
     staging.create("1/part-0", [b"no count"])

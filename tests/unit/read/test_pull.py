@@ -27,7 +27,7 @@ def settings(max_messages: int = 1000, max_bytes: int = 10**6) -> StreamSettings
 
 @dataclass
 class Outcome:
-    """What a pull gave, and its summary."""
+    """The messages of a pull, and its result."""
 
     received: list[Received]
     result: PullResult
@@ -45,7 +45,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _leaves_no_thread() -> Iterator[None]:
-    """Whatever happens, a reused worker keeps no thread of ours."""
+    """Each test ends all threads that it has started."""
     before = set(threading.enumerate())
     yield
     assert set(threading.enumerate()) <= before
@@ -74,7 +74,7 @@ def test_full_bytes_end_the_pull():
 
 
 def test_idle_service_ends_the_pull():
-    """Nothing more for `idleTimeout`: that is what there was."""
+    """A pull ends when no message has come for `idleTimeout`."""
     got = do_pull(Service(scripts=[[response("a")]]), settings(), idle=0.05)
 
     assert "idle" == got.result.ended
@@ -91,7 +91,7 @@ def test_period_ends_the_pull():
 
 
 def test_overshoot_is_kept():
-    """What arrived beyond the share is part of the batch: dropping it would leave it leased for nothing."""
+    """Messages beyond the share are part of the batch: dropped, they would be leased for nothing."""
     got = do_pull(Service(scripts=[[response("ab"), response("cdef")]]), settings(max_messages=3))
 
     assert ["a", "b", "c", "d", "e", "f"] == got.texts
@@ -106,7 +106,7 @@ def test_pause_after_messages_ends_the_pull(monkeypatch: pytest.MonkeyPatch):
 
 
 class HalfClosing(Service):
-    """It sends one more response when the client half-closes the stream, and ends it then."""
+    """A service that sends one more response when the client half-closes the stream, and ends it then."""
 
     def streaming_pull(self, subscription: str, requests: Iterator[bytes]) -> Call:
         call = super().streaming_pull(subscription, requests)
@@ -133,7 +133,7 @@ def test_messages_that_arrive_after_the_half_close_are_taken(monkeypatch: pytest
 
 
 class EndlessCall(Call):
-    """The service ignores the half-close."""
+    """A stream of a service that ignores the half-close."""
 
     def __next__(self) -> bytes:
         with suppress(queue.Empty):
@@ -143,7 +143,7 @@ class EndlessCall(Call):
 
 
 def test_service_that_goes_on_after_the_end_is_cut_off(monkeypatch: pytest.MonkeyPatch):
-    """The period is over twice then, and a task that never ends would hold up its batch for ever."""
+    """A pull ends after twice its period even if the service goes on sending."""
     monkeypatch.setattr(Service, "streaming_pull", lambda _, subscription, requests: EndlessCall([], requests))
     got = do_pull(Service(), settings(max_messages=10**9, max_bytes=10**9), period=0.05)
 
@@ -209,7 +209,7 @@ def test_closed_stream_reopens_as_itself(code: grpc.StatusCode):
     [(Code.NOT_FOUND, MissingError), (Code.PERMISSION_DENIED, ForbiddenError), (Code.INVALID_ARGUMENT, ResourceError)],
 )
 def test_final_status_ends_the_pull_with_a_sentence(code: grpc.StatusCode, error: type[Exception]):
-    """What no retry mends is raised, and names subscription and address."""
+    """A final error is raised, and names subscription and address."""
     with pytest.raises(error) as raised:
         do_pull(Service(scripts=[[code]]), settings())
 
@@ -218,7 +218,7 @@ def test_final_status_ends_the_pull_with_a_sentence(code: grpc.StatusCode, error
 
 
 def test_final_status_after_messages_keeps_them():
-    """What arrived before the stream broke for good is handed over, and the error is in the result."""
+    """Messages that arrived before the final error are handed over, and the error is in the result."""
     got = do_pull(Service(scripts=[[response("a"), Code.NOT_FOUND]]), settings())
 
     assert ["a"] == got.texts

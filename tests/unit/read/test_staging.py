@@ -73,7 +73,7 @@ def test_receipts_are_read_in_sections(staging: Staging, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("staging", ["files", "S3"], indirect=True)
 def test_only_object_stores_get_compressed_parts(staging: Staging, request: pytest.FixtureRequest):
-    """A local file is deleted before it reaches the disk; what crosses a network is worth compressing."""
+    """A local file is deleted before it reaches the disk; a part that crosses a network is worth compressing."""
     builder = staging.part_builder()
     got = received([response(["same" * 1000] * 10)])
     builder.add(got.messages, got.receipts)
@@ -83,7 +83,7 @@ def test_only_object_stores_get_compressed_parts(staging: Staging, request: pyte
 
 
 def test_empty_part_is_a_part(staging: Staging):
-    """A pull that brought nothing must bring nothing again, so it is staged."""
+    """A pull without messages is staged, too, so that its retry has none either."""
     assert staging.create("1/part-0", part(""))
 
     assert [] == payloads(staging.read("1/part-0"))
@@ -99,13 +99,13 @@ def test_first_writer_wins(staging: Staging):
 
 
 def test_write_that_is_repeated_has_won(staging: Staging):
-    """A store that takes a write and fails to say so meets its own repetition: the part is still ours."""
+    """A store that took a write without an answer refuses its repetition: the first writer has won all the same."""
     assert staging.create("1/part-1", part("a"))
     assert staging.create("1/part-1", part("a"))
 
 
 def test_missing_part_is_none(staging: Staging):
-    """Nothing there is None, not an error and not an empty part."""
+    """A part that does not exist is None, not an error and not an empty part."""
     assert staging.read("1/part-1") is None
     assert {} == staging.parts(1)
 
@@ -153,7 +153,7 @@ def test_batch_ten_is_not_batch_one(staging: Staging):
 
 
 def test_foreign_names_are_left_alone(staging: Staging):
-    """What somebody else put into the folder is no part of any batch."""
+    """Files of other names are no part of any batch, and are not deleted."""
     staging.create("1/part-x", [])
     staging.create("1/part-0.tmp", [])
     staging.create("notes/readme", [])
@@ -174,8 +174,8 @@ def test_excluded_ids_are_read_as_written(staging: Staging):
     assert ["a", "b"] == staging.excluded_ids(1).to_pylist()
 
 
-def test_checkpoint_that_was_put_back_forgets_what_came_after_it(staging: Staging):
-    """Its numbers are used again for other messages, and no recent ids are left to drop any."""
+def test_reset_deletes_later_batches_and_recent_ids(staging: Staging):
+    """Later batches are deleted, because their numbers are used again, and so are the recent ids."""
     for batch in (1, 2, 3):
         staging.create(f"{batch}/part-0", [b"x"])
     staging.write_recent_ids(pa.array(["a", "b"]))
@@ -188,14 +188,14 @@ def test_checkpoint_that_was_put_back_forgets_what_came_after_it(staging: Stagin
 
 
 def test_executor_that_sees_the_area_finds_the_token(staging: Staging):
-    """The driver leaves it, as often as it starts."""
+    """The driver writes the token in each start."""
     staging.write_token()
     staging.write_token()
     staging.check_token()
 
 
 def test_executor_that_does_not_see_the_area_says_so(staging: Staging):
-    """A path of the driver's own disk on a cluster: one sentence, with what to do."""
+    """A path on the driver's own disk is an error that says what to do."""
     with pytest.raises(StagingError, match="cannot see the driver's staging area") as refused:
         staging.check_token()
     assert "stagingLocation" in str(refused.value)
@@ -203,7 +203,7 @@ def test_executor_that_does_not_see_the_area_says_so(staging: Staging):
 
 @pytest.mark.parametrize("damage", [b"", b"PSSTAGE1", b"x" * 5000])
 def test_damaged_part_is_a_sentence(staging: Staging, damage: bytes):
-    """A part that is cut off or not ours is named, and what it costs is said."""
+    """A part that is truncated or not ours is an error that names it."""
     staging.create("1/part-0", [damage])
     with pytest.raises(StagingError, match="is damaged"):
         staging.footer(1, 0, len(damage))
@@ -216,7 +216,7 @@ def test_unwritable_area_is_a_sentence():
 
 
 def test_unknown_kind_of_location_is_a_sentence():
-    """A URL that no store answers to is named."""
+    """A URL of an unknown scheme is an error that names it."""
     with pytest.raises(StagingError, match="`ftp://bucket/x` cannot be opened"):
         open_store("ftp://bucket/x")
 
@@ -230,7 +230,7 @@ def test_location_that_looks_like_another_is_a_sentence(location: str):
 
 @pytest.mark.parametrize("call", ["head", "get", "put", "list"])
 def test_store_that_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str):
-    """An executor whose rights are not the driver's says so in one line, whatever it asked for."""
+    """A store that refuses a call is an error of one line, whatever the call."""
     staging = Staging(str(tmp_path), SUBSCRIPTION, "s")
 
     def refused(*arguments: Any, **settings: Any) -> Any:
@@ -248,7 +248,7 @@ def test_store_that_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_parts_live_under_project_subscription_and_stream(tmp_path: Path):
-    """The layout that the module promises, for people who look."""
+    """Parts have the paths that the module promises."""
     staging = Staging(f"file://{tmp_path}", SUBSCRIPTION, "abc")
     staging.create("7/part-3", part("a"))
 

@@ -1,4 +1,4 @@
-"""SIGTERM, by which Spark ends the driver-side worker: it leads to `stop`, and never out of the middle of a call."""
+"""The stream reader: SIGTERM, by which Spark ends its process, and Spark's read limits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_call_is_finished_first(sigterm: SigtermHandler):
 
 
 def test_one_that_was_swallowed_ends_the_next_call(sigterm: SigtermHandler):
-    """CPython prints what is raised in a `__del__` and goes on."""
+    """A SystemExit that was swallowed, as in a `__del__`, is raised again at the next call."""
     with pytest.raises(SystemExit):
         signal.raise_signal(signal.SIGTERM)
     with pytest.raises(SystemExit), sigterm:

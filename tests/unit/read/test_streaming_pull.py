@@ -30,7 +30,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _leaves_no_thread() -> Iterator[None]:
-    """Whatever happens, a reused worker keeps no thread of ours."""
+    """Each test ends all threads that it has started."""
     before = set(threading.enumerate())
     yield
     assert set(threading.enumerate()) <= before
@@ -54,7 +54,7 @@ def test_chunk_is_waited_for_while_one_response_follows_the_other(monkeypatch: p
 
 @pytest.mark.parametrize(("gap", "timeout"), [(LONG, 0.05), (0.001, LONG)], ids=["timeout", "pause"])
 def test_chunk_that_does_not_fill_ends(monkeypatch: pytest.MonkeyPatch, gap: float, timeout: float):
-    """At its timeout, though responses go on arriving, or at the first pause."""
+    """A chunk ends at its timeout, though responses go on arriving, or at the first pause."""
     monkeypatch.setattr(streaming_pull, "_CHUNK_GAP_SECONDS", gap)
     stream = _stream(Service(scripts=[[response("a")]]))
     before = time.monotonic()
@@ -102,7 +102,7 @@ def test_close_returns_responses_that_were_not_taken():
 
 
 def test_close_of_a_silent_stream_is_at_once():
-    """A stream that never said anything is cancelled, not waited for."""
+    """A stream without responses is cancelled, not waited for."""
     service = Service()
     stream = _stream(service)
     assert [] == stream.close()
@@ -110,7 +110,7 @@ def test_close_of_a_silent_stream_is_at_once():
 
 
 def test_half_close_while_the_stream_reopens_ends_it(monkeypatch: pytest.MonkeyPatch):
-    """Nothing is asked for any more: a stream that waits for its next try does not open again."""
+    """A half-closed stream that waits for its next try does not open again."""
     waiting, over = threading.Event(), threading.Event()
 
     def pauses() -> Iterator[float]:
@@ -143,7 +143,7 @@ def test_idle_stream_sends_heartbeats(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_stream_is_opened_again_when_there_is_room():
-    """Not before all responses were taken, nor before there is room for more."""
+    """A stream is not opened again before all responses were taken and there is room for more."""
     service = Service(scripts=[[response("a"), grpc.StatusCode.UNAVAILABLE], [response("b")]])
     looks, answers = [], iter([False, False, True])
 
