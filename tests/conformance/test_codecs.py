@@ -15,7 +15,7 @@ import pytest
 
 from pubsub_spark.codec.definition import Encoding, SchemaType
 from pubsub_spark.codec.registry import Decoder, Encoder, SchemaRevision, TopicSchema
-from pubsub_spark.emulator import protos
+from pubsub_spark.emulator.api import protos
 from tests.rpc.conftest import Client, refused
 
 P = "projects/codecs"
