@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from .. import names
 from ..errors import DataError, RowError
 from . import limits
-from .dead_letter import ERROR_ATTRIBUTE, dead_letters
+from .dead_letters import ERROR_ATTRIBUTE, dead_letters
 from .messages import concatenated, to_messages, with_attributes, with_column
 from .metrics import WriteMetrics
 from .plan import WritePlan

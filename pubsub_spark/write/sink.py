@@ -26,11 +26,11 @@ class PubSubSink(DataSource):
         self._environ = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The sink of `df.write`."""
+        """The writer of `df.write`."""
         options = WriteOptions.parse(self._given, self._environ)
         return PubSubBatchWriter(options, from_options(options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """The sink of `df.writeStream`."""
+        """The writer of `df.writeStream`."""
         options = WriteOptions.parse(self._given, self._environ)
         return PubSubStreamWriter(options, from_options(options), schema, overwrite)

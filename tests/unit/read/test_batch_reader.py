@@ -1,4 +1,4 @@
-"""The peek: an answer is all that waits, up to `maxMessages`; what came is given back, also when there is no answer."""
+"""A batch read: up to `maxMessages` messages, all of which are nacked, also when the read fails."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +9,8 @@ from pyspark.sql.datasource import InputPartition
 
 from pubsub_spark.errors import ForbiddenError, MissingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import pull as pulling
-from pubsub_spark.read.batch import PubSubBatchReader
+from pubsub_spark.read import pull, streaming_pull
+from pubsub_spark.read.batch_reader import PubSubBatchReader
 from pubsub_spark.read.rows import Rows
 from tests.unit.read.service import SUBSCRIPTION, Service, response
 
@@ -19,7 +19,7 @@ Code = grpc.StatusCode
 
 
 class _Admin:
-    """A caller who may pull and not look."""
+    """An admin client without the permission to get a subscription."""
 
     def subscription(self, name: str) -> Any:
         raise ForbiddenError(name)
@@ -27,7 +27,7 @@ class _Admin:
 
 @dataclass
 class _Backend:
-    """Hands out the one connection that a test scripted."""
+    """A backend with one scripted connection."""
 
     service: Any
 
@@ -38,9 +38,9 @@ class _Backend:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream reopens without a pause, and however slow the machine is no lull ends a peek."""
-    monkeypatch.setattr(pulling, "delays", lambda: iter(lambda: 0.001, None))
-    monkeypatch.setattr(pulling, "LULL", LONG)
+    """A stream reopens without a pause, and however slow the machine is no pause between messages ends a read."""
+    monkeypatch.setattr(streaming_pull, "delays", lambda: iter(lambda: 0.001, None))
+    monkeypatch.setattr(pull, "IDLE_AFTER_MESSAGES_SECONDS", LONG)
 
 
 def peek(service: Service) -> list[bytes]:
@@ -55,7 +55,7 @@ def peek(service: Service) -> list[bytes]:
 
 @pytest.mark.parametrize(("code", "error"), [(Code.NOT_FOUND, MissingError), (Code.PERMISSION_DENIED, ForbiddenError)])
 def test_peek_that_ends_for_good_midway_is_no_answer(code: grpc.StatusCode, error: type[Exception]):
-    """The rows that had come would pass for all that waits: it fails with a sentence, and gives them back."""
+    """A read that ends with a final error fails, for its rows would pass for all there are, and nacks its messages."""
     service = Service(scripts=[[response("ab"), code]])
     with pytest.raises(error, match=f"`{SUBSCRIPTION}`"):
         peek(service)
@@ -66,7 +66,7 @@ def test_peek_that_ends_for_good_midway_is_no_answer(code: grpc.StatusCode, erro
 
 
 def test_peek_goes_on_where_the_service_closed_its_stream():
-    """Streams end now and then: the next one brings the rest, and all of it is given back."""
+    """Streams end now and then: the next one brings the rest, and all messages are nacked."""
     service = Service(scripts=[[response("ab"), Code.UNAVAILABLE], [response("c")]])
 
     assert [b"a", b"b", b"c"] == peek(service)

@@ -1,8 +1,8 @@
 """The streams that have files in a staging location, for `pubsub-spark staging`.
 
-A stream is known by the token that its driver left (`staging`); whatever else lies in the location is not ours and is
-never touched. A stream whose files have not changed for long is dead or idle: only a person knows which, so nothing is
-removed that was not asked for. Removing one never loses a message; what was not acknowledged comes again.
+A stream is found by the token that its driver wrote (`staging`); other files in the location are never touched. A
+stream whose files have not changed for long is dead or idle: only a person knows which, so nothing is removed without
+being asked for. Removing one never loses a message; messages that were not acknowledged are delivered again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 import obstore
 
-from .staging import REFUSED, Staging, local_folder, open_store, unusable
+from .staging import REFUSED, TOKEN, Staging, local_folder, open_store, unusable
 
-_DRIVER = "/driver"
+_TOKEN = f"/{TOKEN}"
 
 
 @dataclass
 class StagedStream:
-    """What one stream has in the staging area; `changed` is when its youngest file was written."""
+    """The files of one stream in the staging area; `changed` is the time when the youngest was written."""
 
     staging: Staging
     changed: datetime.datetime
@@ -29,14 +29,14 @@ class StagedStream:
     batches: set[int] = field(default_factory=set)
 
     def remove(self) -> int:
-        """Delete the stream's files, and leave what is not ours; how many they were."""
+        """Delete the stream's files, and no others; how many they were."""
         return self.staging.delete()
 
 
 def find(location: str) -> list[StagedStream]:
     """All streams in a location (a path or URL), those unchanged for longest first; StagingError if it is refused.
 
-    A local folder that is not there has none, as a bucket has none under a prefix, and is not made by looking.
+    A local folder that does not exist has none, as a bucket has none under a prefix, and is not created.
     """
     folder = local_folder(location)
     if folder is not None and not folder.exists():
@@ -48,10 +48,10 @@ def find(location: str) -> list[StagedStream]:
     found: dict[str, StagedStream] = {}
     for entry in entries:
         path = str(entry["path"])
-        if path.endswith(_DRIVER) and path.count("/") == 3:
+        if path.endswith(_TOKEN) and path.count("/") == 3:
             project, subscription, stream, _ = path.split("/")
             staging = Staging(location, f"projects/{project}/subscriptions/{subscription}", stream)
-            found[path.removesuffix(_DRIVER)] = StagedStream(staging, entry["last_modified"])
+            found[path.removesuffix(_TOKEN)] = StagedStream(staging, entry["last_modified"])
     for entry in entries:
         _add(found, entry)
     return sorted(found.values(), key=lambda stream: stream.changed)

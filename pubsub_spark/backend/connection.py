@@ -1,6 +1,6 @@
-"""The hot calls: Publish, StreamingPull, Acknowledge, ModifyAckDeadline, as raw bytes on one gRPC channel.
+"""A gRPC channel to Pub/Sub and its hot calls as raw bytes: Publish, StreamingPull, Acknowledge, ModifyAckDeadline.
 
-No protobuf object is made here: serialized requests go out, what the service answers comes back as bytes. Headers
+No protobuf object is made here: serialized requests go out, serialized responses come back. Headers
 are those of google-cloud-pubsub: the routing header (x-goog-request-params) and the client's version
 (x-goog-api-client). Everything else goes through `Connection.admin`. A Connection belongs to the process that opened
 it and must be closed.
@@ -49,7 +49,7 @@ class Connection:
 
     @cached_property
     def admin(self) -> Admin:
-        """Everything but the hot calls, on the same channel."""
+        """The clients of all other calls, on the same channel."""
         from .admin import Admin
 
         return Admin(self._channel, self.address, self.connect_timeout)
@@ -71,7 +71,7 @@ class Connection:
         return self._streaming_pull(requests, metadata=_headers("subscription", subscription))
 
     def close(self) -> None:
-        """Close the channel; calls under way are cancelled."""
+        """Close the channel and cancel its calls."""
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -83,8 +83,8 @@ class Connection:
         self.close()
 
 
-def published(connection: Connection, topic: str, request: bytes, deadline: float) -> bytes:
-    """The answer of a Publish, sent again on retryable codes until `deadline` (time.monotonic() seconds).
+def publish_with_retries(connection: Connection, topic: str, request: bytes, deadline: float) -> bytes:
+    """The PublishResponse of a request, sent again on retryable codes until `deadline` (time.monotonic() seconds).
 
     Raises the PubSubError of the last status.
     """

@@ -1,4 +1,4 @@
-"""SIGTERM, by which Spark ends the driver-side worker: it leads to `stop`, and never out of the middle of a call."""
+"""The stream reader: SIGTERM, by which Spark ends its process, and Spark's read limits."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import pytest
 
 from pubsub_spark.backend import EmulatorBackend
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.plan import Budget
+from pubsub_spark.read.partitions import Budget
 from pubsub_spark.read.rows import Rows
-from pubsub_spark.read.stream import PubSubStreamReader, Sigterm
+from pubsub_spark.read.stream_reader import PubSubStreamReader, SigtermHandler
 from tests.unit.read.service import SUBSCRIPTION
 
 
 @pytest.fixture
-def sigterm() -> Iterator[Sigterm]:
+def sigterm() -> Iterator[SigtermHandler]:
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    listening = Sigterm()
-    listening.listen()
+    listening = SigtermHandler()
+    listening.install()
     yield listening
     signal.signal(signal.SIGTERM, before)
 
 
-def test_between_calls_it_ends_at_once(sigterm: Sigterm):
+def test_between_calls_it_ends_at_once(sigterm: SigtermHandler):
     with sigterm:
         pass
     with pytest.raises(SystemExit):
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_call_is_finished_first(sigterm: Sigterm):
+def test_a_call_is_finished_first(sigterm: SigtermHandler):
     did = []
 
     def call() -> None:
@@ -44,15 +44,15 @@ def test_a_call_is_finished_first(sigterm: Sigterm):
     assert ["the rest of the call"] == did
 
 
-def test_one_that_was_swallowed_ends_the_next_call(sigterm: Sigterm):
-    """CPython prints what is raised in a `__del__` and goes on."""
+def test_one_that_was_swallowed_ends_the_next_call(sigterm: SigtermHandler):
+    """A SystemExit that was swallowed, as in a `__del__`, is raised again at the next call."""
     with pytest.raises(SystemExit):
         signal.raise_signal(signal.SIGTERM)
     with pytest.raises(SystemExit), sigterm:
         pytest.fail("the call was made")
 
 
-def test_stop_is_not_disturbed(sigterm: Sigterm):
+def test_stop_is_not_disturbed(sigterm: SigtermHandler):
     sigterm.ignore()
     signal.raise_signal(signal.SIGTERM)
     assert signal.SIG_DFL != signal.getsignal(signal.SIGTERM)
@@ -61,7 +61,7 @@ def test_stop_is_not_disturbed(sigterm: Sigterm):
 def test_a_handler_of_somebody_else_stays():
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        Sigterm().listen()
+        SigtermHandler().install()
         assert signal.SIG_IGN == signal.getsignal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)

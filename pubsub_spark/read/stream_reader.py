@@ -1,8 +1,8 @@
-"""Spark's face of a stream: the calls of DataSourceStreamReader, from dictionaries to `Session` and back.
+"""`spark.readStream`: the calls of DataSourceStreamReader, from dictionaries to `Session` and back.
 
-A reader lives in three processes (DESIGN section 2): a driver-side worker calls everything but `read`, a planner
-pickles `read`, and tasks run it. So the constructor only remembers values; the session is made on the first call that
-needs it and never pickled.
+A reader lives in three processes: a driver-side worker calls everything but `read`, a planner pickles `read`, and tasks
+run it (docs/design.md). So the constructor only remembers values; the session is made on the first call that needs it
+and never pickled.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from .. import logs
 from ..backend import Backend
 from ..options import ReadOptions
-from . import task
+from . import partition_reader
 from .offset import Offset
-from .plan import Budget, DoorPart, PullPart, StagedPart
+from .partitions import Budget, DriverPartition, PullPartition, StagedPartition
 from .rows import Rows
 from .session import Session
 from .staging import default_location
@@ -40,54 +40,56 @@ try:  # Spark 4.2 and later
 except ImportError:
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Spark 4.0 and 4.1 ask no Python source for it."""
+        """The interface that Spark 4.0 and 4.1 do not have."""
 
     ReadLimit = ReadMaxRows = ReadMaxBytes = ReadAllAvailable = None  # type: ignore[assignment, misc]
 
-_MOST_DEFAULT_PARTITIONS = 8
+_MAX_DEFAULT_PARTITIONS = 8
 
 
-class Sigterm(AbstractContextManager[None]):
-    """Spark's SIGTERM runs `stop`, because it ends this process by no other means.
+class SigtermHandler(AbstractContextManager[None]):
+    """The handler of SIGTERM, by which Spark ends this process: it raises SystemExit, so that `stop` is called.
 
-    It becomes SystemExit, between two calls of Spark at once, and within one at its end: raised in the middle of it,
-    it could leave a lock held that `stop` needs.
+    It does so at once between two calls of Spark, and within one at its end (`with handler`): raised in the middle of a
+    call, it could leave a lock held that `stop` needs.
     """
 
     def __init__(self) -> None:
-        self.come = False  # a call that waits for long should end
-        self._busy = False
+        self.received = False
+        self._in_call = False
 
-    def listen(self) -> None:
+    def install(self) -> None:
+        """Handle SIGTERM in this process, unless it has another handler."""
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._take)
+            signal.signal(signal.SIGTERM, self._handle)
 
     def ignore(self) -> None:
-        self.come = True
+        """Let later signals pass."""
+        self.received = True
 
-    def _take(self, *_: object) -> None:
-        if not self.come:
-            self.come = True
-            self._end()
+    def _handle(self, *_: object) -> None:
+        if not self.received:
+            self.received = True
+            self._exit_between_calls()
 
-    def _end(self) -> None:
-        if self.come and not self._busy:
+    def _exit_between_calls(self) -> None:
+        if self.received and not self._in_call:
             sys.exit(0)
 
     def __enter__(self) -> None:
-        self._end()
-        self._busy = True
+        self._exit_between_calls()
+        self._in_call = True
 
     def __exit__(self, *_: object) -> None:
-        self._busy = False
-        self._end()
+        self._in_call = False
+        self._exit_between_calls()
 
 
-_sigterm = Sigterm()
+_sigterm = SigtermHandler()
 
 
 class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads one subscription; see DESIGN section 3 for the protocol."""
+    """The reader of `spark.readStream.format("pubsub")`, for one subscription."""
 
     def __init__(self, options: ReadOptions, backend: Backend, rows: Rows) -> None:
         self._options = options
@@ -96,48 +98,50 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._session: Session | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """The offset of a new checkpoint; the same however often it is asked."""
+        """The offset of a new checkpoint; the same in each call."""
         with _sigterm:
-            return self._running().initial().to_json()
+            return self._running().initial_offset().to_json()
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Spark has committed all up to `start` (4.2 and later tell it); the end of the next batch, or `start`."""
+        """The end of the next batch, or `start`, up to which Spark has committed (4.2 and later pass it)."""
         at = None if start is None else Offset.from_json(start)
         with _sigterm:
             if ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable):  # Trigger.Once does not ask again
-                self._running().finish_with_what_is_there()
-            return self._running().latest(at, self._budget(limit)).to_json()
+                self._running().prepare_for_available_now()
+            return self._running().latest_offset(at, self._budget(limit)).to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """The parts of the batch that ends at `end`; the same however often it is asked."""
+        """The partitions of the batch that ends at `end`; the same in each call."""
         with _sigterm:
-            return self._running().plan(Offset.from_json(start), Offset.from_json(end))
+            return self._running().partitions(Offset.from_json(start), Offset.from_json(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a part, as Arrow record batches. Runs in a task."""
-        assert isinstance(partition, DoorPart | PullPart | StagedPart), "Spark hands back what partitions() gave it"
-        messages = task.read(partition, self._options, self._backend)
-        return self._rows.of(messages, partial(task.count_malformed, partition))
+        """The rows of a partition, as Arrow record batches. Runs in a task."""
+        assert isinstance(partition, DriverPartition | PullPartition | StagedPartition), (
+            "Spark hands back what partitions() gave it"
+        )
+        messages = partition_reader.read(partition, self._options, self._backend)
+        return self._rows.of(messages, partial(partition_reader.count_malformed, partition))
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Nothing: Spark calls this late or never; `latestOffset` is the commit signal."""
+        """Do nothing: Spark calls this late or never, and `latestOffset` is the commit signal."""
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on only what has been published already is waited for."""
+        """Have the query wait for no message that is published from now on."""
         with _sigterm:
-            self._running().finish_with_what_is_there()
+            self._running().prepare_for_available_now()
 
     def getDefaultReadLimit(self) -> Any:
-        """At most `maxMessagesPerTrigger` rows a batch."""
+        """The limit of `maxMessagesPerTrigger` rows a batch."""
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Counts of this source for `query.lastProgress`."""
+        """The metrics of this source for `query.lastProgress`."""
         with _sigterm:
             return self._running().metrics()
 
     def stop(self) -> None:
-        """Acknowledge what is committed, give back what waits at the door, close."""
+        """Acknowledge committed batches, nack buffered messages, close."""
         _sigterm.ignore()
         if self._session is not None:
             self._session.close()
@@ -148,14 +152,14 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _running(self) -> Session:
         if self._session is None:
             logs.to_stderr()
-            _sigterm.listen()
+            _sigterm.install()
             options = self._options
             self._session = Session(
                 options,
                 self._backend,
                 options.staging_location or default_location(),
-                options.num_fetch_partitions or min(os.cpu_count() or 1, _MOST_DEFAULT_PARTITIONS),
-                lambda: _sigterm.come,
+                options.num_fetch_partitions or min(os.cpu_count() or 1, _MAX_DEFAULT_PARTITIONS),
+                lambda: _sigterm.received,
             )
         return self._session
 

@@ -1,4 +1,4 @@
-"""A task: how long its messages are leased, and what it says of a part that cannot be given again."""
+"""A task's side: the lease of its pull, and the error for a part that cannot be given again."""
 
 import uuid
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 
 from pubsub_spark.errors import StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import task
-from pubsub_spark.read.plan import DoorPart, StagedPart
+from pubsub_spark.read import partition_reader
+from pubsub_spark.read.partitions import DriverPartition, StagedPartition
 from pubsub_spark.read.staging import Staging
 from tests.unit.read.service import SUBSCRIPTION
 
@@ -19,7 +19,7 @@ NOBODY: Any = None  # a backend that is not asked
 @pytest.fixture
 def staging(tmp_path: Path) -> Staging:
     made = Staging(str(tmp_path), SUBSCRIPTION, uuid.uuid4().hex)
-    made.leave_token()
+    made.write_token()
     return made
 
 
@@ -29,20 +29,20 @@ def options(**given: str) -> ReadOptions:
 
 @pytest.mark.parametrize(("period", "seconds"), [("2s", 60), ("15s", 60), ("60s", 150)])
 def test_lease_outlasts_the_pull(period: str, seconds: int):
-    """A pull may take its period twice, and its end is half a minute before that of its first lease."""
-    assert seconds == task.lease(options(maxFetchPeriod=period))
+    """The lease is twice as long as a pull may take, and half a minute longer."""
+    assert seconds == partition_reader.pull_lease_seconds(options(maxFetchPeriod=period))
 
 
 def test_part_that_is_gone_is_a_sentence(staging: Staging):
     """A replay without its rows would lose them silently."""
     with pytest.raises(StagingError, match=r"1/part-2` is gone from .* Its messages were not acknowledged"):
-        list(task.read(StagedPart(staging, 1, [2]), options(), NOBODY))
+        list(partition_reader.read(StagedPartition(staging, 1, [2]), options(), NOBODY))
 
 
 def test_malformed_payloads_are_counted_once_for_each_part(staging: Staging):
-    """However often a part is read; the door's is part 0."""
-    for part in (DoorPart(staging, 1, b""), StagedPart(staging, 1, [2]), StagedPart(staging, 1, [2])):
-        task.count_malformed(part, 3)
+    """The malformed payloads of a part are counted once, however often it is read."""
+    for part in (DriverPartition(staging, 1, b""), StagedPartition(staging, 1, [2]), StagedPartition(staging, 1, [2])):
+        partition_reader.count_malformed(part, 3)
     staging.create("1/part-0", [b"no count"])
 
     assert 6 == staging.malformed(1)
