@@ -80,7 +80,7 @@ def emulator(
     try:
         from .emulator.__main__ import serve
     except ModuleNotFoundError as error:
-        _refuse(str(error))
+        _exit_with(str(error))
     raise typer.Exit(serve(host, port, verbose, config))
 
 
