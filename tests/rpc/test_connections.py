@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import grpc
 import pytest
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.events import DataReceived, Event, ResponseReceived, StreamReset, TrailersReceived
+from h2.events import DataReceived, StreamReset
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.rpc.registry import Rpc
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
-
-T = TypeVar("T")
+from tests.rpc.frames import FrameClient
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"
 STREAMING_PULL = "/google.pubsub.v1.Subscriber/StreamingPull"
@@ -44,65 +39,9 @@ def client(emulator) -> Iterator[Client]:
     client.channel.close()
 
 
-class Raw:
-    """A client that speaks in frames, with a window of 64 KB that it widens only when it is told to."""
-
-    def __init__(self, emulator: Emulator) -> None:
-        self.socket = socket.create_connection((emulator.host, emulator.port), timeout=10)
-        self.h2 = H2Connection(H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False))
-        self.h2.initiate_connection()
-        self.flush()
-
-    def flush(self) -> None:
-        self.socket.sendall(self.h2.data_to_send())
-
-    def headers(self, path: str, stream: int = 1, **more: str) -> None:
-        known = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}
-        known |= {"content-type": "application/grpc", "te": "trailers"}
-        known |= {name.replace("_", "-"): value for name, value in more.items()}
-        self.h2.send_headers(stream, list(known.items()))
-        self.flush()
-
-    def body(self, data: bytes, stream: int = 1, *, end: bool = False) -> None:
-        self.h2.send_data(stream, data, end_stream=end)
-        self.flush()
-
-    def call(self, path: str, message: bytes = b"", stream: int = 1, *, end: bool = True, **more: str) -> None:
-        """Headers, and a message behind them."""
-        self.headers(path, stream, **more)
-        self.body(b"\0" + len(message).to_bytes(4) + message, stream, end=end)
-
-    def reset(self, stream: int = 1) -> None:
-        self.h2.reset_stream(stream, 8)
-        self.flush()
-
-    def events(self, kind: type[T]) -> Iterator[T]:
-        """The next events of a kind, until the connection ends."""
-        while data := self.socket.recv(65_536):
-            yield from [each for each in self.h2.receive_data(data) if isinstance(each, kind)]
-            self.flush()
-
-    def end(self, stream: int = 1) -> dict[str, str]:
-        """The trailers of a call, or its headers when they are its end."""
-        for each in self.events(Event):
-            if not isinstance(each, TrailersReceived | ResponseReceived):
-                continue
-            if each.stream_id == stream and each.stream_ended:
-                return {name.decode(): value.decode() for name, value in each.headers}
-        raise ConnectionError
-
-    def widen(self, stream: int) -> None:
-        for each in (None, stream):
-            self.h2.increment_flow_control_window(10**7, each)
-        self.flush()
-
-    def close(self) -> None:
-        self.socket.close()
-
-
 @pytest.fixture
-def raw(emulator) -> Iterator[Raw]:
-    raw = Raw(emulator)
+def raw(emulator) -> Iterator[FrameClient]:
+    raw = FrameClient(emulator.endpoint)
     yield raw
     raw.close()
 
@@ -304,6 +243,7 @@ def test_http2_that_is_no_grpc_is_reset(raw):
 def test_body_that_is_no_request_is_refused(raw, messages, status):
     """Whatever it is, with a status; the connection goes on."""
     raw.headers(PULL)
+    raw.flush()
     for each in messages:
         raw.body(each)
     raw.body(b"", end=True)
