@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,10 @@ from h2.events import DataReceived, StreamReset
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.emulator import EmulatorFailedError
+from pubsub_spark.emulator.handlers.streaming_pull import Stream
 from pubsub_spark.emulator.rpc.registry import Rpc
+from pubsub_spark.emulator.transport import event_loop
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 from tests.rpc.frames import FrameClient
 
@@ -357,3 +362,93 @@ def test_stop_ends_what_a_fault_keeps_waiting_at_once(emulator, client):
     for answer in (lambda: next(stream), waiting.result):
         with pytest.raises(grpc.RpcError, match="The emulator is stopping"):
             answer()
+
+
+def test_streams_that_are_over_are_freed_at_once(emulator):
+    """Reset or cut off: not when the garbage collector comes."""
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            raw = FrameClient(emulator.endpoint)
+            raw.call(PULL, request(return_immediately=True))
+            raw.end()
+            raw.call("/nowhere", stream=3)
+            raw.end(3)
+            raw.call(STREAMING_PULL, opening(), stream=5, end=False)
+            raw.call(STREAMING_PULL, opening(), stream=7, end=False)
+            wait_until(lambda: 2 == emulator.streams())
+            raw.reset(7)
+            wait_until(lambda: 1 == emulator.streams())
+            raw.close()
+            wait_until(lambda: 0 == emulator.streams())
+        wait_until(lambda: not [each for each in gc.get_objects() if isinstance(each, Stream)])
+    finally:
+        gc.enable()
+
+
+def test_advance_ends_a_waiting_pull(emulator, client):
+    """Its patience is measured on the emulator's clock."""
+    waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=60)
+    wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].connected)
+    emulator.advance(10)
+
+    assert b"" == waiting.result(timeout=5)
+
+
+def test_advance_ends_a_delay(emulator, client):
+    """That a test has ordered, on the same clock."""
+    emulator.fail("GetTopic", None, delay=3600)
+    get = client.channel.unary_unary("/google.pubsub.v1.Publisher/GetTopic")
+    delayed = get.future(protos.GetTopicRequest(topic=TOPIC).SerializeToString(), timeout=60)
+    wait_until(lambda: emulator.calls)
+    emulator.advance(3600)
+
+    assert TOPIC == protos.Topic.FromString(delayed.result(timeout=5)).name
+
+
+def broken(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("thread", ["clock", "event loop"])
+def test_exception_on_a_background_thread_ends_the_emulator(thread, caplog, monkeypatch):
+    """It is logged, connections end, and every verb says so; and `stop` does."""
+    failed = threading.Event()
+    emulator = Emulator(on_failure=failed.set).start()
+    with grpc.insecure_channel(emulator.endpoint) as channel:
+        emulator.create_topic(TOPIC)
+        if thread == "clock":
+            with monkeypatch.context() as patched:
+                patched.setattr(emulator._running.engine, "_catch_up", broken)
+                emulator._running.engine.restart_clock()  # it looks at the clock again
+                assert failed.wait(10)
+        else:
+            event_loop.shared().call(broken)
+        assert failed.wait(10)
+
+        assert "ZeroDivisionError" in caplog.text
+        with pytest.raises(EmulatorFailedError):
+            emulator.backlog(SUB)
+        with pytest.raises(grpc.RpcError):
+            channel.unary_unary("/google.pubsub.v1.Publisher/ListTopics")(b"", timeout=5)
+    with pytest.raises(EmulatorFailedError):
+        emulator.stop()
+
+
+FAILING = """
+import threading
+from pubsub_spark.cli import app
+from pubsub_spark.emulator.transport import event_loop
+threading.Timer(1, lambda: event_loop.shared().call(lambda: 1 / 0)).start()
+app(["emulator", "--port", "0"])
+"""
+
+
+def test_process_of_an_emulator_that_failed_ends_with_an_error():
+    """`pubsub-spark emulator` says so, and exits with 1."""
+    ended = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, timeout=60)
+
+    assert 1 == ended.returncode
+    assert ended.stderr.endswith("The emulator has failed; its log has more.\n")
+    assert "ZeroDivisionError" in ended.stderr

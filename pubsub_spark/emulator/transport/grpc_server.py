@@ -136,5 +136,8 @@ async def _answered(call: Any, answer: Awaitable[T]) -> T:
         return await answer
     except RpcError as error:
         metadata = ((_DETAILS, raw),) if (raw := details(error)) else ()
-        await call.abort(grpc.StatusCode[error.code], sentence(error), metadata)
-        raise AssertionError("abort always raises") from None
+        status = grpc.StatusCode[error.code], sentence(error), metadata
+    # Not inside the block: `abort` raises, and the call keeps that with the exception before it, whose frames hold the
+    # request, until the garbage collector comes.
+    await call.abort(*status)
+    raise AssertionError("abort always raises")
