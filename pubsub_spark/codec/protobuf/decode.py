@@ -14,9 +14,10 @@ of a oneof, a map's key twice, the number that a closed enum does not have. What
 the last three (and for messages of any shape, which it gets as bytes); schemas with one of them have their messages
 written again. So have messages that ptars then refuses: it knows no groups, which unknown fields may be.
 
-When a step fails, the bad rows are isolated: the block is split into parts, again and again, until the failing parts
-are a few rows, which are checked one by one. A bad row gets a reason and, in the block, the bytes of an empty message.
-Then the block is decoded again. So a bad payload costs the others in its block one more parse.
+When a step fails, the bad rows are isolated. Malformed messages: upb parses the block in chunks, and the rows of a
+failing chunk one by one; that costs the block one more parse. Messages that have no place in the columns: the block is
+split into parts, again and again, until the failing parts are a few rows. A bad row gets a reason and, in the block,
+the bytes of an empty message. Then the block is decoded again.
 
 Revisions: binary messages are read with the reader's descriptor whatever revision wrote them, since field numbers are
 what both share: a field that the writer did not have is absent, one that the reader does not have is skipped. JSON has
@@ -26,9 +27,12 @@ names instead of numbers, so it is read with the writer's descriptor and then pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
@@ -49,7 +53,7 @@ from pubsub_spark.codec.protobuf.column_tree import (
     Timestamp,
     build_column_tree,
 )
-from pubsub_spark.codec.protobuf.definition import ProtobufDefinition
+from pubsub_spark.codec.protobuf.definition import ENVELOPE_TAG, ProtobufDefinition
 from pubsub_spark.codec.protobuf.descriptors import has_required
 from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage
 from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED, struct_type
@@ -58,9 +62,12 @@ from pubsub_spark.cuts import cuts
 # A block: small enough for the caches and for a parse to hold little memory, large enough to hide its fixed cost.
 BLOCK_ROWS: Final = 16_384
 BLOCK_BYTES: Final = 8 << 20
-# A block that cannot be decoded is split into so many parts, again and again, down to so many rows.
+# The rows of a block with malformed messages that are parsed at once: as fast, per row, as the whole block.
+CHUNK_ROWS: Final = 16
+# A block with messages that have no place in the columns is split into so many parts, down to so many rows.
 SPLIT_PARTS: Final = 8
 MAX_ROWS_ONE_BY_ONE: Final = 32
+_EMPTY_MESSAGE: Final = ENVELOPE_TAG + b"\x00"
 
 
 class DecodedPayloads(NamedTuple):
@@ -70,11 +77,17 @@ class DecodedPayloads(NamedTuple):
     error: pa.StringArray
 
 
-class _Parsed(NamedTuple):
-    """Messages parsed by upb, and the bytes that it parsed."""
+class _Messages:
+    """Messages as the bytes of one envelope, which upb parses when it is first asked for them."""
 
-    framed: bytes
-    envelope: Any
+    def __init__(self, framed: bytes, envelope_class: Any) -> None:
+        self.framed = framed
+        self._envelope_class = envelope_class
+
+    @cached_property
+    def envelope(self) -> Any:
+        """The parsed envelope; DecodeError where one of the messages is malformed."""
+        return self._envelope_class.FromString(self.framed)
 
 
 class ProtobufDecoder:
@@ -111,61 +124,94 @@ class ProtobufDecoder:
 
     def _block(self, data: pa.Array, start: int, reasons: dict[int, str]) -> pa.StructArray:
         """The rows of `data`, which begins at row `start`; a row with a reason is an empty message, to be made null."""
+        messages = self._messages(data)
         try:
-            return self._columns(self._parse(data))
+            self._check(messages.envelope)
+            return self._columns(messages)
         except (DecodeError, UnreadableMessage):
-            data = self._isolate_bad_rows(data, start, reasons, self._parse, self._parse_error)
-        # A row replaced by an empty message lacks its required fields, so these are not checked again.
-        try:
-            return self._columns(self._parse(data, complete=False))
-        except (DecodeError, UnreadableMessage):
-            data = self._isolate_bad_rows(
-                data, start, reasons, lambda part: self._columns(self._parse(part)), self._column_error
+            ends = _framed_ends(data)
+            malformed = self._bad_rows(
+                data, start, reasons, self._malformed_rows(messages.framed, ends), self._parse_error
             )
+            messages = self._messages_without(messages.framed, ends, malformed)
+        # Each message parses now, so they are not checked again: the empty ones may lack a required field.
         try:
-            return self._columns(self._parse(data, complete=False))
+            return self._columns(messages)
+        except UnreadableMessage:
+            data = _emptied(data, malformed)
+            suspects = _suspect_rows(data, lambda part: self._columns(self._messages(part)))
+            data = _emptied(data, self._bad_rows(data, start, reasons, suspects, self._column_error))
+        try:
+            return self._columns(self._messages(data))
         except UnreadableMessage:  # each alone is readable: ptars fails on something that this module does not know of
             return self._from_objects(map(self.definition.message_class.FromString, data.to_pylist()))
 
-    def _isolate_bad_rows(
+    def _bad_rows(
         self,
         data: pa.Array,
         start: int,
         reasons: dict[int, str],
-        check: Callable[[pa.Array], Any],
+        suspects: Iterable[int],
         reason_of: Callable[[bytes], str | None],
-    ) -> pa.Array:
-        """`data` with each bad row, its reason now in `reasons`, replaced by an empty message.
-
-        check: raises for an array with a bad row in it
-        reason_of: why a payload is bad, or None
-        """
-        bad = np.zeros(len(data), bool)
-        for row in _suspect_rows(data, check):
+    ) -> list[int]:
+        """The rows among the suspects that have a reason, which is in `reasons` from now on."""
+        bad = []
+        for row in suspects:
             if start + row not in reasons and (reason := reason_of(data[row].as_py())):
                 reasons[start + row] = reason
-                bad[row] = True
-        return pc.if_else(pa.array(bad), pa.scalar(b""), data)
+                bad.append(row)
+        return bad
 
-    def _parse(self, data: pa.Array, complete: bool = True) -> _Parsed:
-        """The messages, parsed; DecodeError where one is none, UnreadableMessage where it lacks a required field."""
-        framed = self._framed(data)
-        envelope = self.definition.envelope_class.FromString(framed)
-        if complete and self._required and not envelope.IsInitialized():
+    def _malformed_rows(self, framed: bytes, ends: npt.NDArray[np.int64]) -> Iterator[int]:
+        """The rows that upb refuses: malformed messages, and those without a required field."""
+        envelope = self.definition.envelope_class()
+        parse = envelope.ParseFromString
+
+        def is_refused(first: int, last: int) -> bool:
+            try:
+                parse(framed[first:last])
+                self._check(envelope)
+            except (DecodeError, UnreadableMessage):
+                return True
+            return False
+
+        count = len(ends) - 1
+        bounds = [*range(0, count, CHUNK_ROWS), count]
+        offsets = ends[bounds].tolist()
+        for chunk, (first, last) in enumerate(pairwise(offsets)):
+            if is_refused(first, last):
+                rows = range(bounds[chunk], bounds[chunk + 1])
+                places = pairwise(ends[rows.start : rows.stop + 1].tolist())
+                yield from (row for row, place in zip(rows, places, strict=True) if is_refused(*place))
+
+    def _messages(self, data: pa.Array) -> _Messages:
+        return _Messages(self._framed(data), self.definition.envelope_class)
+
+    def _messages_without(self, framed: bytes, ends: npt.NDArray[np.int64], rows: list[int]) -> _Messages:
+        """The messages of an envelope with those in `rows` replaced by empty ones."""
+        parts, done = [], 0
+        for row in rows:
+            first, last = ends[row : row + 2].tolist()
+            parts += [framed[done:first], _EMPTY_MESSAGE]
+            done = last
+        return _Messages(b"".join([*parts, framed[done:]]), self.definition.envelope_class)
+
+    def _check(self, envelope: Any) -> None:
+        """Raise UnreadableMessage when a message lacks a required field."""
+        if self._required and not envelope.IsInitialized():
             raise UnreadableMessage("A required field is missing")
-        return _Parsed(framed, envelope)
 
-    def _columns(self, parsed: _Parsed) -> pa.StructArray:
+    def _columns(self, messages: _Messages) -> pa.StructArray:
         """The columns of the messages; UnreadableMessage when one of them has no place there."""
         if not self.struct.columns:
-            return _empty(len(parsed.envelope.messages))
+            return _empty(len(messages.envelope.messages))
         if self._batch is None:
-            return self._from_objects(parsed.envelope.messages)
+            return self._from_objects(messages.envelope.messages)
         try:
-            framed = self._rewrite(parsed, self._discarded) if self._rewritten else parsed.framed
+            framed = self._rewrite(messages, self._discarded) if self._rewritten else messages.framed
             batch = self._read_batch(framed)
         except UnreadableMessage:
-            batch = self._read_batch(self._rewrite(parsed, discard=True))
+            batch = self._read_batch(self._rewrite(messages, discard=True))
         return _struct(batch.column(0).values, self.struct, self.type, present=True)
 
     def _read_batch(self, framed: bytes) -> pa.RecordBatch:
@@ -176,11 +222,11 @@ class ProtobufDecoder:
         except ValueError as error:
             raise UnreadableMessage(str(error)) from None
 
-    def _rewrite(self, parsed: _Parsed, discard: bool) -> bytes:
+    def _rewrite(self, messages: _Messages, discard: bool) -> bytes:
         """The envelope as upb writes it, maps in the same order each time; `discard`: without unknown fields."""
         if discard:
-            parsed.envelope.DiscardUnknownFields()
-        framed: bytes = parsed.envelope.SerializePartialToString(deterministic=self._maps)
+            messages.envelope.DiscardUnknownFields()
+        framed: bytes = messages.envelope.SerializePartialToString(deterministic=self._maps)
         return framed
 
     def _framed(self, data: pa.Array) -> bytes:
@@ -198,19 +244,19 @@ class ProtobufDecoder:
         """The reason why this payload is not a message, or None."""
         try:
             self.definition.read(payload, "BINARY")
+            self.definition.envelope_class.FromString(self._framed(pa.array([payload], pa.binary())))
         except InvalidMessage as error:
             return str(error)
+        except DecodeError:  # a hundred levels of unknown groups, and the envelope's is one too many
+            return "The message is nested too deeply"
         return None
 
     def _column_error(self, payload: bytes) -> str | None:
         """The reason why this message has no place in the columns, or None."""
         try:
             self._row(self.definition.message_class.FromString(payload))
-            self.definition.envelope_class.FromString(self._framed(pa.array([payload], pa.binary())))
         except UnreadableMessage as error:
             return str(error)
-        except DecodeError:  # a hundred levels of unknown groups, and the envelope's is one too many
-            return "The message is nested too deeply"
         return None
 
 
@@ -253,6 +299,23 @@ def _to_binary(data: pa.Array, writer: ProtobufDefinition, reasons: dict[int, st
             reasons[row] = str(error)
             payloads.append(b"")
     return pa.array(payloads, pa.binary())
+
+
+def _emptied(data: pa.Array, rows: list[int]) -> pa.Array:
+    """The payloads with those in `rows` replaced by the bytes of an empty message."""
+    mask = np.zeros(len(data), bool)
+    mask[rows] = True
+    return pc.if_else(pa.array(mask), pa.scalar(b""), data)
+
+
+def _framed_ends(data: pa.Array) -> npt.NDArray[np.int64]:
+    """The offsets in the envelope of `data` where its messages begin and, last, where it ends."""
+    lengths = pc.binary_length(data).to_numpy(zero_copy_only=False)
+    framed_lengths = lengths + (len(ENVELOPE_TAG) + 1)
+    for bits in (7, 14, 21, 28):  # a length takes one byte more from here on
+        framed_lengths += lengths >> bits > 0
+    ends: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum(framed_lengths, dtype=np.int64)])
+    return ends
 
 
 def _blocks(data: pa.Array) -> Iterator[tuple[int, int]]:
