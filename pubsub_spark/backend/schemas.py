@@ -1,5 +1,4 @@
-"""Which schema a topic's messages have: SchemaSettings to a `TopicSchema`, with the revision that readers and writers
-use.
+"""The schema of a topic's messages: SchemaSettings to a `TopicSchema`, with the revision that readers and writers use.
 
 The revision is the newest that the topic allows (or a given one), chosen once on the driver, so that all tasks of a
 query agree. SchemaSettings: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#schemasettings
@@ -39,7 +38,7 @@ def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSche
 
 
 def for_reading(admin: Admin, options: ReadOptions) -> TopicSchema:
-    """What `decode=topic` asks for: `schema`, else the schema of `topicId`, else that of the subscription's topic."""
+    """The schema for `decode=topic`: of `schema`, else that of `topicId`, else that of the subscription's topic."""
     if options.schema is not None:
         name = names.full(options.schema, options.project, "schemas")
         revision = named(admin, f"{name}@{options.schema_revision}" if options.schema_revision else name)
@@ -64,7 +63,7 @@ def named(admin: Admin, name: str) -> SchemaRevision:
 
 
 def fetcher(backend: Backend) -> Callable[[str], SchemaRevision]:
-    """What a decoder asks for revisions that it has not met; LookupError with the sentence when there is none."""
+    """A function from a name to its schema revision, for decoders; it raises LookupError when there is none."""
 
     def fetch(name: str) -> SchemaRevision:
         try:

@@ -33,8 +33,8 @@ MESSAGES = pa.schema(
 )
 """Messages as delivered: `ordering_key` is "" and `delivery_attempt` 0 where the service sent none."""
 
-RECEIPTS = pa.schema([("ack_id", pa.string()), ("identity", pa.string())])
-"""What acknowledges a message, and the name by which it is known when it comes again: its id, or an attribute of it."""
+RECEIPTS = pa.schema([("ack_id", pa.string()), ("deduplication_id", pa.string())])
+"""The ack id of a message, and the id by which a duplicate of it is found: its message id, or an attribute's value."""
 
 DATABRICKS = pa.schema(
     [
@@ -53,14 +53,14 @@ class Received(NamedTuple):
     messages: pa.RecordBatch
     receipts: pa.RecordBatch
 
-    def named_by(self, name: str | None) -> Received:
-        """The same with the value of attribute `name` as identity, where a message has one that is not empty."""
+    def with_deduplication_id(self, name: str | None) -> Received:
+        """The same deliveries with the value of attribute `name`, if it is not empty, as deduplication id."""
         if name is None:
             return self
-        named = attribute(self.messages, name)
-        named = pc.if_else(pc.equal(named, ""), None, named)
-        identity = pc.coalesce(named, self.messages.column("message_id"))
-        receipts = pa.RecordBatch.from_arrays([self.receipts.column("ack_id"), identity], schema=RECEIPTS)
+        values = attribute(self.messages, name)
+        values = pc.if_else(pc.equal(values, ""), None, values)
+        ids = pc.coalesce(values, self.messages.column("message_id"))
+        receipts = pa.RecordBatch.from_arrays([self.receipts.column("ack_id"), ids], schema=RECEIPTS)
         return Received(self.messages, receipts)
 
     def slice(self, offset: int, length: int | None = None) -> Received:
@@ -99,7 +99,7 @@ def received(responses: Sequence[bytes]) -> Received:
 
 
 def envelope(messages: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns that a user sees (README): those of MESSAGES, with null where the service sent nothing."""
+    """The columns that users see: as MESSAGES, with null where the service sent nothing."""
     keys, attempts = messages.column("ordering_key"), messages.column("delivery_attempt")
     return pa.RecordBatch.from_arrays(
         [

@@ -57,7 +57,7 @@ from pubsub_spark.codec.protobuf.definition import ENVELOPE_TAG, ProtobufDefinit
 from pubsub_spark.codec.protobuf.descriptors import has_required
 from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage
 from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED, struct_type
-from pubsub_spark.cuts import cuts
+from pubsub_spark.slices import slices
 
 # A block: small enough for the caches and for a parse to hold little memory, large enough to hide its fixed cost.
 BLOCK_ROWS: Final = 16_384
@@ -321,7 +321,7 @@ def _framed_ends(data: pa.Array) -> npt.NDArray[np.int64]:
 def _blocks(data: pa.Array) -> Iterator[tuple[int, int]]:
     """The blocks as (first row, rows): at most BLOCK_ROWS and, unless it is one row, BLOCK_BYTES each."""
     ends = np.cumsum(pc.binary_length(data).to_numpy(zero_copy_only=False), dtype=np.int64)
-    for start, end in cuts(np.concatenate([[0], ends]), BLOCK_ROWS, BLOCK_BYTES):
+    for start, end in slices(np.concatenate([[0], ends]), BLOCK_ROWS, BLOCK_BYTES):
         yield start, end - start
 
 
