@@ -36,27 +36,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
 
 from pubsub_spark.codec.definition import Encoding, InvalidMessage
 from pubsub_spark.codec.protobuf import ptars_schema, row_reader
+from pubsub_spark.codec.protobuf.column_arrays import assemble_structs, message_column, structs_without_fields
 from pubsub_spark.codec.protobuf.column_tree import (
     Array,
-    Column,
-    Duration,
     Enum,
     Json,
     Map,
     Node,
-    Scalar,
     Struct,
-    Timestamp,
     build_column_tree,
 )
 from pubsub_spark.codec.protobuf.definition import ENVELOPE_TAG, ProtobufDefinition
 from pubsub_spark.codec.protobuf.descriptors import has_required
 from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage
-from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED, struct_type
+from pubsub_spark.codec.protobuf.types import struct_type
 from pubsub_spark.slices import slices
 
 # A block: small enough for the caches and for a parse to hold little memory, large enough to hide its fixed cost.
@@ -204,7 +200,7 @@ class ProtobufDecoder:
     def _columns(self, messages: _Messages) -> pa.StructArray:
         """The columns of the messages; UnreadableMessage when one of them has no place there."""
         if not self.struct.columns:
-            return _empty(len(messages.envelope.messages))
+            return structs_without_fields(len(messages.envelope.messages))
         if self._batch is None:
             return self._from_objects(messages.envelope.messages)
         try:
@@ -212,7 +208,7 @@ class ProtobufDecoder:
             batch = self._read_batch(framed)
         except UnreadableMessage:
             batch = self._read_batch(self._rewrite(messages, discard=True))
-        return _struct(batch.column(0).values, self.struct, self.type, present=True)
+        return message_column(batch.column(0).values, self.struct, self.type, present=True)
 
     def _read_batch(self, framed: bytes) -> pa.RecordBatch:
         """The batch that ptars makes of an envelope; UnreadableMessage when it cannot."""
@@ -325,111 +321,6 @@ def _blocks(data: pa.Array) -> Iterator[tuple[int, int]]:
         yield start, end - start
 
 
-def _struct(array: pa.StructArray, struct: Struct, type_: pa.StructType, present: bool) -> pa.StructArray:
-    """The column of a message; `present`: none of its values may be null, as in lists and maps."""
-    children = [_column(array.field(ptars_schema.field_name(c)), c, type_.field(c.name).type) for c in struct.columns]
-    validity = None if present or not array.null_count else pc.is_valid(array)
-    return _assemble(type_, len(array), validity, children)
-
-
-def _column(array: pa.Array, column: Column, type_: pa.DataType) -> pa.Array:
-    """The column of a field, with the defaults of absent values."""
-    values = _values(array, column.node, type_, column.path)
-    if column.default is not None and values.null_count:
-        default = column.node.name_of(column.default) if isinstance(column.node, Enum) else column.default
-        if isinstance(column.node, Scalar) and column.node.kind in UNSIGNED:
-            return values.fill_null(pa.scalar(default, UNSIGNED[column.node.kind]).cast(type_, safe=False))
-        return values.fill_null(pa.scalar(default, type_))
-    if column.required and values.null_count:  # below a message that is absent, or in a row that has an error
-        return _without_nulls(values)
-    return values
-
-
-def _values(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Array:
-    """The column of a node."""
-    match node:
-        case Scalar(kind):
-            return array.view(type_) if kind in UNSIGNED else array
-        case Enum():
-            return _enum_names(array, node)
-        case Timestamp() | Duration():
-            return _micros(array, type_, path)
-        case Json():
-            return _json(array, node)
-        case Array(element):
-            values = _elements(array.values, element, type_.value_type, f"{path}[]")
-            return pa.ListArray.from_arrays(array.offsets, values, type=type_)
-        case Map(key, value):
-            keys = _values(array.values.field("key"), key, type_.key_type, path)
-            items = _elements(array.values.field("value"), value, type_.item_type, f"{path}{{}}")
-            entries = _assemble(pa.struct([type_.key_field, type_.item_field]), len(keys), None, [keys, items])
-            return pa.Array.from_buffers(type_, len(array), [None, array.offsets.buffers()[1]], children=[entries])
-        case Struct():
-            return _struct(array, node, type_, present=False)
-
-
-def _elements(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Array:
-    """The elements of a list or the values of a map, where an absent message is an empty one."""
-    if isinstance(node, Struct):
-        return _struct(array, node, type_, present=True)
-    return _values(_without_nulls(array) if array.null_count else array, node, type_, path)
-
-
-def _enum_names(array: pa.Int32Array, enum: Enum) -> pa.StringArray:
-    """The names of an enum's numbers."""
-    numbers = list(enum.names)
-    found = pc.index_in(array, value_set=pa.array(numbers, pa.int32()))
-    if found.null_count > array.null_count:  # an open enum keeps numbers that it has no name for
-        numbers += [n for n in pc.unique(array).to_pylist() if n is not None and n not in enum.names]
-        found = pc.index_in(array, value_set=pa.array(numbers, pa.int32()))
-    return pa.array([enum.name_of(number) for number in numbers], pa.string()).take(found)
-
-
-def _micros(array: pa.StructArray, type_: pa.DataType, path: str) -> pa.Array:
-    """The timestamps or durations of arrays of seconds and nanoseconds."""
-    seconds, nanos = array.field("seconds"), array.field("nanos")
-    extremes = pc.min_max(seconds).as_py()
-    if len(array) and (extremes["min"] < -MAX_SECONDS or extremes["max"] > MAX_SECONDS):
-        raise UnreadableMessage(f"Field `{path}` is out of range")
-    micros = pc.add(pc.multiply(seconds, 1_000_000), pc.divide(nanos, 1_000).cast(pa.int64()))
-    return _null_where_null(micros, array).view(type_)
-
-
-def _json(array: pa.BinaryArray, node: Json) -> pa.StringArray:
-    read = GetMessageClass(node.message).FromString
-    try:
-        texts = [None if value is None else row_reader.json_text(read(value)) for value in array.to_pylist()]
-    except ValueError as error:
-        raise UnreadableMessage(str(error)) from None
-    return pa.array(texts, pa.string())
-
-
-def _null_where_null(values: pa.Array, like: pa.Array) -> pa.Array:
-    """The values, null where `like` is null."""
-    if not like.null_count:
-        return values
-    return pc.if_else(pc.is_valid(like), values, pa.scalar(None, values.type))
-
-
-def _without_nulls(array: pa.Array) -> pa.Array:
-    """The same values, none of them null: ptars leaves the type's zero in the place of a null."""
-    if pa.types.is_struct(array.type):
-        children = [array.field(index) for index in range(array.type.num_fields)]
-        return pa.Array.from_buffers(array.type, len(array), [None], children=children)
-    return pa.Array.from_buffers(array.type, len(array), [None, *array.buffers()[1:]])
-
-
-def _assemble(
-    type_: pa.StructType, length: int, validity: pa.BooleanArray | None, children: list[pa.Array]
-) -> pa.StructArray:
-    bits = None if validity is None else validity.buffers()[1]
-    return pa.Array.from_buffers(type_, length, [bits], children=children)
-
-
-def _empty(length: int) -> pa.StructArray:
-    return pa.Array.from_buffers(pa.struct([]), length, [None])
-
-
 def _with_nulls(value: pa.StructArray, reasons: dict[int, str]) -> pa.StructArray:
     """The rows, null where there is a reason."""
     if not reasons:
@@ -437,7 +328,7 @@ def _with_nulls(value: pa.StructArray, reasons: dict[int, str]) -> pa.StructArra
     valid = np.ones(len(value), bool)
     valid[list(reasons)] = False
     children = [value.field(index) for index in range(value.type.num_fields)]
-    return _assemble(value.type, len(value), pa.array(valid), children)
+    return assemble_structs(value.type, len(value), pa.array(valid), children)
 
 
 def _reason_column(reasons: dict[int, str], length: int) -> pa.StringArray:
