@@ -20,9 +20,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 from pubsub_spark.emulator.state.chaos import Chaos
 from pubsub_spark.emulator.state.delivery import Basket, Batch, Consumer, Delivery, message_of
+from pubsub_spark.emulator.state.events import Event, Expired
 from pubsub_spark.emulator.state.leases import NEVER, Acked, Leases, Run
 from pubsub_spark.emulator.state.message import Message, Publication, publications
 from pubsub_spark.emulator.state.ordering import Lanes
@@ -57,16 +59,20 @@ class Subscription:
         name: str,
         settings: Settings,
         now: float,
+        resource: Any = None,
         *,
         batches: Iterator[int] | None = None,
         called: list[Consumer] | None = None,
+        events: list[Event] | None = None,
         remembered: int = 10_000,
     ) -> None:
         self.name = name
         self.settings = settings
+        self.resource = resource
         self.topic_retention = 0.0
         self.active = now  # when it was last used, a push that failed is no use; decides about expiry
         self.called = called if called is not None else []
+        self.events = events if events is not None else []
         self.chaos: Chaos | None = None
         self.dead: list[Delivery] = []  # failed too often; the broker takes them from here
         self._ties = count()
@@ -257,13 +263,13 @@ class Subscription:
                 self._returned.append(delivery)
         self._call()
 
-    def bury(self, delivery: Delivery) -> None:
-        """A dead message was forwarded: it is done with here."""
+    def finish_dead_letter(self, delivery: Delivery) -> None:
+        """Remove a message that was forwarded to the dead-letter topic."""
         self._finish([delivery])
         self._call()
 
-    def revive(self, delivery: Delivery, now: float) -> None:
-        """A dead message has nowhere to go: it comes again like any other."""
+    def requeue(self, delivery: Delivery, now: float) -> None:
+        """Deliver a message again that failed too often and has no dead-letter topic to go to."""
         self._again(delivery, now)
         self._call()
 
@@ -374,16 +380,18 @@ class Subscription:
 
     def tick(self, now: float) -> None:
         """Everything whose time has come: leases run out, backoffs end, retention is over."""
-        expired = False
+        expired = 0
         for delivery in self._leases.expired(now):
             self._fail(delivery, now)
-            expired = True
+            expired += 1
+        if expired:
+            self.events.append(Expired(self.name, expired))
         while self._delayed and self._delayed[0][0] <= now:
             self._returned.append(heapq.heappop(self._delayed)[2])
-            expired = True
+            expired += 1
         if self._lanes.due <= now:
             self._lanes.open(now)
-            expired = True
+            expired += 1
         if self._snapshot_ends <= now:
             self._snapshot_retention, self._snapshot_ends = 0.0, NEVER
         self._forget(now)
