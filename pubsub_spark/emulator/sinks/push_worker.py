@@ -30,6 +30,7 @@ from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event,
 from pubsub_spark.emulator.state.subscription import Subscription
 
 MOST_THREADS = 64  # for one subscription, however wide its window
+_FOLLOWED = frozenset({Created, Updated, Deleted, Cleared})
 _LONGEST_WAIT = 60.0  # a subscription that expired is noticed by then
 
 
@@ -71,6 +72,8 @@ class PushWorkers:
     def follow(self, events: Sequence[Event]) -> None:
         """Start and stop workers as subscriptions come, change and go: a listener of the engine."""
         for event in events:
+            if type(event) not in _FOLLOWED:
+                continue
             if isinstance(event, Cleared):
                 self.close()
             elif isinstance(event, Deleted):

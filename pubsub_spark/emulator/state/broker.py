@@ -107,6 +107,7 @@ class Broker:
         topic.retention = retention
         for subscription in topic.subscriptions.values():
             subscription.topic_retention = retention
+            subscription.tick(now)
             self._schedule(subscription, now)
         self._trim(topic, now)
         self.replace(topic, resource)
@@ -176,6 +177,7 @@ class Broker:
         """Replace the configuration of a subscription."""
         subscription.configure(settings)
         subscription.active = now
+        subscription.tick(now)  # another retention
         self.replace(subscription, resource)
         self._schedule(subscription, now)
 
@@ -284,6 +286,20 @@ class Broker:
             self.events.append(Released(subscription.name, numbers))
         self._schedule(subscription, now)
 
+    # Counters, as of the last `tick`; kept as things change, so that to ask costs nothing
+
+    def backlog(self, subscription: Subscription) -> int:
+        """The number of unacked messages, those that a consumer holds included."""
+        return subscription.backlog
+
+    def outstanding(self, subscription: Subscription) -> int:
+        """The number of messages that a consumer holds: leased, and neither acked, nacked nor expired."""
+        return subscription.outstanding
+
+    def oldest_unacked(self, subscription: Subscription) -> float | None:
+        """The publish time of the oldest unacked message; None when there is none."""
+        return subscription.oldest_unacked
+
     # Time
 
     def _schedule(self, subscription: Subscription, now: float) -> None:
@@ -373,8 +389,8 @@ class Broker:
 
     def snapshot_expiry(self, subscription: Subscription, now: float) -> float:
         """Seven days, less the age of the oldest unacked message."""
-        unacked = subscription.unacked(now)
-        return SNAPSHOT_LIFETIME + (unacked[0].published if unacked else now)
+        oldest = self.oldest_unacked(subscription)
+        return SNAPSHOT_LIFETIME + (now if oldest is None else oldest)
 
     def delete_snapshot(self, snapshot: Snapshot, now: float) -> None:
         """Delete a snapshot, and what its topic kept for it alone."""
@@ -402,7 +418,7 @@ class Broker:
     ) -> None:
         subscription.seek(log, unacked, now)
         self._schedule(subscription, now)
-        self.events.append(Sought(subscription.name, len(subscription.unacked(now))))
+        self.events.append(Sought(subscription.name, subscription.backlog))
 
 
 def _without(numbers: Sequence[int], failed: Sequence[int]) -> Sequence[int]:

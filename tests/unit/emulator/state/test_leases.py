@@ -9,9 +9,10 @@ from itertools import count
 import pytest
 
 from pubsub_spark.emulator.state import wire_format
+from pubsub_spark.emulator.state.backlog import NEVER
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Basket, Consumer, Delivery
-from pubsub_spark.emulator.state.leases import NEVER, Acked, Leases
+from pubsub_spark.emulator.state.leases import Acked, Leases
 from pubsub_spark.emulator.state.message import Publication, publications
 from pubsub_spark.emulator.state.subscription import Settings
 from pubsub_spark.emulator.state.wire_format import SPAN
