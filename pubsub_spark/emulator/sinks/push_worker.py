@@ -24,10 +24,13 @@ from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.sinks import push_request
 from pubsub_spark.emulator.sinks.oidc import LIFETIME_SECONDS, Signer
 from pubsub_spark.emulator.sinks.push_request import Delivery, Endpoint, Window
+from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import HandOut
+from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
 from pubsub_spark.emulator.state.subscription import Subscription
 
 MOST_THREADS = 64  # for one subscription, however wide its window
+_FOLLOWED = frozenset({Created, Updated, Deleted, Cleared})
 _LONGEST_WAIT = 60.0  # a subscription that expired is noticed by then
 
 
@@ -45,7 +48,7 @@ def endpoint_of(config: Any) -> Endpoint | None:
 
 
 class PushWorkers:
-    """Who pushes what where. Handlers say `configure` whenever a subscription's PushConfig may have changed."""
+    """The workers by subscription; they follow its PushConfig."""
 
     def __init__(self, engine: Engine, signer: Signer) -> None:
         self._engine = engine
@@ -65,6 +68,19 @@ class PushWorkers:
                 del self._push_workers[subscription]
             if endpoint is not None and target is not None:
                 self._push_workers[subscription] = Pusher(self._engine, target, endpoint, self._signer)
+
+    def follow(self, events: Sequence[Event]) -> None:
+        """Start and stop workers as subscriptions come, change and go: a listener of the engine."""
+        for event in events:
+            if type(event) not in _FOLLOWED:
+                continue
+            if isinstance(event, Cleared):
+                self.close()
+            elif isinstance(event, Deleted):
+                self.configure(event.name, None)
+            elif isinstance(event, Created | Updated) and collection(event.name) == "subscriptions":
+                resource = event.resource
+                self.configure(event.name, None if resource.detached else endpoint_of(resource.push_config))
 
     def wake(self) -> None:
         """Time was moved: a pause may be over."""
@@ -119,25 +135,24 @@ class Pusher:
             while not self._stopped and broker.subscriptions.get(self.subscription.name) is self.subscription:
                 now = self._engine.clock.now()
                 room = min(self._window.room(now), MOST_THREADS - self._window.outstanding)
-                taken = self._take(room, now)
-                broker.schedule(self.subscription, now)
+                taken = self._take(broker, room, now)
                 if taken:
                     for _ in taken:
                         self._window.started()
                     seconds = self.subscription.settings.ack_deadline
                     return [(each.number, self._delivery(each), seconds) for each in taken]
                 if room > 0:
-                    self.subscription.wait(self._consumer)
+                    broker.wait(self.subscription, self._consumer)
                 pause = self._window.resumes_at - now
                 self._engine.wait(self._consumer, min(pause, _LONGEST_WAIT) if pause > 0 else _LONGEST_WAIT)
         return None
 
-    def _take(self, room: int, now: float) -> list[HandOut]:
+    def _take(self, broker: Broker, room: int, now: float) -> list[HandOut]:
         """Up to `room` deliveries; one by one where order counts, so that a key has one request under way."""
         if not self.subscription.settings.ordering:
-            return list(self.subscription.take(self._consumer, now, room)) if room > 0 else []
+            return list(broker.take(self.subscription, self._consumer, now, room)) if room > 0 else []
         taken: list[HandOut] = []
-        while len(taken) < room and (one := self.subscription.take(self._consumer, now, 1)):
+        while len(taken) < room and (one := broker.take(self.subscription, self._consumer, now, 1)):
             taken += one
         return taken
 
@@ -166,11 +181,10 @@ class Pusher:
         with self._engine.open() as (broker, now):
             if acknowledged:
                 self._window.succeeded()
-                self.subscription.ack([number], now)
+                broker.ack(self.subscription, [number], now)
             else:
                 self._window.failed(now, pauses=not self.subscription.settings.max_backoff)
-                self.subscription.modify([number], 0, now)
-            broker.schedule(self.subscription, now)
+                broker.modify(self.subscription, [number], 0, now, is_use=False)
             self.wake()
 
     def _bearer(self) -> str:
