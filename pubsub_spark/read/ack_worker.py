@@ -34,7 +34,10 @@ _log = logging.getLogger(__name__)
 
 
 class AckWorker:
-    """Owns the thread. acknowledged, failed_acks: acks that the service has accepted and refused so far."""
+    """The background thread of one session.
+
+    acknowledged, failed_acks: the number of acks that the service has accepted and refused so far.
+    """
 
     def __init__(
         self,

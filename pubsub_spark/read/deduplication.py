@@ -57,7 +57,7 @@ class RecentIds:
 
 
 class Deduplication:
-    """The recent ids of one stream, and the decision which messages they are of.
+    """The recent ids of one stream, and the rules by which they are added.
 
     every_batch: whether all messages may come again and not only those whose ack is in doubt, as with `idAttribute`.
     """

@@ -1,4 +1,4 @@
-"""Extending the leases of messages that wait for long: buffered in the driver stream, or in batches not acknowledged.
+"""Lease extension for messages that wait for long: buffered in the driver stream, or in batches not acknowledged.
 
 Runs on the driver, in the ack worker's thread, once a second. It decides nothing: `Leases` and `DriverStream` say whose
 lease is due. An extension that the service does not answer is due again in the next second; one that it refuses makes
@@ -24,7 +24,10 @@ _TIMEOUT_SECONDS = 30.0  # in which one extension is tried again
 
 
 class LeaseExtender:
-    """Extends what is due. extended: the messages whose lease was set so far. clock: seconds, monotonic."""
+    """The extension of the leases that are due.
+
+    extended: the number of messages whose lease was extended so far. clock: seconds, monotonic.
+    """
 
     def __init__(
         self,

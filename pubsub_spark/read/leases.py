@@ -83,7 +83,7 @@ class Leases:
     _unacknowledged: dict[int, _Batch] = field(default_factory=dict)
 
     def plan(self, batch: int, now: float) -> None:
-        """Add a batch whose parts are pulled from `now` on, or were pulled after `now` by an earlier run."""
+        """Add a batch whose leases begin at `now` or later, or count as if they had begun at `now` (a replay)."""
         if batch not in self._unacknowledged:
             self._uncommitted.setdefault(batch, _Batch(now))
 
