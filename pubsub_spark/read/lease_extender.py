@@ -51,12 +51,12 @@ class LeaseExtender:
         now = self._clock()
         buffered = self._stream.due(now)
         if buffered and (refused := self._extend(buffered)) is not None:
-            self._stream.extended(now, self._clock(), refused)
+            self._stream.record_extension(now, self._clock(), refused)
         for batch, part, length in self._due_parts(now):
             refused = self._extend(self._staging.receipts(batch, part, length))
             if refused is not None:
                 with self._leases.lock:
-                    self._leases.extended(batch, part, now, self._clock(), refused)
+                    self._leases.record_extension(batch, part, now, self._clock(), refused)
 
     def _due_parts(self, now: float) -> Iterator[tuple[int, int, int]]:
         """The staged parts whose lease is due: batch, part, and its length in bytes."""
