@@ -3,9 +3,8 @@
 A message may be delivered again when its ack failed, when its ack came after its lease had expired, when nobody knows
 whether its ack was sent (a restart), or, with `idAttribute`, when its publisher sent it twice. The rule:
 
-    1. The deduplication ids of such messages are recent ids for LEASE_SECONDS, the longest time that a lease lasts
-       Which messages they are is decided here: `add_after_acks`, `add_committed`, `add_all`,
-       `add_expired`.
+    1. The deduplication ids of such messages are recent ids for LEASE_SECONDS, the longest time that a lease lasts.
+       Which messages they are is decided here: `add_after_acks`, `add_committed`, `add_all`, `add_expired`.
     2. The recent ids at the time when a batch is planned are the excluded ids of the batch (`ids_to_exclude`).
     3. The rows with an excluded id are dropped (`exclude`). Their receipts stay, so that they are acknowledged with
        the batch that dropped them.
