@@ -6,36 +6,26 @@ says, and nothing is opened before Spark asks for a schema, a reader or a writer
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from .backend import from_options, schemas
 from .errors import OptionsError
-from .options import ReadOptions, WriteOptions
+from .options import ReadOptions
 from .read.batch_reader import PubSubBatchReader
 from .read.rows import Rows
 from .read.stream_reader import PubSubStreamReader
-from .write.writer import PubSubStreamWriter, PubSubWriter
-
-_ENVIRONMENT = ("PUBSUB_EMULATOR_HOST", "GOOGLE_CLOUD_PROJECT")
+from .write.sink import PubSubSink
 
 
-class PubSubDataSource(DataSource):
-    """The data source `format("pubsub")`: reads from and writes to Google Cloud Pub/Sub."""
+class PubSubDataSource(PubSubSink):
+    """The data source `format("pubsub")`: the sink, which writes, and the readers."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._given = dict(options)
-        self._environ = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        super().__init__(options)
         self._rows: Rows | None = None
 
     @classmethod
@@ -54,16 +44,6 @@ class PubSubDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of `spark.readStream`."""
         return PubSubStreamReader(*self._reading(schema))
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The writer of `df.write`."""
-        options = WriteOptions.parse(self._given, self._environ)
-        return PubSubWriter(options, from_options(options), schema, overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """The writer of `df.writeStream`."""
-        options = WriteOptions.parse(self._given, self._environ)
-        return PubSubStreamWriter(options, from_options(options), schema, overwrite)
 
     def _reading(self, schema: StructType) -> tuple[ReadOptions, Any, Rows]:
         options = ReadOptions.parse(self._given, self._environ)

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from ..backend import Backend
 from ..backend.connection import publish_with_retries
-from ..write.deadletter import ERROR_ATTRIBUTE, letters
-from ..write.limits import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, sizes
-from ..write.requests import requests
+from ..write.dead_letters import ERROR_ATTRIBUTE, dead_letters
+from ..write.limits import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, message_sizes
+from ..write.requests import encoded_requests
 
 ID_ATTRIBUTE = "pubsub_spark_message_id"
 SUBSCRIPTION_ATTRIBUTE = "pubsub_spark_subscription"
@@ -33,7 +33,8 @@ def publish(topic: str, subscription: str, messages: pa.RecordBatch, reasons: Se
         {ERROR_ATTRIBUTE: reason, ID_ATTRIBUTE: message_id, SUBSCRIPTION_ATTRIBUTE: subscription}
         for reason, message_id in zip(reasons, ids, strict=True)
     )
-    made = letters(messages, enumerate(labels))
+    letters = dead_letters(messages, enumerate(labels))
     with backend.connect() as connection:
-        for request in requests(made, sizes(made), topic, MAX_REQUEST_MESSAGES, MAX_REQUEST_BYTES):
+        sizes = message_sizes(letters)
+        for request in encoded_requests(letters, sizes, topic, MAX_REQUEST_MESSAGES, MAX_REQUEST_BYTES):
             publish_with_retries(connection, topic, request.body, time.monotonic() + _PUBLISH_TIMEOUT_SECONDS)

@@ -1,4 +1,4 @@
-"""Publishing: every id counted, retried where that helps, one request of a key at a time, and honest when it fails."""
+"""The publisher: message ids are counted, calls retried, a key has one request in flight, failures are errors."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import pyarrow as pa
 import pytest
 
 from pubsub_spark.errors import ResourceError, ServiceError
-from pubsub_spark.write import limits, publish, requests
-from pubsub_spark.write.publish import Publisher
+from pubsub_spark.write import limits, requests
+from pubsub_spark.write import publisher as publisher_module
+from pubsub_spark.write.publisher import Publisher
 
 TOPIC = "projects/p/topics/t"
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 
-def made(keys: list[str], count: int = 1000) -> list[requests.Request]:
+def made(keys: list[str], count: int = 1000) -> list[requests.EncodedRequest]:
     """Requests of the messages 0, 1, 2 ... with these ordering keys."""
     batch = pa.RecordBatch.from_pydict(
         {"data": pa.array([b"%d" % i for i in range(len(keys))]), "ordering_key": pa.array(keys, pa.string())}
     )
-    return list(requests.requests(batch, limits.sizes(batch), TOPIC, count, 1_000_000))
+    return list(requests.encoded_requests(batch, limits.message_sizes(batch), TOPIC, count, 1_000_000))
 
 
-def published(pubsub, keys, count=1000, at_once=8, publish_timeout=60.0):
-    with Publisher(pubsub, at_once, publish_timeout) as publisher:
+def published(pubsub, keys, count=1000, max_in_flight=8, publish_timeout=60.0):
+    with Publisher(pubsub, max_in_flight, publish_timeout) as publisher:
         for request in made(keys, count):
             publisher.send(request)
         return publisher.finish()
@@ -39,14 +40,14 @@ def numbers(data: list[bytes]) -> list[int]:
 
 def test_every_message_is_counted(pubsub):
     """What is confirmed is counted in messages, bytes and requests."""
-    outcome = published(pubsub, [""] * 25, count=10)
+    metrics = published(pubsub, [""] * 25, count=10)
 
-    assert (25, 3, 0) == (outcome.messages, outcome.requests, outcome.retries)
-    assert sum(pubsub.sizes) == outcome.bytes
+    assert (25, 3, 0) == (metrics.messages, metrics.requests, metrics.retries)
+    assert sum(pubsub.sizes) == metrics.bytes
     assert list(range(25)) == sorted(numbers(pubsub.data))
 
 
-def test_several_are_under_way_but_no_more_than_allowed(pubsub):
+def test_several_requests_are_in_flight_but_no_more_than_allowed(pubsub):
     """`maxOutstandingRequests` is used and kept."""
     both = threading.Barrier(2, timeout=20)
 
@@ -55,17 +56,17 @@ def test_several_are_under_way_but_no_more_than_allowed(pubsub):
         return len(request.messages)
 
     pubsub.answer = answer
-    published(pubsub, [""] * 8, count=1, at_once=2)
+    published(pubsub, [""] * 8, count=1, max_in_flight=2)
 
-    assert 2 == pubsub.most_under_way
+    assert 2 == pubsub.most_in_flight
 
 
 def test_one_request_of_a_key_after_the_other(pubsub):
-    """Each key's messages arrive in the order of the rows; keys are under way at the same time."""
+    """Each key's messages arrive in the order of the rows; requests of several keys are in flight at the same time."""
     keys = [f"k{i % 5}" for i in range(500)]
     published(pubsub, keys, count=7)
 
-    assert 1 == pubsub.most_of_a_key
+    assert 1 == pubsub.most_in_flight_of_a_key
     for key in set(keys):
         assert [i for i, each in enumerate(keys) if each == key] == numbers(pubsub.data_of_key(key))
 
@@ -88,9 +89,9 @@ def test_a_retryable_failure_is_tried_again(pubsub, refused):
         return len(request.messages)
 
     pubsub.answer = answer
-    outcome = published(pubsub, [""] * 3)
+    metrics = published(pubsub, [""] * 3)
 
-    assert (3, 7) == (outcome.messages, outcome.retries)
+    assert (3, 7) == (metrics.messages, metrics.retries)
     assert [0, 1, 2] == numbers(pubsub.data)
 
 
@@ -122,7 +123,7 @@ def test_a_final_failure_says_what_was_confirmed(pubsub, refused):
 
     pubsub.answer = answer
     with pytest.raises(ResourceError) as caught:
-        published(pubsub, [""] * 30, count=10, at_once=1)
+        published(pubsub, [""] * 30, count=10, max_in_flight=1)
 
     assert (
         "Topic `projects/p/topics/t` does not exist at `fake:1`. Create it, or correct its name. (Resource not found) "
@@ -131,7 +132,7 @@ def test_a_final_failure_says_what_was_confirmed(pubsub, refused):
 
 
 def test_a_failure_before_anything_says_so(pubsub, refused):
-    """Nothing confirmed is said, too."""
+    """The error says that no message was confirmed."""
 
     def answer(request):
         raise refused(grpc.StatusCode.PERMISSION_DENIED)
@@ -185,7 +186,7 @@ def test_a_failing_key_stops_and_the_others_end(pubsub, refused):
 
 def test_gives_up_when_the_time_is_over(pubsub, refused, monkeypatch):
     """After `publishTimeout` a retryable code is final."""
-    monkeypatch.setattr(publish, "delays", lambda: iter([0.0, 0.0, 100.0]))
+    monkeypatch.setattr(publisher_module, "delays", lambda: iter([0.0, 0.0, 100.0]))
     tries = []
 
     def answer(request):
@@ -201,8 +202,8 @@ def test_gives_up_when_the_time_is_over(pubsub, refused, monkeypatch):
 
 @pytest.mark.parametrize(("publish_timeout", "pause"), [(3600.0, 21.0), (10.0, 11.0)])
 def test_nobody_there_is_told_within_the_connect_timeout(pubsub, refused, monkeypatch, publish_timeout, pause):
-    """An address where nobody has ever answered is not tried for the whole of `publishTimeout`, nor for longer."""
-    monkeypatch.setattr(publish, "delays", lambda: iter([0.0, pause]))
+    """An address that has never answered is not tried for the whole of `publishTimeout`, nor for longer."""
+    monkeypatch.setattr(publisher_module, "delays", lambda: iter([0.0, pause]))
 
     def answer(request):
         raise refused(UNAVAILABLE, "connection refused")
@@ -216,7 +217,7 @@ def test_nobody_there_is_told_within_the_connect_timeout(pubsub, refused, monkey
 def test_where_somebody_answers_there_is_time_for_more_tries(pubsub, refused, monkeypatch, code, confirmed):
     """The connect timeout is over, `publishTimeout` is not, and the service has been heard of."""
     now, failures = [0.0], [refused(code)]
-    monkeypatch.setattr(publish, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(publisher_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def answer(request):
         if request.messages[0].data == b"%d" % confirmed and failures:
@@ -225,29 +226,29 @@ def test_where_somebody_answers_there_is_time_for_more_tries(pubsub, refused, mo
         return len(request.messages)
 
     pubsub.answer = answer
-    outcome = published(pubsub, [""] * (confirmed + 1), count=1, at_once=1)
+    metrics = published(pubsub, [""] * (confirmed + 1), count=1, max_in_flight=1)
 
-    assert (confirmed + 1, 1) == (outcome.messages, outcome.retries)
+    assert (confirmed + 1, 1) == (metrics.messages, metrics.retries)
 
 
-def test_waits_while_there_is_no_room(pubsub, monkeypatch):
-    """A task that makes requests faster than they are confirmed holds no more than so many bytes."""
-    monkeypatch.setattr(publish, "HELD_BYTES", 200)
-    held = []
+def test_flow_control_bounds_the_outstanding_bytes(pubsub, monkeypatch):
+    """A task that makes requests faster than they are confirmed has no more than so many bytes outstanding."""
+    monkeypatch.setattr(publisher_module, "MAX_OUTSTANDING_BYTES", 200)
+    outstanding = []
     pubsub.answer = lambda request: len(request.messages)
     with Publisher(pubsub, 1, 60.0) as publisher:
         for request in made([""] * 100, count=1):
             publisher.send(request)
-            held.append(publisher._window.held_bytes)
+            outstanding.append(publisher._queue.outstanding_bytes)
         publisher.finish()
 
-    assert max(held) < 200 + 100
+    assert max(outstanding) < 200 + 100
     assert 100 == len(pubsub.data)
 
 
 @pytest.fixture
 def timeouts(pubsub) -> list[float]:
-    """What each call is given, in seconds."""
+    """The timeout of each call, in seconds."""
     found: list[float] = []
     send = pubsub.publish
 
@@ -262,7 +263,7 @@ def timeouts(pubsub) -> list[float]:
 @pytest.mark.parametrize(("publish_timeout", "timeout"), [(600.0, 300.0), (40.0, 30.0), (20.0, 20.0)])
 def test_a_call_that_hangs_is_given_up_before_the_end(pubsub, timeouts, monkeypatch, publish_timeout, timeout):
     """A call may take half of `publishTimeout`, or half a minute, so that a lost one is tried again within it."""
-    monkeypatch.setattr(publish, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(publisher_module, "time", SimpleNamespace(monotonic=lambda: 0.0))
     published(pubsub, [""], publish_timeout=publish_timeout)
 
     assert [timeout] == timeouts
@@ -271,7 +272,7 @@ def test_a_call_that_hangs_is_given_up_before_the_end(pubsub, timeouts, monkeypa
 def test_a_later_try_has_the_time_that_is_left(pubsub, refused, timeouts, monkeypatch):
     """However often it is tried, a request takes no longer than `publishTimeout`."""
     now, moments = [0.0], [590.0, 599.99]
-    monkeypatch.setattr(publish, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(publisher_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def answer(request):
         if moments:
@@ -286,18 +287,18 @@ def test_a_later_try_has_the_time_that_is_left(pubsub, refused, timeouts, monkey
 
 
 def test_a_call_that_was_cancelled_is_tried_again(pubsub):
-    """gRPC says so by an exception that is no status."""
+    """gRPC raises an exception without a status for it."""
     cancelled: Future[bytes] = Future()
     cancelled.set_exception(grpc.FutureCancelledError())
     send, answers = pubsub.publish, [cancelled]
     pubsub.publish = lambda *call: answers.pop() if answers else send(*call)
-    outcome = published(pubsub, [""])
+    metrics = published(pubsub, [""])
 
-    assert (1, 1) == (outcome.messages, outcome.retries)
+    assert (1, 1) == (metrics.messages, metrics.retries)
 
 
 def test_nothing_is_sent_after_a_failure(pubsub, refused):
-    """Who makes requests is told at the next one, and that one stays unsent."""
+    """The next `send` raises the failure, and its request stays unsent."""
     asked, sent = [], threading.Event()
 
     def answer(request):
@@ -310,14 +311,14 @@ def test_nothing_is_sent_after_a_failure(pubsub, refused):
     with Publisher(pubsub, 8, 60.0) as publisher:
         publisher.send(first)
         sent.set()
-        publisher.settle()
+        publisher.finish_outstanding()
         with pytest.raises(ResourceError):
             publisher.send(second)
 
     assert [b"0"] == asked
 
 
-def test_what_is_under_way_is_waited_for_before_it_is_counted(pubsub):
+def test_outstanding_requests_end_before_messages_are_counted(pubsub):
     """A task that fails for a row says how many messages were confirmed, not how many were at that moment."""
     all_sent = threading.Event()
     pubsub.answer = lambda request: len(request.messages) if all_sent.wait(20) else 0
@@ -325,12 +326,12 @@ def test_what_is_under_way_is_waited_for_before_it_is_counted(pubsub):
         for request in made([""] * 20, count=1):
             publisher.send(request)
         all_sent.set()
-        assert publisher.settle().startswith("Before that, 20 messages of this task were confirmed")
+        assert publisher.finish_outstanding().startswith("Before that, 20 messages of this task were confirmed")
 
 
 def test_a_task_that_ends_early_leaves_no_timer(pubsub, refused, monkeypatch):
-    """A request that waits for another try is not tried again once its task is over, and no thread waits with it."""
-    monkeypatch.setattr(publish, "delays", lambda: iter([3600.0]))
+    """A request that awaits its retry is not sent again once its task is over, and no thread is left."""
+    monkeypatch.setattr(publisher_module, "delays", lambda: iter([3600.0]))
 
     def answer(request):
         raise refused(grpc.StatusCode.ABORTED)
@@ -347,7 +348,7 @@ def test_a_task_that_ends_early_leaves_no_timer(pubsub, refused, monkeypatch):
 
 
 def test_a_task_that_ends_early_sends_nothing_more(pubsub, timeouts):
-    """An answer that comes when its task is over makes room for nobody."""
+    """A response that comes when its task is over sends no queued request."""
     over = threading.Event()
     pubsub.answer = lambda request: len(request.messages) if over.wait(20) else 0
     with Publisher(pubsub, 1, 60.0) as publisher:

@@ -1,7 +1,7 @@
-"""The session's time zone, which Spark names as Java does, by a name that Arrow knows.
+"""Java's names of time zones, in which Spark gives the session's zone, as names that Arrow knows.
 
-Java takes offsets in many spellings, alone or after `UTC`, `GMT` or `UT`, and Spark the three letters of old besides
-(`ZoneId.SHORT_IDS`). Regions are the same in both.
+Java takes offsets in many spellings, alone or after `UTC`, `GMT` or `UT`, and Spark also the old three-letter ids
+(`ZoneId.SHORT_IDS`). Regions have the same name in both.
 https://docs.oracle.com/en/java/javase/17/docs/api/java.base/java/time/ZoneId.html
 """
 
@@ -11,7 +11,7 @@ import re
 
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{1,2})(?::?00)?)?")
 
-_NAMES = {
+_SHORT_IDS = {
     "Z": "UTC",
     "UT": "UTC",
     "EST": "-05:00",
@@ -45,10 +45,10 @@ _NAMES = {
 }
 
 
-def in_arrow(zone: str) -> str:
-    """The zone's name in Arrow; a name that is neither an offset nor of old is returned as it is."""
+def to_arrow_zone(zone: str) -> str:
+    """The zone's name in Arrow; a region is returned as it is."""
     offset = _OFFSET.fullmatch(zone)
     if offset is None:
-        return _NAMES.get(zone, zone)
+        return _SHORT_IDS.get(zone, zone)
     sign, hours, minutes = offset.groups("0")
     return f"{sign}{int(hours):02}:{int(minutes):02}"

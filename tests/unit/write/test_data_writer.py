@@ -1,4 +1,4 @@
-"""One task: columns to confirmed messages, everything checked before anything of its Arrow batch is sent."""
+"""The data writer of a task: rows become confirmed messages, each Arrow batch checked before any of it is published."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
+from pubsub_spark.backend import EmulatorBackend
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from pubsub_spark.errors import DataError
 from pubsub_spark.options import WriteOptions
-from pubsub_spark.write import limits, requests, task
-from pubsub_spark.write.deadletter import ERROR_ATTRIBUTE, SIZE_ATTRIBUTE
-from pubsub_spark.write.outcome import Outcome
-from pubsub_spark.write.rows import Layout
-from pubsub_spark.write.task import Job, Part
+from pubsub_spark.write import data_writer, limits, requests
+from pubsub_spark.write.column_mapping import ColumnMapping
+from pubsub_spark.write.data_writer import PartitionId, write_partition
+from pubsub_spark.write.dead_letters import ERROR_ATTRIBUTE, SIZE_ATTRIBUTE
+from pubsub_spark.write.metrics import WriteMetrics
+from pubsub_spark.write.plan import WritePlan
 
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
 TOPIC = "projects/p/topics/ttt"
 DEAD = "projects/p/topics/dead"
-PART = Part(3, "query/7/3")
+PARTITION = PartitionId(3, "query/7/3")
 TYPES = {
     "data": spark.BinaryType(),
     "attributes": spark.MapType(spark.StringType(), spark.StringType()),
@@ -42,8 +44,8 @@ def run(pubsub, batches, topic_schema=None, **options):
     """Run a task over these Arrow batches."""
     names = batches[0].schema.names
     parsed = WriteOptions.parse({"topicId": TOPIC} | options if "topic" not in names else options, {})
-    layout = Layout.of(spark.StructType([spark.StructField(name, TYPES[name]) for name in names]), parsed)
-    return Job(parsed, pubsub, layout, topic_schema).run(iter(batches), PART)
+    mapping = ColumnMapping.of(spark.StructType([spark.StructField(name, TYPES[name]) for name in names]), parsed)
+    return write_partition(WritePlan(parsed, pubsub, mapping, topic_schema), iter(batches), PARTITION)
 
 
 def attributes(pubsub):
@@ -52,15 +54,15 @@ def attributes(pubsub):
 
 def test_no_rows_are_a_success(pubsub):
     """An empty task publishes nothing and says so."""
-    assert Outcome() == run(pubsub, [rows(data=pa.array([], pa.binary()))])
+    assert WriteMetrics() == run(pubsub, [rows(data=pa.array([], pa.binary()))])
     assert [] == pubsub.requests
 
 
 def test_batches_are_published(pubsub):
     """Every row of every Arrow batch has an id in the end."""
-    outcome = run(pubsub, [rows(data=pa.array([b"a", b"b"])), rows(data=pa.array([b"c"]))])
+    metrics = run(pubsub, [rows(data=pa.array([b"a", b"b"])), rows(data=pa.array([b"c"]))])
 
-    assert (3, 2) == (outcome.messages, outcome.requests)
+    assert (3, 2) == (metrics.messages, metrics.requests)
     assert [b"a", b"b", b"c"] == sorted(pubsub.data)
 
 
@@ -110,8 +112,8 @@ def test_a_bad_row_stops_its_arrow_batch_before_anything_is_sent(pubsub):
     assert [b"a", b"b"] == pubsub.data
 
 
-def test_a_bad_row_among_gathered_ones(pubsub):
-    """With ordering keys what is gathered is not lost sight of: nothing was sent, and that is said."""
+def test_a_bad_row_behind_buffered_ones(pubsub):
+    """With ordering keys the rows before it may be buffered and unpublished, and the error says so."""
     fine = rows(data=pa.array([b"a"]), ordering_key=pa.array(["k"]))
     bad = rows(data=pa.array([b"b"]), ordering_key=pa.array(["k" * 1025]))
 
@@ -133,22 +135,22 @@ def test_an_empty_message_is_an_error_always(pubsub, policy):
 def test_oversize_rows_are_dropped_when_asked(pubsub):
     """The others are sent, the dropped are counted, and ids keep to the rows."""
     batch = rows(data=pa.array([b"a", b"b", b"c"]), attributes=pa.array([None, [("k", "v" * 1025)], None], ATTRIBUTES))
-    outcome = run(pubsub, [batch], onOversize="drop", idAttribute="id")
+    metrics = run(pubsub, [batch], onOversize="drop", idAttribute="id")
 
-    assert (2, 1, 0) == (outcome.messages, outcome.dropped, outcome.dead_lettered)
+    assert (2, 1, 0) == (metrics.messages, metrics.dropped, metrics.dead_lettered)
     assert [b"a", b"c"] == pubsub.data
     assert ["query/7/3/0", "query/7/3/2"] == [found["id"] for found in attributes(pubsub)]
 
 
 def test_oversize_rows_go_to_the_dead_letter_topic(pubsub):
-    """Cut to what can be sent, with the reason, the size, and the attributes that fit."""
+    """Shortened to what Pub/Sub takes, with the reason, the size, and the attributes that fit."""
     batch = rows(
         data=pa.array([b"a", b"x" * 10_000_000]),
         attributes=pa.array([None, [("fine", "1"), ("long", "v" * 1025), ("Google", "2"), ("", "3")]], ATTRIBUTES),
     )
-    outcome = run(pubsub, [batch], onOversize="deadletter", deadLetterTopic=DEAD, maxOutstandingRequests="1")
+    metrics = run(pubsub, [batch], onOversize="deadletter", deadLetterTopic=DEAD, maxOutstandingRequests="1")
 
-    assert (1, 0, 1) == (outcome.messages, outcome.dropped, outcome.dead_lettered)
+    assert (1, 0, 1) == (metrics.messages, metrics.dropped, metrics.dead_lettered)
     [letter] = [request for request in pubsub.requests if request.topic == DEAD]
     [message] = letter.messages
     assert b"x" * 9_000_000 == message.data
@@ -179,30 +181,30 @@ def test_a_row_without_a_topic_is_named(pubsub, topic, complaint):
 
 
 def test_keys_share_requests_across_arrow_batches(pubsub):
-    """Rows of a key are gathered, so that a thousand keys do not make a thousand small requests a batch."""
+    """Rows of a key are buffered, so that a thousand keys do not make a thousand small requests a batch."""
     batches = [rows(data=pa.array([b"%d" % i] * 2), ordering_key=pa.array(["a", "b"])) for i in range(10)]
-    outcome = run(pubsub, batches)
+    metrics = run(pubsub, batches)
 
-    assert 2 == outcome.requests
+    assert 2 == metrics.requests
     assert [b"%d" % i for i in range(10)] == pubsub.data_of_key("a") == pubsub.data_of_key("b")
 
 
-def test_what_is_gathered_is_bounded(pubsub, monkeypatch):
-    """However many rows there are, only so many bytes of them are held before they are sent."""
-    monkeypatch.setattr(task, "_GATHERED", 1000)
-    held = []
-    cut = requests.requests
+def test_buffered_messages_are_bounded(pubsub, monkeypatch):
+    """However many rows there are, only so many bytes of messages are buffered before they are published."""
+    monkeypatch.setattr(data_writer, "_MAX_BUFFERED_BYTES", 1000)
+    buffered = []
+    encoded_requests = requests.encoded_requests
 
     def noted(messages, sizes, *args):
-        held.append(int(np.sum(sizes)))
-        return cut(messages, sizes, *args)
+        buffered.append(int(np.sum(sizes)))
+        return encoded_requests(messages, sizes, *args)
 
-    monkeypatch.setattr(requests, "requests", noted)
+    monkeypatch.setattr(data_writer, "encoded_requests", noted)
     batch = rows(data=pa.array([b"x" * 96]), ordering_key=pa.array(["k"]))
-    one = int(limits.sizes(batch)[0])
+    one = int(limits.message_sizes(batch)[0])
     run(pubsub, [batch] * 100)
 
-    assert max(held) < 1000 + one
+    assert max(buffered) < 1000 + one
     assert 100 == len(pubsub.data)
 
 
@@ -278,10 +280,10 @@ def test_data_may_be_any_bytes(pubsub):
     assert [b"fine", b"\xc3\x28"] == pubsub.data
 
 
-def test_a_job_travels(pubsub):
-    """It is plain values: what is pickled is what arrives."""
+def test_a_plan_is_pickled():
+    """It is plain values, equal after the journey to a task."""
     options = WriteOptions.parse({"topicId": TOPIC}, {})
-    layout = Layout.of(spark.StructType([spark.StructField("data", spark.BinaryType())]), options)
-    job = Job(options, "a backend", layout, None)  # type: ignore[arg-type]
+    mapping = ColumnMapping.of(spark.StructType([spark.StructField("data", spark.BinaryType())]), options)
+    plan = WritePlan(options, EmulatorBackend("nowhere:1"), mapping, None)
 
-    assert job == pickle.loads(pickle.dumps(job))
+    assert plan == pickle.loads(pickle.dumps(plan))

@@ -1,4 +1,4 @@
-"""The bytes of a row: by the topic's schema where there is one, else as JSON."""
+"""The payloads of rows: encoded by the topic's schema where it has one, else as JSON. Runs in tasks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class RowEncoder:
-    """Encodes the rows of a task, compiled for their types at the first of them."""
+    """The encoder of a task's rows, compiled for their types when the first of them comes."""
 
     def __init__(self, topic_schema: TopicSchema | None, options: WriteOptions) -> None:
         self._topic_schema = topic_schema
-        self._ignore_extra = options.ignore_extra_columns
+        self._ignore_extra_columns = options.ignore_extra_columns
         self._encoder: Encoder | None = None
 
     def __call__(self, rows: pa.StructArray) -> pa.Array:
@@ -30,12 +30,12 @@ class RowEncoder:
         if self._encoder is None:
             from ..codec.registry import Encoder
 
-            self._encoder = Encoder(self._topic_schema, rows.type, self._ignore_extra)
+            self._encoder = Encoder(self._topic_schema, rows.type, self._ignore_extra_columns)
         if not rows.null_count:
             return self._encoder.encode(rows)
         present = np.asarray(rows.is_valid().to_numpy(zero_copy_only=False))
-        places = pa.array(np.cumsum(present) - 1, mask=~present)
+        positions = pa.array(np.cumsum(present) - 1, mask=~present)
         try:
-            return self._encoder.encode(rows.filter(pa.array(present))).take(places)
+            return self._encoder.encode(rows.filter(pa.array(present))).take(positions)
         except RowError as error:
             raise RowError(int(np.flatnonzero(present)[error.row]), error.complaint) from None
