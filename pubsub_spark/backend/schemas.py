@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from google.pubsub_v1 import types
-
 from .. import names
-from ..codec.definition import Encoding, SchemaType
 from ..codec.registry import SchemaRevision, TopicSchema
+from ..codec.schema_types import ENCODINGS_BY_NUMBER, SCHEMA_TYPES_BY_NUMBER
 from ..errors import ResourceError, SchemaError
 from ..options import ReadOptions
 from . import Backend
 from .admin import Admin
-
-_ENCODINGS: dict[int, Encoding] = {types.Encoding.BINARY: "BINARY", types.Encoding.JSON: "JSON"}
 
 
 def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSchema | None:
@@ -33,7 +29,7 @@ def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSche
         raise SchemaError(
             f"The schema of topic `{topic}` was deleted. Give the topic another, or read without `decode`."
         )
-    encoding = _ENCODINGS.get(settings.encoding, "BINARY")
+    encoding = ENCODINGS_BY_NUMBER.get(settings.encoding, "BINARY")
     if revision is not None:
         return TopicSchema(encoding, named(admin, f"{settings.schema}@{revision}"))
     if not settings.last_revision_id:
@@ -62,7 +58,7 @@ def for_reading(admin: Admin, options: ReadOptions) -> TopicSchema:
 def named(admin: Admin, name: str) -> SchemaRevision:
     """A schema revision by its full name, the newest unless it ends in `@revision`."""
     schema = admin.schema(name)
-    kind: SchemaType = "AVRO" if schema.type_ == types.Schema.Type.AVRO else "PROTOCOL_BUFFER"
+    kind = SCHEMA_TYPES_BY_NUMBER.get(schema.type_, "PROTOCOL_BUFFER")
     return SchemaRevision(schema.name.partition("@")[0], schema.revision_id, kind, schema.definition)
 
 

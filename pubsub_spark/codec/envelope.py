@@ -1,8 +1,8 @@
-"""The fixed columns of a message: StreamingPullResponse bytes to Arrow, without a Python object per message.
+"""The fixed columns of a message, around `value`: StreamingPullResponse bytes to Arrow, no Python object per message.
 
-`ptars` reads the protobuf wire format in Rust. What is staged is `MESSAGES` (as delivered) and `RECEIPTS` (what an
-ack needs); what a user sees is made from MESSAGES by `envelope` or `databricks`. Each shape is one value here, from
-which both the Spark type and the arrays come, because Spark compares them exactly.
+`ptars` reads the protobuf wire format in Rust. Staged are `MESSAGES` (as delivered) and `RECEIPTS` (for the acks); the
+columns that a user sees are made from MESSAGES by `envelope` or `databricks`. Each of them is one Arrow schema here,
+from which both the Spark type and the arrays come, because Spark compares them exactly.
 
 Column reference: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#pubsubmessage
 """
@@ -99,7 +99,7 @@ def received(responses: Sequence[bytes]) -> Received:
 
 
 def envelope(messages: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns that users see: as MESSAGES, with null where the service sent nothing."""
+    """The columns that a user sees (README): those of MESSAGES, with null where the service sent nothing."""
     keys, attempts = messages.column("ordering_key"), messages.column("delivery_attempt")
     return pa.RecordBatch.from_arrays(
         [
@@ -126,7 +126,7 @@ def attribute(messages: pa.RecordBatch, name: str) -> pa.StringArray:
 
 
 def size(messages: pa.RecordBatch) -> int:
-    """Bytes of the payloads and attributes, as published: without what Arrow needs to tell one from the other."""
+    """The bytes of the payloads and attributes, as published: without Arrow's offsets."""
     attributes = messages.column("attributes")
     first, last = _span(attributes)  # keys and items are those of the whole array, whatever part of it this is
     texts = (
@@ -137,7 +137,7 @@ def size(messages: pa.RecordBatch) -> int:
 
 
 def _span(array: pa.Array) -> tuple[int, int]:
-    """Where the content of an array with offsets begins and ends."""
+    """The first offset and the last of an array with offsets."""
     if not len(array):
         return 0, 0
     places = np.frombuffer(array.buffers()[1], np.int32)
@@ -145,6 +145,7 @@ def _span(array: pa.Array) -> tuple[int, int]:
 
 
 def _null_where(array: pa.Array, absent: pa.BooleanArray) -> pa.Array:
+    """The array with null where `absent` is true."""
     if not absent.true_count:
         return array
     if absent.true_count == len(array):

@@ -1,11 +1,12 @@
-"""Payloads to columns: a block of messages at a time, in C++ and Rust, with protobuf's own core as the judge.
+"""The Protobuf decoder: payloads to columns, a block of messages at a time, in C++ and Rust.
 
-A block goes through five steps, none of which makes a Python object per message:
+protobuf's own core (upb) decides which payloads are messages. A block goes through five steps, none of which makes a
+Python object per message:
 
     payloads → one envelope    the messages behind one another, each with tag and length       ptars
              → upb             parsed: now it is certain that each of them is a message        protobuf
             (→ bytes           written again: the last of a oneof, or of a map's key, has won  protobuf)
-             → a batch         a list of structs by the layout                                 ptars
+             → a batch         a list of structs, by the schema made for ptars                 ptars
              → columns         unsigned to signed, numbers to names, seconds to microseconds   here
 
 `ptars` alone is twice as fast, and lenient: it takes lengths that overflow and bytes left over, and keeps both members
@@ -13,13 +14,13 @@ of a oneof, a map's key twice, the number that a closed enum does not have. What
 the last three (and for messages of any shape, which it gets as bytes); schemas with one of them have their messages
 written again. So have messages that ptars then refuses: it knows no groups, which unknown fields may be.
 
-When a step fails, the parts of the block are tried until the culprit is among a few rows; those are looked at one by
-one, and the bad ones get a reason and, in the block, the bytes of an empty message. Then the block goes again. So a bad
-payload costs its neighbours one more parse.
+When a step fails, the bad rows are isolated: the block is split into parts, again and again, until the failing parts
+are a few rows, which are checked one by one. A bad row gets a reason and, in the block, the bytes of an empty message.
+Then the block is decoded again. So a bad payload costs the others in its block one more parse.
 
-Revisions: bytes are read with the reader's descriptor, whoever wrote them, since field numbers are what both share: a
-field that the writer did not have is absent, one that the reader does not have is skipped. JSON has names instead of
-numbers, so it is read with the writer's descriptor and then passed on as bytes.
+Revisions: binary messages are read with the reader's descriptor whatever revision wrote them, since field numbers are
+what both share: a field that the writer did not have is absent, one that the reader does not have is skipped. JSON has
+names instead of numbers, so it is read with the writer's descriptor and then passed on as bytes.
 """
 
 from __future__ import annotations
@@ -34,66 +35,68 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from pubsub_spark.codec.definition import Encoding, InvalidMessage
-from pubsub_spark.codec.protobuf import layout, objects
-from pubsub_spark.codec.protobuf.definition import ProtobufDefinition
-from pubsub_spark.codec.protobuf.objects import Unreadable
-from pubsub_spark.codec.protobuf.schema import (
+from pubsub_spark.codec.protobuf import ptars_schema, row_reader
+from pubsub_spark.codec.protobuf.column_tree import (
     Array,
     Column,
+    Duration,
     Enum,
-    Instant,
     Json,
     Map,
     Node,
     Scalar,
-    Span,
     Struct,
-    columns_of,
-    has_required,
+    Timestamp,
+    build_column_tree,
 )
+from pubsub_spark.codec.protobuf.definition import ProtobufDefinition
+from pubsub_spark.codec.protobuf.descriptors import has_required
+from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage
 from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED, struct_type
 from pubsub_spark.slices import slices
 
-# Small enough for the caches and for a parse to hold little memory, large enough that a block's fixed cost is nothing.
+# A block: small enough for the caches and for a parse to hold little memory, large enough to hide its fixed cost.
 BLOCK_ROWS: Final = 16_384
 BLOCK_BYTES: Final = 8 << 20
-# A block with something bad in it is taken apart, again and again, down to a few rows that are looked at one by one.
-PARTS: Final = 8
-FEW: Final = 32
+# A block that cannot be decoded is split into so many parts, again and again, down to so many rows.
+SPLIT_PARTS: Final = 8
+MAX_ROWS_ONE_BY_ONE: Final = 32
 
 
-class Columns(NamedTuple):
-    """One row per payload: `value` is null where `error` says why, and `error` is null where there is a value."""
+class DecodedPayloads(NamedTuple):
+    """The rows of payloads: `value` is null where `error` says why, and `error` is null where there is a value."""
 
     value: pa.StructArray
     error: pa.StringArray
 
 
 class _Parsed(NamedTuple):
-    """Messages that upb has parsed, and the bytes which it did that from."""
+    """Messages parsed by upb, and the bytes that it parsed."""
 
     framed: bytes
     envelope: Any
 
 
-class Reader:
-    """Reads payloads of any revision into the columns of one: the compiled form of a reader's definition."""
+class ProtobufDecoder:
+    """The decoder of payloads of any revision to the columns of one, the reader's; compiled once per revision."""
 
     def __init__(self, definition: ProtobufDefinition) -> None:
         self.definition = definition
-        self.struct = columns_of(definition.message)
+        self.struct = build_column_tree(definition.message)
         self.type = struct_type(self.struct)
         self._required = has_required(definition.message)
         self._maps = _any(self.struct, lambda node: isinstance(node, Map))
-        # What upb takes for unknown and ptars does not: a closed enum's other numbers, and entries with a third field.
+        # Unknown fields for upb but not for ptars: a closed enum's other numbers, and map entries with a third field.
         self._discarded = self._maps or _any(self.struct, lambda node: isinstance(node, Enum) and node.closed)
         self._rewritten = self._discarded or _any(self.struct, _is_merged)
-        self._envelope = layout.envelope_writer()
-        self._batch = layout.reader(self.struct)
-        self._row = objects.row_of(self.struct)
+        self._envelope = ptars_schema.envelope_writer()
+        self._batch = ptars_schema.batch_reader(self.struct)
+        self._row = row_reader.compile_row_reader(self.struct)
 
-    def read(self, data: pa.Array, encoding: Encoding = "BINARY", writer: ProtobufDefinition | None = None) -> Columns:
-        """The columns of `data` (binary), written by `writer` or, if that is None, by the reader's own revision."""
+    def decode(
+        self, data: pa.Array, encoding: Encoding = "BINARY", writer: ProtobufDefinition | None = None
+    ) -> DecodedPayloads:
+        """The rows of `data` (binary), written by revision `writer` or, if that is None, by the reader's own."""
         reasons: dict[int, str] = {}
         if encoding == "JSON":
             data = _to_binary(data, writer or self.definition, reasons)
@@ -101,53 +104,59 @@ class Reader:
             data = data.fill_null(b"")
         blocks = [self._block(data.slice(start, count), start, reasons) for start, count in _blocks(data)]
         value = pa.concat_arrays(blocks) if blocks else self._nothing()
-        return Columns(_with_nulls(value, reasons), _reasons(reasons, len(data)))
+        return DecodedPayloads(_with_nulls(value, reasons), _reason_column(reasons, len(data)))
 
     def _nothing(self) -> pa.StructArray:
         return pa.array([], self.type)
 
     def _block(self, data: pa.Array, start: int, reasons: dict[int, str]) -> pa.StructArray:
-        """The rows of `data`; a row with a reason is an empty message, to be made null."""
+        """The rows of `data`, which begins at row `start`; a row with a reason is an empty message, to be made null."""
         try:
             return self._columns(self._parse(data))
-        except (DecodeError, Unreadable):
-            data = self._weed(data, start, reasons, self._parse, self._unparsable)
-        # What has been weeded out lacks every required field, so nobody asks for them again.
+        except (DecodeError, UnreadableMessage):
+            data = self._isolate_bad_rows(data, start, reasons, self._parse, self._parse_error)
+        # A row replaced by an empty message lacks its required fields, so these are not checked again.
         try:
             return self._columns(self._parse(data, complete=False))
-        except (DecodeError, Unreadable):
-            data = self._weed(data, start, reasons, lambda part: self._columns(self._parse(part)), self._unreadable)
+        except (DecodeError, UnreadableMessage):
+            data = self._isolate_bad_rows(
+                data, start, reasons, lambda part: self._columns(self._parse(part)), self._column_error
+            )
         try:
             return self._columns(self._parse(data, complete=False))
-        except Unreadable:  # each of them is readable: ptars has met something that this module does not know of
+        except UnreadableMessage:  # each alone is readable: ptars fails on something that this module does not know of
             return self._from_objects(map(self.definition.message_class.FromString, data.to_pylist()))
 
-    def _weed(
+    def _isolate_bad_rows(
         self,
         data: pa.Array,
         start: int,
         reasons: dict[int, str],
         check: Callable[[pa.Array], Any],
-        why: Callable[[bytes], str | None],
+        reason_of: Callable[[bytes], str | None],
     ) -> pa.Array:
-        """`data` with an empty message in the place of each that there is a reason against."""
+        """`data` with each bad row, its reason now in `reasons`, replaced by an empty message.
+
+        check: raises for an array with a bad row in it
+        reason_of: why a payload is bad, or None
+        """
         bad = np.zeros(len(data), bool)
-        for row in _suspects(data, check):
-            if start + row not in reasons and (reason := why(data[row].as_py())):
+        for row in _suspect_rows(data, check):
+            if start + row not in reasons and (reason := reason_of(data[row].as_py())):
                 reasons[start + row] = reason
                 bad[row] = True
         return pc.if_else(pa.array(bad), pa.scalar(b""), data)
 
     def _parse(self, data: pa.Array, complete: bool = True) -> _Parsed:
-        """The messages, parsed; DecodeError where one is none, Unreadable where it lacks a required field."""
+        """The messages, parsed; DecodeError where one is none, UnreadableMessage where it lacks a required field."""
         framed = self._framed(data)
         envelope = self.definition.envelope_class.FromString(framed)
         if complete and self._required and not envelope.IsInitialized():
-            raise Unreadable("A required field is missing")
+            raise UnreadableMessage("A required field is missing")
         return _Parsed(framed, envelope)
 
     def _columns(self, parsed: _Parsed) -> pa.StructArray:
-        """The columns of the messages; Unreadable when one of them has no place there."""
+        """The columns of the messages; UnreadableMessage when one of them has no place there."""
         if not self.struct.columns:
             return _empty(len(parsed.envelope.messages))
         if self._batch is None:
@@ -155,48 +164,50 @@ class Reader:
         try:
             framed = self._rewrite(parsed, self._discarded) if self._rewritten else parsed.framed
             batch = self._read_batch(framed)
-        except Unreadable:
+        except UnreadableMessage:
             batch = self._read_batch(self._rewrite(parsed, discard=True))
         return _struct(batch.column(0).values, self.struct, self.type, present=True)
 
     def _read_batch(self, framed: bytes) -> pa.RecordBatch:
+        """The batch that ptars makes of an envelope; UnreadableMessage when it cannot."""
         assert self._batch is not None
         try:
-            return layout.run(self._batch.list_to_record_batch, [framed])
+            return ptars_schema.call(self._batch.list_to_record_batch, [framed])
         except ValueError as error:
-            raise Unreadable(str(error)) from None
+            raise UnreadableMessage(str(error)) from None
 
     def _rewrite(self, parsed: _Parsed, discard: bool) -> bytes:
-        """The envelope as upb writes it, maps in the same order each time; without what is unknown, if so wished."""
+        """The envelope as upb writes it, maps in the same order each time; `discard`: without unknown fields."""
         if discard:
             parsed.envelope.DiscardUnknownFields()
         framed: bytes = parsed.envelope.SerializePartialToString(deterministic=self._maps)
         return framed
 
     def _framed(self, data: pa.Array) -> bytes:
+        """The payloads as one envelope."""
         # A slice is copied: not every version of ptars minds an offset.
         payloads = pa.ListArray.from_arrays(pa.array([0, len(data)], pa.int32()), pa.concat_arrays([data]))
         batch = pa.RecordBatch.from_arrays([payloads], names=["messages"])
-        framed: bytes = layout.run(self._envelope.record_batch_to_array, batch)[0].as_py()
+        framed: bytes = ptars_schema.call(self._envelope.record_batch_to_array, batch)[0].as_py()
         return framed
 
     def _from_objects(self, messages: Iterable[Any]) -> pa.StructArray:
         return pa.array([self._row(message) for message in messages], self.type)
 
-    def _unparsable(self, payload: bytes) -> str | None:
-        """Why this payload is no message, or None."""
+    def _parse_error(self, payload: bytes) -> str | None:
+        """The reason why this payload is not a message, or None."""
         try:
             self.definition.read(payload, "BINARY")
         except InvalidMessage as error:
             return str(error)
         return None
 
-    def _unreadable(self, payload: bytes) -> str | None:
-        """Why this message has no place in the columns, or None."""
+    def _column_error(self, payload: bytes) -> str | None:
+        """The reason why this message has no place in the columns, or None."""
         try:
             self._row(self.definition.message_class.FromString(payload))
             self.definition.envelope_class.FromString(self._framed(pa.array([payload], pa.binary())))
-        except Unreadable as error:
+        except UnreadableMessage as error:
             return str(error)
         except DecodeError:  # a hundred levels of unknown groups, and the envelope's is one too many
             return "The message is nested too deeply"
@@ -204,22 +215,22 @@ class Reader:
 
 
 def _is_merged(node: Node) -> bool:
-    """Whether protobuf makes one of what ptars keeps apart, or forgets: members of a oneof, parts of a JSON message."""
+    """Whether upb merges values of the node that ptars keeps apart: members of a oneof, parts of a JSON message."""
     return isinstance(node, Json) or (isinstance(node, Struct) and any(column.oneof for column in node.columns))
 
 
-def _suspects(data: pa.Array, check: Callable[[pa.Array], Any], first: int = 0) -> Iterator[int]:
-    """The rows of those parts of `data` that do not pass: few more than those which alone would not."""
-    if len(data) <= FEW:
+def _suspect_rows(data: pa.Array, check: Callable[[pa.Array], Any], first: int = 0) -> Iterator[int]:
+    """The rows of the smallest parts of `data` that fail the check: the bad rows and a few beside each."""
+    if len(data) <= MAX_ROWS_ONE_BY_ONE:
         yield from range(first, first + len(data))
         return
-    size = -(-len(data) // PARTS)
+    size = -(-len(data) // SPLIT_PARTS)
     for at in range(0, len(data), size):
         part = data.slice(at, size)
         try:
             check(part)
-        except (DecodeError, Unreadable):
-            yield from _suspects(part, check, first + at)
+        except (DecodeError, UnreadableMessage):
+            yield from _suspect_rows(part, check, first + at)
 
 
 def _any(node: Node, holds: Callable[[Node], bool]) -> bool:
@@ -233,7 +244,7 @@ def _any(node: Node, holds: Callable[[Node], bool]) -> bool:
 
 
 def _to_binary(data: pa.Array, writer: ProtobufDefinition, reasons: dict[int, str]) -> pa.Array:
-    """JSON texts as the bytes of the same messages."""
+    """The binary form of JSON messages; an empty message, and a reason, for a text that is not one."""
     payloads = []
     for row, text in enumerate(data.to_pylist()):
         try:
@@ -245,20 +256,21 @@ def _to_binary(data: pa.Array, writer: ProtobufDefinition, reasons: dict[int, st
 
 
 def _blocks(data: pa.Array) -> Iterator[tuple[int, int]]:
-    """Where blocks start and how many rows they have: at most so many rows and, unless it is one row, so many bytes."""
+    """The blocks as (first row, rows): at most BLOCK_ROWS and, unless it is one row, BLOCK_BYTES each."""
     ends = np.cumsum(pc.binary_length(data).to_numpy(zero_copy_only=False), dtype=np.int64)
     for start, end in slices(np.concatenate([[0], ends]), BLOCK_ROWS, BLOCK_BYTES):
         yield start, end - start
 
 
 def _struct(array: pa.StructArray, struct: Struct, type_: pa.StructType, present: bool) -> pa.StructArray:
-    """A message's struct; `present` says that none of them may be null, as in lists and maps."""
-    children = [_column(array.field(layout.name_of(c)), c, type_.field(c.name).type) for c in struct.columns]
+    """The column of a message; `present`: none of its values may be null, as in lists and maps."""
+    children = [_column(array.field(ptars_schema.field_name(c)), c, type_.field(c.name).type) for c in struct.columns]
     validity = None if present or not array.null_count else pc.is_valid(array)
     return _assemble(type_, len(array), validity, children)
 
 
 def _column(array: pa.Array, column: Column, type_: pa.DataType) -> pa.Array:
+    """The column of a field, with the defaults of absent values."""
     values = _values(array, column.node, type_, column.path)
     if column.default is not None and values.null_count:
         default = column.node.name_of(column.default) if isinstance(column.node, Enum) else column.default
@@ -271,35 +283,37 @@ def _column(array: pa.Array, column: Column, type_: pa.DataType) -> pa.Array:
 
 
 def _values(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Array:
+    """The column of a node."""
     match node:
         case Scalar(kind):
             return array.view(type_) if kind in UNSIGNED else array
         case Enum():
-            return _names(array, node)
-        case Instant() | Span():
+            return _enum_names(array, node)
+        case Timestamp() | Duration():
             return _micros(array, type_, path)
         case Json():
             return _json(array, node)
         case Array(element):
-            values = _inside(array.values, element, type_.value_type, f"{path}[]")
+            values = _elements(array.values, element, type_.value_type, f"{path}[]")
             return pa.ListArray.from_arrays(array.offsets, values, type=type_)
         case Map(key, value):
             keys = _values(array.values.field("key"), key, type_.key_type, path)
-            items = _inside(array.values.field("value"), value, type_.item_type, f"{path}{{}}")
+            items = _elements(array.values.field("value"), value, type_.item_type, f"{path}{{}}")
             entries = _assemble(pa.struct([type_.key_field, type_.item_field]), len(keys), None, [keys, items])
             return pa.Array.from_buffers(type_, len(array), [None, array.offsets.buffers()[1]], children=[entries])
         case Struct():
             return _struct(array, node, type_, present=False)
 
 
-def _inside(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Array:
-    """The elements of a list or the values of a map: an absent message is an empty one."""
+def _elements(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Array:
+    """The elements of a list or the values of a map, where an absent message is an empty one."""
     if isinstance(node, Struct):
         return _struct(array, node, type_, present=True)
     return _values(_without_nulls(array) if array.null_count else array, node, type_, path)
 
 
-def _names(array: pa.Int32Array, enum: Enum) -> pa.StringArray:
+def _enum_names(array: pa.Int32Array, enum: Enum) -> pa.StringArray:
+    """The names of an enum's numbers."""
     numbers = list(enum.names)
     found = pc.index_in(array, value_set=pa.array(numbers, pa.int32()))
     if found.null_count > array.null_count:  # an open enum keeps numbers that it has no name for
@@ -309,31 +323,33 @@ def _names(array: pa.Int32Array, enum: Enum) -> pa.StringArray:
 
 
 def _micros(array: pa.StructArray, type_: pa.DataType, path: str) -> pa.Array:
+    """The timestamps or durations of arrays of seconds and nanoseconds."""
     seconds, nanos = array.field("seconds"), array.field("nanos")
     extremes = pc.min_max(seconds).as_py()
     if len(array) and (extremes["min"] < -MAX_SECONDS or extremes["max"] > MAX_SECONDS):
-        raise Unreadable(f"Field `{path}` is out of range")
+        raise UnreadableMessage(f"Field `{path}` is out of range")
     micros = pc.add(pc.multiply(seconds, 1_000_000), pc.divide(nanos, 1_000).cast(pa.int64()))
-    return _with_validity(micros, array).view(type_)
+    return _null_where_null(micros, array).view(type_)
 
 
 def _json(array: pa.BinaryArray, node: Json) -> pa.StringArray:
-    message = GetMessageClass(node.message)
+    read = GetMessageClass(node.message).FromString
     try:
-        texts = [None if value is None else objects.json_text(message.FromString(value)) for value in array.to_pylist()]
+        texts = [None if value is None else row_reader.json_text(read(value)) for value in array.to_pylist()]
     except ValueError as error:
-        raise Unreadable(str(error)) from None
+        raise UnreadableMessage(str(error)) from None
     return pa.array(texts, pa.string())
 
 
-def _with_validity(values: pa.Array, like: pa.Array) -> pa.Array:
+def _null_where_null(values: pa.Array, like: pa.Array) -> pa.Array:
+    """The values, null where `like` is null."""
     if not like.null_count:
         return values
     return pc.if_else(pc.is_valid(like), values, pa.scalar(None, values.type))
 
 
 def _without_nulls(array: pa.Array) -> pa.Array:
-    """The same values with nothing marked null: what ptars leaves below a null is the type's zero."""
+    """The same values, none of them null: ptars leaves the type's zero in the place of a null."""
     if pa.types.is_struct(array.type):
         children = [array.field(index) for index in range(array.type.num_fields)]
         return pa.Array.from_buffers(array.type, len(array), [None], children=children)
@@ -352,6 +368,7 @@ def _empty(length: int) -> pa.StructArray:
 
 
 def _with_nulls(value: pa.StructArray, reasons: dict[int, str]) -> pa.StructArray:
+    """The rows, null where there is a reason."""
     if not reasons:
         return value
     valid = np.ones(len(value), bool)
@@ -360,7 +377,8 @@ def _with_nulls(value: pa.StructArray, reasons: dict[int, str]) -> pa.StructArra
     return _assemble(value.type, len(value), pa.array(valid), children)
 
 
-def _reasons(reasons: dict[int, str], length: int) -> pa.StringArray:
+def _reason_column(reasons: dict[int, str], length: int) -> pa.StringArray:
+    """The reasons by row."""
     if not reasons:
         return pa.nulls(length, pa.string())
     rows = np.fromiter(reasons, np.int64)

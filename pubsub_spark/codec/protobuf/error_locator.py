@@ -1,21 +1,21 @@
-"""Where and why a payload breaks: a walk over its bytes, in Python, for the few payloads that upb refuses.
+"""The error locator: the byte, the field's path and the reason why a payload is not a message of its schema.
 
-upb (protobuf's C core) decides whether bytes are a message; it does not say where they stop being one. This module
-looks again at a refused payload and says it: the byte, the field's path, the reason. It keeps upb's rules (a tag of 32
-bits, groups that match, 100 levels, UTF-8 in proto3 strings), so it finds a fault wherever upb did. It also names the
-first field that the schema does not know, which `validate` refuses and a decoder skips.
+upb (protobuf's C core) decides whether bytes are a message; it does not say where the error is. For the few payloads
+that upb refuses, this module walks over the bytes again, in Python, and says it. The walk keeps upb's rules (a tag of
+32 bits, matching groups, 100 levels, UTF-8 in proto3 strings), so it finds an error in every payload that upb refuses.
+It also names the first field that the schema does not have, which `validate` refuses and a decoder skips.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
-from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-MAX_DEPTH: Final = 100
-# How many numbers (tags, lengths, values) are looked at: tenths of a second, where ten hostile megabytes took many.
+from pubsub_spark.codec.protobuf.descriptors import is_closed, is_proto3, is_repeated
+
+MAX_NESTING_LEVELS: Final = 100
+# Numbers (tags, lengths, values) read before the walk gives up: tenths of a second; ten hostile megabytes took many.
 MAX_NUMBERS: Final = 100_000
 
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)
@@ -27,72 +27,75 @@ _WIDTH: Final = {FIXED64: 8, FIXED32: 4}
 _NAMES: Final = {VARINT: "a varint", FIXED64: "8 bytes", BYTES: "a length", GROUP: "a group", FIXED32: "4 bytes"}
 
 
-class Fault(ValueError):  # noqa: N818 (a finding, not a failure)
-    """What is wrong with a payload, as a sentence."""
+def locate_error(data: bytes, message: Descriptor, strict: bool = False) -> str | None:
+    """A sentence about the first error in `data` as a `message`, or None.
 
-
-def find(data: bytes, message: Descriptor, strict: bool = False) -> str | None:
-    """What is wrong with `data` as a `message`, or None; `strict` also minds what the schema does not know."""
-    walk = _Walk(data, strict)
+    strict: a field, or a value of a closed enum, that the schema does not have is an error, too.
+    """
+    walk = _PayloadWalk(data, strict)
     try:
         walk.message(0, len(data), message, "", 1)
-    except Fault as fault:
-        return str(fault)
-    except _TooLong:
+    except _Malformed as error:
+        return str(error)
+    except _NumbersExhausted:
         return f"The message is malformed, somewhere behind its first {MAX_NUMBERS:,} numbers"
     return None
 
 
-class _TooLong(Exception):  # noqa: N818 (an end, not a failure)
-    """Enough has been looked at."""
+class _Malformed(ValueError):  # noqa: N818 (a finding, not a failure)
+    """The error in a payload, as a sentence."""
+
+
+class _NumbersExhausted(Exception):  # noqa: N818 (an end, not a failure)
+    """The walk has read MAX_NUMBERS numbers without an error."""
 
 
 def _is_text(field: FieldDescriptor) -> bool:
-    """Whether the wire must hold UTF-8 in `field`: strings of proto3. proto2 lets any bytes through."""
-    return field.type == FieldDescriptor.TYPE_STRING and _is_proto3(field.containing_type.file)
+    """Whether the bytes of `field` must be UTF-8: those of proto3's strings; proto2 lets any bytes through."""
+    return field.type == FieldDescriptor.TYPE_STRING and is_proto3(field.containing_type.file)
 
 
-@lru_cache(256)
-def _is_proto3(file: FileDescriptor) -> bool:
-    proto = FileDescriptorProto()
-    file.CopyToProto(proto)
-    return bool(proto.syntax == "proto3")
+class _PayloadWalk:
+    """A walk over the bytes of one payload; every method takes the place where it reads and returns where it ended.
 
+    `at` and `end` are offsets into the payload, `path` is the dotted path of the field or message being read.
+    """
 
-class _Walk:
     def __init__(self, data: bytes, strict: bool) -> None:
         self.data = data
         self.strict = strict
-        self.left = MAX_NUMBERS
+        self.numbers_left = MAX_NUMBERS
 
     def message(self, at: int, end: int, message: Descriptor, path: str, depth: int) -> None:
-        if depth > MAX_DEPTH:
-            raise Fault(f"{_place(path)} is nested deeper than {MAX_DEPTH} levels")
+        """All fields of a message."""
+        if depth > MAX_NESTING_LEVELS:
+            raise _Malformed(f"{_subject(path)} is nested deeper than {MAX_NESTING_LEVELS} levels")
         while at < end:
             start = at
             number, wire, at = self.tag(at, end, path)
             if wire == END_GROUP:
-                raise Fault(f"{_place(path)} ends a group that never began, at byte {start}")
+                raise _Malformed(f"{_subject(path)} ends a group that never began, at byte {start}")
             field = message.fields_by_number.get(number)
             if field is None:
                 if self.strict:
-                    raise Fault(f"{_place(path)} has field number {number}, which the schema does not know")
+                    raise _Malformed(f"{_subject(path)} has field number {number}, which the schema does not know")
                 at = self.skip(at, end, number, wire, path, depth)
             else:
                 here = f"{path}.{field.name}" if path else field.name
                 at = self.field(at, end, field, wire, here, depth)
 
     def field(self, at: int, end: int, field: FieldDescriptor, wire: int, path: str, depth: int) -> int:
+        """The value of a field that the schema has."""
         expected = _wire_type(field)
         if wire == BYTES and expected != BYTES and is_repeated(field):
             return self.packed(at, end, field, expected, path)
         if wire != expected:
             if self.strict:
-                raise Fault(f"Field `{path}` holds {_NAMES[wire]} where its type has {_NAMES[expected]}")
+                raise _Malformed(f"Field `{path}` holds {_NAMES[wire]} where its type has {_NAMES[expected]}")
             return self.skip(at, end, field.number, wire, path, depth)
         if wire == VARINT:
             value, at = self.varint(at, end, path)
-            self.member(value, field, path)
+            self.check_enum_value(value, field, path)
             return at
         if wire in _WIDTH:
             return self.fixed(at, end, _WIDTH[wire], path)
@@ -103,27 +106,29 @@ class _Walk:
             try:
                 self.data[at : at + length].decode()
             except UnicodeDecodeError:
-                raise Fault(f"Field `{path}` is not valid UTF-8") from None
+                raise _Malformed(f"Field `{path}` is not valid UTF-8") from None
         return at + length
 
     def packed(self, at: int, end: int, field: FieldDescriptor, wire: int, path: str) -> int:
+        """The packed values of a repeated field."""
         length, at = self.length(at, end, path)
         last = at + length
         if wire in _WIDTH and length % _WIDTH[wire]:
-            raise Fault(f"Field `{path}` has {length} bytes of packed values, no multiple of {_WIDTH[wire]}")
+            raise _Malformed(f"Field `{path}` has {length} bytes of packed values, no multiple of {_WIDTH[wire]}")
         while wire == VARINT and at < last:
             value, at = self.varint(at, last, path)
-            self.member(value, field, path)
+            self.check_enum_value(value, field, path)
         return last
 
-    def member(self, value: int, field: FieldDescriptor, path: str) -> None:
-        """A closed enum (proto2) puts numbers that it does not have with the unknown fields."""
+    def check_enum_value(self, value: int, field: FieldDescriptor, path: str) -> None:
+        """Refuse, when strict, a number that a closed enum does not have: upb puts it with the unknown fields."""
         if self.strict and field.type == FieldDescriptor.TYPE_ENUM and is_closed(field.enum_type):
             number = (value & 0xFFFFFFFF) - ((value & 0x80000000) << 1)
             if number not in field.enum_type.values_by_number:
-                raise Fault(f"Field `{path}` is {number}, which enum `{field.enum_type.name}` does not have")
+                raise _Malformed(f"Field `{path}` is {number}, which enum `{field.enum_type.name}` does not have")
 
     def skip(self, at: int, end: int, number: int, wire: int, path: str, depth: int) -> int:
+        """The value of a field that the schema does not have."""
         if wire == VARINT:
             return self.varint(at, end, path)[1]
         if wire in _WIDTH:
@@ -131,36 +136,38 @@ class _Walk:
         if wire == BYTES:
             length, at = self.length(at, end, path)
             return at + length
-        groups = [number]  # an unknown group, and those inside it
+        groups = [number]  # the numbers of the unknown group and of the open groups inside it
         while groups:
-            if depth + len(groups) > MAX_DEPTH:
-                raise Fault(f"{_place(path)} is nested deeper than {MAX_DEPTH} levels")
+            if depth + len(groups) > MAX_NESTING_LEVELS:
+                raise _Malformed(f"{_subject(path)} is nested deeper than {MAX_NESTING_LEVELS} levels")
             if at >= end:
-                raise Fault(f"{_place(path)} does not end the group that it began")
+                raise _Malformed(f"{_subject(path)} does not end the group that it began")
             start = at
             number, wire, at = self.tag(at, end, path)
             if wire == GROUP:
                 groups.append(number)
             elif wire == END_GROUP:
                 if groups.pop() != number:
-                    raise Fault(f"{_place(path)} ends another group than it began, at byte {start}")
+                    raise _Malformed(f"{_subject(path)} ends another group than it began, at byte {start}")
             else:
                 at = self.skip(at, end, number, wire, path, depth)
         return at
 
     def tag(self, at: int, end: int, path: str) -> tuple[int, int, int]:
+        """A field number, a wire type, and where they end."""
         tag, after = self.varint(at, end, path)
         number, wire = tag >> 3, tag & 7
         if after - at > 5 or tag >= 1 << 32 or number == 0:
-            raise Fault(f"{_place(path)} has no valid field number at byte {at}")
+            raise _Malformed(f"{_subject(path)} has no valid field number at byte {at}")
         if wire > FIXED32:
-            raise Fault(f"{_place(path)} has the unknown wire type {wire} at byte {at}")
+            raise _Malformed(f"{_subject(path)} has the unknown wire type {wire} at byte {at}")
         return number, wire, after
 
     def varint(self, at: int, end: int, path: str) -> tuple[int, int]:
-        self.left -= 1
-        if self.left < 0:
-            raise _TooLong
+        """A varint, modulo 2^64, and where it ends."""
+        self.numbers_left -= 1
+        if self.numbers_left < 0:
+            raise _NumbersExhausted
         value = 0
         for shift, index in enumerate(range(at, min(end, at + 10))):
             byte = self.data[index]
@@ -168,12 +175,13 @@ class _Walk:
             if byte < 0x80:
                 return value & 0xFFFFFFFFFFFFFFFF, index + 1
         if end - at < 10:
-            raise Fault(f"{_place(path)} breaks off in a number at byte {at}")
-        raise Fault(f"{_place(path)} has a number of more than 10 bytes at byte {at}")
+            raise _Malformed(f"{_subject(path)} breaks off in a number at byte {at}")
+        raise _Malformed(f"{_subject(path)} has a number of more than 10 bytes at byte {at}")
 
     def fixed(self, at: int, end: int, width: int, path: str) -> int:
+        """A value of `width` bytes."""
         if at + width > end:
-            raise Fault(
+            raise _Malformed(
                 f"Field `{path}` breaks off: {end - at} of {width} bytes"
                 if path
                 else f"The message breaks off at byte {at}"
@@ -181,25 +189,15 @@ class _Walk:
         return at + width
 
     def length(self, at: int, end: int, path: str) -> tuple[int, int]:
+        """A length in bytes, and where it ends."""
         length, after = self.varint(at, end, path)
         if length > end - after:
-            raise Fault(f"{_place(path)} breaks off: {length} bytes announced at byte {at}, {end - after} there")
+            raise _Malformed(f"{_subject(path)} breaks off: {length} bytes announced at byte {at}, {end - after} there")
         return length, after
 
 
-def is_closed(enum: EnumDescriptor) -> bool:
-    """Whether the enum keeps numbers that it does not have out of its fields, as those of proto2 do."""
-    closed: Any = getattr(enum, "is_closed", None)  # since protobuf 4.22
-    return bool(closed)
-
-
-def is_repeated(field: FieldDescriptor) -> bool:
-    """Whether the field holds any number of values."""
-    repeated: Any = getattr(field, "is_repeated", None)  # since protobuf 6.31, where `label` begins to warn
-    return bool(field.label == FieldDescriptor.LABEL_REPEATED) if repeated is None else bool(repeated)
-
-
 def _wire_type(field: FieldDescriptor) -> int:
+    """The wire type of one value of the field, outside a packed list."""
     if field.type in _LENGTH:
         return BYTES
     if field.type in _FIXED64:
@@ -207,5 +205,6 @@ def _wire_type(field: FieldDescriptor) -> int:
     return FIXED32 if field.type in _FIXED32 else VARINT
 
 
-def _place(path: str) -> str:
+def _subject(path: str) -> str:
+    """The field at `path`, or the message itself, as the beginning of a sentence."""
     return f"Field `{path}`" if path else "The message"

@@ -1,8 +1,8 @@
-"""A message's descriptor as a tree of columns: what docs/types.md says, node by node.
+"""The column tree: a message's descriptor as the columns that it becomes, by the rules of docs/types.md.
 
-`columns_of` walks the descriptor once and decides everything that depends on the schema alone: which fields become
-columns, which have presence, what stands for a field that is not there. All else (Spark and Arrow types, the layout for
-`ptars`, decoding, encoding) is a walk over this tree. Refused here, with the path: messages that contain themselves,
+`build_column_tree` walks the descriptor once and decides everything that depends on the schema alone: which fields
+become columns, which have presence, what value an absent field has. All else (Spark and Arrow types, the schema given
+to `ptars`, decoding, encoding) is a walk over this tree. Refused here, with the path: messages that contain themselves,
 and schemas that would unfold into more columns than any table has. Pure; values are immutable.
 """
 
@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
-from pubsub_spark.codec.protobuf.fault import is_closed, is_repeated
+from pubsub_spark.codec.protobuf.descriptors import declared_oneof, is_closed, is_repeated, is_required
 from pubsub_spark.errors import SchemaError
 
 # A message type used twice is two sets of columns, so a small schema can unfold into a huge one.
 MAX_COLUMNS: Final = 10_000
-MAX_DEPTH: Final = 90  # upb reads 100 levels, one of them is the envelope's
+MAX_NESTING_LEVELS: Final = 90  # upb reads 100 levels, one of them is the envelope's
 
 # protobuf's scalar types by the name they have in a `.proto` file
 SCALARS: Final = {
@@ -45,12 +45,17 @@ JSON_MESSAGES: Final = frozenset({"google.protobuf.Struct", "google.protobuf.Val
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
+    """A number, bool, string or bytes; `kind` is its type's name in a `.proto` file."""
+
     kind: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Enum:
-    """`names` has every number, with the first name declared for it; `numbers` has every name."""
+    """An enum: `names` has every number, with the first name declared for it; `numbers` has every name.
+
+    closed: a number that the enum does not declare is an unknown field (proto2), not a value.
+    """
 
     name: str
     names: dict[int, str]
@@ -58,21 +63,21 @@ class Enum:
     closed: bool
 
     def name_of(self, number: int) -> str:
-        """The name of `number`; what Java, and so Spark, calls a number that an open enum does not have."""
+        """The name of `number`; if an open enum does not declare it, the name that Java and Spark give it."""
         return self.names.get(number, f"UNKNOWN_ENUM_VALUE_{self.name}_{number}")
 
 
 @dataclass(frozen=True, slots=True)
-class Instant:
-    """A Timestamp: a message with `seconds` and `nanos`; the numbers of the two fields."""
+class Timestamp:
+    """A Timestamp: a message with the fields `seconds` and `nanos`, here with their field numbers."""
 
     seconds: int
     nanos: int
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A Duration: a message with `seconds` and `nanos`; the numbers of the two fields."""
+class Duration:
+    """A Duration: a message with the fields `seconds` and `nanos`, here with their field numbers."""
 
     seconds: int
     nanos: int
@@ -87,33 +92,38 @@ class Json:
 
 @dataclass(frozen=True, slots=True)
 class Array:
+    """A repeated field."""
+
     element: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
+    """A map field."""
+
     key: Scalar
     value: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A message. `lost` are the paths of required fields that have no column: it can be read, but not written."""
+    """A message. A message with `unmapped`, paths of required fields without a column, cannot be written."""
 
     name: str
     columns: tuple[Column, ...]
-    lost: tuple[str, ...] = ()
+    unmapped: tuple[str, ...] = ()
 
 
-Node = Scalar | Enum | Instant | Span | Json | Array | Map | Struct
+Node = Scalar | Enum | Timestamp | Duration | Json | Array | Map | Struct
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A field that becomes a column.
 
-    `presence`: the wire tells absent from zero. Absent is then `default` if the schema declares one, else null; without
-    presence it is the type's zero. `oneof` names the group of which at most one is set.
+    presence: a payload tells an absent field from zero. An absent field is then `default` if the schema declares one,
+        else null; without presence it is the type's zero
+    oneof: the name of the group of fields of which at most one is set
     """
 
     name: str
@@ -126,23 +136,26 @@ class Column:
     oneof: str | None = None
 
 
-def columns_of(message: Descriptor) -> Struct:
-    """The tree of the schema's message; SchemaError when its type has no end."""
-    return _Walk().struct(message, "", (message,))
+def build_column_tree(message: Descriptor) -> Struct:
+    """The column tree of a message; SchemaError when the message contains itself or has too many columns."""
+    return _TreeBuilder().struct(message, "", (message,))
 
 
-class _Walk:
+class _TreeBuilder:
+    """The walk over one descriptor, with the number of columns so far; `enclosing` are the messages above a field."""
+
     def __init__(self) -> None:
         self.count = 0
 
-    def struct(self, message: Descriptor, path: str, outer: tuple[Descriptor, ...]) -> Struct:
-        columns, lost = [], []
+    def struct(self, message: Descriptor, path: str, enclosing: tuple[Descriptor, ...]) -> Struct:
+        """The node of a message."""
+        columns, unmapped = [], []
         for field in message.fields:
             here = f"{path}.{field.name}" if path else field.name
             self.count += 1
             if self.count > MAX_COLUMNS:
-                raise SchemaError(f"Message `{outer[0].full_name}` unfolds into more than {MAX_COLUMNS:,} columns")
-            node = self.field(field, here, outer)
+                raise SchemaError(f"Message `{enclosing[0].full_name}` unfolds into more than {MAX_COLUMNS:,} columns")
+            node = self.field(field, here, enclosing)
             if node is not None:
                 columns.append(
                     Column(
@@ -153,25 +166,26 @@ class _Walk:
                         required=is_required(field),
                         presence=field.has_presence,
                         default=field.default_value if field.has_default_value else None,
-                        oneof=_oneof(field),
+                        oneof=declared_oneof(field),
                     )
                 )
             elif is_required(field):
-                lost.append(here)
-        return Struct(message.full_name, tuple(columns), tuple(lost))
+                unmapped.append(here)
+        return Struct(message.full_name, tuple(columns), tuple(unmapped))
 
-    def field(self, field: FieldDescriptor, path: str, outer: tuple[Descriptor, ...]) -> Node | None:
+    def field(self, field: FieldDescriptor, path: str, enclosing: tuple[Descriptor, ...]) -> Node | None:
         """The node of a field; None for a message without columns, which Spark cannot hold and drops."""
         if field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type.GetOptions().map_entry:
             key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-            node = self.single(value, f"{path}{{}}", outer)
+            node = self.single(value, f"{path}{{}}", enclosing)
             return Map(Scalar(SCALARS[key.type]), node) if node else None
         if is_repeated(field):
-            node = self.single(field, f"{path}[]", outer)
+            node = self.single(field, f"{path}[]", enclosing)
             return Array(node) if node else None
-        return self.single(field, path, outer)
+        return self.single(field, path, enclosing)
 
-    def single(self, field: FieldDescriptor, path: str, outer: tuple[Descriptor, ...]) -> Node | None:
+    def single(self, field: FieldDescriptor, path: str, enclosing: tuple[Descriptor, ...]) -> Node | None:
+        """The node of one value of a field; None for a message without columns."""
         if field.type == FieldDescriptor.TYPE_ENUM:
             return _enum(field.enum_type)
         if field.type != FieldDescriptor.TYPE_MESSAGE:
@@ -181,15 +195,15 @@ class _Walk:
             return Json(message)
         if time := _time(message):
             return time
-        if message in outer:
-            chain = " → ".join(f"`{m.full_name}`" for m in (*outer[outer.index(message) :], message))
+        if message in enclosing:
+            chain = " → ".join(f"`{m.full_name}`" for m in (*enclosing[enclosing.index(message) :], message))
             raise SchemaError(
                 f"Field `{path}` makes message `{message.full_name}` contain itself ({chain}); "
                 "a column's type must end somewhere"
             )
-        if len(outer) > MAX_DEPTH:
-            raise SchemaError(f"Field `{path}` is nested deeper than {MAX_DEPTH} messages")
-        struct = self.struct(message, path, (*outer, message))
+        if len(enclosing) > MAX_NESTING_LEVELS:
+            raise SchemaError(f"Field `{path}` is nested deeper than {MAX_NESTING_LEVELS} messages")
+        struct = self.struct(message, path, (*enclosing, message))
         return struct if struct.columns else None
 
 
@@ -200,39 +214,14 @@ def _enum(enum: EnumDescriptor) -> Enum:
     return Enum(enum.name, names, {value.name: value.number for value in enum.values}, is_closed(enum))
 
 
-def _time(message: Descriptor) -> Instant | Span | None:
-    """Spark goes by the message's own name and its two fields, whatever the package; so a schema can bring its own."""
+def _time(message: Descriptor) -> Timestamp | Duration | None:
+    """The node of a message that Spark takes for a time: by its own name and two fields, whatever the package."""
     if message.name not in ("Timestamp", "Duration") or len(message.fields) != 2:
         return None
     shape = [(f.name, SCALARS.get(f.type)) for f in message.fields]
     if shape != [("seconds", "int64"), ("nanos", "int32")]:
         return None
-    if any(is_repeated(f) or f.has_default_value or _oneof(f) for f in message.fields):
+    if any(is_repeated(f) or f.has_default_value or declared_oneof(f) for f in message.fields):
         return None
     seconds, nanos = (field.number for field in message.fields)
-    return Instant(seconds, nanos) if message.name == "Timestamp" else Span(seconds, nanos)
-
-
-def is_required(field: FieldDescriptor) -> bool:
-    """Whether a message without the field is none (proto2)."""
-    required: Any = getattr(field, "is_required", None)  # since protobuf 6.31, where `label` begins to warn
-    return bool(field.label == FieldDescriptor.LABEL_REQUIRED) if required is None else bool(required)
-
-
-def has_required(message: Descriptor, seen: frozenset[str] = frozenset()) -> bool:
-    """Whether a message must have some field, at any depth."""
-    if message.full_name in seen:
-        return False
-    seen |= {message.full_name}
-    return any(
-        is_required(field) or (field.message_type is not None and has_required(field.message_type, seen))
-        for field in message.fields
-    )
-
-
-def _oneof(field: FieldDescriptor) -> str | None:
-    """The oneof that the schema declares; `optional` in proto3 makes one of its own, which does not count."""
-    oneof = field.containing_oneof
-    if oneof is None or (len(oneof.fields) == 1 and oneof.name == f"_{field.name}"):
-        return None
-    return str(oneof.name)
+    return Timestamp(seconds, nanos) if message.name == "Timestamp" else Duration(seconds, nanos)

@@ -1,14 +1,14 @@
-"""The tree of columns as `ptars` is told about it: a `.proto` of our own that reads and writes the same bytes.
+"""The schema given to `ptars`: derived from the column tree, with the same wire format and no type of special meaning.
 
-`ptars` turns bytes into Arrow by a descriptor, and has opinions: Timestamp and the wrappers become values of their own,
-an enum's number becomes text, maps keep duplicates, messages that contain themselves become bytes. So it is not shown
-the schema but a layout derived from the tree, equal on the wire and free of anything special:
+`ptars` turns bytes into Arrow by a descriptor, and treats some types in its own way: Timestamp and the wrappers become
+values of their own, an enum's number becomes text, maps keep duplicates, messages that contain themselves become bytes.
+So it gets a schema made for it in place of the topic's:
 
     enum            int32                         Timestamp, Duration   a message of two integers
     map<k, v>       repeated message {k=1, v=2}   Struct, Value, ...    bytes (a message is length-delimited, too)
 
-Fields are named by their numbers. Reading, the root is the envelope. Writing, what must be written although it is zero
-(map keys and values, -0.0) is given presence.
+Fields are named by their numbers. For reading, the root message is the envelope. For writing, values that must be
+written although they are zero (map keys and values, -0.0) are given presence.
 """
 
 from __future__ import annotations
@@ -21,26 +21,37 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from ptars import HandlerPool, PtarsConfig
 
-from pubsub_spark.codec.protobuf.schema import Array, Column, Enum, Instant, Json, Map, Node, Scalar, Span, Struct
+from pubsub_spark.codec.protobuf.column_tree import (
+    Array,
+    Column,
+    Duration,
+    Enum,
+    Json,
+    Map,
+    Node,
+    Scalar,
+    Struct,
+    Timestamp,
+)
 
-# ptars keeps a slot for every number up to a message's highest, in every message of the layout, and makes them anew for
-# every batch; beyond this many (4 MiB of them) Python objects are the lesser evil.
-MAX_SLOTS: Final = 1 << 18
+# ptars allocates, per batch, a slot for every field number up to the highest, in every message of its schema; beyond
+# this many (4 MiB of them) messages are read as Python objects (`row_reader`) instead.
+MAX_FIELD_SLOTS: Final = 1 << 18
 
-_PACKAGE: Final = "pubsub_spark_layout"
+_PACKAGE: Final = "pubsub_spark_ptars"
 _FLOATING: Final = ("double", "float")
 
 
-def reader(struct: Struct) -> Any | None:
+def batch_reader(struct: Struct) -> Any | None:
     """The handler that turns envelopes into batches of one list of structs; None when numbers are too high for it."""
-    if _slots(struct) > MAX_SLOTS:
+    if _slots(struct) > MAX_FIELD_SLOTS:
         return None
     row = _message("Row", struct.columns, writing=False)
     rows = _field("rows", 1, FieldDescriptorProto.TYPE_MESSAGE, f".{_PACKAGE}.Root.Row", repeated=True)
     return _handler(DescriptorProto(name="Root", field=[rows], nested_type=[row]))
 
 
-def writer(struct: Struct) -> Any:
+def payload_writer(struct: Struct) -> Any:
     """The handler that turns batches into payloads."""
     return _handler(_message("Root", struct.columns, writing=True))
 
@@ -52,22 +63,23 @@ def envelope_writer() -> Any:
     return _handler(DescriptorProto(name="Root", field=[messages]))
 
 
-def run(call: Callable[[Any], Any], argument: Any) -> Any:
-    """Call a handler; ValueError when it cannot, a panic included."""
+def call(function: Callable[[Any], Any], argument: Any) -> Any:
+    """The result of a function of ptars; ValueError when it fails or panics."""
     try:
-        return call(argument)
+        return function(argument)
     except BaseException as error:  # PanicException is no Exception, and has no importable name
         if type(error).__name__ != "PanicException":
             raise
         raise ValueError(f"ptars panicked: {error}") from None
 
 
-def name_of(column: Column) -> str:
-    """What the column is called in the layout."""
+def field_name(column: Column) -> str:
+    """The name of the column's field in the schema given to ptars."""
     return f"f{column.number}"
 
 
 def _handler(root: DescriptorProto) -> Any:
+    """The handler of ptars for a message."""
     _qualify(root, f".{_PACKAGE}")
     file = FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3", message_type=[root])
     pool = DescriptorPool()
@@ -78,7 +90,7 @@ def _handler(root: DescriptorProto) -> Any:
 
 
 def _qualify(message: DescriptorProto, scope: str) -> None:
-    """Types are named by the nested message that they are; give them full names."""
+    """Give the types of all fields, which are names of nested messages, their full names."""
     scope = f"{scope}.{message.name}"
     for field in message.field:
         if field.type_name and not field.type_name.startswith("."):
@@ -88,9 +100,10 @@ def _qualify(message: DescriptorProto, scope: str) -> None:
 
 
 def _message(name: str, columns: tuple[Column, ...], writing: bool) -> DescriptorProto:
+    """The message that has these columns as its fields."""
     message = DescriptorProto(name=name)
-    for column in sorted(columns, key=lambda column: column.number):  # the order in which protobuf writes them
-        _add(message, name_of(column), column.number, column.node, column.presence, writing)
+    for column in sorted(columns, key=lambda column: column.number):  # the order in which protobuf writes fields
+        _add(message, field_name(column), column.number, column.node, column.presence, writing)
     return message
 
 
@@ -113,10 +126,11 @@ def _add(message: DescriptorProto, name: str, number: int, node: Node, presence:
 
 
 def _nested(name: str, node: Node, writing: bool) -> DescriptorProto | None:
+    """The message that a node is in the schema for ptars; None for a scalar."""
     match node:
         case Struct(columns=columns):
             return _message(name, columns, writing)
-        case Instant(seconds, nanos) | Span(seconds, nanos):
+        case Timestamp(seconds, nanos) | Duration(seconds, nanos):
             message = DescriptorProto(name=name)
             for field, number, kind in sorted([("seconds", seconds, "int64"), ("nanos", nanos, "int32")], key=_number):
                 _add(message, field, number, Scalar(kind), False, writing)
@@ -134,6 +148,7 @@ def _number(item: tuple[str, int, str]) -> int:
 
 
 def _scalar_type(node: Node) -> Any:
+    """The field type of a node that is not a message."""
     match node:
         case Scalar(kind):
             return FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
@@ -141,7 +156,7 @@ def _scalar_type(node: Node) -> Any:
             return FieldDescriptorProto.TYPE_INT32
         case Json():
             return FieldDescriptorProto.TYPE_BYTES
-    raise AssertionError(f"{node} is a message in the layout")
+    raise AssertionError(f"{node} is a message in the schema for ptars")
 
 
 def _field(name: str, number: int, type_: Any, type_name: str = "", repeated: bool = False) -> FieldDescriptorProto:
@@ -153,11 +168,12 @@ def _field(name: str, number: int, type_: Any, type_name: str = "", repeated: bo
 
 
 def _slots(node: Node) -> int:
+    """The number of field slots that ptars allocates for a node."""
     match node:
         case Struct(columns=columns):
             return max((c.number for c in columns), default=0) + sum(_slots(c.node) for c in columns)
         case Array(inner) | Map(value=inner):
             return _slots(inner)
-        case Instant(seconds, nanos) | Span(seconds, nanos):
+        case Timestamp(seconds, nanos) | Duration(seconds, nanos):
             return max(seconds, nanos)
     return 0

@@ -12,14 +12,13 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pubsub_spark.codec.definition import Encoding
-from pubsub_spark.codec.protobuf import parse
-from pubsub_spark.codec.protobuf.codec import decoder, value_type
-from pubsub_spark.codec.protobuf.columns import BLOCK_ROWS, FEW, Reader
-from pubsub_spark.codec.protobuf.schema import SCALARS, columns_of
+from pubsub_spark.codec.protobuf import codec, parse
+from pubsub_spark.codec.protobuf.column_tree import SCALARS, build_column_tree
+from pubsub_spark.codec.protobuf.decode import BLOCK_ROWS, MAX_ROWS_ONE_BY_ONE, ProtobufDecoder
 from pubsub_spark.codec.spark import struct_type
 from pubsub_spark.errors import SchemaError
 
-DOCS = Path(__file__).parents[2] / "docs" / "types.md"
+DOCS = Path(__file__).parents[4] / "docs" / "types.md"
 IMPORTS = "".join(
     f'import "google/protobuf/{name}.proto"; '
     for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
@@ -36,7 +35,7 @@ def proto2(body: str) -> str:
 
 def read(text: str, *payloads: bytes, encoding: Encoding = "BINARY", writer: str | None = None) -> list[Any]:
     """Rows, and the reason in the place of a row that there is none of."""
-    value, error = decoder(parse(writer or text), parse(text), encoding)(pa.array(payloads, pa.binary()))
+    value, error = codec.decoder(parse(writer or text), parse(text), encoding)(pa.array(payloads, pa.binary()))
     value.validate(full=True)
     pairs = zip(value.to_pylist(), error.to_pylist(), strict=True)
     return [row if reason is None else reason for row, reason in pairs]
@@ -56,11 +55,11 @@ def test_types_are_those_of_the_table(field, type_):
 
     if type_ == "refused":
         with pytest.raises(SchemaError, match=r"^Field `f.*` makes message `p\.M` contain itself"):
-            value_type(definition)
+            codec.value_type(definition)
     elif type_ == "dropped":
-        assert [] == list(value_type(definition))
+        assert [] == list(codec.value_type(definition))
     else:
-        [column] = struct_type(value_type(definition))
+        [column] = struct_type(codec.value_type(definition))
         assert ("f", type_.strip("`"), True) == (column.name, column.dataType.simpleString(), column.nullable)
 
 
@@ -81,7 +80,7 @@ def test_the_table_is_all_there():
 )
 def test_a_timestamp_goes_by_its_fields(fields, type_):
     """As for Spark: name, order and types of the two, not their numbers."""
-    [column] = struct_type(value_type(parse(proto3(f"message Timestamp {{ {fields} }} Timestamp f = 1;"))))
+    [column] = struct_type(codec.value_type(parse(proto3(f"message Timestamp {{ {fields} }} Timestamp f = 1;"))))
 
     assert type_ == column.dataType.simpleString()
 
@@ -90,7 +89,7 @@ def test_the_arrow_type_is_what_spark_makes_of_it():
     """Names and nullability of elements, keys and values as well."""
     body = "required int32 a = 1; message N { required string x = 1; } repeated N ns = 2; map<string, N> mn = 3; "
     body += "optional google.protobuf.Timestamp at = 4; repeated google.protobuf.Duration ds = 5; required N n = 6;"
-    type_ = value_type(parse(proto2(body)))
+    type_ = codec.value_type(parse(proto2(body)))
 
     assert pa.schema(list(type_)) == to_arrow_schema(struct_type(type_), timezone="UTC")
     assert [False, True, True, True, True, False] == [field.nullable for field in type_]
@@ -100,7 +99,7 @@ def test_columns_are_in_the_order_of_the_definition():
     """Not of the numbers."""
     text = proto3("string z = 9; string a = 3; string m = 5;")
 
-    assert ["z", "a", "m"] == [field.name for field in value_type(parse(text))]
+    assert ["z", "a", "m"] == [field.name for field in codec.value_type(parse(text))]
     assert [{"z": "Z", "a": "A", "m": ""}] == read(text, b"\x1a\x01A\x4a\x01Z")
 
 
@@ -126,7 +125,7 @@ def test_columns_are_in_the_order_of_the_definition():
 def test_types_without_an_end_are_refused(body, sentence):
     """With the path; and hostile schemas, which end too late."""
     with pytest.raises(SchemaError) as refused:
-        columns_of(parse(proto3(body)).message)
+        build_column_tree(parse(proto3(body)).message)
 
     assert sentence in str(refused.value)
 
@@ -137,7 +136,7 @@ def test_messages_without_fields_are_dropped():
         "message E {} message N { E e = 1; } E e = 1; N n = 2; repeated N ns = 3; map<int32, E> m = 4; int32 i = 5;"
     )
 
-    assert ["i"] == [field.name for field in value_type(parse(text))]
+    assert ["i"] == [field.name for field in codec.value_type(parse(text))]
     assert [{"i": 7}] == read(text, b"\x0a\x00\x12\x02\x0a\x00\x28\x07")
 
 
@@ -392,14 +391,14 @@ def test_required_fields_are_required():
     ] == read(text, b"\x08\x01\x12\x02\x0a\x00", b"", b"\x08\x01\x12\x00")
 
 
-class Counting(Reader):
+class Counting(ProtobufDecoder):
     """Counts the payloads that are looked at one by one."""
 
     looked_at = 0
 
-    def _unparsable(self, payload: bytes) -> str | None:
+    def _parse_error(self, payload: bytes) -> str | None:
         self.looked_at += 1
-        return super()._unparsable(payload)
+        return super()._parse_error(payload)
 
 
 def test_a_bad_payload_leaves_its_neighbours_on_the_fast_path():
@@ -407,12 +406,12 @@ def test_a_bad_payload_leaves_its_neighbours_on_the_fast_path():
     count, bad = 100_000, 54_321
     payloads = [b"\x08\x05"] * count
     payloads[bad] = b"\x08"
-    reader = Counting(parse(proto3("int32 i = 1;")))
+    decoder = Counting(parse(proto3("int32 i = 1;")))
 
-    value, error = reader.read(pa.array(payloads, pa.binary()))
+    value, error = decoder.decode(pa.array(payloads, pa.binary()))
 
     assert count > 6 * BLOCK_ROWS
-    assert FEW >= reader.looked_at
+    assert MAX_ROWS_ONE_BY_ONE >= decoder.looked_at
     assert "Field `i` breaks off in a number at byte 1" == error[bad].as_py()
     assert (1, count - 1) == (value.null_count, error.null_count)
     assert 5 * (count - 1) == sum(row["i"] for row in value.to_pylist() if row)
@@ -427,10 +426,10 @@ def test_nothing_but_bad_payloads_is_as_many_reasons():
 
 def test_no_payloads_are_no_rows_of_the_declared_type():
     """Empty has the declared type."""
-    reader = Reader(parse(proto3("int32 i = 1; repeated string s = 2;")))
-    value, error = reader.read(pa.array([], pa.binary()))
+    decoder = ProtobufDecoder(parse(proto3("int32 i = 1; repeated string s = 2;")))
+    value, error = decoder.decode(pa.array([], pa.binary()))
 
-    assert (reader.type, pa.string(), 0, 0) == (value.type, error.type, len(value), len(error))
+    assert (decoder.type, pa.string(), 0, 0) == (value.type, error.type, len(value), len(error))
 
 
 def test_payloads_of_any_size_are_rows():
@@ -581,10 +580,10 @@ def test_what_ptars_cannot_read_is_read_from_objects(failure):
         def list_to_record_batch(self, payloads: list[bytes]) -> pa.RecordBatch:
             raise failure
 
-    reader = Reader(parse(proto3("int32 i = 1;")))
-    reader._batch = Failing()
+    decoder = ProtobufDecoder(parse(proto3("int32 i = 1;")))
+    decoder._batch = Failing()
 
-    value, error = reader.read(pa.array([b"\x08\x01", b"", b"\xff"], pa.binary()))
+    value, error = decoder.decode(pa.array([b"\x08\x01", b"", b"\xff"], pa.binary()))
 
     assert [{"i": 1}, {"i": 0}, None] == value.to_pylist()
     assert [None, None, "The message breaks off in a number at byte 0"] == error.to_pylist()
@@ -597,8 +596,8 @@ def test_an_interrupt_is_not_swallowed():
         def list_to_record_batch(self, payloads: list[bytes]) -> pa.RecordBatch:
             raise KeyboardInterrupt
 
-    reader = Reader(parse(proto3("int32 i = 1;")))
-    reader._batch = Interrupted()
+    decoder = ProtobufDecoder(parse(proto3("int32 i = 1;")))
+    decoder._batch = Interrupted()
 
     with pytest.raises(KeyboardInterrupt):
-        reader.read(pa.array([b""], pa.binary()))
+        decoder.decode(pa.array([b""], pa.binary()))

@@ -1,7 +1,7 @@
-"""Python message objects to columns, value by value: the slow way to what `columns` does.
+"""The row reader: Python message objects to rows, value by value, by protobuf's own getters.
 
-For schemas whose field numbers are too high for `ptars`, to say which value of a payload has no place in a column, and
-in the tests, to compare. It goes by protobuf's own getters, so it is right wherever upb is.
+`decode` does the same many times faster. This is for schemas whose field numbers are too high for `ptars`, for the
+reason why a value has no place in its column, and for tests to compare with.
 """
 
 from __future__ import annotations
@@ -12,16 +12,27 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf.json_format import MessageToJson
 
-from pubsub_spark.codec.protobuf.schema import Array, Column, Enum, Instant, Json, Map, Node, Scalar, Span, Struct
+from pubsub_spark.codec.protobuf.column_tree import (
+    Array,
+    Column,
+    Duration,
+    Enum,
+    Json,
+    Map,
+    Node,
+    Scalar,
+    Struct,
+    Timestamp,
+)
 from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED, arrow_type
 
 
-class Unreadable(ValueError):  # noqa: N818 (a finding, not a failure)
-    """A value that a message may hold and a column may not, as a sentence."""
+class UnreadableMessage(ValueError):  # noqa: N818 (a finding, not a failure)
+    """A message with a value that has no place in its column, as a sentence."""
 
 
-def row_of(struct: Struct) -> Callable[[Any], dict[str, Any]]:
-    """From a message to its row, for `pa.array`; Unreadable when a value has no place in its column."""
+def compile_row_reader(struct: Struct) -> Callable[[Any], dict[str, Any]]:
+    """A function from a message to its row, for `pa.array`; it raises UnreadableMessage."""
     getters = [(column.name, _getter(column)) for column in struct.columns]
 
     def row(message: Any) -> dict[str, Any]:
@@ -31,11 +42,12 @@ def row_of(struct: Struct) -> Callable[[Any], dict[str, Any]]:
 
 
 def json_text(message: Any) -> str:
-    """The text of a Struct, Value or ListValue; the same text for the same value."""
+    """The JSON text of a Struct, Value or ListValue; the same text for the same value."""
     return str(MessageToJson(message, indent=None, sort_keys=True))
 
 
 def _getter(column: Column) -> Callable[[Any], Any]:
+    """A function from a message to the value of a field's column."""
     name, convert = column.name, _converter(column.node, column.path)
     if not column.presence:
         return lambda message: convert(getattr(message, name))
@@ -44,6 +56,7 @@ def _getter(column: Column) -> Callable[[Any], Any]:
 
 
 def _converter(node: Node, path: str) -> Callable[[Any], Any]:
+    """A function from a field's value to its column's."""
     match node:
         case Scalar("string"):
             return lambda value: _text(value, path)
@@ -54,7 +67,7 @@ def _converter(node: Node, path: str) -> Callable[[Any], Any]:
             return lambda value: value
         case Enum():
             return node.name_of
-        case Instant() | Span():
+        case Timestamp() | Duration():
             return lambda value: _micros(value, node, path)
         case Json():
             return lambda value: _json(value, path)
@@ -65,23 +78,23 @@ def _converter(node: Node, path: str) -> Callable[[Any], Any]:
             key, one = _converter(node.key, f"{path}{{}}"), _converter(value, f"{path}{{}}")
 
             def read(entries: Any) -> list[tuple[Any, Any]]:
-                keys = {k: key(k) for k in entries}  # refuses what is no text, before it is compared with texts
+                keys = {k: key(k) for k in entries}  # refuses a key that is not UTF-8 before keys are compared
                 return [(keys[k], one(entries[k])) for k in sorted(entries)]
 
             return read
         case Struct():
-            return row_of(node)
+            return compile_row_reader(node)
 
 
 def _text(value: Any, path: str) -> str:
-    if isinstance(value, bytes):  # what upb gives for a proto2 string that is none
-        raise Unreadable(f"Field `{path}` is not valid UTF-8")
+    if isinstance(value, bytes):  # a proto2 string that is not UTF-8
+        raise UnreadableMessage(f"Field `{path}` is not valid UTF-8")
     return str(value)
 
 
 def _micros(value: Any, node: Node, path: str) -> pa.Scalar:
     if abs(value.seconds) > MAX_SECONDS:
-        raise Unreadable(f"Field `{path}` is out of range: {value.seconds} seconds")
+        raise UnreadableMessage(f"Field `{path}` is out of range: {value.seconds} seconds")
     nanos = value.nanos
     micros = value.seconds * 1_000_000 + (nanos // 1000 if nanos >= 0 else -(-nanos // 1000))
     return pa.scalar(micros, pa.int64()).cast(arrow_type(node))
@@ -91,4 +104,4 @@ def _json(value: Any, path: str) -> str:
     try:
         return json_text(value)
     except ValueError as error:  # a number that JSON does not have
-        raise Unreadable(f"Field `{path}` has no JSON form: {error}") from None
+        raise UnreadableMessage(f"Field `{path}` has no JSON form: {error}") from None

@@ -12,7 +12,7 @@ import pytest
 
 from pubsub_spark.codec.protobuf import parse
 from pubsub_spark.codec.protobuf.codec import decoder, encoder, value_type
-from pubsub_spark.codec.protobuf.encode import Writer
+from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
 from pubsub_spark.errors import DataError, SchemaError
 
 IMPORTS = "".join(f'import "google/protobuf/{name}.proto"; ' for name in ("duration", "struct", "timestamp"))
@@ -450,10 +450,10 @@ def test_a_panic_is_an_error_of_the_data():
         def record_batch_to_array(self, batch: pa.RecordBatch) -> pa.BinaryArray:
             raise PanicException("byte array offset overflow")
 
-    writer = Writer(parse(proto3("int32 f = 1;")), "BINARY", pa.struct([("f", pa.int32())]))
-    writer._handler = Panicking()
+    protobuf_encoder = ProtobufEncoder(parse(proto3("int32 f = 1;")), "BINARY", pa.struct([("f", pa.int32())]))
+    protobuf_encoder._handler = Panicking()
 
     with pytest.raises(
         DataError, match=r"^The 2 rows of an Arrow batch cannot be written at once: ptars panicked: byte array offset"
     ):
-        writer.write(column(pa.int32(), 1, 2))
+        protobuf_encoder.encode(column(pa.int32(), 1, 2))

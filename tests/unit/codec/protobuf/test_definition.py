@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pubsub_spark.codec import definition as schema
+from pubsub_spark.codec import schema_types
 from pubsub_spark.codec.definition import Encoding, IncompatibleSchema, InvalidMessage, InvalidSchema
 from pubsub_spark.codec.protobuf import parse
 from pubsub_spark.codec.protobuf.protoc import MAX_BYTES
@@ -46,15 +46,15 @@ def verdict(text: str, data: bytes, encoding: Encoding) -> str | None:
 def objection(old: str, new: str) -> str | None:
     """What is said against a revision, or None."""
     try:
-        schema.check_compatible(parse(old), parse(new))
+        schema_types.check_compatible(parse(old), parse(new))
     except IncompatibleSchema as error:
         return str(error)
     return None
 
 
 def test_a_definition_is_asked_for_by_its_type():
-    """`codec.definition.parse` hands PROTOCOL_BUFFER texts to this codec."""
-    parsed = schema.parse("PROTOCOL_BUFFER", FLIGHT)
+    """`codec.schema_types.parse` hands PROTOCOL_BUFFER texts to this codec."""
+    parsed = schema_types.parse("PROTOCOL_BUFFER", FLIGHT)
 
     assert "PROTOCOL_BUFFER" == parsed.type
     assert FLIGHT == parsed.text
@@ -67,7 +67,7 @@ def test_a_definition_is_asked_for_by_its_type():
             'syntax = "proto3";\nmessage M {\n  int32 a = 1\n}',
             'The definition is wrong at line 4, column 1: Expected ";"',
         ),
-        ("message M { optional Foo a = 1; }", 'The definition is wrong at line 1, column 41: "Foo" is not defined'),
+        ("message M { optional Foo a = 1; }", 'The definition is wrong at line 1, column 22: "Foo" is not defined'),
         ("", "The definition must have exactly one top-level message, it has none"),
         ("message A {} message B {}", "The definition must have exactly one top-level message, it has `A`, `B`"),
         ("message A {} service S {}", "The definition has the service `S`; it may only have a message"),
@@ -126,7 +126,7 @@ def test_revisions_of_one_message_live_side_by_side():
 
 
 def test_many_threads_parse_at_once():
-    """protoc is not made for it; a lock is."""
+    """Each compilation is a process of its own."""
     texts = [f'syntax = "proto3"; message M{n} {{ int32 f{n} = {n + 1}; }}' for n in range(40)]
     with ThreadPoolExecutor(8) as threads:
         parsed = list(threads.map(parse, texts))
@@ -338,6 +338,6 @@ def test_required_fields_neither_come_nor_go(old, new):
 
 def test_a_schema_keeps_its_type():
     """An Avro revision cannot follow."""
-    avro = schema.parse("AVRO", '{"type": "record", "name": "M", "fields": []}')
+    avro = schema_types.parse("AVRO", '{"type": "record", "name": "M", "fields": []}')
     with pytest.raises(IncompatibleSchema):
-        schema.check_compatible(parse("message M {}"), avro)
+        schema_types.check_compatible(parse("message M {}"), avro)
