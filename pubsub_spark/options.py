@@ -381,7 +381,7 @@ class WriteOptions(ServiceOptions):
         "attributeColumns", "list", (), "Columns that are sent as attributes, e.g. `country,kind`."
     )
     id_attribute: str | None = declare(
-        "idAttribute", "string", None, "Attribute to carry a deterministic id by which repeated messages are recognised."
+        "idAttribute", "string", None, "Attribute with a deterministic id by which repeated messages are recognised."
     )
     encode: str | None = declare(
         "encode",
