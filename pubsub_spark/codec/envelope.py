@@ -99,7 +99,7 @@ def received(responses: Sequence[bytes]) -> Received:
 
 
 def envelope(messages: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns that a user sees (README): those of MESSAGES, with null where the service sent nothing."""
+    """The columns that users see: as MESSAGES, with null where the service sent nothing."""
     keys, attempts = messages.column("ordering_key"), messages.column("delivery_attempt")
     return pa.RecordBatch.from_arrays(
         [
