@@ -18,7 +18,7 @@ ASPECTS = {
 }
 
 
-def tests_of_modules():
+def module_test_files():
     """The test files that should have a module, as paths below tests/unit."""
     for path in sorted(UNIT.rglob("test_*.py")):
         place = path.relative_to(UNIT)
@@ -34,13 +34,13 @@ def has_module(place: Path) -> bool:
 
 def test_unit_tests_mirror_the_package():
     """Each file of unit tests stands where its module stands, under the module's name."""
-    strangers = [place.as_posix() for place in tests_of_modules() if not has_module(place)]
+    strangers = [place.as_posix() for place in module_test_files() if not has_module(place)]
 
     assert ASPECTS == set(strangers)
 
 
 def test_no_folder_of_unit_tests_is_without_its_package():
     """Each folder of unit tests is a package of the product."""
-    folders = {place.parent for place in tests_of_modules()}
+    folders = {place.parent for place in module_test_files()}
 
     assert [] == [folder.as_posix() for folder in sorted(folders) if not (PACKAGE / folder).is_dir()]
