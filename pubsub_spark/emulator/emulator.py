@@ -119,7 +119,8 @@ class Emulator:
             signer, faults, recorder = Signer(), Faults(), Recorder()
             push_workers = PushWorkers(engine, signer)
             ending.callback(push_workers.close)
-            services = Registry(engine, faults, push_workers)
+            engine.add_listener(push_workers.follow)
+            services = Registry(engine, faults)
             recording: list[Interceptor] = [recorder] if self._record else []
             interceptors: list[Interceptor] = [*recording, log, InjectFaults(faults, engine)]
             dispatcher = Dispatcher(engine, services, interceptors)
@@ -222,8 +223,8 @@ class Emulator:
 
     def backlog(self, subscription: str) -> int:
         """How many messages are not acked, the leased ones included."""
-        with self._running.engine.open() as (broker, now):
-            return len(find(broker, subscription).unacked(now))
+        with self._running.engine.open() as (broker, _):
+            return broker.backlog(find(broker, subscription))
 
     def streams(self) -> int:
         """How many StreamingPulls are open."""

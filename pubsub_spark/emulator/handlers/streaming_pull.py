@@ -133,7 +133,7 @@ class Stream:
                 request.max_outstanding_bytes,
                 self._wakeup,
             )
-            self._subscription.join(self._consumer)
+            broker.join(self._subscription, self._consumer)
             self._streams.add(self)
 
     def _next(self) -> bytes | None:
@@ -143,10 +143,9 @@ class Stream:
             if self._error is not None:
                 raise self._error
             check_still_pullable(broker, subscription)
-            batch = subscription.take(consumer, now, size=_RESPONSE_BYTES)
-            broker.schedule(subscription, now)
+            batch = broker.take(subscription, consumer, now, size=_RESPONSE_BYTES)
             if not batch and not self._confirmations:
-                subscription.wait(consumer)
+                broker.wait(subscription, consumer)
                 return None
             self._unsent = batch.numbers
             confirmations, self._confirmations = self._confirmations, []
@@ -172,13 +171,12 @@ class Stream:
         if (acks or modacks) and (outcome := self._subscriber.injected(subscription)):
             self._confirm(acks, acks, modacks, modacks, temporary=outcome.startswith("TRANSIENT"))
             return
-        failed_acks = subscription.ack(acks, now) if acks else []
+        failed_acks = broker.ack(subscription, acks, now) if acks else []
         failed_modacks: list[int] = []
         for seconds, run in groupby(zip(modack_seconds, modacks, strict=True), itemgetter(0)):
-            failed_modacks += subscription.modify([number for _, number in run], seconds, now)
+            failed_modacks += broker.modify(subscription, [number for _, number in run], seconds, now)
         if subscription.settings.exactly_once and (acks or modacks):
             self._confirm(acks, failed_acks, modacks, failed_modacks)
-        broker.schedule(subscription, now)
 
     def _confirm(
         self,
@@ -208,10 +206,9 @@ class Stream:
 
     def _close(self) -> None:
         with self._engine.open() as (broker, now):
-            self._subscription.release(self._unsent)
-            self._subscription.leave(self._consumer, now)
+            broker.release(self._subscription, self._unsent, now)
+            broker.leave(self._subscription, self._consumer, now)
             self._streams.discard(self)
-            broker.schedule(self._subscription, now)
 
 
 def _parsed(raw: bytes) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any, Protocol
 
 from pubsub_spark.emulator.api import protos
@@ -16,7 +17,6 @@ from pubsub_spark.emulator.handlers.publisher import find_topic
 from pubsub_spark.emulator.resources import field_masks, limits, pagination, resource_validation
 from pubsub_spark.emulator.runtime.engine import Engine, Wakeup
 from pubsub_spark.emulator.runtime.faults import Faults
-from pubsub_spark.emulator.sinks.push_worker import PushWorkers, endpoint_of
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Batch
@@ -53,10 +53,9 @@ class Context(Protocol):
 class Subscriber:
     """The handlers of google.pubsub.v1.Subscriber."""
 
-    def __init__(self, engine: Engine, faults: Faults, push_workers: PushWorkers) -> None:
+    def __init__(self, engine: Engine, faults: Faults) -> None:
         self._engine = engine
         self._faults = faults
-        self._push_workers = push_workers
 
     def create_subscription(self, request: Any) -> Any:
         with self._engine.open() as (broker, now):
@@ -71,56 +70,40 @@ class Subscriber:
             _check_dead_letter(broker, kept)
             resource_validation.show_topic_retention(kept, topic.resource)
             broker.create_subscription(name, topic, resource_validation.settings(kept), now, kept)
-            self._push_workers.configure(name, endpoint_of(kept.push_config))
             return kept
 
     def get_subscription(self, request: Any) -> Any:
         with self._engine.open() as (broker, _):
-            return broker.resources[find(broker, request.subscription).name]
+            return find(broker, request.subscription).resource
 
     def update_subscription(self, request: Any) -> Any:
         with self._engine.open() as (broker, now):
             subscription = find(broker, request.subscription.name)
-            kept = broker.resources[subscription.name]
+            kept = subscription.resource
             changed = field_masks.updated(kept, request.subscription, request.update_mask.paths, _MUTABLE)
-            self._configure(broker, subscription, changed, now)
-            return broker.resources[subscription.name]
+            _configure(broker, subscription, changed, now)
+            return subscription.resource
 
     def modify_push_config(self, request: Any) -> Any:
         with self._engine.open() as (broker, now):
             subscription = find(broker, request.subscription)
-            changed = protos.Subscription()
-            changed.CopyFrom(broker.resources[subscription.name])
+            changed = deepcopy(subscription.resource)
             changed.push_config.CopyFrom(request.push_config)
-            resource_validation.keep_push_version(changed.push_config, broker.resources[subscription.name].push_config)
-            self._configure(broker, subscription, changed, now)
+            resource_validation.keep_push_version(changed.push_config, subscription.resource.push_config)
+            _configure(broker, subscription, changed, now)
             return protos.Empty()
-
-    def _configure(self, broker: Broker, subscription: Subscription, changed: Any, now: float) -> None:
-        kept = resource_validation.subscription(changed)
-        if kept.dead_letter_policy != broker.resources[subscription.name].dead_letter_policy:
-            _check_dead_letter(broker, kept)
-        topic = broker.topic_of(subscription.name)
-        if topic is not None:
-            resource_validation.show_topic_retention(kept, topic.resource)
-        broker.resources[subscription.name] = kept
-        subscription.configure(resource_validation.settings(kept))
-        subscription.active = now
-        broker.schedule(subscription, now)
-        self._push_workers.configure(subscription.name, None if kept.detached else endpoint_of(kept.push_config))
 
     def list_subscriptions(self, request: Any) -> Any:
         limits.check_project(request.project)
         with self._engine.open() as (broker, _):
             mine = (name for name in broker.subscriptions if name.startswith(f"{request.project}/"))
             listed, token = pagination.page(mine, request)
-            resources = [broker.resources[name] for name in listed]
+            resources = [broker.subscriptions[name].resource for name in listed]
             return protos.ListSubscriptionsResponse(subscriptions=resources, next_page_token=token)
 
     def delete_subscription(self, request: Any) -> Any:
         with self._engine.open() as (broker, _):
-            broker.delete_subscription(find(broker, request.subscription).name)
-            self._push_workers.configure(request.subscription, None)
+            broker.delete_subscription(find(broker, request.subscription))
             return protos.Empty()
 
     async def pull(self, raw: bytes, context: Context) -> bytes:
@@ -134,20 +117,19 @@ class Subscriber:
         with self._engine.open() as (broker, now):
             subscription = find_pullable(broker, request.subscription)
             ends = now if request.return_immediately else now + _patience(context.deadline, now)
-            subscription.join(consumer)
+            broker.join(subscription, consumer)
         try:
             while True:
                 with self._engine.open() as (broker, now):
                     check_still_pullable(broker, subscription)
-                    batch = subscription.take(consumer, now, most)
+                    batch = broker.take(subscription, consumer, now, most)
                     if batch or now >= ends or consumer.closed:
                         return self.received(subscription, batch)
-                    subscription.wait(consumer)
+                    broker.wait(subscription, consumer)
                 await wakeup.wait(ends - now)
         finally:
             with self._engine.open() as (broker, now):
-                subscription.leave(consumer, now)
-                broker.schedule(subscription, now)
+                broker.leave(subscription, consumer, now)
 
     def acknowledge(self, raw: bytes) -> bytes:
         limits.check_at_most("request_size", len(raw), limits.MAX_ACK_REQUEST_BYTES)
@@ -162,8 +144,7 @@ class Subscriber:
             if numbers is None:
                 numbers = self.numbers(subscription, request.ack_ids)
             self._inject(subscription, numbers)
-            failed = subscription.ack(numbers, now)
-            broker.schedule(subscription, now)
+            failed = broker.ack(subscription, numbers, now)
             self._check_exactly_once(subscription, failed)
         return b""
 
@@ -176,9 +157,7 @@ class Subscriber:
             subscription = find(broker, request.subscription)
             numbers = self.numbers(subscription, request.ack_ids)
             self._inject(subscription, numbers)
-            failed = subscription.modify(numbers, seconds, now)
-            subscription.active = now
-            broker.schedule(subscription, now)
+            failed = broker.modify(subscription, numbers, seconds, now)
             self._check_exactly_once(subscription, failed)
         return b""
 
@@ -219,10 +198,9 @@ def find(broker: Broker, name: str) -> Subscription:
 def find_pullable(broker: Broker, name: str) -> Subscription:
     """The subscription, if messages can be pulled from it."""
     subscription = find(broker, name)
-    resource = broker.resources[name]
-    if resource.detached:
+    if subscription.resource.detached:
         raise failed_precondition(f"Subscription `{name}` is detached from its topic.")
-    if resource_validation.kind(resource) != "pull":
+    if resource_validation.kind(subscription.resource) != "pull":
         raise failed_precondition("This method is not supported for this subscription type.")
     return subscription
 
@@ -231,6 +209,17 @@ def check_still_pullable(broker: Broker, subscription: Subscription) -> None:
     """After a wait: messages can be pulled from it still, and its name is not a successor's."""
     if find_pullable(broker, subscription.name) is not subscription:
         raise not_found(subscription.name)
+
+
+def _configure(broker: Broker, subscription: Subscription, changed: Any, now: float) -> None:
+    """Check the changed resource of a subscription, and let it take effect."""
+    kept = resource_validation.subscription(changed)
+    if kept.dead_letter_policy != subscription.resource.dead_letter_policy:
+        _check_dead_letter(broker, kept)
+    topic = broker.topic_of(subscription.name)
+    if topic is not None:
+        resource_validation.show_topic_retention(kept, topic.resource)
+    broker.configure(subscription, resource_validation.settings(kept), kept, now)
 
 
 def _patience(deadline: float | None, now: float) -> float:

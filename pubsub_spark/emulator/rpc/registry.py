@@ -20,7 +20,6 @@ from pubsub_spark.emulator.handlers.snapshots import Snapshots
 from pubsub_spark.emulator.handlers.subscriber import Subscriber
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
-from pubsub_spark.emulator.sinks.push_worker import PushWorkers
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.schema_store import Schemas
 
@@ -49,12 +48,11 @@ class Rpc(NamedTuple):
 class Registry:
     """The handlers over one engine."""
 
-    def __init__(self, engine: Engine, faults: Faults, push_workers: PushWorkers) -> None:
+    def __init__(self, engine: Engine, faults: Faults) -> None:
         self._engine = engine
         self._definitions = Schemas()
-        self._push_workers = push_workers
-        self.publisher = Publisher(engine, self._definitions, push_workers)
-        self.subscriber = Subscriber(engine, faults, push_workers)
+        self.publisher = Publisher(engine, self._definitions)
+        self.subscriber = Subscriber(engine, faults)
         self.snapshots = Snapshots(engine)
         self.schemas = SchemaService(engine, self._definitions)
         broker = engine.broker
@@ -138,7 +136,6 @@ class Registry:
     def reset(self) -> None:
         """Forget every resource and the time that was moved; open streams end with NOT_FOUND."""
         with self._engine.open() as (broker, _):
-            self._push_workers.close()
             broker.clear()
             self._definitions.clear()
             self._engine.restart_clock()

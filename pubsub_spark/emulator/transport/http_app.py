@@ -31,7 +31,7 @@ from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.rpc.context import Metadata, RpcContext
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.status import details, sentence
-from pubsub_spark.emulator.transport import transcoding
+from pubsub_spark.emulator.transport import routes, transcoding
 
 _MAX_REQUEST_BYTES = 10_485_760  # the service's own limit
 _LARGE_BYTES = 50_000  # of JSON or of a message: more takes longer than other calls should wait
@@ -129,7 +129,7 @@ class JsonApi:
             body = await _body(request)
         except _UnreadableError as error:
             return _failure(RpcError("INVALID_ARGUMENT", str(error)), {"Connection": "close"})
-        route = transcoding.find(request.method, path)
+        route = routes.find(request.method, path)
         if route is None:
             return PlainTextResponse("Not Found\n", 404)
         try:

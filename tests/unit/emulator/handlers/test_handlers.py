@@ -19,8 +19,6 @@ from pubsub_spark.emulator.rpc.registry import Registry
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Fault, Faults
-from pubsub_spark.emulator.sinks.oidc import Signer
-from pubsub_spark.emulator.sinks.push_worker import PushWorkers
 from pubsub_spark.emulator.state.broker import Broker
 
 TOPIC = "projects/p/topics/topic"
@@ -35,7 +33,7 @@ class Handlers(Registry):
     def __init__(self) -> None:
         self.engine = Engine(Broker(), Clock())
         self.faults = Faults()
-        super().__init__(self.engine, self.faults, PushWorkers(self.engine, Signer()))
+        super().__init__(self.engine, self.faults)
 
     def topic(self, name: str = TOPIC, **settings: Any) -> Any:
         return self.publisher.create_topic(protos.Topic(name=name, **settings))

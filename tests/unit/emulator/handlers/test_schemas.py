@@ -18,8 +18,6 @@ from pubsub_spark.emulator.rpc.registry import Registry
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
-from pubsub_spark.emulator.sinks.oidc import Signer
-from pubsub_spark.emulator.sinks.push_worker import PushWorkers
 from pubsub_spark.emulator.state.broker import Broker
 
 SCHEMA = "projects/p/schemas/schema"
@@ -39,7 +37,7 @@ MESSAGE = 'syntax = "proto3"; message M { int32 a = 1; }'
 @pytest.fixture
 def services() -> Iterator[Registry]:
     engine = Engine(Broker(), Clock())
-    yield Registry(engine, Faults(), PushWorkers(engine, Signer()))
+    yield Registry(engine, Faults())
     engine.close()
 
 

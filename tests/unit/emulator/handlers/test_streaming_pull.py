@@ -14,8 +14,6 @@ from pubsub_spark.emulator.rpc.registry import Registry
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
-from pubsub_spark.emulator.sinks.oidc import Signer
-from pubsub_spark.emulator.sinks.push_worker import PushWorkers
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Delivery
 
@@ -56,7 +54,7 @@ def engine() -> Iterator[Engine]:
 
 def run(engine: Engine, accepts: int, **settings: Any) -> list[Any]:
     """The responses of a stream on a subscription that has one message; its client leaves when nothing happens."""
-    services = Registry(engine, Faults(), PushWorkers(engine, Signer()))
+    services = Registry(engine, Faults())
     services.publisher.create_topic(protos.Topic(name=TOPIC))
     services.subscriber.create_subscription(protos.Subscription(name=SUBSCRIPTION, topic=TOPIC, **settings))
     request = protos.PublishRequest(topic=TOPIC, messages=[protos.PubsubMessage(data=b"x")])
