@@ -59,7 +59,7 @@ class Registry:
         resources = (broker.topics, broker.subscriptions, broker.snapshots, self._definitions)
         self.iam = IamPolicy(engine, Policies(), resources)
 
-    def table(self) -> Mapping[str, Rpc]:
+    def table(self) -> dict[str, Rpc]:
         """The RPCs with one request by method, as in `/google.pubsub.v1.Publisher/Publish`."""
         table = {
             f"/{service}/{name}": Rpc(_parsing(request, handler), _always if name in _SLOW else _never)
