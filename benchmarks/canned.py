@@ -66,7 +66,7 @@ def responses(count: int = POOL, size: int = PER_RESPONSE) -> list[bytes]:
 
 
 class Canned:
-    """What is handed out: `messages` messages from `pool`, and to any other call what `answers` has for its path."""
+    """The server's content: `messages` messages from `pool`, and for any other call the response in `answers`."""
 
     def __init__(
         self, messages: int, pool: Sequence[bytes] | None = None, answers: Mapping[bytes, bytes] | None = None
@@ -74,7 +74,7 @@ class Canned:
         subscription = types.Subscription.pb()(name=SUBSCRIPTION, topic="projects/bench/topics/t")
         *most, last = pool or responses()
         self.pool = [_message(response) for response in most]
-        self.small = _message(last)  # for streams that take one response at a time: a connector's door
+        self.small = _message(last)  # for streams that take one response at a time: the driver stream
         [self.small_ack_id, *_] = [r.ack_id.encode() for r in _RESPONSE.FromString(last).received_messages]
         self.answers = {
             _ACKNOWLEDGE: b"",
@@ -88,7 +88,7 @@ class Canned:
         self._left = messages // PER_RESPONSE
 
     def take(self) -> bool:
-        """Whether there is one more response to hand out."""
+        """Whether there is one more response to send, which is taken by this."""
         with self._lock:
             more = self._left > 0
             self._left -= more
@@ -112,7 +112,7 @@ class Canned:
 
 @dataclass
 class _Call:
-    """One call of a connection: what it asked for, what it may still be sent."""
+    """One call of a connection: its path, its limits, its progress."""
 
     path: bytes
     window: int
@@ -122,7 +122,7 @@ class _Call:
     sent: int = 0  # responses
     acknowledged: int = 0  # of the small ones, when the call began
     request: bytearray = field(default_factory=bytearray)
-    response: memoryview | None = None  # what is under way
+    response: memoryview | None = None  # the rest of the response that is being sent
 
 
 class _Connection:
@@ -163,7 +163,7 @@ class _Connection:
                     self._end(number, call)
 
     def _read(self, received: memoryview) -> int:
-        """Take the frames that are there as a whole; how many bytes they were."""
+        """Process the complete frames; the number of their bytes."""
         at = 0
         while len(received) - at >= 9:
             length = int.from_bytes(received[at : at + 3], "big")
@@ -222,7 +222,7 @@ class _Connection:
             call.most = first.max_outstanding_messages if first.max_outstanding_messages > 0 else _WIDEST
 
     def _end(self, number: int, call: _Call) -> None:
-        """Answer a unary call, end a stream."""
+        """Send the response of a unary call, or the end of a stream."""
         answer = b"" if call.answered else _frame(_HEADERS, _END_HEADERS, number, _RESPONSE_HEADERS)
         if call.path in self._canned.answers:
             answer += _frame(_DATA, 0, number, _message(self._canned.answers[call.path]))
@@ -270,12 +270,12 @@ def _frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
 
 
 def _message(content: bytes) -> bytes:
-    """A message as gRPC has it: not compressed, its length, itself."""
+    """A message with gRPC's prefix: not compressed, its length."""
     return b"\0" + struct.pack(">I", len(content)) + content
 
 
 def _header(name: bytes, value: bytes) -> bytes:
-    """A header that is not to be remembered, for HPACK."""
+    """A header without indexing, for HPACK."""
     return bytes([0, len(name)]) + name + bytes([len(value)]) + value
 
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import grpc
 
-from pubsub_spark.emulator import protos
+from pubsub_spark.emulator.api import protos
 
 PAYLOAD = b"x" * 100
 PER_REQUEST = 1000

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pubsub_spark.emulator import protos
+from pubsub_spark.emulator.api import protos
 from tests.conftest import ROOT, Names
 from tests.rpc.conftest import Client
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pubsub_spark.emulator import Emulator
-from pubsub_spark.emulator.preset import PresetError
+from pubsub_spark.emulator.seed_file import SeedFileError
 from pubsub_spark.memory import keep_freed_memory
 
 _STOPS = {signal.SIGINT, signal.SIGTERM}
@@ -41,7 +41,7 @@ def serve(host: str = "127.0.0.1", port: int = 8085, verbose: bool = False, conf
             sys.stdout.flush()
             signal.sigwait(_STOPS)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)  # a second one ends it at once
-    except (OSError, PresetError) as problem:
+    except (OSError, SeedFileError) as problem:
         sys.stderr.write(f"{problem}\n")
         return 1
     return 0

@@ -16,24 +16,25 @@ from typing import Any, Self
 from google.protobuf import duration_pb2
 
 from pubsub_spark import names
-from pubsub_spark.codec.definition import Encoding, SchemaType
-from pubsub_spark.emulator import front, preset, protos
-from pubsub_spark.emulator.broker import Broker
-from pubsub_spark.emulator.clock import Clock
-from pubsub_spark.emulator.delivery import Delivery, message_of
-from pubsub_spark.emulator.desk import Desk
-from pubsub_spark.emulator.faults import EVERY, Fault, Faults
-from pubsub_spark.emulator.front import Front, address
-from pubsub_spark.emulator.oidc import Signer
-from pubsub_spark.emulator.pusher import Pushers
-from pubsub_spark.emulator.refusal import NUMBERS, Code, Refusal
-from pubsub_spark.emulator.rest import Document, Rest
-from pubsub_spark.emulator.server import Recorded, Server
-from pubsub_spark.emulator.services import Services
-from pubsub_spark.emulator.subscriber import find
+from pubsub_spark.codec.definition import Encoding
+from pubsub_spark.codec.schema_types import ENCODING_NUMBERS, SCHEMA_TYPE_NUMBERS, SchemaType
+from pubsub_spark.emulator import seed_file
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.api.errors import NUMBERS, Code, RpcError
+from pubsub_spark.emulator.handlers.subscriber import find
+from pubsub_spark.emulator.rpc.dispatcher import Recorded, Server
+from pubsub_spark.emulator.rpc.registry import Registry
+from pubsub_spark.emulator.runtime.clock import Clock
+from pubsub_spark.emulator.runtime.engine import Engine
+from pubsub_spark.emulator.runtime.faults import EVERY, Fault, Faults
+from pubsub_spark.emulator.sinks.oidc import Signer
+from pubsub_spark.emulator.sinks.push_worker import PushWorkers
+from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.delivery import Delivery, message_of
+from pubsub_spark.emulator.transport import listener
+from pubsub_spark.emulator.transport.http_app import Document, Rest
+from pubsub_spark.emulator.transport.listener import Listener, address
 
-_ENCODINGS = {"JSON": 1, "BINARY": 2}
-_SCHEMA_TYPES = {"PROTOCOL_BUFFER": 1, "AVRO": 2}
 _DURATIONS = frozenset({"message_retention_duration", "minimum_backoff", "maximum_backoff", "ttl", "max_duration"})
 
 Publishable = bytes | str | Mapping[str, Any]
@@ -60,10 +61,10 @@ class Record:
 class _Parts:
     """What there is of an emulator that runs; `ending` stops it."""
 
-    desk: Desk
-    pushers: Pushers
+    engine: Engine
+    push_workers: PushWorkers
     faults: Faults
-    services: Services
+    services: Registry
     server: Server
     ending: ExitStack
 
@@ -99,21 +100,21 @@ class Emulator:
         if self._parts is not None:
             raise RuntimeError("The emulator is running; stop it before it is started again.")
         with ExitStack() as ending:
-            desk = Desk(Broker(remembered=self._remembered), Clock())
-            ending.callback(desk.close)
+            engine = Engine(Broker(remembered=self._remembered), Clock())
+            ending.callback(engine.close)
             signer, faults = Signer(), Faults()
-            pushers = Pushers(desk, signer)
-            services = Services(desk, faults, pushers)
-            server = Server(desk, services, faults, record=self._record)
+            push_workers = PushWorkers(engine, signer)
+            services = Registry(engine, faults, push_workers)
+            server = Server(engine, services, faults, record=self._record)
             ending.callback(server.stop)
             self._listen(server, signer, ending)
-            ending.callback(pushers.close)
-            self._parts = _Parts(desk, pushers, faults, services, server, ending.pop_all())
+            ending.callback(push_workers.close)
+            self._parts = _Parts(engine, push_workers, faults, services, server, ending.pop_all())
         return self
 
     def _listen(self, server: Server, signer: Signer, ending: ExitStack) -> None:
-        listener = front.listen(self.host, self.port)
-        ending.callback(listener.close)
+        listening = listener.listen(self.host, self.port)
+        ending.callback(listening.close)
         documents: dict[str, Document] = {
             "/": lambda: "Ok\n",
             "/healthz": lambda: "Ok\n",
@@ -121,11 +122,11 @@ class Emulator:
             "/oauth2/v3/certs": signer.jwks,
         }
         rest = Rest(server.answer, server.aside, documents) if self._rest else None
-        tls = front.tls_context(*self._tls) if self._tls else None
-        door = Front(listener, server.serve, rest.serve if rest else None, tls)
+        tls = listener.tls_context(*self._tls) if self._tls else None
+        door = Listener(listening, server.serve, rest.serve if rest else None, tls)
         ending.callback(door.close)
         door.start()
-        self.port = listener.getsockname()[1]
+        self.port = listening.getsockname()[1]
 
     def stop(self) -> None:
         """End every call, stop listening, forget everything."""
@@ -160,7 +161,7 @@ class Emulator:
         resource = protos.Topic(name=name, **_durations(settings))
         if schema is not None:
             resource.schema_settings.schema = schema
-            resource.schema_settings.encoding = _one_of(_ENCODINGS, encoding, "encoding")
+            resource.schema_settings.encoding = _one_of(ENCODING_NUMBERS, encoding, "encoding")
         self._running.services.publisher.create_topic(resource)
 
     def create_subscription(self, name: str, topic: str, **settings: Any) -> None:
@@ -176,13 +177,13 @@ class Emulator:
             protos.CreateSchemaRequest(
                 parent=f"projects/{parsed.project}",
                 schema_id=parsed.id,
-                schema=protos.Schema(type_=_one_of(_SCHEMA_TYPES, type, "type"), definition=definition),
+                schema=protos.Schema(type_=_one_of(SCHEMA_TYPE_NUMBERS, type, "type"), definition=definition),
             )
         )
 
     def load(self, path: Path) -> None:
-        """Create what a YAML file names (see `preset`); PresetError says what is wrong with it."""
-        preset.load(path, self._running.services)
+        """Create what a YAML file names (see `preset`); SeedFileError says what is wrong with it."""
+        seed_file.load(path, self._running.services)
 
     def publish(self, topic: str, *messages: Publishable) -> list[str]:
         """Publish bytes, texts, or mappings of PubsubMessage's fields; returns the message ids."""
@@ -197,13 +198,13 @@ class Emulator:
 
     def messages(self, subscription: str) -> list[Record]:
         """What became of every message of a subscription, in the order of publishing."""
-        with self._running.desk.open() as (broker, now):
+        with self._running.engine.open() as (broker, now):
             known = {message_of(each).number: each for each in find(broker, subscription).deliveries()}
             return [_record(known[number], now) for number in sorted(known)]
 
     def backlog(self, subscription: str) -> int:
         """How many messages are not acked, the leased ones included."""
-        with self._running.desk.open() as (broker, now):
+        with self._running.engine.open() as (broker, now):
             return len(find(broker, subscription).unacked(now))
 
     def streams(self) -> int:
@@ -214,8 +215,8 @@ class Emulator:
 
     def advance(self, seconds: float) -> None:
         """Move the emulator's clock; leases that run out meanwhile have run out when this returns."""
-        self._running.desk.advance(seconds)
-        self._running.pushers.wake()
+        self._running.engine.advance(seconds)
+        self._running.push_workers.wake()
 
     def fail(self, rpc: str, code: Code | None, count: int = 1, delay: float = 0, message: str = "") -> None:
         """Let the next `count` calls of `rpc` (`*`: any) fail with `code` after `delay` seconds; None only delays."""
@@ -238,7 +239,7 @@ class Emulator:
         if count < 1 or not outcome.startswith(("TRANSIENT_FAILURE_", "PERMANENT_FAILURE_")):
             outcomes = "PERMANENT_FAILURE_* or TRANSIENT_FAILURE_*"
             raise ValueError(f"An ack fails with {outcomes}, at least once; got {outcome}, {count} times.")
-        self._running.faults.spoil(count, outcome)
+        self._running.faults.inject(count, outcome)
 
     def hostile(self, seed: int | None) -> None:
         """Do from now on what at-least-once delivery allows: reorder, redeliver, end leases early; None stops it.
@@ -246,7 +247,7 @@ class Emulator:
         The order of a key and exactly-once delivery stay as promised. The same seed and the same requests give the
         same trouble.
         """
-        with self._running.desk.open() as (broker, _):
+        with self._running.engine.open() as (broker, _):
             broker.be_hostile(seed)
 
     def reset(self) -> None:
@@ -263,7 +264,7 @@ class Emulator:
         """End every open StreamingPull with `code`; returns how many there were."""
         if code not in NUMBERS:
             raise ValueError(f"A stream ends with one of {', '.join(NUMBERS)}; got {code}.")
-        return self._running.server.close_streams(Refusal(code, message))
+        return self._running.server.close_streams(RpcError(code, message))
 
     @property
     def _running(self) -> _Parts:

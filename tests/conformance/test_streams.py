@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 
-from pubsub_spark.emulator import Emulator, protos
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.api import protos
 
 PATIENCE = 1.0  # seconds in which a stream says what it has to say
 P = "projects/streams"

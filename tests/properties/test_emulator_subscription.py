@@ -24,12 +24,12 @@ from hypothesis.stateful import (
     rule,
 )
 
-from pubsub_spark.emulator import frames
-from pubsub_spark.emulator.broker import Broker
-from pubsub_spark.emulator.delivery import Batch, Consumer
-from pubsub_spark.emulator.message import Message, Publication
-from pubsub_spark.emulator.mischief import Mischief
-from pubsub_spark.emulator.subscription import Settings, Subscription
+from pubsub_spark.emulator.state import wire_format
+from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.chaos import Chaos
+from pubsub_spark.emulator.state.delivery import Batch, Consumer
+from pubsub_spark.emulator.state.message import Message, Publication
+from pubsub_spark.emulator.state.subscription import Settings, Subscription
 
 KEYS = ("", "a")
 
@@ -65,7 +65,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     @rule(key=st.sampled_from(KEYS), count=st.integers(1, 4))
     def publish(self, key: str, count: int) -> None:
         first = len(self.sent) + 1
-        made = frames.message_frames([b"\x0a\x01x"] * count, first, frames.publish_time_field(self.now))
+        made = wire_format.message_frames([b"\x0a\x01x"] * count, first, wire_format.publish_time_field(self.now))
         publication = Publication(first, self.now, key, made)
         self.sent.update((message.number, Sent(message)) for message in publication.messages())
         self.subscription.publish(publication)
@@ -291,8 +291,8 @@ def test_hostility_loses_nothing():
     """Under every whim of a hostile subscription all messages arrive, and in the end all are acknowledged."""
     for seed in range(20):
         subscription = Subscription("projects/p/subscriptions/sub", Settings(ordering=True), now=0)
-        subscription.mischief = Mischief(seed, subscription.name)
-        made = frames.message_frames([b"\x0a\x01x"] * 200, 1, frames.publish_time_field(0))
+        subscription.chaos = Chaos(seed, subscription.name)
+        made = wire_format.message_frames([b"\x0a\x01x"] * 200, 1, wire_format.publish_time_field(0))
         for number, frame in enumerate(made, 1):
             subscription.publish(Publication(number, 0, "key" if number % 4 == 0 else "", [frame]))
         seen: list[int] = []

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub_spark.emulator.filter import MAX_BYTES
-from pubsub_spark.emulator.filter import compile as compile_filter
+from pubsub_spark.emulator.resources.filter import MAX_BYTES
+from pubsub_spark.emulator.resources.filter import compile as compile_filter
 
 _KEYS = st.sampled_from(["a", "b-c", "d e", 'q"'])
 _VALUES = st.sampled_from(["", "x", "xy", 'x"\\', "é\n"])

@@ -12,12 +12,14 @@ import grpc
 import pytest
 from google.protobuf import field_mask_pb2
 
-from pubsub_spark.emulator import Emulator, protos, transcode
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.transport import transcoding
 
 TOPIC, SUB, OTHER = "projects/p/topics/news", "projects/p/subscriptions/all", "projects/p/subscriptions/other"
 DAY = 86_400
 
-_ROUTES = {route.rpc.rpartition(".")[2]: route for route in transcode.routes()}
+_ROUTES = {route.rpc.rpartition(".")[2]: route for route in transcoding.routes()}
 
 
 class Client:

@@ -21,12 +21,13 @@ import grpc
 import hpack
 import pytest
 
-from pubsub_spark.emulator import Emulator, protos
-from pubsub_spark.emulator import connections as connections_module
-from pubsub_spark.emulator.connections import Call, Connections
-from pubsub_spark.emulator.http2 import PREFACE, Flag, Frame, Setting, header_block
-from pubsub_spark.emulator.server import _Unary
-from pubsub_spark.emulator.streaming import Stream
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.handlers.streaming_pull import Stream
+from pubsub_spark.emulator.rpc.dispatcher import _Unary
+from pubsub_spark.emulator.transport import connections as connections_module
+from pubsub_spark.emulator.transport.connections import Call, Connections
+from pubsub_spark.emulator.transport.http2 import PREFACE, Flag, Frame, Setting, header_block
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 
 PULL = b"/google.pubsub.v1.Subscriber/Pull"
@@ -191,9 +192,9 @@ def test_calls_of_one_connection_do_not_wait_for_each_other(emulator, client):
 def test_pull_that_was_cancelled_takes_nothing(emulator, client):
     """Its client is gone, so the next message is somebody else's."""
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=60)
-    wait_until(lambda: emulator._running.desk.broker.subscriptions[SUB].connected)
+    wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].connected)
     waiting.cancel()
-    wait_until(lambda: 0 == emulator._running.desk.broker.subscriptions[SUB].connected)
+    wait_until(lambda: 0 == emulator._running.engine.broker.subscriptions[SUB].connected)
     emulator.publish(TOPIC, "a")
 
     assert [b"a"] == client.data()
@@ -503,7 +504,7 @@ def test_stop_tells_streams_and_waiting_pulls(emulator, client):
     """UNAVAILABLE for the stream; the Pull has an answer without messages."""
     stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=30)
-    wait_until(lambda: 2 == emulator._running.desk.broker.subscriptions[SUB].connected)
+    wait_until(lambda: 2 == emulator._running.engine.broker.subscriptions[SUB].connected)
 
     emulator.stop()
 

@@ -13,7 +13,7 @@ from google.protobuf import duration_pb2, field_mask_pb2, timestamp_pb2
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from pubsub_spark.emulator import protos
+from pubsub_spark.emulator.api import protos
 from tests.rpc.conftest import DAY, OTHER, SUB, TOPIC, refused
 
 

@@ -12,11 +12,13 @@ from google.protobuf.message import EncodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pubsub_spark.emulator import Emulator, protos, transcode
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.transport import transcoding
 from tests.rpc.conftest import OTHER, SUB, TOPIC, Client
 
 SNAPSHOT, SCHEMA = "projects/p/snapshots/moment", "projects/p/schemas/point"
-ROUTES = {route.rpc: route for route in transcode.routes()}
+ROUTES = {route.rpc: route for route in transcoding.routes()}
 TEXTS = [
     *("", "a", "é", "a" * 300, "\x00", "projects/p", "projects//", "projects/p/topics/a", "projects/p/topics/googol"),
     *(TOPIC, SUB, OTHER, SNAPSHOT, SCHEMA, f"{SCHEMA}@", f"{SCHEMA}@00000000", "_deleted-topic_", "_deleted-schema_"),
@@ -59,7 +61,7 @@ LIKELY = {
 INTEGERS = [0, 1, -1, 2, 5, 9, 10, 100, 600, 601, 1000, 1001, 2**31 - 1, -(2**31)]
 LONGS = [*INTEGERS, 86_400, 604_800, 2_678_400, 4_000_000_000, 2**63 - 1, -(2**63)]
 BYTES = [b"", b"a", b"\x02", b'{"x": 1}', b"\xff" * 20, bytes(2000)]
-# What a refusal may be; INTERNAL, UNKNOWN and DEADLINE_EXCEEDED would say that something broke or hung.
+# What an error may be; INTERNAL, UNKNOWN and DEADLINE_EXCEEDED would say that something broke or hung.
 REFUSALS = {"INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "FAILED_PRECONDITION", "UNIMPLEMENTED", "ABORTED"}
 FUZZ = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 
@@ -173,7 +175,7 @@ def test_any_bytes_are_answered(client, rpc):
 
 
 def test_any_stream_is_answered(client):
-    """Two requests of any content on a stream end it with a refusal, or leave it open until it is cancelled."""
+    """Two requests of any content on a stream end it with an error, or leave it open until it is cancelled."""
     stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull", request_serializer=bytes)
     fields = messages(protos.StreamingPullRequest.DESCRIPTOR)
 

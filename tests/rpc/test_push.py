@@ -20,10 +20,11 @@ from google.auth import jwt
 from google.auth.transport.requests import Request
 from google.oauth2 import id_token
 
-from pubsub_spark.emulator import Emulator, protos
-from pubsub_spark.emulator.push import FIRST_WINDOW
-from pubsub_spark.emulator.pusher import Poster
-from pubsub_spark.emulator.refusal import Refusal
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.api.errors import RpcError
+from pubsub_spark.emulator.sinks.push_request import FIRST_WINDOW
+from pubsub_spark.emulator.sinks.push_worker import Poster
 from tests.rpc.conftest import wait_until
 
 TOPIC, SUB = "projects/p/topics/news", "projects/p/subscriptions/pushed"
@@ -366,7 +367,7 @@ def test_subscription_that_pushes_nothing_expires(emulator, endpoint, push):
     """Only a push that succeeds is use: neither waiting for messages nor an endpoint that refuses them all is."""
     endpoint.answers.extend([500] * 100)
     push(expiration_policy={"ttl": 86_400})
-    gone = weakref.ref(emulator._running.desk.broker.subscriptions[SUB])
+    gone = weakref.ref(emulator._running.engine.broker.subscriptions[SUB])
     emulator.publish(TOPIC, b"a")
     endpoint.wait_for(1)
     emulator.advance(50_000)
@@ -374,7 +375,7 @@ def test_subscription_that_pushes_nothing_expires(emulator, endpoint, push):
 
     emulator.advance(50_000)
 
-    with pytest.raises(Refusal, match="Resource not found"):
+    with pytest.raises(RpcError, match="Resource not found"):
         emulator.backlog(SUB)
     wait_until(lambda: gc.collect() >= 0 and gone() is None)
 

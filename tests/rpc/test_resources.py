@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from pubsub_spark.emulator import Emulator, protos
-from pubsub_spark.emulator.refusal import Refusal
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.api.errors import RpcError
 from tests.rpc.conftest import DAY, OTHER, SUB, TOPIC, refused
 
 SCHEMA = "projects/p/schemas/point"
@@ -52,7 +53,7 @@ def test_get_is_full_and_lists_are_basic_by_default(client, emulator):
 )
 def test_seconds_that_are_no_retention_are_told_so(emulator, seconds, sentence):
     """In a sentence about the seconds, not about how a Duration is written."""
-    with pytest.raises((Refusal, ValueError), match=re.escape(sentence)):
+    with pytest.raises((RpcError, ValueError), match=re.escape(sentence)):
         emulator.create_topic(TOPIC, message_retention_duration=seconds)
 
 

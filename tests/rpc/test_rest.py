@@ -25,9 +25,11 @@ from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
 from google.pubsub_v1 import PublisherClient, PubsubMessage, SubscriberClient
 
-from pubsub_spark.emulator import Emulator, front, protos
-from pubsub_spark.emulator import rest as transport
-from pubsub_spark.emulator import subscriber as handlers
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.handlers import subscriber as handlers
+from pubsub_spark.emulator.transport import http_app as transport
+from pubsub_spark.emulator.transport import listener
 from tests.rpc.conftest import wait_until
 
 TOPIC, SUB = "projects/p/topics/news", "projects/p/subscriptions/all"
@@ -222,7 +224,7 @@ def begin_pull(emulator, connection):
 
 def deliveries_after_pull(emulator):
     """How often a message was delivered that came when no Pull waited any more."""
-    broker = emulator._running.desk.broker
+    broker = emulator._running.engine.broker
     wait_until(lambda: 0 == broker.subscriptions[SUB].connected, seconds=5)  # it would give up after 10
     emulator.publish(TOPIC, b"a")
     return [message.deliveries for message in emulator.messages(SUB)]
@@ -571,7 +573,7 @@ def test_handshake_ends_when_the_emulator_stops():
 
 def test_handshake_has_its_time(monkeypatch):
     """A client that never comes to agree on keys keeps no thread for long."""
-    monkeypatch.setattr(front, "_HELLO_SECONDS", 1)
+    monkeypatch.setattr(listener, "_HELLO_SECONDS", 1)
     with (
         Emulator(tls=self_signed()) as emulator,
         socket.create_connection((emulator.host, emulator.port), timeout=5) as connection,

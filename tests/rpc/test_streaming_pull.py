@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from pubsub_spark.emulator import Emulator, protos
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.api import protos
 from tests.conftest import Names
 
 
@@ -39,7 +40,7 @@ class Stream:
             received += next(self.call).received_messages
         return received
 
-    def refusal(self) -> grpc.StatusCode:
+    def error(self) -> grpc.StatusCode:
         """How the stream ends."""
         with pytest.raises(grpc.RpcError) as error:
             next(self.call)
@@ -80,13 +81,13 @@ def test_bad_first_request_is_refused(channel, subscription, first):
     """Subscription and a deadline of 10 to 600 seconds are required, and everything must be well formed."""
     if "subscription" in first:
         first = first | {"subscription": first["subscription"].format(subscription)}
-    assert grpc.StatusCode.INVALID_ARGUMENT == Stream(channel, **first).refusal()
+    assert grpc.StatusCode.INVALID_ARGUMENT == Stream(channel, **first).error()
 
 
 def test_unknown_subscription_is_not_found(channel, names):
     """A stream needs a subscription that exists."""
     stream = Stream(channel, subscription=names.subscription, stream_ack_deadline_seconds=10)
-    assert grpc.StatusCode.NOT_FOUND == stream.refusal()
+    assert grpc.StatusCode.NOT_FOUND == stream.error()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_bad_later_request_ends_the_stream(channel, subscription, later):
     """What belongs in the first request, and what is malformed, aborts with INVALID_ARGUMENT."""
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10)
     stream.send(**later)
-    assert grpc.StatusCode.INVALID_ARGUMENT == stream.refusal()
+    assert grpc.StatusCode.INVALID_ARGUMENT == stream.error()
 
 
 def test_acks_on_the_stream_count(emulator, channel, subscription, names):
@@ -225,7 +226,7 @@ def test_deleted_subscription_ends_its_streams(emulator, channel, subscription):
     delete = channel.unary_unary("/google.pubsub.v1.Subscriber/DeleteSubscription")
     delete(protos.DeleteSubscriptionRequest(subscription=subscription).SerializeToString())
 
-    assert grpc.StatusCode.NOT_FOUND == stream.refusal()
+    assert grpc.StatusCode.NOT_FOUND == stream.error()
 
 
 def test_streams_are_closed_at_will(emulator, channel, subscription, names):
@@ -235,7 +236,7 @@ def test_streams_are_closed_at_will(emulator, channel, subscription, names):
     [held] = stream.receive(1)
 
     assert 1 == emulator.close_streams()
-    assert grpc.StatusCode.UNAVAILABLE == stream.refusal()
+    assert grpc.StatusCode.UNAVAILABLE == stream.error()
     again = Stream(
         channel,
         subscription=subscription,
@@ -252,9 +253,9 @@ def test_ordered_fault_meets_the_next_stream(emulator, channel, subscription):
     emulator.fail("StreamingPull", "PERMISSION_DENIED", message="no")
     refused = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10)
 
-    assert grpc.StatusCode.PERMISSION_DENIED == refused.refusal()
+    assert grpc.StatusCode.PERMISSION_DENIED == refused.error()
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=5)
-    assert grpc.StatusCode.INVALID_ARGUMENT == stream.refusal()
+    assert grpc.StatusCode.INVALID_ARGUMENT == stream.error()
 
 
 def test_exactly_once_stream_confirms(emulator, channel, names):
@@ -290,7 +291,7 @@ def test_nothing_piles_up(emulator, channel, subscription, names):
         while emulator.streams():
             threading.Event().wait(0.001)
         emulator.advance(10)
-    broker = emulator._running.desk.broker
+    broker = emulator._running.engine.broker
     kept = broker.subscriptions[subscription]
 
     assert 0 == kept.connected

@@ -3,7 +3,7 @@
 schema_parser  the text as a tree (nodes)                   compatibility  may this schema read that one's data
 types          a node's column, in Arrow                    resolution     the rules for what was written otherwise
 columns        all messages of a batch to Arrow (cursors, item_steps, decimals)
-locator        the faulty field of one message (mismatch)   decode         columns, and a reason for the rest
+error_locator  the faulty field of one message (mismatch)   decode         columns, and a reason for the rest
 messages       one message by fastavro                      json_encoding  JSON and what fastavro reads and writes
 encode         rows to messages (buffers)
 definition     what `codec.definition` promises             codec          what `codec.registry` asks for

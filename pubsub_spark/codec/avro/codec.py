@@ -1,4 +1,4 @@
-"""What `codec.registry` asks of Avro: a column's type, a decoder, an encoder."""
+"""The functions that `codec.registry` calls for Avro: a column's type, a decoder, an encoder."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from pubsub_spark.codec.avro import decimals
 from pubsub_spark.codec.avro.compatibility import best_branch, written_field
 from pubsub_spark.codec.avro.cursors import ITEM, Batch, Bits, Cursors, Longs, numbers, offsets_of, spread
+from pubsub_spark.codec.avro.error_locator import least_bytes
 from pubsub_spark.codec.avro.item_steps import Read, empty_items, item_steps, repeats
 from pubsub_spark.codec.avro.json_encoding import quoted
-from pubsub_spark.codec.avro.locator import least_bytes
 from pubsub_spark.codec.avro.messages import Messages
 from pubsub_spark.codec.avro.mismatch import Mismatch, Unresolvable
 from pubsub_spark.codec.avro.nodes import (
@@ -42,8 +42,8 @@ from pubsub_spark.codec.avro.nodes import (
 )
 from pubsub_spark.codec.avro.resolution import check_logical, enum_symbols, time_scale, unresolvable
 from pubsub_spark.codec.avro.types import column_of, variants, widened
-from pubsub_spark.cuts import cuts
 from pubsub_spark.errors import SchemaError
+from pubsub_spark.slices import slices
 
 Path = tuple[str, ...]
 
@@ -72,7 +72,7 @@ class ColumnReader(NamedTuple):
 
 def batches(data: pa.BinaryArray) -> list[tuple[int, int]]:
     """The first message of each batch and the one after its last: each is, unless it is one, within both limits."""
-    return list(cuts(offsets_of(data), MAX_BATCH_MESSAGES, MAX_BATCH_BYTES))
+    return list(slices(offsets_of(data), MAX_BATCH_MESSAGES, MAX_BATCH_BYTES))
 
 
 def compile_columns(writer: Node, reader: Node) -> ColumnReader:

@@ -3,7 +3,7 @@
 `Cursors` are places in messages (or in items of messages). Reading a field at all cursors costs some numpy operations,
 whatever their number, so a message costs nanoseconds and no Python object. The rule that keeps this exact: a cursor
 either reads what the specification plainly says, or its message *falls back*: the caller then looks at it alone. The
-structure of a message needs no words here, `locator` finds them. The reason why a right message has no value (a
+structure of a message needs no words here, `error_locator` finds them. The reason why a right message has no value (a
 symbol that the reader lacks) is kept in `Batch.reasons`, with the path.
 
 The cursors of a message that fell back are inactive. They stand in zeros behind the data, where every read gives zero,
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pubsub_spark.codec.avro import locator
+from pubsub_spark.codec.avro import error_locator
 from pubsub_spark.codec.avro.mismatch import Mismatch
 from pubsub_spark.codec.avro.nodes import Node
 
@@ -66,7 +66,7 @@ class Batch:
         self.fell_back = np.zeros(len(data), np.bool_)
         self.reasons: dict[int, Mismatch] = {}
         self.reason_at: dict[int, int] = {}
-        self.empty_items_left = np.full(len(data), locator.MAX_EMPTY_ITEMS)
+        self.empty_items_left = np.full(len(data), error_locator.MAX_EMPTY_ITEMS)
         self.any_fell_back = False
         begin, end = offsets[:-1] + (_FRONT_BYTES - first), offsets[1:] + (_FRONT_BYTES - first)
         self.cursors = Cursors(self, begin, end, np.arange(len(data), dtype=np.int64))
@@ -144,7 +144,7 @@ class Cursors:
         for index in np.flatnonzero(~self.inactive()).tolist():
             at, end = int(self.at[index]), int(self.end[index])
             try:
-                self.at[index] = at + locator.end(node, self.batch.bytes.data[at:end])
+                self.at[index] = at + error_locator.end(node, self.batch.bytes.data[at:end])
             except Mismatch:
                 self.fall_back(np.arange(len(self)) == index)
 

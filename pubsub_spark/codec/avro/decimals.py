@@ -41,7 +41,7 @@ def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array
 
 
 def _beyond(values: npt.NDArray[np.int64], precision: int) -> Bits:
-    """Which numbers, given as (low, high) halves, have more than `precision` digits."""
+    """The numbers, of those given as (low, high) halves, that have more than `precision` digits."""
     low, high = values[:, 0].view(np.uint64), values[:, 1]
     most = 10**precision - 1
     least_high, least_low = np.int64(-most >> 64), np.uint64(-most & (2**64 - 1))

@@ -1,6 +1,6 @@
 """Messages of one writer's revision as the reader's column: `columns` reads them, and a reason is found for the rest.
 
-A message that fell back is looked at alone. If it is no message of its schema, `locator` says where. Otherwise
+A message that fell back is looked at alone. If it is no message of its schema, `error_locator` says where. Otherwise
 fastavro reads it and writes it again, and if that makes a difference (a map had a key twice), the columns read what it
 wrote. If it makes none, the message has no value, and the columns said why. A message in JSON is written as binary by
 fastavro first. So a message's outcome does not depend on its neighbours.
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from pubsub_spark.codec.avro import locator
+from pubsub_spark.codec.avro import error_locator
 from pubsub_spark.codec.avro.columns import batches, compile_columns
 from pubsub_spark.codec.avro.cursors import Bits, merge
 from pubsub_spark.codec.avro.definition import AvroDefinition
@@ -93,7 +93,7 @@ class AvroDecoder:
 
     def _fault(self, message: bytes) -> Mismatch | None:
         try:
-            locator.check(self._writer.root, message)
+            error_locator.check(self._writer.root, message)
         except Mismatch as mismatch:
             return mismatch
         return None

@@ -1,4 +1,4 @@
-"""What `codec.definition` promises, for Avro: parse, validate, compare revisions."""
+"""A parsed revision of an Avro schema, as `codec.definition` wants it: parse, validate, compare revisions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from pubsub_spark.codec.avro import json_encoding, locator, schema_parser
+from pubsub_spark.codec.avro import error_locator, json_encoding, schema_parser
 from pubsub_spark.codec.avro.columns import ColumnReader, compile_columns
 from pubsub_spark.codec.avro.compatibility import unreadable
 from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS
@@ -41,7 +41,7 @@ class AvroDefinition:
     def validate(self, data: bytes, encoding: Encoding) -> None:
         """Raise InvalidMessage unless `data` is exactly one message."""
         try:
-            locator.check(self.root, data) if encoding == "BINARY" else self.read_json(data)
+            error_locator.check(self.root, data) if encoding == "BINARY" else self.read_json(data)
         except Mismatch as mismatch:
             raise InvalidMessage(mismatch.sentence()) from None
 

@@ -205,7 +205,7 @@ def _record(node: Record, found: pa.DataType, path: str) -> Write:
 
 
 def _columns(node: Record, found: pa.StructType) -> dict[str, int | None]:
-    """Where each field's column is."""
+    """The index of each field's column."""
     names = [column.name for column in found]
     folded = [name.casefold() for name in names]
     places: dict[str, int | None] = {}
@@ -251,7 +251,7 @@ def _inside(path: str, name: str) -> str:
 
 
 def _absent(field: Field, path: str) -> bytes:
-    """What is written for a field without a column: its default, or null."""
+    """The bytes of a field without a column: its default, or null."""
     type_ = column_of(field.node).type
     if field.has_default:
         try:

@@ -2,8 +2,8 @@
 
 An array's items lie one behind the other, so its n-th can only be found by reading those before it: first the first
 item of every cursor, then the second of those that have one, and so on. When few cursors are left, whose arrays may be
-long, `locator` finds where their items begin, and all of them are read in one last step. The items of all steps are
-put in the order of their arrays at the end (`merge`).
+long, `error_locator` finds where their items begin, and all of them are read in one last step. The items of all steps
+are put in the order of their arrays at the end (`merge`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pubsub_spark.codec.avro import locator
+from pubsub_spark.codec.avro import error_locator
 from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS, Bits, Cursors, Longs, merge
 from pubsub_spark.codec.avro.mismatch import Mismatch
 from pubsub_spark.codec.avro.nodes import Array, Map
@@ -88,7 +88,7 @@ def _positions(cursors: Cursors, node: Array | Map, left: Longs, counts: Longs) 
     for index in np.flatnonzero(left).tolist():
         at, end = int(cursors.at[index]), int(cursors.end[index])
         try:
-            found, size = locator.items(node, cursors.batch.bytes.data[at:end], int(left[index]))
+            found, size = error_locator.items(node, cursors.batch.bytes.data[at:end], int(left[index]))
         except Mismatch:
             cursors.fall_back(np.arange(len(cursors)) == index)
             continue

@@ -109,7 +109,7 @@ def type_name(node: Node) -> str:
 
 
 def weight(node: Node, known: dict[Record, int] | None = None) -> int:
-    """How many nodes the schema stands for when each use of a type is counted, and a use inside of itself as one."""
+    """The number of nodes that the schema stands for, each use of a type counted, and a use inside of itself as one."""
     known = {} if known is None else known
     match node:
         case Record(fields=fields):

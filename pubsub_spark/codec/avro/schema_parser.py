@@ -230,7 +230,7 @@ def _logical(declared: dict[str, Any], kind: str, size: int | None = None) -> Lo
 
 
 def _digits(size: int | None) -> int:
-    """How many decimal digits a signed integer of `size` bytes can always hold (unbounded for `bytes`)."""
+    """The number of decimal digits that a signed integer of `size` bytes can always hold (unbounded for `bytes`)."""
     if size is None:
         return INT[1]
     return len(str(2 ** (8 * min(size, 64) - 1) - 1)) - 1 if size else 0

@@ -1,0 +1,1 @@
+"""The RPC handlers, one class a service: parse, check, ask the broker once, reply."""

@@ -1,0 +1,217 @@
+"""Publisher: topics, and messages into them.
+
+Each handler parses, checks, asks the broker once and replies. `publish` is a hot call: bytes in, bytes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pubsub_spark import names
+from pubsub_spark.codec.definition import Encoding
+from pubsub_spark.codec.schema_types import ENCODINGS_BY_NUMBER
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.api.errors import RpcError, already_exists, invalid, invalid_argument, not_found
+from pubsub_spark.emulator.resources import field_masks, limits, pagination, resource_validation
+from pubsub_spark.emulator.runtime.engine import Engine
+from pubsub_spark.emulator.sinks.push_worker import PushWorkers
+from pubsub_spark.emulator.state import wire_format
+from pubsub_spark.emulator.state.broker import Broker, Topic
+from pubsub_spark.emulator.state.schema_store import Revision, Schemas
+
+_MUTABLE = frozenset(
+    {
+        "labels",
+        "message_storage_policy",
+        "message_retention_duration",
+        "schema_settings",
+        "ingestion_data_source_settings",
+        "message_transforms",
+    }
+)
+
+
+class Publisher:
+    """The handlers of google.pubsub.v1.Publisher."""
+
+    def __init__(self, engine: Engine, schemas: Schemas, push_workers: PushWorkers) -> None:
+        self._engine = engine
+        self._schemas = schemas
+        self._push_workers = push_workers
+
+    def create_topic(self, request: Any) -> Any:
+        limits.check_name(request.name, "topics")
+        topic = resource_validation.topic(request)
+        with self._engine.open() as (broker, _):
+            if request.name in broker.topics:
+                raise already_exists(request.name)
+            self._check_schema(topic)
+            broker.create_topic(request.name, topic, resource_validation.retention(topic))
+            return topic
+
+    def update_topic(self, request: Any) -> Any:
+        with self._engine.open() as (broker, now):
+            topic = find_topic(broker, request.topic.name)
+            changed = field_masks.updated(topic.resource, request.topic, request.update_mask.paths, _MUTABLE)
+            changed = resource_validation.topic(changed)
+            if changed.schema_settings != topic.resource.schema_settings:
+                self._check_schema(changed)
+            topic.resource = changed
+            broker.retain(topic, resource_validation.retention(changed), now)
+            for subscription in topic.subscriptions:
+                resource_validation.show_topic_retention(broker.resources[subscription], changed)
+            return changed
+
+    def get_topic(self, request: Any) -> Any:
+        with self._engine.open() as (broker, _):
+            return find_topic(broker, request.topic).resource
+
+    def list_topics(self, request: Any) -> Any:
+        limits.check_project(request.project)
+        with self._engine.open() as (broker, _):
+            mine = (name for name in broker.topics if name.startswith(f"{request.project}/"))
+            listed, token = pagination.page(mine, request)
+            topics = [broker.topics[name].resource for name in listed]
+            return protos.ListTopicsResponse(topics=topics, next_page_token=token)
+
+    def list_topic_subscriptions(self, request: Any) -> Any:
+        with self._engine.open() as (broker, _):
+            topic = find_topic(broker, request.topic)
+            listed, token = pagination.page(topic.subscriptions, request)
+            return protos.ListTopicSubscriptionsResponse(subscriptions=listed, next_page_token=token)
+
+    def list_topic_snapshots(self, request: Any) -> Any:
+        with self._engine.open() as (broker, _):
+            topic = find_topic(broker, request.topic)
+            listed, token = pagination.page(topic.snapshots, request)
+            return protos.ListTopicSnapshotsResponse(snapshots=listed, next_page_token=token)
+
+    def delete_topic(self, request: Any) -> Any:
+        with self._engine.open() as (broker, _):
+            topic = find_topic(broker, request.topic)
+            for resource in broker.resources.values():
+                if resource.topic == topic.name:
+                    resource.topic = names.DELETED_TOPIC
+                    resource.ClearField("topic_message_retention_duration")
+            for snapshot in topic.snapshots.values():
+                snapshot.resource.topic = names.DELETED_TOPIC
+            broker.delete_topic(topic.name)
+            return protos.Empty()
+
+    def detach_subscription(self, request: Any) -> Any:
+        with self._engine.open() as (broker, _):
+            name = limits.check_name(request.subscription, "subscriptions")
+            if name not in broker.subscriptions:
+                raise not_found(name)
+            broker.detach_subscription(name)
+            broker.resources[name].detached = True
+            broker.resources[name].ClearField("topic_message_retention_duration")
+            self._push_workers.configure(name, None)
+            return protos.DetachSubscriptionResponse()
+
+    def publish(self, raw: bytes) -> bytes:
+        """All messages or none: everything is checked before the first one is given an id."""
+        limits.check_payload(len(raw))
+        limits.check_at_most("request_size", len(raw), limits.MAX_PUBLISH_BYTES)
+        request = protos.PublishRequest.FromString(raw)
+        messages = request.messages
+        limits.check_at_least("message_count", len(messages), 1)
+        limits.check_at_most("message_count", len(messages), limits.MAX_PUBLISH_MESSAGES)
+        with self._engine.open() as (broker, _):
+            topic = find_topic(broker, request.topic)
+            encoding, revisions = self._gate(topic)
+        bodies = wire_format.bodies_of_data_alone(raw) or _bodies(request)
+        if encoding is not None:
+            bodies = _validated(bodies, messages, topic.resource.schema_settings.schema, encoding, revisions)
+        with self._engine.open() as (broker, now):
+            ids = broker.publish(find_topic(broker, request.topic), bodies, messages[0].ordering_key, now)
+        return wire_format.publish_response(ids)
+
+    def _check_schema(self, topic: Any) -> None:
+        settings = topic.schema_settings
+        if not topic.HasField("schema_settings"):
+            return
+        schema = self._schemas.get(limits.check_name(settings.schema, "schemas"))
+        if schema is None:
+            raise not_found(settings.schema)
+        if settings.encoding not in ENCODINGS_BY_NUMBER:
+            raise invalid_argument("schema_settings.encoding")
+        for revision_id in (settings.first_revision_id, settings.last_revision_id):
+            if revision_id and schema.find(revision_id) is None:
+                raise not_found(f"{settings.schema}@{revision_id}")
+
+    def _gate(self, topic: Topic) -> tuple[Encoding | None, Sequence[Revision]]:
+        """The encoding and the revisions that the topic's messages must fit one of; no encoding without a schema."""
+        resource = topic.resource
+        if not resource.HasField("schema_settings"):
+            return None, ()
+        settings = resource.schema_settings
+        schema = self._schemas.get(settings.schema)
+        if schema is None:
+            raise RpcError("NOT_FOUND", "Schema associated with topic deleted.")
+        return ENCODINGS_BY_NUMBER[settings.encoding], tuple(
+            schema.allowed(settings.first_revision_id, settings.last_revision_id)
+        )
+
+
+def find_topic(broker: Broker, name: str) -> Topic:
+    topic = broker.topics.get(name)
+    if topic is None:
+        raise not_found(limits.check_name(name, "topics"))
+    return topic
+
+
+def _bodies(request: Any) -> list[bytes]:
+    """The messages as they will be kept; a RpcError when one of them may not be published."""
+    request.DiscardUnknownFields()  # what is kept as bytes is read by `frames`, which knows the known ones
+    messages = request.messages
+    bodies = []
+    key = messages[0].ordering_key
+    if len(key) * 4 > limits.MAX_ORDERING_KEY_BYTES:
+        limits.check_at_most("ordering_key_size", len(key.encode()), limits.MAX_ORDERING_KEY_BYTES)
+    for message in messages:
+        bodies.append(message.SerializeToString())
+        attributes = message.attributes
+        if attributes:
+            limits.check_attributes(attributes)
+        elif not message.data:
+            raise invalid(
+                "One or more messages in the publish request is empty. Each message must contain either non-empty "
+                "data, or at least one attribute."
+            )
+        if message.ordering_key != key:
+            raise invalid(
+                "In a single publish request, all messages must have no ordering key or they must all have the same "
+                "ordering key."
+            )
+    return bodies
+
+
+def _validated(
+    bodies: list[bytes], messages: Sequence[Any], schema: str, encoding: Encoding, revisions: Sequence[Revision]
+) -> list[bytes]:
+    """The bodies with the attributes that say which revision each message fits; the newest that fits is named."""
+    data = [message.data for message in messages]
+    if revisions and revisions[0].definition.first_invalid(data, encoding) is None:
+        fits = [revisions[0].id] * len(data)
+    else:
+        fits = [_first_that_fits(each, encoding, revisions) for each in data]
+    tags = {
+        revision_id: wire_format.attribute_fields(
+            {
+                "googclient_schemaname": schema,
+                "googclient_schemaencoding": encoding,
+                "googclient_schemarevisionid": revision_id,
+            }
+        )
+        for revision_id in set(fits)
+    }
+    return [body + tags[revision_id] for body, revision_id in zip(bodies, fits, strict=True)]
+
+
+def _first_that_fits(data: bytes, encoding: Encoding, revisions: Sequence[Revision]) -> str:
+    for revision in revisions:
+        if revision.definition.first_invalid([data], encoding) is None:
+            return revision.id
+    raise invalid("Request contains a message that does not match the schema of the topic.")

@@ -1,0 +1,171 @@
+"""SchemaService: schemas, their revisions, and what fits them."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from pubsub_spark.codec import definition as codec
+from pubsub_spark.codec import schema_types
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.api.errors import already_exists, invalid, invalid_argument, not_found, unimplemented
+from pubsub_spark.emulator.resources import limits, pagination
+from pubsub_spark.emulator.runtime.engine import Engine
+from pubsub_spark.emulator.state.schema_store import Revision, Schema, Schemas
+
+BASIC, FULL = 1, 2  # SchemaView
+_NEWEST = 10**12 - 1  # so that a later revision comes earlier in the order of texts
+
+
+class SchemaService:
+    """The handlers of google.pubsub.v1.SchemaService."""
+
+    def __init__(self, engine: Engine, schemas: Schemas) -> None:
+        self._engine = engine
+        self._schemas = schemas
+
+    def create_schema(self, request: Any) -> Any:
+        limits.check_project(request.parent)
+        schema_id = request.schema_id or f"schema-{secrets.token_hex(8)}"
+        name = limits.check_name(f"{request.parent}/schemas/{schema_id}", "schemas")
+        definition = parse(request.schema)
+        with self._engine.open() as (_, now):
+            if self._schemas.get(name):
+                raise already_exists(name)
+            schema = self._schemas.create(name, definition, now)
+            return _resource(schema, schema.latest, FULL)
+
+    def get_schema(self, request: Any) -> Any:
+        with self._engine.open():
+            schema, revision = self._revision(request.name)
+            return _resource(schema, revision, request.view or FULL)
+
+    def list_schemas(self, request: Any) -> Any:
+        limits.check_project(request.parent)
+        with self._engine.open():
+            mine = (name for name in self._schemas if name.startswith(f"{request.parent}/"))
+            listed, token = pagination.page(mine, request)
+            schemas = [schema for schema in map(self._schemas.get, listed) if schema]
+            resources = [_resource(schema, schema.latest, request.view or BASIC) for schema in schemas]
+        return protos.ListSchemasResponse(schemas=resources, next_page_token=token)
+
+    def list_schema_revisions(self, request: Any) -> Any:
+        """Newest first."""
+        with self._engine.open():
+            schema = self._schema(request.name)
+            places = {f"{_NEWEST - revision.number:012d}": revision for revision in schema.revisions}
+            listed, token = pagination.page(places, request)
+            resources = [_resource(schema, places[place], request.view or BASIC) for place in listed]
+        return protos.ListSchemaRevisionsResponse(schemas=resources, next_page_token=token)
+
+    def commit_schema(self, request: Any) -> Any:
+        definition = parse(request.schema)
+        with self._engine.open() as (_, now):
+            schema = self._schema(request.name)
+            _check_room(schema)
+            try:
+                schema_types.check_compatible(schema.latest.definition, definition)
+            except codec.IncompatibleSchema as problem:
+                raise invalid(f"Schema revision is not compatible with the previous revision: {problem}") from None
+            return _resource(schema, self._schemas.commit(schema, definition, now), FULL)
+
+    def rollback_schema(self, request: Any) -> Any:
+        """The old definition comes back as a revision of its own."""
+        if not request.revision_id:
+            raise invalid(f"The revision to roll back to must be given (name={request.name}).")
+        with self._engine.open() as (_, now):
+            schema, revision = self._revision(f"{request.name.partition('@')[0]}@{request.revision_id}")
+            _check_room(schema)
+            return _resource(schema, self._schemas.commit(schema, revision.definition, now), FULL)
+
+    def delete_schema_revision(self, request: Any) -> Any:
+        name, _, revision_id = request.name.partition("@")
+        revision_id = revision_id or request.revision_id
+        if not revision_id:
+            raise invalid(f"The revision to delete must be part of the name (name={request.name}).")
+        with self._engine.open():
+            schema, revision = self._revision(f"{name}@{revision_id}")
+            if len(schema.revisions) == 1:
+                raise invalid("Cannot delete last revision. Please use DeleteSchema.")
+            schema.revisions.remove(revision)
+            return _resource(schema, schema.latest, FULL)
+
+    def delete_schema(self, request: Any) -> Any:
+        """Topics that use it stay, name `_deleted-schema_`, and accept no message any more."""
+        with self._engine.open() as (broker, _):
+            name = self._schema(request.name).name
+            self._schemas.delete(name)
+            for topic in broker.topics.values():
+                if topic.resource.schema_settings.schema == name:
+                    topic.resource.schema_settings.schema = "_deleted-schema_"
+        return protos.Empty()
+
+    def validate_schema(self, request: Any) -> Any:
+        limits.check_project(request.parent)
+        parse(request.schema)
+        return protos.ValidateSchemaResponse()
+
+    def validate_message(self, request: Any) -> Any:
+        limits.check_project(request.parent)
+        encoding = schema_types.ENCODINGS_BY_NUMBER.get(request.encoding)
+        if encoding is None:
+            raise invalid_argument("encoding")
+        if request.WhichOneof("schema_spec") == "name":
+            with self._engine.open():
+                definition = self._revision(request.name)[1].definition
+        else:
+            definition = parse(request.schema)
+        try:
+            definition.validate(request.message, encoding)
+        except codec.InvalidMessage as problem:
+            raise invalid(f"Message failed schema validation: {problem}") from None
+        return protos.ValidateMessageResponse()
+
+    def _schema(self, name: str) -> Schema:
+        """The schema of a name without a revision: what is done to all of it is not asked for by the name of one."""
+        schema = self._schemas.get(limits.check_name(name, "schemas"))
+        if schema is None:
+            raise not_found(name)
+        return schema
+
+    def _revision(self, name: str) -> tuple[Schema, Revision]:
+        """The revision that `name@revision` names; without `@revision` the latest one."""
+        schema_name, at, revision_id = name.partition("@")
+        schema = self._schema(schema_name)
+        revision = schema.find(revision_id) if at else schema.latest
+        if revision is None:
+            raise not_found(name)
+        return schema, revision
+
+
+def parse(schema: Any) -> codec.Definition:
+    """The definition in a Schema resource, parsed."""
+    kind = schema_types.SCHEMA_TYPES_BY_NUMBER.get(schema.type_)
+    if kind is None:
+        raise invalid("Schema type must be specified: AVRO or PROTOCOL_BUFFER.")
+    # Older client libraries do not know the field.
+    if "compiled_proto_schema" in schema.DESCRIPTOR.fields_by_name and schema.HasField("compiled_proto_schema"):
+        raise unimplemented("This emulator reads schemas as text; set `definition`, not `compiled_proto_schema`.")
+    limits.check_at_most("schema_definition_size", len(schema.definition.encode()), limits.MAX_SCHEMA_BYTES)
+    try:
+        return schema_types.parse(kind, schema.definition)
+    except codec.InvalidSchema as problem:
+        raise invalid(f"Invalid schema definition: {problem}") from None
+
+
+def _check_room(schema: Schema) -> None:
+    if len(schema.revisions) >= limits.MAX_SCHEMA_REVISIONS:
+        raise invalid(
+            f"Schema `{schema.name}` has {limits.MAX_SCHEMA_REVISIONS} revisions, which is the maximum; "
+            "delete one before adding another."
+        )
+
+
+def _resource(schema: Schema, revision: Revision, view: int) -> Any:
+    resource = protos.Schema(
+        name=schema.name, type_=schema_types.SCHEMA_TYPE_NUMBERS[revision.definition.type], revision_id=revision.id
+    )
+    resource.revision_create_time.FromMilliseconds(int(revision.created * 1000))
+    if view == FULL:
+        resource.definition = revision.definition.text
+    return resource

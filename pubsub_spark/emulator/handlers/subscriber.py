@@ -1,0 +1,248 @@
+"""Subscriber: subscriptions, and messages out of them one request at a time; streams are in `streaming`.
+
+Each handler parses, checks, asks the broker once and replies. `pull`, `acknowledge` and `modify_ack_deadline` are hot
+calls.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.api.errors import already_exists, failed_precondition, invalid_argument, not_found
+from pubsub_spark.emulator.handlers.publisher import find_topic
+from pubsub_spark.emulator.resources import field_masks, limits, pagination, resource_validation
+from pubsub_spark.emulator.runtime.engine import Engine
+from pubsub_spark.emulator.runtime.faults import Faults
+from pubsub_spark.emulator.sinks.push_worker import PushWorkers, endpoint_of
+from pubsub_spark.emulator.state import wire_format
+from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.delivery import Batch
+from pubsub_spark.emulator.state.subscription import Subscription
+
+_MUTABLE = frozenset(
+    {
+        "ack_deadline_seconds",
+        "push_config",
+        "bigquery_config",
+        "cloud_storage_config",
+        "bigtable_config",
+        "labels",
+        "retain_acked_messages",
+        "message_retention_duration",
+        "expiration_policy",
+        "dead_letter_policy",
+        "retry_policy",
+        "enable_exactly_once_delivery",
+        "message_transforms",
+    }
+)
+_PULL_WAIT = 10.0  # an empty Pull answers well before the 60 s after which clients give up
+_PULL_MARGIN = 0.25  # and, with a shorter deadline, this long before it
+
+
+class Caller(Protocol):
+    """What a Pull needs to know of who waits for it."""
+
+    def time_remaining(self) -> float | None: ...
+
+    def add_callback(self, callback: Callable[[], None]) -> bool: ...
+
+
+class Subscriber:
+    """The handlers of google.pubsub.v1.Subscriber."""
+
+    def __init__(self, engine: Engine, faults: Faults, push_workers: PushWorkers) -> None:
+        self._engine = engine
+        self._faults = faults
+        self._push_workers = push_workers
+
+    def create_subscription(self, request: Any) -> Any:
+        with self._engine.open() as (broker, now):
+            topic = find_topic(broker, request.topic)
+            name = request.name or f"{topic.name.partition('/topics/')[0]}/subscriptions/s-{secrets.token_hex(8)}"
+            limits.check_name(name, "subscriptions")
+            if name in broker.subscriptions:
+                raise already_exists(name)
+            kept = resource_validation.subscription(request)
+            kept.name = name
+            kept.detached = False
+            _check_dead_letter(broker, kept)
+            resource_validation.show_topic_retention(kept, topic.resource)
+            broker.create_subscription(name, topic, resource_validation.settings(kept), now, kept)
+            self._push_workers.configure(name, endpoint_of(kept.push_config))
+            return kept
+
+    def get_subscription(self, request: Any) -> Any:
+        with self._engine.open() as (broker, _):
+            return broker.resources[find(broker, request.subscription).name]
+
+    def update_subscription(self, request: Any) -> Any:
+        with self._engine.open() as (broker, now):
+            subscription = find(broker, request.subscription.name)
+            kept = broker.resources[subscription.name]
+            changed = field_masks.updated(kept, request.subscription, request.update_mask.paths, _MUTABLE)
+            self._configure(broker, subscription, changed, now)
+            return broker.resources[subscription.name]
+
+    def modify_push_config(self, request: Any) -> Any:
+        with self._engine.open() as (broker, now):
+            subscription = find(broker, request.subscription)
+            changed = protos.Subscription()
+            changed.CopyFrom(broker.resources[subscription.name])
+            changed.push_config.CopyFrom(request.push_config)
+            resource_validation.keep_push_version(changed.push_config, broker.resources[subscription.name].push_config)
+            self._configure(broker, subscription, changed, now)
+            return protos.Empty()
+
+    def _configure(self, broker: Broker, subscription: Subscription, changed: Any, now: float) -> None:
+        kept = resource_validation.subscription(changed)
+        if kept.dead_letter_policy != broker.resources[subscription.name].dead_letter_policy:
+            _check_dead_letter(broker, kept)
+        topic = broker.topic_of(subscription.name)
+        if topic is not None:
+            resource_validation.show_topic_retention(kept, topic.resource)
+        broker.resources[subscription.name] = kept
+        subscription.configure(resource_validation.settings(kept))
+        subscription.active = now
+        broker.schedule(subscription, now)
+        self._push_workers.configure(subscription.name, None if kept.detached else endpoint_of(kept.push_config))
+
+    def list_subscriptions(self, request: Any) -> Any:
+        limits.check_project(request.project)
+        with self._engine.open() as (broker, _):
+            mine = (name for name in broker.subscriptions if name.startswith(f"{request.project}/"))
+            listed, token = pagination.page(mine, request)
+            resources = [broker.resources[name] for name in listed]
+            return protos.ListSubscriptionsResponse(subscriptions=resources, next_page_token=token)
+
+    def delete_subscription(self, request: Any) -> Any:
+        with self._engine.open() as (broker, _):
+            broker.delete_subscription(find(broker, request.subscription).name)
+            self._push_workers.configure(request.subscription, None)
+            return protos.Empty()
+
+    def pull(self, raw: bytes, caller: Caller, *, wait: bool) -> bytes:
+        """What there is, up to the limits; with `wait`, a bounded time is waited for the first message."""
+        request = protos.PullRequest.FromString(raw)
+        if request.max_messages < 1:
+            raise invalid_argument("max_messages")
+        most = min(request.max_messages, limits.MAX_PULL_MESSAGES)
+        patience = _patience(caller.time_remaining()) if wait and not request.return_immediately else 0.0
+        consumer = self._engine.consumer()
+        with self._engine.open() as (broker, _):
+            subscription = find_pullable(broker, request.subscription)
+            ends = time.monotonic() + patience
+            if not caller.add_callback(lambda: self._engine.cancel(consumer)):
+                consumer.closed = True
+            subscription.join(consumer)
+            try:
+                while True:
+                    now = self._engine.now()
+                    batch = subscription.take(consumer, now, most)
+                    rest = ends - time.monotonic()
+                    if batch or rest <= 0 or consumer.closed:
+                        break
+                    subscription.wait(consumer)
+                    self._engine.wait(consumer, rest)
+                    check_still_pullable(broker, subscription)
+            finally:
+                subscription.leave(consumer, self._engine.now())
+                broker.schedule(subscription, self._engine.now())
+            return self.received(subscription, batch)
+
+    def acknowledge(self, raw: bytes) -> bytes:
+        limits.check_at_most("request_size", len(raw), limits.MAX_ACK_REQUEST_BYTES)
+        name, rest = wire_format.subscription_and_rest(raw)
+        numbers: Sequence[int] | None = wire_format.ack_ids_of(name).numbers_in(rest)
+        if numbers is None:
+            request = protos.AcknowledgeRequest.FromString(raw)
+            limits.check_ack_ids(request.ack_ids)
+            name = request.subscription
+        with self._engine.open() as (broker, now):
+            subscription = find(broker, name)
+            if numbers is None:
+                numbers = self.numbers(subscription, request.ack_ids)
+            self._inject(subscription, numbers)
+            failed = subscription.ack(numbers, now)
+            broker.schedule(subscription, now)
+            self._check_exactly_once(subscription, failed)
+        return b""
+
+    def modify_ack_deadline(self, raw: bytes) -> bytes:
+        limits.check_at_most("request_size", len(raw), limits.MAX_ACK_REQUEST_BYTES)
+        request = protos.ModifyAckDeadlineRequest.FromString(raw)
+        limits.check_ack_ids(request.ack_ids)
+        seconds = limits.check_ack_deadline(request.ack_deadline_seconds, 0)
+        with self._engine.open() as (broker, now):
+            subscription = find(broker, request.subscription)
+            numbers = self.numbers(subscription, request.ack_ids)
+            self._inject(subscription, numbers)
+            failed = subscription.modify(numbers, seconds, now)
+            subscription.active = now
+            broker.schedule(subscription, now)
+            self._check_exactly_once(subscription, failed)
+        return b""
+
+    def _inject(self, subscription: Subscription, numbers: Sequence[int]) -> None:
+        """Fail the whole request, when a test has ordered that."""
+        if outcome := self.injected(subscription):
+            raise limits.exactly_once_failure(
+                list(map(wire_format.ack_ids_of(subscription.name).text, numbers)), outcome
+            )
+
+    def injected(self, subscription: Subscription) -> str:
+        """What a test has ordered for the ack ids of this request; empty for nothing."""
+        return self._faults.injected() if subscription.settings.exactly_once else ""
+
+    def _check_exactly_once(self, subscription: Subscription, failed: Sequence[int]) -> None:
+        if failed and subscription.settings.exactly_once:
+            text = wire_format.ack_ids_of(subscription.name).text
+            raise limits.exactly_once_failure([text(number) for number in failed])
+
+    def received(self, subscription: Subscription, batch: Batch) -> bytes:
+        """A batch as `received_messages` of a response."""
+        return wire_format.ack_ids_of(subscription.name).received(batch.numbers, batch.frames, batch.attempts)
+
+    def numbers(self, subscription: Subscription, ack_ids: Sequence[str]) -> Sequence[int]:
+        try:
+            return wire_format.ack_ids_of(subscription.name).numbers(ack_ids)
+        except ValueError as malformed:
+            raise limits.malformed_ack_id(str(malformed)) from None
+
+
+def find(broker: Broker, name: str) -> Subscription:
+    subscription = broker.subscriptions.get(name)
+    if subscription is None:
+        raise not_found(limits.check_name(name, "subscriptions"))
+    return subscription
+
+
+def find_pullable(broker: Broker, name: str) -> Subscription:
+    """The subscription, if messages can be pulled from it."""
+    subscription = find(broker, name)
+    resource = broker.resources[name]
+    if resource.detached:
+        raise failed_precondition(f"Subscription `{name}` is detached from its topic.")
+    if resource_validation.kind(resource) != "pull":
+        raise failed_precondition("This method is not supported for this subscription type.")
+    return subscription
+
+
+def check_still_pullable(broker: Broker, subscription: Subscription) -> None:
+    """After a wait: messages can be pulled from it still, and its name is not a successor's."""
+    if find_pullable(broker, subscription.name) is not subscription:
+        raise not_found(subscription.name)
+
+
+def _patience(remaining: float | None) -> float:
+    return _PULL_WAIT if remaining is None else max(0.0, min(_PULL_WAIT, remaining - _PULL_MARGIN))
+
+
+def _check_dead_letter(broker: Broker, kept: Any) -> None:
+    topic = kept.dead_letter_policy.dead_letter_topic
+    if topic and topic not in broker.topics:
+        raise not_found(topic)

@@ -1,0 +1,171 @@
+"""Where messages go, or come from, other than through this API: BigQuery, Cloud Storage, Bigtable, foreign sources,
+code.
+
+None of that exists here. What is asked for is checked as the service checks it, kept and returned; and where it would
+silently do nothing, it says so: an export or an ingestion by its state, a transform that should run by UNIMPLEMENTED.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.api.errors import RpcError, invalid, invalid_argument, unimplemented
+from pubsub_spark.emulator.resources import limits
+
+ACTIVE, RESOURCE_ERROR = 1, 2  # of Subscription.State; Topic.State has INGESTION_RESOURCE_ERROR in that place
+
+# Configuration of a Subscription -> the state that says that its destination does not exist.
+_EXPORTS = {
+    "bigquery_config": "NOT_FOUND",
+    "cloud_storage_config": "NOT_FOUND",
+    "bigtable_config": "PERMISSION_DENIED",  # what Bigtable says of a missing table, too; its NOT_FOUND is unused
+}
+# Older client libraries lack the newest.
+_KNOWN_EXPORTS = [name for name in _EXPORTS if name in protos.Subscription.DESCRIPTOR.fields_by_name]
+# Source of a Topic -> the state that says that it does not exist.
+_SOURCES = {
+    "aws_kinesis": "STREAM_NOT_FOUND",
+    "cloud_storage": "BUCKET_NOT_FOUND",
+    "azure_event_hubs": "EVENT_HUB_NOT_FOUND",
+    "aws_msk": "TOPIC_NOT_FOUND",
+    "confluent_cloud": "UNREACHABLE_BOOTSTRAP_SERVER",
+}
+# Source or transform -> what it cannot do without.
+_REQUIRED = {
+    "aws_kinesis": ("stream_arn", "consumer_arn", "aws_role_arn", "gcp_service_account"),
+    "aws_msk": ("cluster_arn", "topic", "aws_role_arn", "gcp_service_account"),
+    "confluent_cloud": ("bootstrap_server", "cluster_id", "topic", "identity_pool_id", "gcp_service_account"),
+    "javascript_udf": ("function_name", "code"),
+    "compression": ("compression_algorithm", "compression_mode"),
+    "ai_inference": ("endpoint",),
+}
+_AI_ENDPOINT = re.compile(r"projects/[^/]+/locations/[^/]+/(endpoints/[^/]+|publishers/[^/]+/models/[^/]+)")
+_BIGQUERY_TABLE = re.compile(r"([^:/]+\.[^:/]+:)?[^.:/]+[.:][^.:/]+\.[^.:/]+")  # `example.com:project` is a project
+_BIGTABLE_TABLE = re.compile(r"projects/[^/]+/instances/[^/]+/tables/[^/]+")
+_BIGTABLE_DELIMITER = 50  # bytes, at most
+# https://cloud.google.com/storage/docs/buckets#naming; of misspellings the one that is named there.
+_BUCKET = re.compile(r"(?=.{3,222}$)(?!goog)(?!.*(google|g00gle))(?!\d+(\.\d+){3}$)[a-z0-9]([a-z0-9_.-]*[a-z0-9])?")
+_BUCKET_COMPONENT = 63  # characters between dots, at most
+_GCS_BYTES = (1000, 10 * 1024**3)
+_GCS_LEAST_MESSAGES = 1000
+_GCS_DURATION = 5 * limits.MINUTE
+
+
+def export_of(subscription: Any) -> str:
+    """The name of the export configuration that a Subscription has; empty when it has none."""
+    present = [name for name in _KNOWN_EXPORTS if subscription.HasField(name)]
+    if len(present) > 1:
+        raise invalid(f"At most one of {', '.join(_EXPORTS)} may be set; got {' and '.join(present)}.")
+    return "".join(present)
+
+
+def fill_export(subscription: Any) -> None:
+    """Check the export of a Subscription, fill in its defaults, and let the states say that it goes nowhere."""
+    name = export_of(subscription)
+    subscription.state = RESOURCE_ERROR if name else ACTIVE
+    if not name:
+        return
+    config = getattr(subscription, name)
+    _CHECKS[name](config, subscription)
+    config.state = config.DESCRIPTOR.enum_types_by_name["State"].values_by_name[_EXPORTS[name]].number
+
+
+def _check_bigquery(config: Any, _: Any) -> None:
+    if not _BIGQUERY_TABLE.fullmatch(config.table):
+        raise _bad("bigquery_config.table", config.table)
+    if config.use_topic_schema and config.use_table_schema:
+        raise invalid("Only one of use_topic_schema and use_table_schema can be set in a bigquery_config.")
+
+
+def _fill_cloud_storage(config: Any, subscription: Any) -> None:
+    _check_bucket("cloud_storage_config.bucket", config.bucket)
+    if config.filename_suffix.endswith("/"):
+        raise _bad("cloud_storage_config.filename_suffix", config.filename_suffix)
+    if not config.HasField("max_duration"):
+        config.max_duration.seconds = _GCS_DURATION
+    duration = config.max_duration.seconds + config.max_duration.nanos / 1e9
+    limits.check_duration(duration, limits.GCS_MAX_DURATION)
+    # A file may not stay open longer than its messages are leased, so that is what an unset deadline becomes.
+    subscription.ack_deadline_seconds = subscription.ack_deadline_seconds or int(duration)
+    limits.check_at_most("max_duration", duration, subscription.ack_deadline_seconds, limits.go_duration)
+    if config.max_bytes:
+        limits.check_at_least("max_bytes", config.max_bytes, _GCS_BYTES[0])
+        limits.check_at_most("max_bytes", config.max_bytes, _GCS_BYTES[1])
+    if config.max_messages:
+        limits.check_at_least("max_messages", config.max_messages, _GCS_LEAST_MESSAGES)
+    if config.WhichOneof("output_format") is None:
+        config.text_config.SetInParent()
+
+
+def _check_bigtable(config: Any, _: Any) -> None:
+    if not _BIGTABLE_TABLE.fullmatch(config.table):
+        raise _bad("bigtable_config.table", config.table)
+    mapping = getattr(config, "column_family_mapping", None)  # older client libraries lack it
+    if mapping is None or not mapping.HasField("delimited_key"):
+        return
+    key = mapping.delimited_key
+    if not key.key_fields:
+        raise _bad("bigtable_config.column_family_mapping.delimited_key.key_fields", "")
+    if len(key.delimiter) > _BIGTABLE_DELIMITER or (len(key.key_fields) > 1 and not key.delimiter):
+        raise _bad("bigtable_config.column_family_mapping.delimited_key.delimiter", str(key.delimiter))
+
+
+_CHECKS = {
+    "bigquery_config": _check_bigquery,
+    "cloud_storage_config": _fill_cloud_storage,
+    "bigtable_config": _check_bigtable,
+}
+
+
+def fill_ingestion(topic: Any) -> None:
+    """Let the states of a Topic say that nothing is ingested."""
+    topic.ClearField("state")
+    if not topic.HasField("ingestion_data_source_settings"):
+        return
+    settings = topic.ingestion_data_source_settings
+    source = settings.WhichOneof("source")
+    if source is not None:
+        config = getattr(settings, source)
+        _check_required(f"ingestion_data_source_settings.{source}", source, config)
+        if source == "cloud_storage" and config.bucket:  # which need not be there yet
+            _check_bucket("ingestion_data_source_settings.cloud_storage.bucket", config.bucket)
+        states = config.DESCRIPTOR.enum_types_by_name["State"].values_by_name
+        config.state = states[_SOURCES[source]].number if source in _SOURCES else 0
+        topic.state = RESOURCE_ERROR
+
+
+def check_transforms(transforms: Sequence[Any]) -> None:
+    """A well-formed transform is kept when it is disabled; one that should run is refused, because here none runs."""
+    functions = [each.javascript_udf.function_name for each in transforms if each.HasField("javascript_udf")]
+    if len(functions) != len(set(functions)):
+        raise invalid("The function names of the message transforms of one resource must be distinct.")
+    for transform in transforms:
+        kind = transform.WhichOneof("transform")
+        if kind is None:
+            raise _bad("message_transforms", "empty")
+        _check_required(f"message_transforms.{kind}", kind, getattr(transform, kind))
+        if kind == "ai_inference" and not _AI_ENDPOINT.fullmatch(transform.ai_inference.endpoint):
+            raise _bad("message_transforms.ai_inference.endpoint", transform.ai_inference.endpoint)
+        if not transform.disabled:
+            raise unimplemented(
+                "This emulator does not run message transforms; set `disabled` to keep one without running it."
+            )
+
+
+def _check_required(place: str, kind: str, config: Any) -> None:
+    for field in _REQUIRED.get(kind, ()):
+        value, known = getattr(config, field), config.DESCRIPTOR.fields_by_name[field].enum_type
+        if not value or (known is not None and value not in known.values_by_number):
+            raise _bad(f"{place}.{field}", str(value or ""))
+
+
+def _check_bucket(place: str, name: str) -> None:
+    if not _BUCKET.fullmatch(name) or max(map(len, name.split("."))) > _BUCKET_COMPONENT:
+        raise _bad(place, name)
+
+
+def _bad(argument: str, value: str) -> RpcError:
+    return invalid_argument(f"{argument}; value={value}")

@@ -1,0 +1,195 @@
+"""Limits, defaults and wording of the service, as tables, and the checks that read them.
+
+Pure: values in, nothing or a RpcError out. The sentences are those recorded from the service where that is known
+(EMULATOR.md: marked R), so a test that matches on them passes here and there.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pubsub_spark import names
+from pubsub_spark.emulator.api.errors import RpcError, invalid, invalid_argument
+
+# Requests
+MAX_PUBLISH_MESSAGES = 1000
+MAX_PUBLISH_BYTES = 10_000_000
+MAX_PAYLOAD_BYTES = 10 * 1024 * 1024  # of any request, before anybody looks into it
+MAX_ATTRIBUTES = 100
+MAX_ATTRIBUTE_KEY_BYTES = 256
+MAX_ATTRIBUTE_VALUE_BYTES = 1024
+MAX_ORDERING_KEY_BYTES = 1024
+MAX_ACK_REQUEST_BYTES = 512 * 1024
+MAX_PULL_MESSAGES = 1000
+MAX_PAGE = 1000
+DEFAULT_PAGE = 100
+MAX_LABELS = 64
+MAX_SCHEMA_BYTES = 300 * 1024
+MAX_SCHEMA_REVISIONS = 20
+
+# Seconds
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+DEFAULT_ACK_DEADLINE = 10
+DEFAULT_RETENTION = 7 * DAY
+DEFAULT_EXPIRATION = 31 * DAY
+DEFAULT_BACKOFF = (10, 600)
+DEFAULT_DELIVERY_ATTEMPTS = 5
+
+
+class Bounds(NamedTuple):
+    """A closed interval of seconds, and how the service names what lies outside of it: as 10m1s, or as 601s."""
+
+    what: str
+    low: float
+    high: float
+    plain: bool = False
+
+
+RETENTION = Bounds("message retention duration", 10 * MINUTE, 31 * DAY)
+MINIMUM_BACKOFF = Bounds("minimum_backoff", 0, 600, plain=True)
+MAXIMUM_BACKOFF = Bounds("maximum_backoff", 0, 600, plain=True)
+GCS_MAX_DURATION = Bounds("max_duration", MINUTE, 10 * MINUTE)
+
+_PROJECT = re.compile(r"projects/[^/]+")
+
+
+def check_name(name: str, collection: names.Collection) -> str:
+    """`name`, when it is a full name of the collection."""
+    try:
+        names.parse(name, collection)
+    except ValueError:
+        raise invalid_name(name) from None
+    return name
+
+
+def invalid_name(name: str) -> RpcError:
+    return invalid(
+        f"Invalid resource name given (name={name}). Refer to "
+        "https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names for more information."
+    )
+
+
+def check_project(project: str) -> str:
+    """`projects/{project}`, when it is that."""
+    if not _PROJECT.fullmatch(project):
+        raise invalid_name(project)
+    return project
+
+
+def check_duration(value: float, bounds: Bounds) -> float:
+    if not bounds.low <= value <= bounds.high:
+        text = _plain_seconds if bounds.plain else go_duration
+        raise invalid(
+            f"The value for {bounds.what} is out of bounds. You passed {text(value)} in the request, "
+            f"but the value must be between {text(bounds.low)} and {text(bounds.high)}."
+        )
+    return value
+
+
+def check_at_least(what: str, value: float, least: float, text: Any = str) -> None:
+    if value < least:
+        raise invalid(
+            f"The value for {what} is too small. You passed {text(value)} in the request, "
+            f"but the minimum value is {text(least)}."
+        )
+
+
+def check_at_most(what: str, value: float, most: float, text: Any = str) -> None:
+    if value > most:
+        raise invalid(
+            f"The value for {what} is too large. You passed {text(value)} in the request, "
+            f"but the maximum value is {text(most)}."
+        )
+
+
+def check_payload(size: int) -> None:
+    if size > MAX_PAYLOAD_BYTES:
+        raise invalid(f"Request payload size exceeds the limit: {MAX_PAYLOAD_BYTES} bytes.")
+
+
+def check_ack_deadline(seconds: int, low: int) -> int:
+    """Seconds of a lease: from 0 for a single message, from 10 for a subscription or a stream."""
+    if not low <= seconds <= 600:
+        raise invalid(
+            f"Invalid ack deadline given (ack_deadline={seconds}). "
+            f"The ack deadline must be between {low} and 600 seconds."
+        )
+    return seconds
+
+
+def check_ack_ids(ack_ids: Sequence[str]) -> None:
+    if not ack_ids:
+        raise invalid("You have not specified an ack ID in the request.")
+
+
+def malformed_ack_id(ack_id: str) -> RpcError:
+    return invalid(f"You have passed an invalid ack ID to the service (ack_id={ack_id}).")
+
+
+def exactly_once_failure(ack_ids: Sequence[str], outcome: str = "PERMANENT_FAILURE_INVALID_ACK_ID") -> RpcError:
+    """Ack ids that acknowledge nothing, told one by one as clients read them from the ErrorInfo."""
+    return RpcError(
+        "INVALID_ARGUMENT",
+        "Some acknowledgement ids in the request were invalid. This could be because the acknowledgement ids have "
+        "expired or the acknowledgement ids were malformed.",
+        reason="EXACTLY_ONCE_ACKID_FAILURE",
+        metadata=dict.fromkeys(ack_ids, outcome),
+    )
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """At most 64, of lower-case letters, digits, `_` and `-`; a key begins with a letter."""
+    if len(labels) > MAX_LABELS:
+        raise _bad_labels(f"has {len(labels)} entries, but the maximum is {MAX_LABELS}")
+    for key, value in labels.items():
+        if not (_is_label(key, 1) and unicodedata.category(key[0]) in ("Ll", "Lo")):
+            raise _bad_labels(rf'key "{key}" does not conform to [\p{{Ll}}\p{{Lo}}][\p{{Ll}}\p{{Lo}}\p{{N}}_-]{{0,62}}')
+        if not _is_label(value, 0):
+            raise _bad_labels(rf'value "{value}" does not conform to [\p{{Ll}}\p{{Lo}}\p{{N}}_-]{{0,63}}')
+
+
+def _is_label(text: str, least: int) -> bool:
+    return least <= len(text) <= 63 and all(
+        each in "_-" or unicodedata.category(each) in ("Ll", "Lo", "Nd", "Nl", "No") for each in text
+    )
+
+
+def _bad_labels(problem: str) -> RpcError:
+    return invalid_argument(f'Invalid labels: Invalid field "labels"; {problem}.')
+
+
+def check_attributes(attributes: Mapping[str, str]) -> None:
+    """What a published message may carry; the service's own attributes begin with `goog`, so no other may."""
+    if len(attributes) > MAX_ATTRIBUTES:
+        raise invalid(
+            f"The value for attribute_count is too large. You passed {len(attributes)} in the request, "
+            f"but the maximum value is {MAX_ATTRIBUTES}."
+        )
+    for key, value in attributes.items():
+        if not key or key[:4].lower() == "goog":
+            raise invalid(
+                f"The request contains an attribute key that is not valid (key={key}). Attribute keys must be "
+                "non-empty and must not begin with 'goog' (case-insensitive)."
+            )
+        # A character is at most four bytes, so short texts need no encoding to be known to fit.
+        if len(key) * 4 > MAX_ATTRIBUTE_KEY_BYTES:
+            check_at_most("attribute_key_size", len(key.encode()), MAX_ATTRIBUTE_KEY_BYTES)
+        if len(value) * 4 > MAX_ATTRIBUTE_VALUE_BYTES:
+            check_at_most("attribute_value_size", len(value.encode()), MAX_ATTRIBUTE_VALUE_BYTES)
+
+
+def go_duration(seconds: float) -> str:
+    """Seconds as the service writes them: 9m59s, 10m, 744h."""
+    hours, rest = divmod(abs(seconds), HOUR)
+    minutes, rest = divmod(rest, MINUTE)
+    parts = [(f"{hours:.0f}h", hours), (f"{minutes:.0f}m", minutes), (f"{rest:.9g}s", rest)]
+    text = "".join(part for part, amount in parts if amount) or "0s"
+    return f"-{text}" if seconds < 0 else text
+
+
+def _plain_seconds(seconds: float) -> str:
+    """Seconds as Google's emulator writes those of a backoff, for which no other wording is known."""
+    return f"{seconds:.9g}s"

@@ -1,0 +1,51 @@
+"""Lists in pages: sorted by name, a token says after which name the next page begins.
+
+A token stays good when the item that it names is deleted: it marks a place in the order, not an item. It is good for
+the list that it came from.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+from pubsub_spark.emulator.api.errors import invalid
+from pubsub_spark.emulator.resources import limits
+
+
+def page(items: Iterable[str], request: Any) -> tuple[list[str], str]:
+    """The page of the sorted items that a List request asks for, and the token of the next one (empty on the last)."""
+    size = request.page_size
+    if not 0 <= size <= limits.MAX_PAGE:
+        raise invalid(
+            f"The value for page_size is out of bounds. You passed {size} in the request, "
+            f"but the value must be between 0 and {limits.MAX_PAGE}."
+        )
+    mark = _mark(request)
+    after = _decode(request.page_token, mark) if request.page_token else ""
+    rest = sorted(item for item in items if item > after)
+    size = size or limits.DEFAULT_PAGE
+    return rest[:size], _encode(rest[size - 1], mark) if len(rest) > size else ""
+
+
+def _mark(request: Any) -> bytes:
+    """Tells a list from others, and our tokens from any other base64: what is listed, and of what."""
+    of = request.DESCRIPTOR.fields_by_number[1].name
+    return f"{zlib.crc32(f'{request.DESCRIPTOR.name} {getattr(request, of)}'.encode()):08x}:".encode()
+
+
+def _encode(item: str, mark: bytes) -> str:
+    return base64.urlsafe_b64encode(mark + item.encode()).decode()
+
+
+def _decode(token: str, mark: bytes) -> str:
+    try:
+        text = base64.b64decode(token, altchars=b"-_", validate=True)
+        if text.startswith(mark):
+            return text.removeprefix(mark).decode()
+    except (binascii.Error, ValueError):
+        pass
+    raise invalid(f"Invalid page token given (token={token}).")

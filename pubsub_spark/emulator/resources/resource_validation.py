@@ -1,0 +1,222 @@
+"""What a Topic and a Subscription resource must say, and what is filled in where they say nothing.
+
+Resources go in as the client sent them and come out as `Get...` will show them, or a RpcError says what is wrong. The
+rules of delivery are read out of a finished Subscription by `settings`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from google.protobuf import json_format
+
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.api.errors import invalid, invalid_argument, unimplemented
+from pubsub_spark.emulator.resources import filter as filters
+from pubsub_spark.emulator.resources import integrations, limits
+from pubsub_spark.emulator.state.subscription import Settings
+
+_KMS_KEY = re.compile(r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+")
+_PUSH_VERSION = "x-goog-version"  # the one attribute of a PushConfig
+_PUSH_VERSIONS = ("v1beta2", "v1")  # two names of one format
+_OLD_PUSH_VERSION = "v1beta1"
+_NEVER = float("inf")
+
+
+def check_values(given: Any) -> None:
+    """No Duration, Timestamp or number is out of its type's range: gRPC carries such, but JSON has no word for it.
+
+    Kept, it would leave a client of the JSON API without an answer to whatever shows or lists the resource.
+    """
+    try:
+        json_format.MessageToDict(given)
+    except json_format.SerializeToJsonError as problem:
+        raise invalid_argument(str(problem).rstrip(".")) from None
+
+
+def topic(given: Any) -> Any:
+    """A Topic as it is kept."""
+    kept = protos.Topic()
+    kept.CopyFrom(given)
+    _clear(kept, "satisfies_pzs", "state", "tags")
+    check_values(kept)
+    limits.check_labels(kept.labels)
+    if kept.HasField("message_retention_duration"):
+        limits.check_duration(seconds(kept.message_retention_duration), limits.RETENTION)
+    if kept.kms_key_name and not _KMS_KEY.fullmatch(kept.kms_key_name):
+        raise invalid(f"Invalid KMS key name given (kms_key_name={kept.kms_key_name}).")
+    if kept.HasField("message_storage_policy") and not kept.message_storage_policy.allowed_persistence_regions:
+        raise invalid_argument("message_storage_policy")
+    integrations.check_transforms(kept.message_transforms)
+    integrations.fill_ingestion(kept)
+    return kept
+
+
+def retention(kept: Any) -> float:
+    """The seconds for which a topic keeps its messages; 0 when it does not."""
+    return seconds(kept.message_retention_duration) if kept.HasField("message_retention_duration") else 0
+
+
+def subscription(given: Any) -> Any:
+    """A Subscription as it is kept: checked, and its defaults filled in."""
+    kept = protos.Subscription()
+    kept.CopyFrom(given)
+    _clear(kept, "state", "topic_message_retention_duration", "analytics_hub_subscription_info", "tags")
+    check_values(kept)
+    limits.check_labels(kept.labels)
+    integrations.fill_export(kept)
+    kept.ack_deadline_seconds = limits.check_ack_deadline(kept.ack_deadline_seconds or limits.DEFAULT_ACK_DEADLINE, 10)
+    _fill_expiration(kept)
+    _fill_retention(kept)
+    _fill_retry(kept)
+    _fill_dead_letter(kept)
+    _check_filter(kept.filter)
+    integrations.check_transforms(kept.message_transforms)
+    _check_delivery(kept)
+    return kept
+
+
+def settings(kept: Any) -> Settings:
+    """What of a kept Subscription decides about delivery."""
+    expiration, retry, dead_letter = kept.expiration_policy, kept.retry_policy, kept.dead_letter_policy
+    has_retry = kept.HasField("retry_policy")
+    return Settings(
+        ack_deadline=kept.ack_deadline_seconds,
+        retention=seconds(kept.message_retention_duration),
+        retain_acked=kept.retain_acked_messages,
+        ordering=kept.enable_message_ordering,
+        exactly_once=kept.enable_exactly_once_delivery,
+        dead_letter_topic=dead_letter.dead_letter_topic,
+        dead_letter_attempts=dead_letter.max_delivery_attempts,
+        min_backoff=seconds(retry.minimum_backoff) if has_retry else 0,
+        max_backoff=seconds(retry.maximum_backoff) if has_retry else 0,
+        ttl=seconds(expiration.ttl) if expiration.HasField("ttl") else _NEVER,
+        matches=filters.compile(kept.filter) if kept.filter else None,
+    )
+
+
+def show_topic_retention(subscription: Any, topic: Any) -> None:
+    """A Subscription says how long its topic keeps messages, if that does."""
+    subscription.ClearField("topic_message_retention_duration")
+    if topic.HasField("message_retention_duration"):
+        subscription.topic_message_retention_duration.CopyFrom(topic.message_retention_duration)
+
+
+def push_config(given: Any) -> None:
+    """Check and fill in a PushConfig; an empty one is a pull subscription's."""
+    endpoint = given.push_endpoint
+    # The service insists on https; an emulator's endpoint is a test's own server.
+    if endpoint and not _is_web_address(endpoint):
+        raise invalid(
+            f"Invalid push endpoint given (endpoint={endpoint}). "
+            "Refer to https://cloud.google.com/pubsub/subscriber#create for more information."
+        )
+    version = given.attributes.get(_PUSH_VERSION, "v1")
+    if version == _OLD_PUSH_VERSION:
+        raise unimplemented(f"This emulator does not push in the format of {version}; set x-goog-version to v1.")
+    if version not in _PUSH_VERSIONS:
+        raise invalid(f"Invalid push endpoint version given in push config (version={version}).")
+    if endpoint and given.HasField("oidc_token") and not given.oidc_token.service_account_email:
+        raise invalid_argument("push_config.oidc_token.service_account_email")
+    if endpoint:
+        given.attributes[_PUSH_VERSION] = version
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def keep_push_version(changed: Any, kept: Any) -> None:
+    """ModifyPushConfig leaves the format as it is where the new configuration does not name one."""
+    version = kept.attributes.get(_PUSH_VERSION)
+    # Not setdefault: in protobuf 5 a map makes up what is asked for.
+    if changed.push_endpoint and version is not None and _PUSH_VERSION not in changed.attributes:
+        changed.attributes[_PUSH_VERSION] = version
+
+
+def kind(kept: Any) -> str:
+    """How a subscription delivers: pull, push or export."""
+    if kept.push_config.push_endpoint:
+        return "push"
+    return "export" if integrations.export_of(kept) else "pull"
+
+
+def _clear(kept: Any, *output_only: str) -> None:
+    """Drop what only the server says; older client libraries do not know all of it."""
+    for name in output_only:
+        if name in kept.DESCRIPTOR.fields_by_name:
+            kept.ClearField(name)
+
+
+def seconds(duration: Any) -> float:
+    return float(duration.seconds + duration.nanos / 1e9)
+
+
+def _fill_expiration(kept: Any) -> None:
+    """31 days when nothing is said; a policy without a ttl means never."""
+    if not kept.HasField("expiration_policy"):
+        kept.expiration_policy.ttl.seconds = limits.DEFAULT_EXPIRATION
+    elif kept.expiration_policy.HasField("ttl"):
+        ttl = seconds(kept.expiration_policy.ttl)
+        limits.check_at_least("expiration duration", ttl, limits.DAY, limits.go_duration)
+
+
+def _fill_retention(kept: Any) -> None:
+    if kept.HasField("message_retention_duration"):
+        limits.check_duration(seconds(kept.message_retention_duration), limits.RETENTION)
+        return
+    ttl = seconds(kept.expiration_policy.ttl) if kept.expiration_policy.HasField("ttl") else _NEVER
+    kept.message_retention_duration.seconds = int(min(limits.DEFAULT_RETENTION, ttl))
+
+
+def _fill_retry(kept: Any) -> None:
+    if not kept.HasField("retry_policy"):
+        return
+    policy = kept.retry_policy
+    for name, default, bounds in zip(
+        ("minimum_backoff", "maximum_backoff"),
+        limits.DEFAULT_BACKOFF,
+        (limits.MINIMUM_BACKOFF, limits.MAXIMUM_BACKOFF),
+        strict=True,
+    ):
+        if not policy.HasField(name):
+            getattr(policy, name).seconds = default
+        limits.check_duration(seconds(getattr(policy, name)), bounds)
+    if seconds(policy.minimum_backoff) > seconds(policy.maximum_backoff):
+        raise invalid("The value for minimum_backoff must not be greater than the value for maximum_backoff.")
+
+
+def _fill_dead_letter(kept: Any) -> None:
+    if not kept.HasField("dead_letter_policy"):
+        return
+    policy = kept.dead_letter_policy
+    limits.check_name(policy.dead_letter_topic, "topics")
+    policy.max_delivery_attempts = policy.max_delivery_attempts or limits.DEFAULT_DELIVERY_ATTEMPTS
+    limits.check_at_least("max_delivery_attempts", policy.max_delivery_attempts, 5)
+    limits.check_at_most("max_delivery_attempts", policy.max_delivery_attempts, 100)
+
+
+def _check_filter(text: str) -> None:
+    if text:
+        try:
+            filters.compile(text)
+        except ValueError as problem:
+            raise invalid(f"Invalid filter given (filter={text}). {problem}") from None
+
+
+def _check_delivery(kept: Any) -> None:
+    """At most one way to deliver, and exactly once only by pull."""
+    if not kept.HasField("push_config"):
+        kept.push_config.SetInParent()
+    push_config(kept.push_config)
+    export = integrations.export_of(kept)
+    if export and kept.push_config.push_endpoint:
+        raise invalid(f"At most one of push_config and {export} may be set.")
+    if kept.enable_exactly_once_delivery and kind(kept) != "pull":
+        raise invalid("Exactly-once delivery is only supported for pull subscriptions.")

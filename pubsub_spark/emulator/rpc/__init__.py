@@ -1,0 +1,1 @@
+"""The dispatch of a call to its handler, whichever transport brought it."""

@@ -1,0 +1,65 @@
+"""Trouble on demand: RPCs that fail or dawdle, acks that fail, because a test said so.
+
+No I/O and no clock; a lock, because calls come on many threads. A fault is for one RPC (`Publish`,
+`StreamingPull`, ...) or for every one (`*`), and is used up after `count` calls.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from pubsub_spark.emulator.api.errors import Code
+
+EVERY = "*"
+
+
+@dataclass
+class Fault:
+    """What the next `count` calls of an RPC meet; without a code they are only delayed."""
+
+    rpc: str
+    code: Code | None
+    count: int = 1
+    delay: float = 0
+    message: str = ""
+
+
+class Faults:
+    """The faults that are still to come, first injected first met."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+        self._spoiled: list[str] = []
+        self._lock = threading.Lock()
+
+    def add(self, fault: Fault) -> None:
+        with self._lock:
+            self._faults.append(fault)
+
+    def meet(self, rpc: str) -> Fault | None:
+        """The fault that a call of `rpc` meets now, if any."""
+        if not self._faults:
+            return None
+        with self._lock:
+            fault = next((each for each in self._faults if each.rpc in (rpc, EVERY)), None)
+            if fault is not None:
+                fault.count -= 1
+                if fault.count <= 0:
+                    self._faults.remove(fault)
+            return fault
+
+    def inject(self, count: int, outcome: str) -> None:
+        """Acks and deadlines of the next `count` requests fail with `outcome`, where delivery is exactly once."""
+        with self._lock:
+            self._spoiled += [outcome] * count
+
+    def injected(self) -> str:
+        """What becomes of the ack ids of this request; empty for nothing out of the ordinary."""
+        with self._lock:
+            return self._spoiled.pop(0) if self._spoiled else ""
+
+    def clear(self) -> None:
+        with self._lock:
+            self._faults.clear()
+            self._spoiled.clear()

@@ -1,0 +1,161 @@
+"""What an emulator begins with: schemas, topics and subscriptions from a YAML file.
+
+    project: my-project                  # of every short id below
+    schemas:
+      flight: {type: AVRO, definition: '{"type": "record", ...}'}       # or definitionFile: flight.avsc, beside this
+      file
+    topics:
+      flights: {schemaSettings: {schema: flight, encoding: BINARY}}
+      dead: {}
+    subscriptions:
+      flights-sub: {topic: flights, ackDeadlineSeconds: 60, deadLetterPolicy: {deadLetterTopic: dead}}
+
+Everything that a Topic or a Subscription can say is written as in the JSON API (`messageRetentionDuration: 600s`), or
+as in the protos (`message_retention_duration: 600s`). Names are short ids of the project, or full. The first thing that
+does not fit ends it, with one sentence that says where; what stands before it has been created.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from google.protobuf import json_format
+
+from pubsub_spark import names
+from pubsub_spark.codec.schema_types import SCHEMA_TYPE_NUMBERS
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.api.errors import RpcError
+from pubsub_spark.emulator.rpc.registry import Registry
+
+_SECTIONS = ("project", "schemas", "topics", "subscriptions")
+_SCHEMA_FIELDS = ("type", "definition", "definitionFile")
+
+
+class SeedFileError(ValueError):
+    """The file says something that cannot be set up."""
+
+
+def load(path: Path, services: Registry) -> None:
+    """Create everything that the file names; SeedFileError says what is wrong with it."""
+    try:
+        text = path.read_text()
+        document = yaml.safe_load(text)
+        doubled = next(_doubled(yaml.compose(text, yaml.SafeLoader)), None)
+    except OSError as problem:
+        raise SeedFileError(f"`{path}` cannot be read: {problem.strerror}. Give the path of a YAML file.") from None
+    # A date that is none, bytes that are no text, a thousand brackets.
+    except (yaml.YAMLError, ValueError, RecursionError) as problem:
+        raise SeedFileError(f"`{path}` is not YAML: {' '.join(str(problem).split())}.") from None
+    if doubled is not None:
+        raise SeedFileError(f"`{doubled}` stands twice in one mapping of `{path}`. Leave one of them out.")
+    preset = _Preset(path, {} if document is None else document)
+    for section, create in (
+        ("schemas", preset.create_schema),
+        ("topics", preset.create_topic),
+        ("subscriptions", preset.create_subscription),
+    ):
+        for name, fields in preset.section(section).items():
+            preset.create(section, name, fields, services, create)
+
+
+def _doubled(node: Any) -> Iterator[str]:
+    """Keys that stand twice in a mapping, which YAML forbids; PyYAML takes the last."""
+    if isinstance(node, yaml.MappingNode):
+        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        yield from (key for key, count in counts.items() if count > 1)
+        for _, value in node.value:
+            yield from _doubled(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _doubled(value)
+
+
+class _Preset:
+    def __init__(self, path: Path, document: Any) -> None:
+        self._path = path
+        self._document = document
+        if not isinstance(document, dict) or not set(document) <= set(_SECTIONS):
+            unknown = sorted(map(str, set(document) - set(_SECTIONS))) if isinstance(document, dict) else []
+            found = f"`{unknown[0]}`" if unknown else "something else"
+            raise SeedFileError(f"`{path}` must be a mapping of {', '.join(_SECTIONS)}; found {found}.")
+        self._project = document.get("project") or None
+        if not isinstance(self._project, str | None):
+            raise SeedFileError(f"`project` in `{path}` must be a text.")
+
+    def section(self, name: str) -> dict[str, Any]:
+        """A section by full or short names; empty when the file has none."""
+        section = self._document.get(name) or {}
+        if not isinstance(section, dict):
+            raise SeedFileError(f"`{name}` in `{self._path}` must be a mapping of names.")
+        return {str(key): value for key, value in section.items()}
+
+    def create(
+        self,
+        section: str,
+        name: str,
+        fields: Any,
+        services: Registry,
+        create: Callable[[str, dict[str, Any], Registry], None],
+    ) -> None:
+        place = f"`{section}.{name}` in `{self._path}`"
+        if not isinstance(fields or {}, Mapping):
+            raise SeedFileError(f"{place} must be a mapping of fields.")
+        try:
+            create(name, dict(fields or {}), services)
+        except OSError as problem:
+            raise SeedFileError(f"{place}: `{problem.filename}` cannot be read: {problem.strerror}.") from None
+        except (RpcError, ValueError) as problem:
+            raise SeedFileError(f"{place}: {problem}") from None
+
+    def _full(self, name: str, collection: names.Collection) -> str:
+        if "/" not in name and self._project is None:
+            raise ValueError(f"`{name}` needs `project` at the top, or write `projects/PROJECT/{collection}/{name}`.")
+        return names.full(name, self._project, collection)
+
+    def create_schema(self, name: str, fields: dict[str, Any], services: Registry) -> None:
+        if unknown := sorted(map(str, set(fields) - set(_SCHEMA_FIELDS))):
+            raise ValueError(f"`{unknown[0]}` is not one of {', '.join(_SCHEMA_FIELDS)}.")
+        if str(fields.get("type")) not in SCHEMA_TYPE_NUMBERS:
+            raise ValueError(f"`type` must be one of {', '.join(SCHEMA_TYPE_NUMBERS)}.")
+        if "definitionFile" in fields:
+            fields["definition"] = (self._path.parent / str(fields["definitionFile"])).read_text()
+        schema = names.parse(self._full(name, "schemas"), "schemas")
+        services.schemas.create_schema(
+            protos.CreateSchemaRequest(
+                parent=f"projects/{schema.project}",
+                schema_id=schema.id,
+                schema=protos.Schema(
+                    type_=SCHEMA_TYPE_NUMBERS[fields["type"]], definition=str(fields.get("definition", ""))
+                ),
+            )
+        )
+
+    def create_topic(self, name: str, fields: dict[str, Any], services: Registry) -> None:
+        topic = _filled(protos.Topic(name=self._full(name, "topics")), fields)
+        if topic.schema_settings.schema:
+            topic.schema_settings.schema = self._full(topic.schema_settings.schema, "schemas")
+        services.publisher.create_topic(topic)
+
+    def create_subscription(self, name: str, fields: dict[str, Any], services: Registry) -> None:
+        full_name = self._full(name, "subscriptions")
+        subscription = _filled(protos.Subscription(name=full_name), fields)
+        if not subscription.topic:
+            raise ValueError("`topic` is required.")
+        subscription.topic = self._full(subscription.topic, "topics")
+        policy = subscription.dead_letter_policy
+        if policy.dead_letter_topic:
+            policy.dead_letter_topic = self._full(policy.dead_letter_topic, "topics")
+        services.subscriber.create_subscription(subscription)
+
+
+def _filled(resource: Any, fields: dict[str, Any]) -> Any:
+    if "name" in fields:
+        raise ValueError("`name` is what stands before the fields; leave it out.")
+    try:
+        return json_format.ParseDict(fields, resource)
+    except json_format.ParseError as problem:
+        raise ValueError(protos.complaint(problem)) from None

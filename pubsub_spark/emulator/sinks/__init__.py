@@ -1,0 +1,1 @@
+"""The delivery to where a subscription points: push endpoints."""

@@ -1,0 +1,294 @@
+"""Push delivery: one thread for each push subscription takes messages, a few more POST them to its endpoint.
+
+The rules (what is sent, what acknowledges, how many at once) are `push`'s; leases, ordering, retries and dead letters
+are the subscription's own, to which a push loop is a consumer like any other. A request may take as long as the ack
+deadline. Connections to the endpoint are kept and used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from pubsub_spark.emulator.runtime.engine import Engine
+from pubsub_spark.emulator.sinks import push_request
+from pubsub_spark.emulator.sinks.oidc import LIFETIME_SECONDS, Signer
+from pubsub_spark.emulator.sinks.push_request import Delivery, Endpoint, Window
+from pubsub_spark.emulator.state.delivery import HandOut
+from pubsub_spark.emulator.state.subscription import Subscription
+
+MOST_THREADS = 64  # for one subscription, however wide its window
+_LONGEST_WAIT = 60.0  # a subscription that expired is noticed by then
+
+
+def endpoint_of(config: Any) -> Endpoint | None:
+    """The endpoint that a PushConfig describes; None for an empty one, which means pull."""
+    if not config.push_endpoint:
+        return None
+    return Endpoint(
+        config.push_endpoint,
+        wrapped=not config.HasField("no_wrapper"),
+        write_metadata=config.no_wrapper.write_metadata,
+        service_account=config.oidc_token.service_account_email,
+        audience=config.oidc_token.audience,
+    )
+
+
+class PushWorkers:
+    """Who pushes what where. Handlers say `configure` whenever a subscription's PushConfig may have changed."""
+
+    def __init__(self, engine: Engine, signer: Signer) -> None:
+        self._engine = engine
+        self._signer = signer
+        # One is kept by its thread, which ends when the subscription is gone: that may expire.
+        self._push_workers: weakref.WeakValueDictionary[str, Pusher] = weakref.WeakValueDictionary()
+
+    def configure(self, subscription: str, endpoint: Endpoint | None) -> None:
+        """Push the subscription's messages to `endpoint` from now on, or with None not at all."""
+        with self._engine.open() as (broker, _):
+            present = self._push_workers.get(subscription)
+            target = broker.subscriptions.get(subscription)
+            if present is not None:
+                if present.endpoint == endpoint and present.subscription is target:
+                    return
+                present.stop()
+                del self._push_workers[subscription]
+            if endpoint is not None and target is not None:
+                self._push_workers[subscription] = Pusher(self._engine, target, endpoint, self._signer)
+
+    def wake(self) -> None:
+        """Time was moved: a pause may be over."""
+        with self._engine.open():
+            for pusher in self._push_workers.values():
+                pusher.wake()
+
+    def close(self) -> None:
+        """Stop all; requests under way are not waited for."""
+        with self._engine.open():
+            for pusher in self._push_workers.values():
+                pusher.stop()
+            self._push_workers.clear()
+
+
+class Pusher:
+    """Delivers one subscription to one endpoint until stopped, or until the subscription is gone."""
+
+    def __init__(self, engine: Engine, subscription: Subscription, endpoint: Endpoint, signer: Signer) -> None:
+        self.subscription = subscription
+        self.endpoint = endpoint
+        self._engine = engine
+        self._signer = signer
+        self._consumer = engine.consumer()
+        self._window = Window()
+        self._poster = Poster(endpoint.url)
+        self._token_lock = threading.Lock()  # not the engine's: a key takes a while to generate
+        self._token = ""
+        self._token_until = 0.0
+        self._stopped = False
+        threading.Thread(target=self._run, name=f"push {subscription.name}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Take no more messages."""
+        self._stopped = True
+        self._consumer.closed = True
+        self.wake()
+
+    def wake(self) -> None:
+        self._engine.wake(self._consumer)
+
+    def _run(self) -> None:
+        # A thread each and not a pool: Python waits for a pool's threads before it exits, and an endpoint may be slow.
+        while (batch := self._next()) is not None:
+            for each in batch:
+                threading.Thread(target=self._deliver, args=each, name="pubsub-emulator-push", daemon=True).start()
+        self._poster.close()
+
+    def _next(self) -> Sequence[tuple[int, Delivery, float]] | None:
+        """The next messages to send, leased, each with its number and its time; waits for some, None at the end."""
+        with self._engine.open() as (broker, _):
+            while not self._stopped and broker.subscriptions.get(self.subscription.name) is self.subscription:
+                now = self._engine.clock.now()
+                room = min(self._window.room(now), MOST_THREADS - self._window.outstanding)
+                taken = self._take(room, now)
+                broker.schedule(self.subscription, now)
+                if taken:
+                    for _ in taken:
+                        self._window.started()
+                    seconds = self.subscription.settings.ack_deadline
+                    return [(each.number, self._delivery(each), seconds) for each in taken]
+                if room > 0:
+                    self.subscription.wait(self._consumer)
+                pause = self._window.resumes_at - now
+                self._engine.wait(self._consumer, min(pause, _LONGEST_WAIT) if pause > 0 else _LONGEST_WAIT)
+        return None
+
+    def _take(self, room: int, now: float) -> list[HandOut]:
+        """Up to `room` deliveries; one by one where order counts, so that a key has one request under way."""
+        if not self.subscription.settings.ordering:
+            return list(self.subscription.take(self._consumer, now, room)) if room > 0 else []
+        taken: list[HandOut] = []
+        while len(taken) < room and (one := self.subscription.take(self._consumer, now, 1)):
+            taken += one
+        return taken
+
+    def _delivery(self, hand_out: HandOut) -> Delivery:
+        message = hand_out.message
+        return Delivery(
+            message_id=message.id,
+            publish_time=message.published,
+            data=message.data,
+            attributes=message.attributes,
+            ordering_key=message.key,
+            delivery_attempt=hand_out.attempt,
+        )
+
+    def _deliver(self, number: int, delivery: Delivery, timeout: float) -> None:
+        acknowledged = False
+        try:
+            headers, body = push_request.request(self.endpoint, self.subscription.name, delivery)
+            if self.endpoint.service_account:
+                headers["Authorization"] = f"Bearer {self._bearer()}"
+            acknowledged = self._poster.post(headers, body, timeout) in push_request.ACKNOWLEDGES
+        finally:
+            self._settle(number, acknowledged)
+
+    def _settle(self, number: int, acknowledged: bool) -> None:
+        with self._engine.open() as (broker, now):
+            if acknowledged:
+                self._window.succeeded()
+                self.subscription.ack([number], now)
+            else:
+                self._window.failed(now, pauses=not self.subscription.settings.max_backoff)
+                self.subscription.modify([number], 0, now)
+            broker.schedule(self.subscription, now)
+            self.wake()
+
+    def _bearer(self) -> str:
+        """A token of the last half hour; a new one for every message would cost a signature each.
+
+        By the world's clock: who verifies it knows of no other.
+        """
+        now = time.time()
+        with self._token_lock:
+            if now >= self._token_until:
+                self._token = self._signer.token(self.endpoint.service_account, self.endpoint.token_audience, now)
+                self._token_until = now + LIFETIME_SECONDS / 2
+            return self._token
+
+
+class Poster:
+    """POSTs to one URL over connections that are kept."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._secure = parts.scheme == "https"
+        self._host = parts.netloc.rpartition("@")[2]
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._idle: deque[http.client.HTTPConnection] = deque()
+        self._closed = False
+
+    def post(self, headers: dict[str, str], body: bytes, timeout: float) -> int:
+        """The status of the answer; 0 when there was none in time, which is for all of it together."""
+        ends = time.monotonic() + timeout
+        while True:
+            connection, fresh = None, True
+            try:
+                connection = self._connection(_left(ends))
+                fresh = connection.sock is None
+                return self._exchange(connection, headers, body, ends)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                if connection is not None:
+                    connection.close()
+                # That a kept connection was closed by the endpoint meanwhile says nothing about this request.
+                if fresh or isinstance(error, TimeoutError):
+                    return 0
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
+        connection = (
+            http.client.HTTPSConnection(self._host, timeout=timeout, context=ssl.create_default_context())
+            if self._secure
+            else http.client.HTTPConnection(self._host, timeout=timeout)
+        )
+        connection.response_class = _Answer
+        return connection
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, headers: dict[str, str], body: bytes, ends: float
+    ) -> int:
+        if connection.sock is None:
+            connection.connect()
+        connection.sock.settimeout(_left(ends))
+        connection.request("POST", self._path, body, headers)
+        connection.sock.settimeout(_left(ends))
+        response = connection.getresponse()
+        response.read()
+        if response.will_close or response.status < 200:
+            connection.close()
+        else:
+            self._idle.append(connection)
+            if self._closed:
+                self.close()
+        return response.status
+
+    def close(self) -> None:
+        """Close the connections, those in use when their request is over."""
+        self._closed = True
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+
+def _left(ends: float) -> float:
+    """The seconds until then; TimeoutError when there are none."""
+    if (seconds := ends - time.monotonic()) <= 0:
+        raise TimeoutError
+    return seconds
+
+
+class _Answer(http.client.HTTPResponse):
+    """An answer that must be there as a whole when the socket's timeout is over, which by itself is for each piece.
+
+    Early hints may come before it.
+    """
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp = io.BufferedReader(_Timely(self.fp.detach(), sock))
+
+    def begin(self) -> None:
+        super().begin()
+        while self.status == http.HTTPStatus.EARLY_HINTS:
+            self.headers = self.msg = None  # type: ignore[assignment]  # as before it began
+            super().begin()
+
+
+class _Timely(io.RawIOBase):
+    """What `raw` reads from a socket until its timeout, counted from now, is over."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
+        self._raw = raw
+        self._sock = sock
+        self._ends = time.monotonic() + (sock.gettimeout() or 0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(_left(self._ends))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()

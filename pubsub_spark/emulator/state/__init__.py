@@ -1,0 +1,1 @@
+"""The state of the broker: topics, subscriptions, messages, leases, schemas. Pure: no lock, no protobuf, no clock."""

@@ -1,0 +1,43 @@
+"""What a hostile Pub/Sub may do without breaking its promise, from a seed.
+
+Pure. At-least-once leaves much open: messages come in any order, come again though they were acknowledged, and leases
+end early. A program that survives this survives the service. What was promised stays promised: the order of a key, and
+of exactly-once delivery everything. Each chance is below one, so in the end every message is acknowledged.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from pubsub_spark.emulator.state.delivery import Delivery
+
+_SHORTENED = 0.1  # of all leases
+_LOST_ACKS = 0.1  # of all acks
+_LONGEST_SHORTENED = 1.0  # seconds
+
+
+class Chaos:
+    """The whims of one subscription."""
+
+    def __init__(self, seed: int, subscription: str) -> None:
+        self._random = Random(f"{seed} {subscription}")
+
+    def portion(self, most: int) -> int:
+        """How many messages to hand out at once, of at most so many."""
+        return self._random.randint(1, most) if most > 1 else most
+
+    def reorder(self, batch: list[Delivery]) -> None:
+        """Shuffle what has no ordering key; the others keep their places."""
+        places = [place for place, delivery in enumerate(batch) if not delivery.message.key]
+        shuffled = [batch[place] for place in places]
+        self._random.shuffle(shuffled)
+        for place, delivery in zip(places, shuffled, strict=True):
+            batch[place] = delivery
+
+    def shortens(self) -> float | None:
+        """After how many seconds this lease ends early; None when it does not."""
+        return self._random.uniform(0, _LONGEST_SHORTENED) if self._random.random() < _SHORTENED else None
+
+    def loses(self) -> bool:
+        """Whether this ack is forgotten, and the message comes again."""
+        return self._random.random() < _LOST_ACKS

@@ -1,0 +1,170 @@
+"""What is known of one message on one subscription once it has been handed out, and who holds it.
+
+Plain records; the rules that move them are in `subscription`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from pubsub_spark.emulator.state.message import Message, Publication
+
+UNLIMITED = 1 << 62
+# Bytes of one batch, if it is more than one message: with the ack ids of a thousand they are below the 4 MiB that gRPC
+# lets a client receive. Google's own raise that limit, but not where PUBSUB_EMULATOR_HOST is set.
+LARGEST_BATCH = 3_900_000
+
+
+class Consumer:
+    """Somebody who takes messages: a stream, a waiting Pull, a push loop. Knows what it has outstanding.
+
+    `condition` is whatever the wire layer wants back when there is something to take; this layer never touches it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "ack_deadline",
+        "blocked",
+        "closed",
+        "condition",
+        "max_messages",
+        "max_size",
+        "messages",
+        "size",
+    )
+
+    def __init__(
+        self, ack_deadline: float = 0, max_messages: int = 0, max_size: int = 0, condition: Any = None
+    ) -> None:
+        self.ack_deadline = ack_deadline  # 0: the subscription's own
+        self.max_messages = max_messages if max_messages > 0 else UNLIMITED
+        self.max_size = max_size if max_size > 0 else UNLIMITED
+        self.condition = condition
+        self.messages = 0  # outstanding: sent and neither acked, nacked nor expired
+        self.size = 0
+        self.blocked = False  # waits for room
+        self.closed = False
+
+    @property
+    def has_room(self) -> bool:
+        return self.messages < self.max_messages and self.size < self.max_size
+
+
+class HandOut(NamedTuple):
+    """One message of a batch. `attempt` is what `delivery_attempt` says: 0 unless a dead-letter policy counts."""
+
+    number: int
+    message: Message
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a consumer was handed at once, in order, and a number for each message, by which it acknowledges."""
+
+    numbers: range
+    parts: Sequence[Publication | Delivery]
+    attempts: Sequence[int] | None = None  # None where nobody counts
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[HandOut]:
+        messages = (
+            message
+            for part in self.parts
+            for message in ((part.message,) if isinstance(part, Delivery) else part.messages())
+        )
+        return map(HandOut, self.numbers, messages, self.attempts or [0] * len(self))
+
+    @property
+    def frames(self) -> Sequence[bytes]:
+        """The bytes of each message."""
+        frames: list[bytes] = []
+        for part in self.parts:
+            if isinstance(part, Delivery):
+                frames.append(part.message.frame)
+            else:
+                frames += part.frames
+        return frames
+
+
+class Basket:
+    """What somebody has room for, in messages and bytes, and what was put in so far."""
+
+    __slots__ = ("left", "messages", "parts", "size")
+
+    def __init__(self, messages: int, size: int) -> None:
+        self.messages = messages
+        self.size = size
+        self.left = LARGEST_BATCH
+        self.parts: list[Publication | Delivery] = []
+
+    @property
+    def has_room(self) -> bool:
+        """The message that reaches the limit of bytes still fits."""
+        return self.messages > 0 and self.size > 0
+
+    def add(self, delivery: Delivery) -> bool:
+        """Put in one; False when that would make the batch too large, and then there is no room any more."""
+        size = len(delivery.message.frame)
+        if self.parts and size > self.left:
+            self.messages = 0
+            return False
+        self.parts.append(delivery)
+        self._lessen(1, size)
+        return True
+
+    def fill(self, publication: Publication) -> Publication | None:
+        """Put in as much as there is room for; what is left over."""
+        fits = min(len(publication), self.messages)
+        size = sum(map(len, publication.frames[:fits]))
+        if size > min(self.size, self.left):
+            ends = list(accumulate(map(len, publication.frames[:fits])))
+            fits = min(fits, bisect_left(ends, self.size) + 1)
+            most = bisect_right(ends, self.left) or (0 if self.parts else 1)
+            if most < fits:
+                self.messages = fits = most
+            if not fits:
+                return publication
+            size = ends[fits - 1]
+        rest = None
+        if fits < len(publication):
+            publication, rest = publication.split(fits)
+        self.parts.append(publication)
+        self._lessen(fits, size)
+        return rest
+
+    def _lessen(self, messages: int, size: int) -> None:
+        self.messages -= messages
+        self.size -= size
+        self.left -= size
+
+
+class Delivery:
+    """A message's course through one subscription: how often it was handed out, to whom, until when.
+
+    Made when something happens to the message alone; what only comes and goes with its batch has none (`leases`).
+    """
+
+    __slots__ = ("acked", "acks", "deadline", "deliveries", "failures", "holder", "message", "modacks", "number")
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.number = 0  # of the latest hand-out: what its ack id says
+        self.deadline = 0.0  # until when the latest ack id is good
+        self.holder: Consumer | None = None
+        self.deliveries = 0
+        self.failures = 0  # nacks and passed deadlines
+        self.acks = 0
+        self.modacks = 0
+        self.acked = False
+
+
+def message_of(entry: Message | Delivery) -> Message:
+    """The message of something that waits: never handed out, or handed out before."""
+    return entry.message if isinstance(entry, Delivery) else entry

@@ -1,0 +1,87 @@
+"""Published messages, shared by every subscription of their topic.
+
+The bytes of a message are made once, at Publish, and joined into each delivery. What only filters, inspection and push
+need (data, attributes) is read out of them when somebody asks. What was published together stays together for as long
+as it can: a backlog is made of `Publication`s, and a `Message` is made of what has to be looked at alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import count, groupby, repeat
+from types import MappingProxyType
+from typing import NamedTuple
+
+from pubsub_spark.emulator.state import wire_format
+
+
+class Message(NamedTuple):
+    """`number` is the message id and grows in the order of publishing; `published` is seconds since the epoch."""
+
+    number: int
+    published: float
+    key: str
+    frame: bytes
+
+    @property
+    def id(self) -> str:
+        return str(self.number)
+
+    @property
+    def body(self) -> bytes:
+        """The serialized PubsubMessage."""
+        return wire_format.message_body(self.frame)
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        return (_remembered if len(self.frame) <= _LARGEST_REMEMBERED else _attributes)(self.frame)
+
+    @property
+    def data(self) -> bytes:
+        return wire_format.data(self.body)
+
+
+# What Message(...) does, without a Python frame for each message.
+_make: Callable[[tuple[int, float, str, bytes]], Message] = partial(tuple.__new__, Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """Messages of one time and one ordering key, numbered from `first` on."""
+
+    first: int
+    published: float
+    key: str
+    frames: Sequence[bytes]
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def messages(self) -> Iterator[Message]:
+        return map(_make, zip(count(self.first), repeat(self.published), repeat(self.key), self.frames))
+
+    def split(self, size: int) -> tuple[Publication, Publication]:
+        """The first `size` messages, and the others."""
+        rest = Publication(self.first + size, self.published, self.key, self.frames[size:])
+        return Publication(self.first, self.published, self.key, self.frames[:size]), rest
+
+
+def publications(messages: Iterable[Message]) -> Iterator[Publication]:
+    """Messages, in the order of their numbers, put together where they belong together."""
+    for _, group in groupby(
+        enumerate(messages), lambda each: (each[1].number - each[0], each[1].published, each[1].key)
+    ):
+        alike = [message for _, message in group]
+        yield Publication(alike[0].number, alike[0].published, alike[0].key, [message.frame for message in alike])
+
+
+def _attributes(frame: bytes) -> Mapping[str, str]:
+    return MappingProxyType(wire_format.attributes(wire_format.message_body(frame)))
+
+
+# Read once for all the filters of a topic's subscriptions, who ask one after the other. What is remembered keeps its
+# frame, long after the message is gone, so none may be large.
+_remembered = lru_cache(maxsize=2048)(_attributes)
+_LARGEST_REMEMBERED = 4096  # bytes

@@ -1,0 +1,514 @@
+"""One subscription: what waits, what is leased to whom, and what comes again.
+
+Pure. No I/O, no lock, no proto and no clock: `now` (seconds since the epoch) is always an argument, and it never goes
+back. Where a message is:
+
+    published -> fresh -> leased -> acked (retained, if so configured)
+                   lanes    |
+                            +-> returned          at once, when nacked or its deadline passed
+                            +-> delayed -> returned      after a backoff, with a retry policy
+                            +-> dead              the broker forwards it to the dead-letter topic
+
+Each hand-out has a number of its own, and only the number of the latest one acknowledges, extends or returns a message.
+Work per message does not grow with the backlog: queues are popped from the front, leases run out by the batch.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from pubsub_spark.emulator.state.chaos import Chaos
+from pubsub_spark.emulator.state.delivery import Basket, Batch, Consumer, Delivery, message_of
+from pubsub_spark.emulator.state.leases import NEVER, Acked, Leases, Run
+from pubsub_spark.emulator.state.message import Message, Publication, publications
+from pubsub_spark.emulator.state.ordering import Lanes
+
+DAY = 86_400.0
+MOST_MESSAGES = 1000  # in one response; the service's own limit for Pull
+_REMEMBERED_ACKS = 100_000  # of an exactly-once subscription: a repeated ack of one of these is no error
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What of a subscription's configuration decides about delivery."""
+
+    ack_deadline: float = 10
+    retention: float = 7 * DAY
+    retain_acked: bool = False
+    ordering: bool = False
+    exactly_once: bool = False
+    dead_letter_topic: str = ""
+    dead_letter_attempts: int = 0
+    min_backoff: float = 0
+    max_backoff: float = 0
+    ttl: float = 31 * DAY
+    matches: Callable[[Mapping[str, str]], bool] | None = None
+
+
+class Subscription:
+    """The messages of one subscription. `called` collects the consumers that have something to take."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        now: float,
+        *,
+        batches: Iterator[int] | None = None,
+        called: list[Consumer] | None = None,
+        remembered: int = 10_000,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.topic_retention = 0.0
+        self.active = now  # when it was last used, a push that failed is no use; decides about expiry
+        self.called = called if called is not None else []
+        self.chaos: Chaos | None = None
+        self.dead: list[Delivery] = []  # failed too often; the broker takes them from here
+        self._ties = count()
+        self._fresh: deque[Publication] = deque()
+        self._returned: deque[Delivery] = deque()
+        self._delayed: list[tuple[float, int, Delivery]] = []
+        self._lanes = Lanes()
+        self._leases = Leases(batches or count(1))
+        self._retained: deque[Message] = deque()
+        self._finished = Acked(remembered)
+        self._acked_numbers: OrderedDict[int, None] = OrderedDict()
+        self._consumers: dict[Consumer, None] = {}
+        self._idle: OrderedDict[Consumer, None] = OrderedDict()
+        self._turn = 0
+        self._prune_at = NEVER
+        self._snapshot_retention = 0.0
+        self._snapshot_ends = NEVER
+
+    def configure(self, settings: Settings) -> None:
+        """Other settings from now on; acked messages that they do not retain are gone."""
+        self.settings = settings
+        if not settings.retain_acked:
+            self._retained.clear()
+        self.call_all()
+
+    # Messages come
+
+    def publish(self, publication: Publication) -> None:
+        """Newly published messages join the backlog, those that the filter lets through."""
+        matches = self.settings.matches
+        if matches is None:
+            self._add(publication)
+        else:
+            passed = (message for message in publication.messages() if matches(message.attributes))
+            for each in publications(passed):
+                self._add(each)
+        self._call()
+
+    def _add(self, publication: Publication) -> None:
+        if not (self.settings.ordering and publication.key):
+            self._fresh.append(publication)
+            return
+        for message in publication.messages():
+            self._lanes.add(message)
+        self._prune_at = min(self._prune_at, publication.published + self._retention)
+
+    # Messages go out
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._fresh or self._returned or self._lanes.ready)
+
+    def take(self, consumer: Consumer, now: float, most: int = MOST_MESSAGES, size: int = 1 << 62) -> Batch:
+        """Lease to `consumer` what it has room for: at most `most` messages, and none once `size` bytes are reached."""
+        self.tick(now)
+        room = min(size, consumer.max_size - consumer.size)
+        most = min(most, MOST_MESSAGES, consumer.max_messages - consumer.messages)
+        horizon = now - self._retention
+        chaos = None if self.settings.exactly_once else self.chaos
+        basket = Basket(most if chaos is None else chaos.portion(most), room)
+        self._turn += 1
+        for source in range(self._turn, self._turn + 3):  # each in turn is served first, so none starves
+            if not basket.has_room or consumer.closed:
+                break
+            if source % 3 == 0:
+                self._take_fresh(basket)
+            elif source % 3 == 1:
+                self._take_returned(basket, horizon)
+            else:
+                self._lanes.take(basket, horizon)
+        if not basket.parts:
+            self._call()
+            return Batch(range(0), ())
+        parts: Sequence[Publication | Delivery] = basket.parts
+        if chaos is not None:
+            parts = alone = [delivery for part in parts for delivery in _deliveries(part)]
+            chaos.reorder(alone)
+        numbers = self._leases.grant(parts, consumer, now + (consumer.ack_deadline or self.settings.ack_deadline))
+        consumer.messages += len(numbers)
+        consumer.size += room - basket.size
+        if chaos is not None:
+            self._shorten(numbers, chaos, now)
+        self._call()
+        return Batch(numbers, parts, self._attempts(parts) if self.settings.dead_letter_attempts else None)
+
+    def _take_fresh(self, basket: Basket) -> None:
+        """What `tick` has left here is within its retention."""
+        fresh = self._fresh
+        while fresh and basket.has_room:
+            rest = basket.fill(fresh.popleft())
+            if rest is not None:
+                fresh.appendleft(rest)
+
+    def _take_returned(self, basket: Basket, horizon: float) -> None:
+        returned = self._returned
+        while returned and basket.has_room:
+            delivery = returned[0]
+            if not delivery.acked and delivery.message.published > horizon and not basket.add(delivery):
+                return
+            returned.popleft()
+            self._leases.end(delivery.number)  # an unsent one's last ack id was good until now
+
+    def _shorten(self, numbers: Iterable[int], chaos: Chaos, now: float) -> None:
+        for number in numbers:
+            seconds = chaos.shortens()
+            delivery = self._leases.get(number)
+            if seconds is not None and delivery is not None:
+                self._leases.extend([delivery], now + seconds)
+
+    def _attempts(self, parts: Sequence[Publication | Delivery]) -> list[int]:
+        attempts: list[int] = []
+        for part in parts:
+            attempts += [part.failures + 1] if isinstance(part, Delivery) else [1] * len(part)
+        return attempts
+
+    # Messages are done with, or come again
+
+    def ack(self, numbers: Sequence[int], now: float) -> list[int]:
+        """Acknowledge hand-outs; returns the numbers that acknowledge nothing: expired, superseded or never given."""
+        self.tick(now)
+        self.active = now
+        runs: list[Run] = []
+        if self.chaos is None:
+            runs, numbers = self._leases.end_runs(numbers)
+        end = self._leases.end
+        failed: list[int] = []
+        done: list[Delivery] = []
+        for number in numbers:
+            delivery = end(number)
+            if delivery is not None:
+                delivery.acks += 1
+                done.append(delivery)
+            else:
+                failed.append(number)
+        if self.chaos is not None:
+            done = [delivery for delivery in done if not self._lost(delivery, self.chaos)]
+        if self.settings.exactly_once:
+            self._remember(number for run in runs for number in run.numbers)
+            self._remember(delivery.number for delivery in done)
+        for run in runs:
+            self._finish_run(run)
+        self._finish(done)
+        self._call()
+        return [number for number in failed if number not in self._acked_numbers]
+
+    def modify(self, numbers: Sequence[int], seconds: float, now: float) -> list[int]:
+        """Set the deadline of hand-outs to `now + seconds`; 0 returns them at once. Returns the stale numbers."""
+        self.tick(now)
+        if seconds > 0:
+            numbers = self._leases.extend_batches(numbers, now + seconds)
+        found = {number: self._leases.get(number) for number in numbers}
+        leased = [delivery for delivery in found.values() if delivery is not None]
+        for delivery in leased:
+            delivery.modacks += 1
+        # One that is unsent waits to be sent: there is nothing to extend or to return.
+        sent = [delivery for delivery in leased if delivery.deadline != NEVER]
+        if seconds <= 0:
+            self._return(sent, now)
+        elif sent:
+            self._leases.extend(sent, now + seconds)
+        self._call()
+        return [number for number, delivery in found.items() if delivery is None]
+
+    def _return(self, nacked: list[Delivery], now: float) -> None:
+        """Each counts as failed, also one that an earlier one of its key takes back with it."""
+        for delivery in nacked:
+            delivery.deadline = now
+        for delivery in nacked:
+            if self._leases.end(delivery.number) is not None:
+                self._fail(delivery, now)
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """Hand-outs that could not be sent wait again, and nothing is counted against them.
+
+        Whether the last response of a broken stream arrived cannot be known, so their ack ids stay good until somebody
+        else is handed the message.
+        """
+        for delivery in map(self._leases.get, numbers):
+            if delivery is None:
+                continue
+            self._let_go(delivery)
+            if self._is_ordered(delivery):
+                for each in self._lanes.rewind(delivery, opens=0):
+                    self._leases.end(each.number)
+                    self._let_go(each)
+            else:
+                delivery.deadline = NEVER
+                self._returned.append(delivery)
+        self._call()
+
+    def bury(self, delivery: Delivery) -> None:
+        """A dead message was forwarded: it is done with here."""
+        self._finish([delivery])
+        self._call()
+
+    def revive(self, delivery: Delivery, now: float) -> None:
+        """A dead message has nowhere to go: it comes again like any other."""
+        self._again(delivery, now)
+        self._call()
+
+    def _finish(self, done: list[Delivery]) -> None:
+        for delivery in done:
+            self._let_go(delivery)
+        if self.settings.ordering:
+            done = [each for delivery in done for each in self._retired(delivery)]
+        for delivery in done:
+            delivery.acked = True
+        self._finished.add(done)
+        if self.settings.retain_acked:
+            self._retained.extend([each.message for each in done])
+
+    def _finish_run(self, run: Run) -> None:
+        """The same for a run: no message in it has a key, or it would have a Delivery."""
+        self._free(run.holder, len(run.frames), sum(map(len, run.frames)))
+        self._finished.add([run])
+        if self.settings.retain_acked:
+            self._retained.extend(run.messages())
+
+    def _retired(self, delivery: Delivery) -> list[Delivery]:
+        return self._lanes.retire(delivery) if self._is_ordered(delivery) else [delivery]
+
+    def _lost(self, delivery: Delivery, chaos: Chaos) -> bool:
+        """Whether chaos loses this ack, so that the message comes again."""
+        if self.settings.exactly_once or self._is_ordered(delivery) or not chaos.loses():
+            return False
+        if delivery.deadline != NEVER:  # else it waits already
+            self._let_go(delivery)
+            self._returned.append(delivery)
+        return True
+
+    def _fail(self, delivery: Delivery, now: float) -> None:
+        delivery.failures += 1
+        self._let_go(delivery)
+        if 0 < self.settings.dead_letter_attempts <= delivery.failures:
+            self.dead.append(delivery)
+        else:
+            self._again(delivery, now)
+
+    def _again(self, delivery: Delivery, now: float) -> None:
+        opens = now + self._backoff(delivery.failures)
+        if self._is_ordered(delivery):
+            for each in self._lanes.rewind(delivery, opens if opens > now else 0):
+                if self._leases.end(each.number) is not None and each is not delivery and each.deadline <= now:
+                    each.failures += 1  # its own deadline has passed too
+                self._acked_numbers.pop(each.number, None)  # acked behind the gap, and not any more
+                self._let_go(each)
+        elif opens > now:
+            heapq.heappush(self._delayed, (opens, next(self._ties), delivery))
+        else:
+            self._returned.append(delivery)
+
+    def _backoff(self, failures: int) -> float:
+        """Exponential between the policy's bounds; the exponent is capped because the result is."""
+        return min(self.settings.max_backoff, self.settings.min_backoff * 2.0 ** min(failures - 1, 64))
+
+    def _let_go(self, delivery: Delivery) -> None:
+        if delivery.holder is not None:
+            self._free(delivery.holder, 1, len(delivery.message.frame))
+            delivery.holder = None
+
+    def _free(self, holder: Consumer, messages: int, size: int) -> None:
+        """What a consumer has outstanding became less; it may have waited for that."""
+        holder.messages -= messages
+        holder.size -= size
+        if holder.blocked and holder.has_room:
+            holder.blocked = False
+            self._idle[holder] = None
+
+    def _is_ordered(self, delivery: Delivery) -> bool:
+        return self.settings.ordering and bool(delivery.message.key)
+
+    def _remember(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._acked_numbers[number] = None
+            if len(self._acked_numbers) > _REMEMBERED_ACKS:
+                self._acked_numbers.popitem(last=False)
+
+    # Time passes
+
+    @property
+    def _retention(self) -> float:
+        return max(self.settings.retention, self.topic_retention, self._snapshot_retention)
+
+    def retain(self, since: float, until: float) -> None:
+        """Keep what was published at `since` until then, and what was published later as long: a snapshot holds it."""
+        self._snapshot_retention, self._snapshot_ends = until - since, until
+
+    def due(self) -> float:
+        """When `tick` next has something to do; infinity when never."""
+        return min(
+            self._leases.due,
+            self._delayed[0][0] if self._delayed else NEVER,
+            self._fresh[0].published + self._retention if self._fresh else NEVER,
+            self._retained[0].published + self._retention if self._retained else NEVER,
+            self._lanes.due,
+            self._prune_at,
+            self._snapshot_ends,
+            self.expires_at,
+        )
+
+    @property
+    def expires_at(self) -> float:
+        """When the subscription itself goes, if nobody uses it until then."""
+        return NEVER if self._consumers else self.active + self.settings.ttl
+
+    def tick(self, now: float) -> None:
+        """Everything whose time has come: leases run out, backoffs end, retention is over."""
+        expired = False
+        for delivery in self._leases.expired(now):
+            self._fail(delivery, now)
+            expired = True
+        while self._delayed and self._delayed[0][0] <= now:
+            self._returned.append(heapq.heappop(self._delayed)[2])
+            expired = True
+        if self._lanes.due <= now:
+            self._lanes.open(now)
+            expired = True
+        if self._snapshot_ends <= now:
+            self._snapshot_retention, self._snapshot_ends = 0.0, NEVER
+        self._forget(now)
+        if expired:
+            self._call()
+
+    def _forget(self, now: float) -> None:
+        """Drop what `due` named: by the same sum, for another one may be off by a bit, and then time stands still."""
+        while self._fresh and self._fresh[0].published + self._retention <= now:
+            self._fresh.popleft()
+        while self._retained and self._retained[0].published + self._retention <= now:
+            self._retained.popleft()
+        if self._prune_at <= now:
+            self._lanes.prune(now - self._retention)
+            waiting = (message_of(entry).published for entry in self._lanes.entries())
+            # A minute at least between two looks through all lanes, so that their cost stays small beside the
+            # messages'.
+            self._prune_at = max(min(waiting, default=NEVER) + self._retention, now + 60) if self._lanes.any else NEVER
+
+    # Who waits
+
+    def join(self, consumer: Consumer) -> None:
+        """A consumer connects: while one is, the subscription does not expire."""
+        self._consumers[consumer] = None
+
+    @property
+    def connected(self) -> int:
+        """How many consumers there are."""
+        return len(self._consumers)
+
+    @property
+    def waiting(self) -> int:
+        """How many consumers have room, and wait to be called."""
+        return len(self._idle)
+
+    def leave(self, consumer: Consumer, now: float) -> None:
+        """A consumer goes; what it holds stays leased, what it was called for is offered to the next."""
+        self._consumers.pop(consumer, None)
+        self._idle.pop(consumer, None)
+        self.active = now
+        consumer.closed = True
+        self._call()
+
+    def wait(self, consumer: Consumer) -> None:
+        """`consumer` found nothing to take, or has no room: it will be called."""
+        if consumer.has_room:
+            self._idle[consumer] = None
+        else:
+            consumer.blocked = True
+
+    def call_all(self) -> None:
+        """Something about the subscription itself has changed: everybody must look again."""
+        self.called.extend(self._consumers)
+
+    def _call(self) -> None:
+        """Call one waiting consumer; once it has taken, it calls the next, so no crowd wakes for one message."""
+        while self._idle and self.has_ready:
+            consumer, _ = self._idle.popitem(last=False)
+            if not consumer.closed:
+                self.called.append(consumer)
+                return
+
+    # The whole backlog at once
+
+    def unacked(self, now: float) -> list[Message]:
+        """The backlog, in the order of publishing."""
+        entries: list[Message | Delivery] = [
+            *self._fresh_messages(),
+            *self._returned,
+            *self._leases.entries(),
+            *self._lanes.entries(),
+        ]
+        entries.extend(delivery for _, _, delivery in self._delayed)
+        horizon = now - self._retention
+        messages = {
+            message.number: message
+            for message in (message_of(entry) for entry in entries if not (isinstance(entry, Delivery) and entry.acked))
+            if message.published > horizon
+        }
+        return [messages[number] for number in sorted(messages)]
+
+    def seek(self, log: Iterable[Message], unacked: Callable[[Message], bool], now: float) -> None:
+        """Every message still known, here or in the topic's `log`, becomes unacked or acked as `unacked` says."""
+        self.active = now
+        matches = self.settings.matches
+        horizon = now - self._retention
+        topic = (message for message in log if not matches or matches(message.attributes))
+        lanes = map(message_of, self._lanes.entries())  # acked ones too: an ack behind a gap is not kept yet
+        everything = (*self._retained, *lanes, *self.unacked(now), *topic)
+        known = {message.number: message for message in everything if message.published > horizon}
+        messages = [known[number] for number in sorted(known)]
+        self.clear()
+        if self.settings.retain_acked:
+            self._retained.extend(message for message in messages if not unacked(message))
+        for publication in publications(message for message in messages if unacked(message)):
+            self._add(publication)
+        self._call()
+
+    def clear(self) -> None:
+        """Drop every message; ack ids given out so far acknowledge nothing."""
+        for delivery in self._leases:
+            self._let_go(delivery)
+        for entry in self._lanes.entries():
+            if isinstance(entry, Delivery):
+                self._let_go(entry)
+        self._lanes = Lanes()
+        self._acked_numbers.clear()
+        for store in (self._fresh, self._returned, self._delayed, self._leases, self._retained):
+            store.clear()
+
+    def deliveries(self) -> Iterator[Message | Delivery]:
+        """Every message that is known here with what became of it, the latest acked ones included."""
+        yield from self._finished
+        yield from self._fresh_messages()
+        yield from self._returned
+        yield from (delivery for _, _, delivery in self._delayed)
+        yield from self._leases
+        yield from self._lanes.entries()
+
+    def _fresh_messages(self) -> Iterator[Message]:
+        return (message for publication in self._fresh for message in publication.messages())
+
+
+def _deliveries(part: Publication | Delivery) -> Iterator[Delivery]:
+    if isinstance(part, Delivery):
+        yield part
+    else:
+        yield from map(Delivery, part.messages())

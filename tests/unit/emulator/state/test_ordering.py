@@ -1,0 +1,180 @@
+"""Ordering keys on a subscription of the emulator. No server, time in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from pubsub_spark.emulator.state import wire_format
+from pubsub_spark.emulator.state.delivery import Consumer, HandOut
+from pubsub_spark.emulator.state.message import Publication
+from pubsub_spark.emulator.state.subscription import Settings, Subscription
+
+
+def ordered(*keyed: str, **settings: object) -> Subscription:
+    """A backlog of messages whose first letter is their ordering key; `-` stands for none."""
+    subscription = Subscription(
+        "projects/p/subscriptions/sub",
+        Settings(ordering=True, **settings),  # type: ignore[arg-type]
+        now=0,
+    )
+    add(subscription, *keyed, first=1)
+    return subscription
+
+
+def add(subscription: Subscription, *keyed: str, first: int) -> None:
+    for number, text in enumerate(keyed, first):
+        body = b"\x0a" + bytes([len(text)]) + text.encode()
+        [frame] = wire_format.message_frames([body], number, wire_format.publish_time_field(0))
+        subscription.publish(Publication(number, 0, text[0].strip("-"), [frame]))
+
+
+def take(subscription: Subscription, now: float = 0, most: int = 1000) -> list[HandOut]:
+    return list(subscription.take(Consumer(), now, most))
+
+
+def texts(batch: Iterable[HandOut]) -> list[str]:
+    return sorted(each.message.data.decode() for each in batch)
+
+
+def test_a_key_waits_for_its_outstanding_batch():
+    """While a1 is out, a2 is held back; other keys and keyless messages flow."""
+    subscription = ordered("a1", "a2")
+    [held] = take(subscription, most=1)
+    add(subscription, "b1", "-1", first=3)
+
+    assert ["-1", "b1"] == texts(take(subscription))
+    subscription.ack([held.number], now=0)
+    assert ["a2"] == texts(take(subscription))
+
+
+def test_a_batch_of_one_key_comes_in_order():
+    """Everything that waits under a key may go out at once, in order."""
+    batch = take(ordered("a1", "a2", "a3"))
+
+    assert ["a1", "a2", "a3"] == [each.message.data.decode() for each in batch]
+
+
+def test_a_nack_brings_back_what_follows():
+    """The nacked message and its successors come again in order, the acked one included; the one before does not."""
+    subscription = ordered("a1", "a2", "a3", "a4")
+    a1, a2, a3, a4 = (each.number for each in take(subscription))
+    subscription.ack([a1, a4], now=1)
+    subscription.modify([a2], 0, now=1)
+
+    assert ["a2", "a3", "a4"] == [each.message.data.decode() for each in take(subscription, now=1)]
+    assert [a3] == subscription.ack([a3], now=1)
+
+
+def test_nacks_of_one_request_count_alike():
+    """Each message that is named has failed once, whichever stands first, and no number is stale for another's nack."""
+    for order in ((0, 1), (1, 0)):
+        subscription = ordered("a1", "a2", dead_letter_attempts=5)
+        numbers = [each.number for each in take(subscription)]
+
+        assert [] == subscription.modify([numbers[each] for each in order], 0, now=1)
+        assert [2, 2] == [each.attempt for each in take(subscription, now=1)]
+
+
+def test_a_message_that_waits_again_already_stays_where_it_is():
+    """Two of a key are dead at once and have nowhere to go: the first takes the second back with it."""
+    subscription = ordered("a1", "a2", dead_letter_attempts=1, ack_deadline=10)
+    take(subscription)
+    subscription.tick(10)
+    dead, subscription.dead = subscription.dead, []
+    for delivery in dead:
+        subscription.revive(delivery, now=10)
+
+    assert ["a1", "a2"] == [each.message.data.decode() for each in take(subscription, now=10)]
+
+
+@pytest.mark.parametrize("forwarded", [True, False])
+def test_who_waits_is_called_when_a_dead_message_is_out_of_the_way(forwarded: bool):
+    """What waits behind it in its key, or itself when it has nowhere to go, is there to be taken."""
+    subscription, consumer = ordered("a1", "a2", dead_letter_attempts=1), Consumer(max_messages=1)
+    [held] = subscription.take(consumer, now=0)
+    subscription.wait(consumer)
+    subscription.modify([held.number], 0, now=0)
+    [dead], subscription.dead = subscription.dead, []
+    subscription.called.clear()
+    subscription.wait(consumer)
+
+    if forwarded:
+        subscription.bury(dead)
+    else:
+        subscription.revive(dead, now=0)
+    assert [consumer] == subscription.called
+
+
+def test_an_expired_message_brings_back_what_follows():
+    """A passed deadline is like a nack; a successor with a longer lease comes again too."""
+    subscription = ordered("a1", "a2", ack_deadline=10)
+    _, a2 = (each.number for each in take(subscription))
+    subscription.modify([a2], 600, now=0)
+
+    assert ["a1", "a2"] == [each.message.data.decode() for each in take(subscription, now=10)]
+
+
+def test_a_key_is_shut_while_a_predecessor_is_out():
+    """a2 failed, but a1 is still held: the key waits until a1 is settled."""
+    subscription = ordered("a1", "a2")
+    a1, a2 = (each.number for each in take(subscription))
+    subscription.modify([a2], 0, now=0)
+
+    assert [] == take(subscription)
+    subscription.ack([a1], now=0)
+    assert ["a2"] == texts(take(subscription))
+
+
+def test_acks_out_of_order_finish_a_key():
+    """Once the gap is closed nothing of the batch remains."""
+    subscription = ordered("a1", "a2")
+    a1, a2 = (each.number for each in take(subscription))
+    subscription.ack([a2], now=0)
+    subscription.ack([a1], now=0)
+
+    assert [] == subscription.unacked(now=0)
+    assert [] == take(subscription, now=1000)
+
+
+def test_a_retry_policy_shuts_the_whole_key():
+    """Successors wait with the failed message; other keys do not."""
+    subscription = ordered("a1", "a2", "b1", min_backoff=10, max_backoff=600)
+    [a1] = take(subscription, most=1)
+    subscription.modify([a1.number], 0, now=0)
+
+    assert ["b1"] == texts(take(subscription, now=9))
+    assert ["a1", "a2"] == texts(take(subscription, now=10))
+
+
+def test_unsent_messages_of_a_key_keep_their_order():
+    """What a broken stream did not get comes again before what follows."""
+    subscription = ordered("a1", "a2")
+    batch = take(subscription, most=1)
+    subscription.release([each.number for each in batch])
+
+    assert ["a1", "a2"] == [each.message.data.decode() for each in take(subscription)]
+
+
+def test_retention_empties_a_key():
+    """Messages that waited too long are forgotten, and the key starts afresh."""
+    subscription = ordered("a1", retention=600)
+    assert 600 == subscription.due()
+    subscription.tick(now=601)
+    assert [] == list(subscription.deliveries())
+
+    body = b"\x0a\x02a2"
+    [frame] = wire_format.message_frames([body], 2, wire_format.publish_time_field(601))
+    subscription.publish(Publication(2, 601, "a", [frame]))
+    assert ["a2"] == texts(take(subscription, now=601))
+
+
+def test_seek_puts_keys_back_in_order():
+    """After a seek to the beginning a key starts with its first message."""
+    subscription = ordered("a1", "a2", "a3", retain_acked=True)
+    batch = take(subscription, most=2)
+    subscription.ack([batch[0].number], now=0)
+
+    subscription.seek((), lambda _: True, now=1)
+    assert ["a1", "a2", "a3"] == [each.message.data.decode() for each in take(subscription, now=1)]
