@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
+from operator import itemgetter
 from typing import Any
 
 from pubsub_spark import names
@@ -74,11 +75,30 @@ class Snapshot:
     resource: Any = None
 
 
+class BatchNumbers(Iterator[int]):
+    """The numbers of the batches that are leased, from 1 on."""
+
+    def __init__(self) -> None:
+        self.next_number = 1
+
+    def __next__(self) -> int:
+        number = self.next_number
+        self.next_number += 1
+        return number
+
+
 class Broker:
     """Everything that the emulator knows of messages."""
 
-    def __init__(self, *, remembered: int = 10_000) -> None:
-        self.events: list[Event] = []  # what has changed since they were last read
+    def __init__(
+        self,
+        events: list[Event] | None = None,
+        on_delete: Callable[[str], None] | None = None,
+        *,
+        remembered: int = 10_000,
+    ) -> None:
+        self.events = events if events is not None else []  # what has changed since they were last read
+        self._on_delete = on_delete
         self.topics: dict[str, Topic] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.snapshots: dict[str, Snapshot] = {}
@@ -89,7 +109,7 @@ class Broker:
         self._hostility: int | None = None
         self._next_message = _FIRST_MESSAGE
         # All subscriptions number their batches by one count, so an ack id of a deleted one never fits its successor.
-        self._batches = count(1)
+        self._batches = BatchNumbers()
         self._agenda: list[tuple[float, int, Subscription]] = []
         self._scheduled: dict[str, float] = {}
         self._ties = count()
@@ -119,7 +139,7 @@ class Broker:
         for subscription in topic.subscriptions.values():
             subscription.topic_retention = 0
         topic.subscriptions.clear()
-        self.events.append(Deleted(topic.name))
+        self._deleted(topic.name)
 
     def replace(self, record: Topic | Subscription | Snapshot, resource: Any) -> None:
         """Show another resource from now on, where nothing else changes with it."""
@@ -155,6 +175,15 @@ class Broker:
         self, name: str, topic: Topic, settings: Settings, now: float, resource: Any = None
     ) -> Subscription:
         """A new subscription, which starts empty, whatever its topic retains."""
+        subscription = self.add_subscription(name, topic, settings, now, resource)
+        self.events.append(Created(name, resource))
+        self._schedule(subscription, now)
+        return subscription
+
+    def add_subscription(
+        self, name: str, topic: Topic, settings: Settings, now: float, resource: Any = None
+    ) -> Subscription:
+        """The same for one that is loaded, which is nothing new."""
         subscription = Subscription(
             name,
             settings,
@@ -169,8 +198,6 @@ class Broker:
         subscription.chaos = self._chaos(name)
         self.subscriptions[name] = topic.subscriptions[name] = subscription
         self._origins[name] = topic
-        self.events.append(Created(name, resource))
-        self._schedule(subscription, now)
         return subscription
 
     def configure(self, subscription: Subscription, settings: Settings, resource: Any, now: float) -> None:
@@ -192,12 +219,17 @@ class Broker:
         self._detach(subscription)
         del self.subscriptions[name], self._origins[name]
         self._scheduled.pop(name, None)
-        self.events.append(Deleted(name))
+        self._deleted(name)
 
     def _detach(self, subscription: Subscription) -> None:
         self._origins[subscription.name].subscriptions.pop(subscription.name, None)
         subscription.clear()
         subscription.call_all()
+
+    def _deleted(self, name: str) -> None:
+        if self._on_delete is not None:
+            self._on_delete(name)
+        self.events.append(Deleted(name))
 
     def clear(self) -> None:
         """Delete everything; ids go on from where they are."""
@@ -328,6 +360,20 @@ class Broker:
         ]
         heapq.heapify(self._agenda)
 
+    def scheduled(self) -> list[tuple[float, str]]:
+        """The subscriptions in the order in which they are due, each with its time."""
+        self._tidy()
+        return [(due, subscription.name) for due, _, subscription in sorted(self._agenda, key=itemgetter(0, 1))]
+
+    def resume(self, scheduled: Iterable[tuple[float, str]]) -> None:
+        """Make the agenda of a broker that was loaded: nobody is connected, and more may be due."""
+        for due, name in scheduled:
+            self._scheduled[name] = due
+            heapq.heappush(self._agenda, (due, next(self._ties), self.subscriptions[name]))
+        for subscription in self.subscriptions.values():
+            self._schedule(subscription, 0)
+        self._snapshots_due = min((each.expires for each in self.snapshots.values()), default=_NEVER)
+
     @property
     def due(self) -> float:
         """When `tick` next has something to do; infinity when never."""
@@ -396,7 +442,7 @@ class Broker:
         """Delete a snapshot, and what its topic kept for it alone."""
         del self.snapshots[snapshot.name], snapshot.topic.snapshots[snapshot.name]
         self._trim(snapshot.topic, now)
-        self.events.append(Deleted(snapshot.name))
+        self._deleted(snapshot.name)
 
     def seek_to_time(self, subscription: Subscription, time: float, now: float) -> None:
         """Make acked what was published before `time` and unacked what was later, as far as it is retained."""

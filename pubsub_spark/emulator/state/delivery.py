@@ -54,7 +54,7 @@ class Consumer:
         return self.messages < self.max_messages and self.size < self.max_size
 
 
-class HandOut(NamedTuple):
+class Lease(NamedTuple):
     """One message of a batch. `attempt` is what `delivery_attempt` says: 0 unless a dead-letter policy counts."""
 
     number: int
@@ -73,13 +73,13 @@ class Batch:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __iter__(self) -> Iterator[HandOut]:
+    def __iter__(self) -> Iterator[Lease]:
         messages = (
             message
             for part in self.parts
             for message in ((part.message,) if isinstance(part, Delivery) else part.messages())
         )
-        return map(HandOut, self.numbers, messages, self.attempts or [0] * len(self))
+        return map(Lease, self.numbers, messages, self.attempts or [0] * len(self))
 
     @property
     def frames(self) -> Sequence[bytes]:
@@ -93,7 +93,7 @@ class Batch:
         return frames
 
 
-class Basket:
+class BatchBuilder:
     """What somebody has room for, in messages and bytes, and what was put in so far."""
 
     __slots__ = ("left", "messages", "parts", "size")

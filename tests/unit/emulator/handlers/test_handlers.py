@@ -19,7 +19,7 @@ from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Fault, Faults
 from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
-from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.state import State
 from pubsub_spark.emulator.transport.calls import Caller
 
 TOPIC = "projects/p/topics/topic"
@@ -32,7 +32,7 @@ class Handlers(Registry):
     """The services, and a few verbs that the tests say often."""
 
     def __init__(self) -> None:
-        self.engine = Engine(Broker(), Clock())
+        self.engine = Engine(State(), Clock())
         self.faults = Faults()
         super().__init__(self.engine, self.faults, PushWorkers(self.engine, Signer()))
 

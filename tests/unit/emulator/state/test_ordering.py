@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from pubsub_spark.emulator.state import wire_format
-from pubsub_spark.emulator.state.delivery import Consumer, HandOut
+from pubsub_spark.emulator.state.delivery import Consumer, Lease
 from pubsub_spark.emulator.state.message import Publication
 from pubsub_spark.emulator.state.subscription import Settings, Subscription
 
@@ -30,11 +30,11 @@ def add(subscription: Subscription, *keyed: str, first: int) -> None:
         subscription.publish(Publication(number, 0, text[0].strip("-"), [frame]))
 
 
-def take(subscription: Subscription, now: float = 0, most: int = 1000) -> list[HandOut]:
+def take(subscription: Subscription, now: float = 0, most: int = 1000) -> list[Lease]:
     return list(subscription.take(Consumer(), now, most))
 
 
-def texts(batch: Iterable[HandOut]) -> list[str]:
+def texts(batch: Iterable[Lease]) -> list[str]:
     return sorted(each.message.data.decode() for each in batch)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pubsub_spark.emulator.state import delivery, wire_format
 from pubsub_spark.emulator.state import subscription as module
-from pubsub_spark.emulator.state.delivery import Consumer, Delivery, HandOut
+from pubsub_spark.emulator.state.delivery import Consumer, Delivery, Lease
 from pubsub_spark.emulator.state.message import Publication
 from pubsub_spark.emulator.state.subscription import Settings, Subscription
 
@@ -27,7 +27,7 @@ def subscribed(*texts: str, **settings: object) -> Subscription:
     return subscription
 
 
-def texts(batch: Iterable[HandOut]) -> list[str]:
+def texts(batch: Iterable[Lease]) -> list[str]:
     return [each.message.data.decode() for each in batch]
 
 
@@ -442,4 +442,4 @@ def test_leases_of_single_messages_do_not_pile_up():
         subscription.publish(messages("a", first=number))
         subscription.ack([each.number for each in subscription.take(Consumer(), now=0)], now=0)
 
-    assert len(subscription._leases._entries) <= 1001
+    assert len(subscription._leases._deadlines) <= 1001
