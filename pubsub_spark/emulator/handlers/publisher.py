@@ -17,9 +17,10 @@ from pubsub_spark.emulator.handlers.schemas import ENCODINGS
 from pubsub_spark.emulator.resources import field_masks, limits, pagination, resource_validation
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.state import wire_format
-from pubsub_spark.emulator.state.broker import Broker, Snapshot, Topic
+from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.schema_store import Revision
 from pubsub_spark.emulator.state.subscription import Subscription
+from pubsub_spark.emulator.state.topic import Snapshot, Topic
 
 _MUTABLE = frozenset(
     {

@@ -140,11 +140,11 @@ class Engine:
             self.broker.events.clear()
             for listener in self._listeners:
                 listener(events)
-        called = self.broker.called
-        for consumer in called:
+        ready_consumers = self.broker.ready_consumers
+        for consumer in ready_consumers:
             if consumer.condition is not None:
                 consumer.condition.notify_all()
-        called.clear()
+        ready_consumers.clear()
         if self.broker.due < self._alarm_at:
             self._alarm.notify()
 

@@ -15,18 +15,14 @@ only those that are due, so a thousand idle subscriptions cost nothing.
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from operator import itemgetter
 from typing import Any
 
-from pubsub_spark import names
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.chaos import Chaos
-from pubsub_spark.emulator.state.delivery import UNLIMITED, Batch, Consumer, Delivery
+from pubsub_spark.emulator.state.delivery import UNLIMITED, Batch, Consumer, dead_letter
 from pubsub_spark.emulator.state.events import (
     Acked,
     Cleared,
@@ -41,50 +37,16 @@ from pubsub_spark.emulator.state.events import (
     Sought,
     Updated,
 )
+from pubsub_spark.emulator.state.leases import BatchNumbers
 from pubsub_spark.emulator.state.message import Message, Publication
 from pubsub_spark.emulator.state.subscription import DAY, MOST_MESSAGES, Settings, Subscription
+from pubsub_spark.emulator.state.topic import Snapshot, Topic
 
 SNAPSHOT_LIFETIME = 7 * DAY
 _NEVER = float("inf")
 # The service's ids have 17 or 18 digits; all of ours have 17, so that their order as text is the order of publishing.
 _FIRST_MESSAGE = 10**16
 _SPARE_ENTRIES = 64  # of the agenda, beyond two for each subscription, before it is tidied
-
-
-@dataclass(eq=False)
-class Topic:
-    """A topic; `log` holds messages only while the topic retains them, or a snapshot does."""
-
-    name: str
-    resource: Any = None
-    retention: float = 0
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    snapshots: dict[str, Snapshot] = field(default_factory=dict)
-    log: deque[Message] = field(default_factory=deque)
-
-
-@dataclass(eq=False)
-class Snapshot:
-    """The backlog of a subscription at one moment, and everything published from message `after` on."""
-
-    name: str
-    topic: Topic
-    unacked: list[Message]
-    after: int
-    expires: float
-    resource: Any = None
-
-
-class BatchNumbers(Iterator[int]):
-    """The numbers of the batches that are leased, from 1 on."""
-
-    def __init__(self) -> None:
-        self.next_number = 1
-
-    def __next__(self) -> int:
-        number = self.next_number
-        self.next_number += 1
-        return number
 
 
 class Broker:
@@ -102,7 +64,7 @@ class Broker:
         self.topics: dict[str, Topic] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.snapshots: dict[str, Snapshot] = {}
-        self.called: list[Consumer] = []  # whom the wire layer must wake
+        self.ready_consumers: list[Consumer] = []  # whom the wire layer must wake
         self._snapshots_due = _NEVER
         self._origins: dict[str, Topic] = {}  # what each subscription was created on, deleted or not
         self._remembered = remembered
@@ -190,7 +152,7 @@ class Broker:
             now,
             resource,
             batches=self._batches,
-            called=self.called,
+            ready_consumers=self.ready_consumers,
             events=self.events,
             remembered=self._remembered,
         )
@@ -408,7 +370,7 @@ class Broker:
             if target is None:
                 subscription.requeue(delivery, now)
             else:
-                self.publish(target, [_dead_letter(subscription.name, delivery)], delivery.message.key, now)
+                self.publish(target, [dead_letter(subscription.name, delivery)], delivery.message.key, now)
                 subscription.finish_dead_letter(delivery)
         if target is not None:
             message_numbers = [delivery.message.number for delivery in dead]
@@ -473,17 +435,3 @@ def _without(numbers: Sequence[int], failed: Sequence[int]) -> Sequence[int]:
         return numbers
     excluded = set(failed)
     return [number for number in numbers if number not in excluded]
-
-
-def _dead_letter(subscription: str, delivery: Delivery) -> bytes:
-    """A copy of a dead message that says where it came from; the fields appended replace those of the original."""
-    message = delivery.message
-    name = names.parse(subscription, "subscriptions")
-    published = datetime.fromtimestamp(message.published, UTC)
-    origin = {
-        "CloudPubSubDeadLetterSourceSubscription": name.id,
-        "CloudPubSubDeadLetterSourceSubscriptionProject": name.project,
-        "CloudPubSubDeadLetterSourceDeliveryCount": str(delivery.failures),
-        "CloudPubSubDeadLetterSourceTopicPublishTime": published.isoformat(timespec="milliseconds"),
-    }
-    return message.body + wire_format.attribute_fields(origin)

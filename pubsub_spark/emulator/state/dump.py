@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pubsub_spark.codec import definition
 from pubsub_spark.emulator.state.backlog import NEVER
-from pubsub_spark.emulator.state.broker import Broker, Snapshot, Topic
+from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer, Delivery
 from pubsub_spark.emulator.state.leases import LeaseBatch, Leases, Origin
 from pubsub_spark.emulator.state.message import Message, Publication
@@ -20,6 +20,7 @@ from pubsub_spark.emulator.state.ordering import KeyQueue, KeyQueues, QueueState
 from pubsub_spark.emulator.state.policies import Policies, Policy
 from pubsub_spark.emulator.state.schema_store import Revision, Schema, Schemas
 from pubsub_spark.emulator.state.subscription import Settings, Subscription
+from pubsub_spark.emulator.state.topic import Snapshot, Topic
 
 _COUNTS = ("number", "deadline", "deliveries", "failures", "acks", "modacks", "acked")  # of a Delivery
 _FIELDS = (

@@ -1,6 +1,6 @@
-"""Hand-outs that are good: number, message, holder, deadline.
+"""The leases of a subscription: number, message, holder, deadline.
 
-Pure. Each hand-out has a number of its own, and that is what an ack id stands for; the numbers of a batch follow one
+Pure. Each lease has a number of its own, and that is what an ack id stands for; the numbers of a batch follow one
 another, and those of the next batch begin at the next multiple of SPAN. Most batches are acknowledged or extended as
 they were handed out, in long runs, so a batch is one record, of frames: a message in it gets a Delivery of its own only
 when something happens to it alone.
@@ -28,7 +28,7 @@ _SPARE_ENTRIES = 1000  # beyond two for each lease, before they are tidied
 
 
 class Origin(NamedTuple):
-    """Where the frames of a batch come from, from one index on."""
+    """The publication that the frames of a batch are of, from one index on."""
 
     at: int
     first: int
@@ -38,7 +38,7 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class LeaseBatch:
-    """What is left of a batch; an entry is None once its lease is over."""
+    """The leases of one batch; an entry is None once its lease is over."""
 
     first: int
     entries: list[bytes | Delivery | None]
@@ -80,6 +80,18 @@ class ContiguousLeases:
             delivery = _delivery(message, number, 0.0, None, self.modacks)
             delivery.acks, delivery.acked = 1, True
             yield delivery
+
+
+class BatchNumbers(Iterator[int]):
+    """The numbers of the batches that are leased, from 1 on."""
+
+    def __init__(self) -> None:
+        self.next_number = 1
+
+    def __next__(self) -> int:
+        number = self.next_number
+        self.next_number += 1
+        return number
 
 
 class Leases:
@@ -286,7 +298,7 @@ def _runs(numbers: Sequence[int]) -> Iterator[range]:
 
 
 class Acked:
-    """What was acknowledged last, for whoever looks inside: `most` messages."""
+    """The latest acknowledged messages, at most `most`, for those who inspect the emulator."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""Messages that share an ordering key: one queue a key, one outstanding batch a queue.
+"""Per-key queues: messages that share an ordering key, one outstanding batch a queue.
 
 Pure. The rules, those of a subscription with `enable_message_ordering`:
 
@@ -6,7 +6,7 @@ Pure. The rules, those of a subscription with `enable_message_ordering`:
   time;
 - when a message fails (nack, or its deadline passed), it and everything handed out behind it come again in order, also
   what had been acknowledged: an ack behind a gap is only kept once the gap is closed;
-- a retry policy keeps the whole queue shut, other lanes flow.
+- with a retry policy the whole queue backs off; other queues flow.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class KeyQueues:
         return withdrawn
 
     def open(self, now: float) -> None:
-        """Open the lanes whose backoff has passed."""
+        """Make the queues ready whose backoff has passed."""
         while self._backing_off and self._backing_off[0][0] <= now:
             _, key = heapq.heappop(self._backing_off)
             self._move(key, self._queues[key], QueueState.READY)

@@ -1,15 +1,15 @@
-"""One subscription: what waits, what is leased to whom, and what comes again.
+"""One subscription: its queues of messages, their leases, and their redelivery.
 
 Pure. No I/O, no lock, no proto and no clock: `now` (seconds since the epoch) is always an argument, and it never goes
 back. Where a message is:
 
     published -> fresh -> leased -> acked (retained, if so configured)
-                   lanes    |
+             per-key queues |
                             +-> returned          at once, when nacked or its deadline passed
                             +-> delayed -> returned      after a backoff, with a retry policy
                             +-> dead              the broker forwards it to the dead-letter topic
 
-Each hand-out has a number of its own, and only the number of the latest one acknowledges, extends or returns a message.
+Each lease has a number of its own, and only the number of the latest one acknowledges, extends or returns a message.
 Work per message does not grow with the backlog: queues are popped from the front, leases run out by the batch.
 """
 
@@ -53,7 +53,7 @@ class Settings:
 
 
 class Subscription:
-    """The messages of one subscription. `called` collects the consumers that have something to take."""
+    """The messages of one subscription. `ready_consumers` collects the consumers that are to be notified."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Subscription:
         resource: Any = None,
         *,
         batches: Iterator[int] | None = None,
-        called: list[Consumer] | None = None,
+        ready_consumers: list[Consumer] | None = None,
         events: list[Event] | None = None,
         remembered: int = 10_000,
     ) -> None:
@@ -72,7 +72,7 @@ class Subscription:
         self.resource = resource
         self.topic_retention = 0.0
         self.active = now  # when it was last used, a push that failed is no use; decides about expiry
-        self.called = called if called is not None else []
+        self.ready_consumers = ready_consumers if ready_consumers is not None else []
         self.events = events if events is not None else []
         self.chaos: Chaos | None = None
         self.dead: list[Delivery] = []  # failed too often; the broker takes them from here
@@ -96,7 +96,7 @@ class Subscription:
         self._snapshot_ends = NEVER
 
     def configure(self, settings: Settings) -> None:
-        """Other settings from now on; acked messages that they do not retain are gone."""
+        """Set other settings; acked messages that they do not retain are gone."""
         self.settings = settings
         if not settings.retain_acked:
             self._retained.clear()
@@ -105,7 +105,7 @@ class Subscription:
     # Messages come
 
     def publish(self, publication: Publication) -> None:
-        """Newly published messages join the backlog, those that the filter lets through."""
+        """Add newly published messages to the backlog, those that the filter lets through."""
         matches = self.settings.matches
         if matches is None:
             self._add(publication)
@@ -166,7 +166,7 @@ class Subscription:
         return Batch(numbers, parts, self._attempts(parts) if self.settings.dead_letter_attempts else None)
 
     def _take_fresh(self, building: BatchBuilder) -> None:
-        """What `tick` has left here is within its retention."""
+        """Put fresh messages into the batch; what `tick` has left here is within its retention."""
         fresh = self._fresh
         while fresh and building.has_room:
             publication = fresh.popleft()
@@ -203,7 +203,7 @@ class Subscription:
     # Messages are done with, or come again
 
     def ack(self, numbers: Sequence[int], now: float) -> list[int]:
-        """Acknowledge hand-outs; returns the numbers that acknowledge nothing: expired, superseded or never given."""
+        """Acknowledge leases; returns the numbers that acknowledge nothing: expired, superseded or never given."""
         self.tick(now)
         self.active = now
         runs: list[ContiguousLeases] = []
@@ -231,7 +231,7 @@ class Subscription:
         return [number for number in failed if number not in self._acked_numbers]
 
     def modify(self, numbers: Sequence[int], seconds: float, now: float) -> list[int]:
-        """Set the deadline of hand-outs to `now + seconds`; 0 returns them at once. Returns the stale numbers."""
+        """Set the deadlines of leases to `now + seconds`; 0 returns them at once. Returns the stale numbers."""
         self.tick(now)
         if seconds > 0:
             numbers = self._leases.extend_batches(numbers, now + seconds)
@@ -249,7 +249,7 @@ class Subscription:
         return [number for number, delivery in found.items() if delivery is None]
 
     def _return(self, nacked: list[Delivery], now: float) -> None:
-        """Each counts as failed, also one that an earlier one of its key takes back with it."""
+        """Return messages at once; each counts as failed, also one that an earlier one of its key takes back."""
         for delivery in nacked:
             delivery.deadline = now
         for delivery in nacked:
@@ -257,7 +257,7 @@ class Subscription:
                 self._fail(delivery, now)
 
     def release(self, numbers: Iterable[int]) -> None:
-        """Hand-outs that could not be sent wait again, and nothing is counted against them.
+        """Take back leases that could not be sent; nothing is counted against their messages.
 
         Whether the last response of a broken stream arrived cannot be known, so their ack ids stay good until somebody
         else is handed the message.
@@ -298,7 +298,7 @@ class Subscription:
             self._retained.extend([each.message for each in finished])
 
     def _finish_run(self, run: ContiguousLeases) -> None:
-        """The same for a run: no message in it has a key, or it would have a Delivery."""
+        """Finish contiguous leases: no message of them has a key, or it would have a Delivery."""
         self._free(run.holder, len(run.frames), sum(map(len, run.frames)))
         for published, messages in run.publish_times():
             self._unacked.remove(published, messages)
@@ -355,7 +355,7 @@ class Subscription:
             delivery.holder = None
 
     def _free(self, holder: Consumer, messages: int, size: int) -> None:
-        """What a consumer has outstanding became less; it may have waited for that."""
+        """Lessen what a consumer has outstanding; it may have waited for that."""
         self.outstanding -= messages
         holder.messages -= messages
         holder.size -= size
@@ -379,7 +379,7 @@ class Subscription:
         return max(self.settings.retention, self.topic_retention, self._snapshot_retention)
 
     def retain(self, since: float, until: float) -> None:
-        """Keep what was published at `since` until then, and what was published later as long: a snapshot holds it."""
+        """Raise the retention until a snapshot ends: what was published at `since` is kept until then."""
         self._snapshot_retention, self._snapshot_ends = until - since, until
 
     def due(self) -> float:
@@ -402,7 +402,7 @@ class Subscription:
         return NEVER if self._consumers else self.active + self.settings.ttl
 
     def tick(self, now: float) -> None:
-        """Everything whose time has come: leases run out, backoffs end, retention is over."""
+        """Let everything happen whose time has come: leases run out, backoffs end, retention is over."""
         expired = 0
         for delivery in self._leases.expired(now):
             self._fail(delivery, now)
@@ -423,7 +423,7 @@ class Subscription:
             self._call()
 
     def _forget(self, now: float) -> None:
-        """Drop what `due` named: by the same sum, for another one may be off by a bit, and then time stands still."""
+        """Drop messages beyond their retention; by the sum that `due` has, whose last bit may differ from another's."""
         while self._fresh and self._fresh[0].published + self._retention <= now:
             self._fresh_count -= len(self._fresh.popleft())
         while self._retained and self._retained[0].published + self._retention <= now:
@@ -431,7 +431,7 @@ class Subscription:
         if self._prune_at <= now:
             self._key_queues.prune(self._unacked.expired_until)
             waiting = (message_of(entry).published for entry in self._key_queues.entries())
-            # A minute at least between two looks through all lanes, so that their cost stays small beside the
+            # A minute at least between two looks through all queues, so that their cost stays small beside the
             # messages'.
             self._prune_at = (
                 max(min(waiting, default=NEVER) + self._retention, now + 60) if self._key_queues.any else NEVER
@@ -440,7 +440,7 @@ class Subscription:
     # Who waits
 
     def join(self, consumer: Consumer) -> None:
-        """A consumer connects: while one is, the subscription does not expire."""
+        """Connect a consumer: while one is, the subscription does not expire."""
         self._consumers[consumer] = None
 
     @property
@@ -450,11 +450,11 @@ class Subscription:
 
     @property
     def waiting(self) -> int:
-        """How many consumers have room, and wait to be called."""
+        """How many consumers have room, and wait to be notified."""
         return len(self._idle)
 
     def leave(self, consumer: Consumer, now: float) -> None:
-        """A consumer goes; what it holds stays leased, what it was called for is offered to the next."""
+        """Disconnect a consumer; what it holds stays leased, what it was notified of is offered to the next."""
         self._consumers.pop(consumer, None)
         self._idle.pop(consumer, None)
         self.active = now
@@ -462,22 +462,22 @@ class Subscription:
         self._call()
 
     def wait(self, consumer: Consumer) -> None:
-        """`consumer` found nothing to take, or has no room: it will be called."""
+        """Notify `consumer`, which found nothing to take or has no room, when that changes."""
         if consumer.has_room:
             self._idle[consumer] = None
         else:
             consumer.blocked = True
 
     def call_all(self) -> None:
-        """Something about the subscription itself has changed: everybody must look again."""
-        self.called.extend(self._consumers)
+        """Notify all consumers: something about the subscription itself has changed."""
+        self.ready_consumers.extend(self._consumers)
 
     def _call(self) -> None:
-        """Call one waiting consumer; once it has taken, it calls the next, so no crowd wakes for one message."""
+        """Notify one waiting consumer; once it has taken, the next is, so one message wakes one consumer."""
         while self._idle and self.has_ready:
             consumer, _ = self._idle.popitem(last=False)
             if not consumer.closed:
-                self.called.append(consumer)
+                self.ready_consumers.append(consumer)
                 return
 
     # The whole backlog at once
@@ -513,13 +513,13 @@ class Subscription:
         return [messages[number] for number in sorted(messages)]
 
     def seek(self, log: Iterable[Message], unacked: Callable[[Message], bool], now: float) -> None:
-        """Every message still known, here or in the topic's `log`, becomes unacked or acked as `unacked` says."""
+        """Make every message still known, here or in the topic's `log`, unacked or acked as `unacked` says."""
         self.active = now
         matches = self.settings.matches
         retention = self._retention
         topic = (message for message in log if not matches or matches(message.attributes))
-        lanes = map(message_of, self._key_queues.entries())  # acked ones too: an ack behind a gap is not kept yet
-        everything = (*self._retained, *lanes, *self.unacked(now), *topic)
+        keyed = map(message_of, self._key_queues.entries())  # acked ones too: an ack behind a gap is not kept yet
+        everything = (*self._retained, *keyed, *self.unacked(now), *topic)
         known = {message.number: message for message in everything if message.published + retention > now}
         messages = [known[number] for number in sorted(known)]
         self.clear()

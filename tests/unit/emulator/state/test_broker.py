@@ -19,12 +19,14 @@ def test_nobody_else_changes_topics_subscriptions_and_snapshots():
         for path in sorted(root.rglob("*.py"))
         if path.parent.name not in ("state", "resources") and path.name != "seed_file.py"  # protobuf messages there
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and _named(node.value) in RECORDS and _changes(node)
-        or isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and _named(node.func.value) in RECORDS
-        and node.func.attr not in READ_ONLY
-        and _named(node.func.value) == "subscription"
+        if (isinstance(node, ast.Attribute) and _named(node.value) in RECORDS and _changes(node))
+        or (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and _named(node.func.value) in RECORDS
+            and node.func.attr not in READ_ONLY
+            and _named(node.func.value) == "subscription"
+        )
     ]
 
     assert [] == wrong

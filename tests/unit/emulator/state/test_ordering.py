@@ -97,14 +97,14 @@ def test_who_waits_is_called_when_a_dead_message_is_out_of_the_way(forwarded: bo
     subscription.wait(consumer)
     subscription.modify([held.number], 0, now=0)
     [dead], subscription.dead = subscription.dead, []
-    subscription.called.clear()
+    subscription.ready_consumers.clear()
     subscription.wait(consumer)
 
     if forwarded:
         subscription.finish_dead_letter(dead)
     else:
         subscription.requeue(dead, now=0)
-    assert [consumer] == subscription.called
+    assert [consumer] == subscription.ready_consumers
 
 
 def test_an_expired_message_brings_back_what_follows():

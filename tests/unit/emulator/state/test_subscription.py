@@ -284,11 +284,11 @@ def test_one_message_calls_one_consumer():
         subscription.wait(consumer)
 
     subscription.publish(messages("a", "b"))
-    assert waiting[:1] == subscription.called
+    assert waiting[:1] == subscription.ready_consumers
     subscription.take(waiting[0], now=0, most=1)
-    assert waiting[:2] == subscription.called
+    assert waiting[:2] == subscription.ready_consumers
     subscription.take(waiting[1], now=0, most=1)
-    assert waiting[:2] == subscription.called
+    assert waiting[:2] == subscription.ready_consumers
 
 
 def test_consumer_without_room_is_called_when_it_has_room():
@@ -297,10 +297,10 @@ def test_consumer_without_room_is_called_when_it_has_room():
     [held] = subscription.take(consumer, now=0)
     subscription.wait(consumer)
     subscription.publish(messages("b", first=2))
-    assert [] == subscription.called
+    assert [] == subscription.ready_consumers
 
     subscription.ack([held.number], now=0)
-    assert [consumer] == subscription.called
+    assert [consumer] == subscription.ready_consumers
 
 
 def test_consumer_that_leaves_passes_its_call_on():
@@ -313,7 +313,7 @@ def test_consumer_that_leaves_passes_its_call_on():
     subscription.publish(messages("a"))
 
     subscription.leave(first, now=0)
-    assert [first, second] == subscription.called
+    assert [first, second] == subscription.ready_consumers
 
 
 def test_due_is_the_next_deadline():
