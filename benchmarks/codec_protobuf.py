@@ -22,8 +22,8 @@ from google.protobuf.json_format import MessageToJson, Parse
 sys.path[:0] = [str(Path(__file__).parent.parent)]
 
 from pubsub_spark.codec.protobuf import parse  # noqa: E402
-from pubsub_spark.codec.protobuf.columns import Reader  # noqa: E402
-from pubsub_spark.codec.protobuf.encode import Writer  # noqa: E402
+from pubsub_spark.codec.protobuf.decode import ProtobufDecoder  # noqa: E402
+from pubsub_spark.codec.protobuf.encode import ProtobufEncoder  # noqa: E402
 
 FLIGHT = """
 syntax = "proto3";
@@ -142,39 +142,41 @@ def line(what: str, ours: float, theirs: float) -> None:
     print(f"| {what} | {ours / 1e6:.2f} M/s | {theirs / 1e6:.2f} M/s | {ours / theirs:.1f}x |")
 
 
-def compare(name: str, text: str, rows: list[dict[str, Any]], read: Any, write: Any) -> tuple[Reader, pa.BinaryArray]:
+def compare(
+    name: str, text: str, rows: list[dict[str, Any]], read: Any, write: Any
+) -> tuple[ProtobufDecoder, pa.BinaryArray]:
     definition = parse(text)
     message_class: Any = definition.message_class
     data = pa.array([message_class(**row).SerializeToString() for row in rows], pa.binary())
-    reader = Reader(definition)
-    value = reader.read(data).value
-    writer = Writer(definition, "BINARY", reader.type)
+    decoder = ProtobufDecoder(definition)
+    value = decoder.decode(data).value
+    encoder = ProtobufEncoder(definition, "BINARY", decoder.type)
     few = value.slice(0, len(value) // 10)  # by hand is slow
     some = data.slice(0, len(data) // 4)
-    assert message_class.FromString(writer.write(value)[7].as_py()) == message_class.FromString(data[7].as_py())
-    texts = Writer(definition, "JSON", reader.type).write(few)
+    assert message_class.FromString(encoder.encode(value)[7].as_py()) == message_class.FromString(data[7].as_py())
+    texts = ProtobufEncoder(definition, "JSON", decoder.type).encode(few)
     size = sum(len(payload) for payload in data.to_pylist()) // len(data)
     line(
         f"{name} ({size} bytes), BINARY to columns",
-        rate(len(data), lambda: reader.read(data)),
+        rate(len(data), lambda: decoder.decode(data)),
         rate(len(some), lambda: read(message_class, some)),
     )
     line(
         f"{name}, columns to BINARY",
-        rate(len(value), lambda: writer.write(value)),
+        rate(len(value), lambda: encoder.encode(value)),
         rate(len(few), lambda: write(message_class, few)),
     )
     line(
         f"{name}, JSON to columns",
-        rate(len(texts), lambda: reader.read(texts, "JSON")),
+        rate(len(texts), lambda: decoder.decode(texts, "JSON")),
         rate(len(texts), lambda: read_json_by_hand(message_class, texts, read)),
     )
     line(
         f"{name}, columns to JSON",
-        rate(len(few), lambda: Writer(definition, "JSON", reader.type).write(few)),
+        rate(len(few), lambda: ProtobufEncoder(definition, "JSON", decoder.type).encode(few)),
         rate(len(few), lambda: [MessageToJson(message_class.FromString(p)) for p in write(message_class, few)]),
     )
-    return reader, data
+    return decoder, data
 
 
 def read_json_by_hand(message_class: Any, texts: pa.BinaryArray, read: Any) -> list[pa.Array]:
@@ -183,13 +185,18 @@ def read_json_by_hand(message_class: Any, texts: pa.BinaryArray, read: Any) -> l
     return columns
 
 
-def bad_payloads(reader: Reader, data: pa.BinaryArray) -> None:
-    for what, every in (("one bad payload", len(data)), ("one in 10,000", 10_000), ("one in 100", 100)):
+def bad_payloads(decoder: ProtobufDecoder, data: pa.BinaryArray) -> None:
+    for what, every, damage in (
+        ("one bad payload", len(data), lambda _: b"\xff"),
+        ("one in 10,000", 10_000, lambda _: b"\xff"),
+        ("one in 100", 100, lambda _: b"\xff"),
+        ("one in 100 that lacks its second half", 100, lambda payload: payload[: len(payload) // 2]),
+    ):
         payloads = data.to_pylist()
-        payloads[every // 2 :: every] = [b"\xff"] * len(payloads[every // 2 :: every])
+        payloads[every // 2 :: every] = map(damage, payloads[every // 2 :: every])
         damaged = pa.array(payloads, pa.binary())
-        whole = rate(len(data), lambda: reader.read(data))
-        speed = rate(len(damaged), lambda damaged=damaged: reader.read(damaged))  # type: ignore[misc]
+        whole = rate(len(data), lambda: decoder.decode(data))
+        speed = rate(len(damaged), lambda damaged=damaged: decoder.decode(damaged))  # type: ignore[misc]
         print(f"| {what} | {speed / 1e6:.2f} M/s | {speed / whole:.2f} of the speed without |")
 
 
@@ -198,10 +205,10 @@ def main() -> None:
     arguments.add_argument("--messages", type=int, default=400_000)
     count = arguments.parse_args().messages
     print("| | ours | by hand | |\n|---|---|---|---|")
-    reader, data = compare("flight, 7 fields", FLIGHT, flights(count), flights_by_hand, flights_written_by_hand)
+    decoder, data = compare("flight, 7 fields", FLIGHT, flights(count), flights_by_hand, flights_written_by_hand)
     compare("order, nested", ORDER, orders(count // 2), orders_by_hand, orders_written_by_hand)
     print("\n| flights with | | |\n|---|---|---|")
-    bad_payloads(reader, data)
+    bad_payloads(decoder, data)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How fast the read path is, each figure as a ratio taken in one run.
+"""Benchmarks of the read path, each figure as a ratio taken in one run.
 
     python benchmarks/read.py throughput [--messages N]    against a source that yields ready-made Arrow batches
     python benchmarks/read.py client [--messages N]        against google-cloud-pubsub's SubscriberClient and callback
@@ -39,7 +39,7 @@ CANNED = (sys.executable, str(Path(__file__).parent / "canned.py"))
 
 
 def session(cores: int = 2) -> SparkSession:
-    """Spark as a laptop has it; workers are this Python with this tree."""
+    """A local Spark session whose workers are this Python with this tree."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(sys.path[:2])}
     spark = (
         SparkSession.builder.master(f"local[{cores}]")
@@ -102,7 +102,7 @@ def read_canned(
     backlog: int | None = None,
     **options: Any,
 ) -> float:
-    """Messages/s of the connector; backlog: messages that the server has, when it is more than are waited for."""
+    """Messages/s of the connector. backlog: messages of the server, if more than are waited for."""
     with (
         canned(backlog or messages, server) as endpoint,
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging,
@@ -120,7 +120,7 @@ def read_canned(
 
 
 def throughput(messages: int) -> None:
-    """Against ready-made batches, five times in turn; the best: the JVM compiles for the first 20 M messages.
+    """Print messages/s against ready-made batches, the best of five; the JVM compiles for the first 20 M messages.
 
     Both have two batches more than are measured: the end of a backlog, where a pull waits half a second for more, is
     no part of it.
@@ -164,7 +164,7 @@ def _callback(messages: int) -> float:
 
 
 def client(messages: int) -> None:
-    """Against google-cloud-pubsub's SubscriberClient, which acknowledges in its callback; both twice, the better."""
+    """Print messages/s against google-cloud-pubsub's SubscriberClient with a callback, the better of two."""
     spark = session()
     theirs = ours = 0.0
     for _ in range(2):
@@ -175,7 +175,7 @@ def client(messages: int) -> None:
 
 
 def latency(seconds: int) -> None:
-    """10 messages/s on the emulator, against a rate source with the same trigger."""
+    """Print the latency of 10 messages/s on the emulator, against a rate source with the same trigger."""
     from pubsub_spark.emulator import Emulator
 
     spark = session()
@@ -223,7 +223,7 @@ def _timed(frame: Any, column: str) -> tuple[Any, list[float]]:
 
 
 def memory() -> None:
-    """The most that a Python worker of Spark ever held (VmHWM), two budgets, two backlogs; a fresh Spark for each."""
+    """Print the peak memory of a Python worker (VmHWM) for two budgets and two backlogs, each in a new Spark."""
     for budget in (20_000, 200_000):
         for messages in (1_000_000, 10_000_000):
             code = (
@@ -237,7 +237,7 @@ def memory() -> None:
 
 
 def peak_of_workers() -> int:
-    """VmHWM in KiB of the largest living PySpark worker below this process."""
+    """The VmHWM in KiB of the largest living PySpark worker below this process."""
     mine = {os.getpid()}
     peaks = [0]
     for entry in sorted(int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()):
@@ -251,7 +251,7 @@ def peak_of_workers() -> int:
 
 
 def linear() -> None:
-    """Seconds per million messages, as messages and as partitions grow."""
+    """Print seconds per million messages, as messages and as partitions grow."""
     spark = session()
     read_canned(spark, 1_000_000)
     print("| messages | partitions | s per 1 M |\n|---|---|---|")

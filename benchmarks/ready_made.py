@@ -1,4 +1,4 @@
-"""A Python source that yields one Arrow batch over and over: what Spark itself makes of rows of our shape, the floor.
+"""A Python source that yields one Arrow batch over and over: the floor, for Spark alone takes so long.
 
 A module of its own, because Spark's workers import it by name.
 """
@@ -20,7 +20,7 @@ BATCH = 1_000_000  # messages in a micro-batch
 
 
 class ReadyMade(DataSource):
-    """Yields one Arrow batch over and over: what Spark itself makes of rows of this shape."""
+    """A source of one Arrow batch, yielded over and over."""
 
     @classmethod
     def name(cls) -> str:

@@ -35,8 +35,9 @@ from pubsub_spark.backend import EmulatorBackend  # noqa: E402
 from pubsub_spark.options import WriteOptions  # noqa: E402
 from pubsub_spark.source import PubSubDataSource  # noqa: E402
 from pubsub_spark.write import WriteSummary  # noqa: E402
-from pubsub_spark.write.rows import Layout  # noqa: E402
-from pubsub_spark.write.task import Job, Part  # noqa: E402
+from pubsub_spark.write.column_mapping import ColumnMapping  # noqa: E402
+from pubsub_spark.write.data_writer import PartitionId, write_partition  # noqa: E402
+from pubsub_spark.write.plan import WritePlan  # noqa: E402
 
 TOPIC = "projects/bench/topics/write"
 ROUNDS = 3
@@ -187,9 +188,9 @@ def task(rows: int, keys: int) -> None:
     batch = pa.RecordBatch.from_pydict(columns)
     with server() as address:
         options = WriteOptions.parse({"topicId": TOPIC}, {})
-        job = Job(options, EmulatorBackend(address), Layout.of(schema, options), None)
-        outcome = job.run((batch for _ in range(rows // at_once)), Part(0, "bench/0"))
-    assert rows == outcome.messages
+        plan = WritePlan(options, EmulatorBackend(address), ColumnMapping.of(schema, options), None)
+        metrics = write_partition(plan, (batch for _ in range(rows // at_once)), PartitionId(0, "bench/0"))
+    assert rows == metrics.messages
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 

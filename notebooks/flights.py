@@ -11,11 +11,11 @@
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## 1. A Pub/Sub to play with
+# MAGIC ## 1. A Pub/Sub emulator
 # MAGIC
-# MAGIC An emulator in this process. Google's clients find it by a variable; so would the connector, had it been set
-# MAGIC before Spark started, but here it is told by an option. For the real service let `service` be empty, and leave
-# MAGIC out the rest of this cell and the last cell.
+# MAGIC It runs in this process. Google's clients find it by the variable `PUBSUB_EMULATOR_HOST`. The connector does,
+# MAGIC too, if the variable is set before Spark starts; here it gets the option `endpoint`. For the real service let
+# MAGIC `service` be empty, and leave out the rest of this cell and the last cell.
 
 # COMMAND ----------
 
@@ -35,9 +35,9 @@ service = {"endpoint": emulator.endpoint}
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## 2. A topic that takes flights, and nothing else
+# MAGIC ## 2. A topic with an Avro schema
 # MAGIC
-# MAGIC A topic with an Avro schema refuses every message that is not a flight. `NA` in the file is null in the schema.
+# MAGIC The topic refuses every message that is not a flight. `NA` in the file is null in the schema.
 
 # COMMAND ----------
 
@@ -65,8 +65,8 @@ SubscriberClient().create_subscription(request=Subscription(name=subscription, t
 # MAGIC %md
 # MAGIC ## 3. Publish a DataFrame
 # MAGIC
-# MAGIC There is no column `data`, so each row is encoded as the schema of the topic says. The format is `pubsub_spark`
-# MAGIC here, for on Databricks `pubsub` is a reader of theirs; elsewhere `pubsub` will do.
+# MAGIC There is no column `data`, so each row is encoded with the topic's schema. The format is `pubsub_spark` here,
+# MAGIC because on Databricks `pubsub` is their own reader; elsewhere `pubsub` works as well.
 
 # COMMAND ----------
 
@@ -85,8 +85,8 @@ print(f"{file.num_rows:,} flights published to {topic}")
 # MAGIC %md
 # MAGIC ## 4. Read them with Structured Streaming
 # MAGIC
-# MAGIC `decode=topic` gives a column `value` with the fields of the topic's schema. `availableNow` reads what is there
-# MAGIC and ends. Nothing is acknowledged before Spark has committed the batch that carried it.
+# MAGIC `decode=topic` gives a column `value` with the fields of the topic's schema. `availableNow` reads the messages
+# MAGIC that are available and ends. A message is acknowledged after Spark has committed its batch.
 
 # COMMAND ----------
 
@@ -145,7 +145,7 @@ else:
 sent, arrived = flights.totals(file), flights.totals_of(table)
 for name, expected in sent.items():
     print(f"{name:25} {expected:>20,} {arrived[name]:>20,}")
-assert sent == arrived, "what arrived is not what was sent"
+assert sent == arrived, "the table differs from the file"
 print("equal")
 
 # COMMAND ----------

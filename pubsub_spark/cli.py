@@ -1,4 +1,4 @@
-"""The `pubsub-spark` command: what a shell can do with this package.
+"""The `pubsub-spark` command: the demo, the emulator and the staging area from a shell.
 
 Each command imports what it needs when it runs, so `--help` answers at once. An error that is ours is one sentence on
 standard error and exit code 1; anything else is a bug and keeps its traceback.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from .read.streams import StagedStream
+    from .read.staged_streams import StagedStream
 
 app = typer.Typer(
     name="pubsub-spark",
@@ -49,7 +49,7 @@ def demo(
         int | None, typer.Option(min=1, metavar="N", help="Only the first N flights, for an emulator that is slow.")
     ] = None,
 ) -> None:
-    """Send a year of flights through Pub/Sub into a table, and prove that none is missing."""
+    """Publish a year of flights, read them into a table, and prove that none is missing."""
     from rich.console import Console
 
     from .errors import PubSubError
@@ -59,9 +59,9 @@ def demo(
 
         complete = run(endpoint, output, rows, Console())
     except ModuleNotFoundError as error:
-        _refuse(f"The demo needs `{error.name}`; run `pip install 'pubsub-spark[demo]'`.")
+        _exit_with(f"The demo needs `{error.name}`; run `pip install 'pubsub-spark[demo]'`.")
     except (PubSubError, LookupError, RuntimeError) as error:
-        _refuse(str(error))
+        _exit_with(str(error))
     if not complete:
         raise typer.Exit(1)
 
@@ -72,10 +72,11 @@ def emulator(
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8085,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log every call to standard error.")] = False,
     config: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="YAML file of topics, subscriptions and schemas to begin with.")
+        Path | None,
+        typer.Option(dir_okay=False, help="YAML file of topics, subscriptions and schemas to create."),
     ] = None,
 ) -> None:
-    """Serve Pub/Sub from memory until Ctrl-C or SIGTERM; prints the line that makes clients use it."""
+    """Serve Pub/Sub from memory until Ctrl-C or SIGTERM; prints the environment variable that clients use."""
     from .emulator.__main__ import serve
 
     raise typer.Exit(serve(host, port, verbose, config))
@@ -109,41 +110,41 @@ def staging_clean(
         float | None, typer.Option(min=0, metavar="DAYS", help="Remove streams unchanged for so many days.")
     ] = None,
 ) -> None:
-    """Remove the files of dead streams. What they had not acknowledged, Pub/Sub sends again."""
+    """Remove the files of streams that are gone. Pub/Sub redelivers the messages that they had not acknowledged."""
     import datetime
 
     from .errors import PubSubError
 
     if not stream and older_than is None:
-        _refuse("Nothing is removed unasked: name streams with `--stream ID`, or say `--older-than DAYS`.")
+        _exit_with("Nothing is removed unasked: name streams with `--stream ID`, or say `--older-than DAYS`.")
     now = datetime.datetime.now(datetime.UTC)
     named, streams = set(stream or ()), _streams(location)
     unknown = named.difference(found.staging.stream for found in streams)
     if unknown:
         ids = " or ".join(f"`{each}`" for each in sorted(unknown))
-        _refuse(f"No stream has the id {ids}, so nothing is removed. `pubsub-spark staging ls` lists what there is.")
+        _exit_with(f"No stream has the id {ids}, so nothing is removed. `pubsub-spark staging ls` lists what there is.")
     for found in streams:
         old = older_than is not None and now - found.changed > datetime.timedelta(days=older_than)
         if old or found.staging.stream in named:
             try:
                 removed = found.remove()
             except PubSubError as error:
-                _refuse(str(error))
+                _exit_with(str(error))
             left = f", left {found.files - removed} that are not ours" if removed < found.files else ""
             typer.echo(f"removed {removed} files of stream {found.staging.stream}{left}")
 
 
 def _streams(location: str | None) -> list[StagedStream]:
     from .errors import PubSubError
+    from .read.staged_streams import find
     from .read.staging import default_location
-    from .read.streams import find
 
     try:
         return find(location or default_location())
     except PubSubError as error:
-        _refuse(str(error))
+        _exit_with(str(error))
 
 
-def _refuse(sentence: str) -> NoReturn:
+def _exit_with(sentence: str) -> NoReturn:
     typer.echo(sentence, err=True)
     raise typer.Exit(1)

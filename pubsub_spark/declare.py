@@ -1,4 +1,4 @@
-"""Options that declare themselves: name, kind, default, bounds and one sentence, in the metadata of a dataclass field.
+"""Declared options: name, kind, default, bounds and one sentence, in the metadata of a dataclass field.
 
 Parsing, its errors and the README's table are read from the declaration, so they cannot disagree. Pure.
 """
@@ -21,7 +21,7 @@ _WORDS: dict[str, dict[str, float]] = {
     "duration": {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86400},
     "size": {},
 }
-_LONG = 2**63 - 1  # what Spark and Pub/Sub count with
+_LONG = 2**63 - 1  # the largest number of Spark and of Pub/Sub
 _QUANTITY = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[a-zA-Z]*)")
 
 
@@ -160,11 +160,11 @@ def declare(
 class Declared:
     """A dataclass whose fields are declared options."""
 
-    purpose: ClassVar[str] = ""  # what they are options of, where a class next to it has others
-    elsewhere: ClassVar[Mapping[str, str]] = {}  # names that another product has, and what to say to them
+    purpose: ClassVar[str] = ""  # of the options, for the error about an option of another class
+    elsewhere: ClassVar[Mapping[str, str]] = {}  # option names of another product, and the reply to each
 
     def items(self) -> Iterator[tuple[Option, Any]]:
-        """Each option with its parsed value."""
+        """The options, each with its parsed value."""
         for fld in _fields(type(self)):
             yield fld.metadata["option"], getattr(self, fld.name)
 
@@ -175,7 +175,7 @@ class Declared:
 
     @classmethod
     def values(cls, given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-        """The fields that `given` sets (any case of names, values as text), and a sentence for each that it cannot."""
+        """The values of the fields in `given` (any case of names, values as text), and a complaint for each failure."""
         fields = {fld.metadata["option"].name.lower(): fld for fld in _fields(cls)}
         values: dict[str, Any] = {}
         problems: list[str] = []

@@ -1,4 +1,4 @@
-"""Every error of the connector, by whose move it is.
+"""The errors of the connector, by who can mend them.
 
     PubSubError
     ├── OptionsError        the caller's: options that cannot work, all complaints at once

@@ -1,4 +1,4 @@
-"""Where the connector's log goes in the Python processes of a driver, which Spark starts without any logging set up."""
+"""The log of the connector in the Python processes of a driver, where Spark sets up no logging."""
 
 from __future__ import annotations
 

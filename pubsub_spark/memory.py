@@ -1,4 +1,4 @@
-"""How a process keeps memory whose threads hand each other large buffers, and which runs one task after the other.
+"""Memory settings of processes whose threads pass each other large buffers and which run one task after the other.
 
 glibc gives each thread an arena of its own, and keeps in each what was once freed there: gRPC allocates in one, Arrow
 in another, we free in a third. Two arenas hold a third less. What is freed at their ends it gives back to the system at
@@ -31,7 +31,7 @@ _MALLOC = {
 
 @lru_cache(maxsize=1)
 def keep_freed_memory() -> None:
-    """Before the process has many threads; nothing where the C library is not glibc."""
+    """Set malloc to keep freed memory; call it before the process has many threads. Does nothing without glibc."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         for setting, value in _MALLOC.items():
@@ -40,5 +40,5 @@ def keep_freed_memory() -> None:
 
 @lru_cache(maxsize=1)
 def freeze_imports() -> None:
-    """After everything that tasks need is imported."""
+    """Exempt all objects from garbage collection; call it after everything that tasks need is imported."""
     gc.freeze()

@@ -16,6 +16,9 @@ _ID = re.compile(r"(?!goog)[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
 _RULE = "3 to 255 of letters, digits and `-_.~+%`, a letter first, not `goog`"
 _FULL = re.compile(r"projects/(?P<project>[^/]+)/(?P<collection>[a-z]+)/(?P<id>[^/]+)")
 
+RESERVED_PREFIX = "goog"
+"""Attributes whose name begins so, in any case, are Google's own."""
+
 DELETED_TOPIC = "_deleted-topic_"
 DELETED_SCHEMA = "_deleted-schema_"
 
@@ -37,7 +40,7 @@ def is_id(text: str) -> bool:
 
 
 def parse(full_name: str, collection: Collection) -> Name:
-    """Take a full name apart; ValueError when it is not a legal name of that collection."""
+    """The parts of a full name; ValueError when it is not a legal name of that collection."""
     match = _FULL.fullmatch(full_name)
     if match is None or match["collection"] != collection:
         raise ValueError(f"`{full_name}` is not of the form `projects/PROJECT/{collection}/ID`")
@@ -47,7 +50,7 @@ def parse(full_name: str, collection: Collection) -> Name:
 
 
 def full(id_or_name: str, project: str | None, collection: Collection) -> str:
-    """The full name of what a user wrote as an id or as a full name; ValueError says what is wrong with it."""
+    """The full name for an id or a full name that a user gave; ValueError says what is wrong with it."""
     if "/" in id_or_name:
         return str(parse(id_or_name, collection))
     if not is_id(id_or_name):

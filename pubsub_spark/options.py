@@ -1,4 +1,4 @@
-"""Every option once: name, kind, default, bounds, one sentence.
+"""The declaration of every option: name, kind, default, bounds, one sentence.
 
 A field of `ReadOptions` or `WriteOptions` is the declaration. Parsing, the errors and the README's table are read
 from it, so they cannot disagree. `parse` finds every problem before it raises, and refuses names it does not know: a
@@ -19,9 +19,8 @@ from typing import ClassVar, Self
 from . import names
 from .declare import Declared, declare
 from .errors import OptionsError
-from .write.limits import RESERVED_PREFIX
 
-# Spark hands these to a Python source among the user's own options; they are Spark's business.
+# Spark passes these to a Python source among the user's own options; they are its own.
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
 _ENDPOINT = re.compile(r"([^\s/:]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 
@@ -33,7 +32,7 @@ def _is_endpoint(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceOptions(Declared):
-    """Which Pub/Sub, and as whom: the options that reading and writing share."""
+    """The options of both reading and writing: endpoint and credentials."""
 
     elsewhere: ClassVar[Mapping[str, str]] = {
         "serviceCredential": "names a credential of Unity Catalog, which Databricks gives to its own connector alone; "
@@ -93,7 +92,7 @@ class ServiceOptions(Declared):
     )
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the options taken together, a sentence each."""
+        """The complaints about options that do not fit together, a sentence each."""
         given = [
             option.name
             for option, value in self.items()
@@ -141,7 +140,7 @@ class ServiceOptions(Declared):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions(ServiceOptions):
-    """What `spark.readStream.format("pubsub")` and `spark.read.format("pubsub")` take."""
+    """The options of `spark.readStream.format("pubsub")` and `spark.read.format("pubsub")`."""
 
     purpose = "reading"
 
@@ -207,7 +206,7 @@ class ReadOptions(ServiceOptions):
         "failOnDataLoss",
         "boolean",
         True,
-        "Fail when Spark asks again for a batch that was acknowledged and released; `false` gives an empty batch.",
+        "Fail when Spark asks again for a batch that was acknowledged and deleted; `false` gives an empty batch.",
     )
     starting_timestamp: datetime.datetime | None = declare(
         "startingTimestamp",
@@ -347,24 +346,24 @@ class ReadOptions(ServiceOptions):
 
     @property
     def subscription(self) -> str:
-        """Full name of the subscription."""
+        """The full name of the subscription."""
         assert self.subscription_id is not None, "parse() refuses options without it"
         return names.full(self.subscription_id, self.project, "subscriptions")
 
     @property
     def topic(self) -> str | None:
-        """Full name of the topic, if one was given."""
+        """The full name of the topic, if one was given."""
         return self._full(self.topic_id, "topics")
 
     @property
     def dead_letter(self) -> str | None:
-        """Full name of the dead-letter topic, if one was given."""
+        """The full name of the dead-letter topic, if one was given."""
         return self._full(self.dead_letter_topic, "topics")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions(ServiceOptions):
-    """What `df.write.format("pubsub")` and `df.writeStream.format("pubsub")` take."""
+    """The options of `df.write.format("pubsub")` and `df.writeStream.format("pubsub")`."""
 
     purpose = "writing"
 
@@ -382,7 +381,7 @@ class WriteOptions(ServiceOptions):
         "attributeColumns", "list", (), "Columns that are sent as attributes, e.g. `country,kind`."
     )
     id_attribute: str | None = declare(
-        "idAttribute", "string", None, "Attribute to carry a deterministic id by which repeated messages can be told."
+        "idAttribute", "string", None, "Attribute with a deterministic id by which repeated messages are recognised."
     )
     encode: str | None = declare(
         "encode",
@@ -405,7 +404,7 @@ class WriteOptions(ServiceOptions):
         "maxOutstandingRequests",
         "integer",
         8,
-        "Publish requests of a task that may be under way at once.",
+        "Publish requests of a task that may be in flight at once.",
         low=1,
         high=1000,
     )
@@ -437,15 +436,15 @@ class WriteOptions(ServiceOptions):
             ("idAttribute", self.id_attribute),
             *(("attributeColumns", column) for column in self.attribute_columns),
         ]:
-            if attribute is not None and attribute.lower().startswith(RESERVED_PREFIX):
+            if attribute is not None and attribute.lower().startswith(names.RESERVED_PREFIX):
                 yield f"`{option}` names the attribute `{attribute}`, but names that begin with `goog` are Google's own"
 
     @property
     def topic(self) -> str | None:
-        """Full name of the topic, None when each row names its own."""
+        """The full name of the topic, None when each row names its own."""
         return self._full(self.topic_id, "topics")
 
     @property
     def dead_letter(self) -> str | None:
-        """Full name of the topic for messages that break a limit, if one was given."""
+        """The full name of the topic for messages that break a limit, if one was given."""
         return self._full(self.dead_letter_topic, "topics")

@@ -1,41 +1,31 @@
-"""`format("pubsub")`: name, schema, and the doors to readers and writers. Wiring only.
+"""`format("pubsub")`: name, schema, and the readers and writers. Wiring only.
 
-Spark makes and pickles a data source often; the constructor remembers the options and what the driver's environment
-says, and nothing is opened before somebody asks for a schema, a reader or a writer.
+Spark makes and pickles a data source often; the constructor keeps the options and what the driver's environment
+says, and nothing is opened before Spark asks for a schema, a reader or a writer.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from .backend import from_options, schemas
 from .errors import OptionsError
-from .options import ReadOptions, WriteOptions
-from .read.batch import PubSubBatchReader
+from .options import ReadOptions
+from .read.batch_reader import PubSubBatchReader
 from .read.rows import Rows
-from .read.stream import PubSubStreamReader
-from .write.writer import PubSubStreamWriter, PubSubWriter
-
-_ENVIRONMENT = ("PUBSUB_EMULATOR_HOST", "GOOGLE_CLOUD_PROJECT")
+from .read.stream_reader import PubSubStreamReader
+from .write.sink import PubSubSink
 
 
-class PubSubDataSource(DataSource):
-    """Google Cloud Pub/Sub, to read and to write, as `format("pubsub")`."""
+class PubSubDataSource(PubSubSink):
+    """The data source `format("pubsub")`: the sink, which writes, and the readers."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._given = dict(options)
-        self._environ = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        super().__init__(options)
         self._rows: Rows | None = None
 
     @classmethod
@@ -44,26 +34,16 @@ class PubSubDataSource(DataSource):
         return "pubsub"
 
     def schema(self) -> StructType:
-        """The columns of a message (DESIGN section 4), with `value` when the topic's schema decodes it."""
+        """The columns of a message (docs/reading.md), with `value` when the topic's schema decodes it."""
         return self._shape(ReadOptions.parse(self._given, self._environ)).spark_schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The peek of `spark.read`."""
+        """The reader of `spark.read`, which acknowledges nothing."""
         return PubSubBatchReader(*self._reading(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The source of `spark.readStream`."""
+        """The reader of `spark.readStream`."""
         return PubSubStreamReader(*self._reading(schema))
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The sink of `df.write`."""
-        options = WriteOptions.parse(self._given, self._environ)
-        return PubSubWriter(options, from_options(options), schema, overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """The sink of `df.writeStream`."""
-        options = WriteOptions.parse(self._given, self._environ)
-        return PubSubStreamWriter(options, from_options(options), schema, overwrite)
 
     def _reading(self, schema: StructType) -> tuple[ReadOptions, Any, Rows]:
         options = ReadOptions.parse(self._given, self._environ)
@@ -78,7 +58,7 @@ class PubSubDataSource(DataSource):
         return options, from_options(options), rows
 
     def _shape(self, options: ReadOptions) -> Rows:
-        """The shape of the rows. It is kept, and pickled with the source: all of a query must agree on one revision."""
+        """The columns of the rows, kept and pickled with the source: all of a query must use one schema revision."""
         if self._rows is None:
             backend = from_options(options)
             topic_schema = None
@@ -90,7 +70,7 @@ class PubSubDataSource(DataSource):
 
 
 class PubSubSparkDataSource(PubSubDataSource):
-    """The same under a name that no Java source has taken: `format("pubsub_spark")`."""
+    """The data source `format("pubsub_spark")`: the same under a name that no Java source has."""
 
     @classmethod
     def name(cls) -> str:

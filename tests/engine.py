@@ -1,8 +1,8 @@
 """Spark's micro-batch engine in sixty lines: offset log, batch, commit log, and crashes wherever one likes.
 
-What Spark does to a source, in its order (DESIGN section 2): `tells` is how 4.2 and later do it, without it is 4.0 and
-4.1. Tasks get pickled parts, as in life; the sink writes a batch under its number. `crash` ends a session as `kill -9`
-does: nothing is given back or acknowledged.
+It calls a source as Spark does (docs/design.md): with `passes_start` as 4.2 and later, without it as 4.0 and 4.1. Tasks
+get pickled partitions; the sink writes a batch under its number. `crash` ends a session as `kill -9` does: nothing is
+nacked or acknowledged.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 from pubsub_spark.backend import EmulatorBackend
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import task
+from pubsub_spark.read import partition_reader
 from pubsub_spark.read.offset import Offset
-from pubsub_spark.read.plan import Budget, Part
+from pubsub_spark.read.partitions import Budget, Partition
 from pubsub_spark.read.session import Session
 
-_LOOKED_AFTER = 10.0  # seconds of the world's clock, for what takes a blink
+_EXTENSION_BOUND_SECONDS = 10.0  # of real time, for extensions that take milliseconds
 
 
 class CrashError(Exception):
@@ -38,12 +38,12 @@ class Engine:
     location: str
     partitions: int = 2
     budget: Budget = Budget(1000, 10**6)
-    tells: bool = True  # latestOffset is told what is committed
+    passes_start: bool = True  # whether latestOffset gets the committed offset
     offsets: list[Offset] = field(default_factory=list)
     committed: int = 0
     written: dict[int, list[str]] = field(default_factory=dict)
     evaluations: dict[int, list[list[str]]] = field(default_factory=dict)
-    orphans: list[Part] = field(default_factory=list)  # parts of the last crashed batch that nobody has read
+    orphans: list[Partition] = field(default_factory=list)  # unread partitions of the last crashed batch
     slept: float = 0.0  # seconds by which the clocks were moved
     session: Session | None = None
 
@@ -54,107 +54,107 @@ class Engine:
 
     @property
     def opened(self) -> Any:
-        """What the session has open: connection, staging, leases, door, keeper."""
+        """The open objects of the session: connection, staging, leases, driver stream, worker."""
         assert self.session is not None and self.session._opened is not None, "the first trigger opens it"
         return self.session._opened
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """What `lastProgress` would show."""
+        """The metrics that `lastProgress` would show."""
         found = None if self.session is None else self.session.metrics()
         return found or {}
 
     def start(self) -> None:
-        """A new process on the old checkpoint."""
+        """Start a new process on the old checkpoint."""
         assert self.session is None
         self.session = Session(self.options, self.backend, self.location, self.partitions, clock=self.clock)
-        if not self.tells and self.offsets:  # AcceptsLatestSeenOffset: the last in the log, committed or not
-            assert [] == self.session.plan(self.offsets[-1], self.offsets[-1])
+        if not self.passes_start and self.offsets:  # AcceptsLatestSeenOffset: the last in the log, committed or not
+            assert [] == self.session.partitions(self.offsets[-1], self.offsets[-1])
 
     def clock(self) -> float:
         return time.monotonic() + self.slept
 
     def advance(self, seconds: float) -> None:
-        """Time passes, for the service and for the session, who looks after what is due by then."""
+        """Move the clocks of the service and of the session, and wait until due leases are extended."""
         self.slept += seconds
         self.emulator.advance(seconds)
         opened = self.session._opened if self.session is not None else None
-        end = time.monotonic() + _LOOKED_AFTER
+        end = time.monotonic() + _EXTENSION_BOUND_SECONDS
         while opened is not None and self._due(opened):
-            assert time.monotonic() < end, "the keeper looks after what is due"
+            assert time.monotonic() < end, "due leases are extended"
             threading.Event().wait(0.002)
 
     def _due(self, opened: Any) -> bool:
-        """Whether a lease, at the door or of a staged part, is to be extended."""
+        """Whether a lease, of buffered messages or of a staged part, is to be extended."""
         now = self.clock()
-        with opened.keeper.lock:
-            watched = dict(opened.leases._batches)
-        parts = (owner.part(part) for batch, owner in watched.items() for part in opened.staging.parts(batch))
-        return any(lease.due(now) for lease in parts) or bool(opened.door.due(now))
+        with opened.leases.lock:
+            batches = dict(opened.leases._batches)
+        leases = (owner.lease(part) for batch, owner in batches.items() for part in opened.staging.parts(batch))
+        return any(lease.is_due(now) for lease in leases) or bool(opened.stream.due(now))
 
     def trigger(self, actions: int = 1, crash_after: int | None = None, lasts: float = 0.0) -> bool:
-        """One trigger; whether there was a batch.
+        """Run one trigger; whether there was a batch.
 
-        crash_after: parts of it that are read before the process dies. lasts: seconds that the sink takes.
+        crash_after: number of its partitions that are read before the process dies. lasts: seconds that the sink takes.
         """
         session = self.session
         assert session is not None
         if self.committed == len(self.offsets):
-            start = self.offsets[-1] if self.offsets else session.initial()
-            end = session.latest(start if self.tells else None, self.budget)
+            start = self.offsets[-1] if self.offsets else session.initial_offset()
+            end = session.latest_offset(start if self.passes_start else None, self.budget)
             if end == start and self.offsets:
                 return False
             self.offsets.append(Offset.from_json(end.to_json()))
         number = len(self.offsets) - 1
-        start = self.offsets[-2] if number else session.initial()
+        start = self.offsets[-2] if number else session.initial_offset()
         for _ in range(actions):
-            parts = session.plan(start, self.offsets[-1])
+            partitions = session.partitions(start, self.offsets[-1])
             if crash_after is not None:
-                self.read(parts[:crash_after])
-                self.orphans = parts[crash_after:]
+                self.read(partitions[:crash_after])
+                self.orphans = partitions[crash_after:]
                 self.crash()
                 raise CrashError
-            self.evaluations.setdefault(number, []).append(self.read(parts))
+            self.evaluations.setdefault(number, []).append(self.read(partitions))
         if lasts:
             self.advance(lasts)
         self.written[number] = self.evaluations[number][-1]
         self.committed += 1
         return True
 
-    def read(self, parts: Iterable[Part]) -> list[str]:
-        """The payloads of parts, each read in a task of its own."""
+    def read(self, partitions: Iterable[Partition]) -> list[str]:
+        """The payloads of partitions, each read in a task of its own."""
         texts: list[str] = []
-        for part in parts:
-            copy: Part = pickle.loads(pickle.dumps(part))
-            for batch in task.read(copy, self.options, self.backend):
+        for partition in partitions:
+            copy: Partition = pickle.loads(pickle.dumps(partition))
+            for batch in partition_reader.read(copy, self.options, self.backend):
                 texts += [data.decode() for data in batch.column("data").to_pylist()]
         self.streams_are_gone()
         return texts
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """End the session as SIGTERM does."""
         assert self.session is not None
         self.session.close()
         self.session = None
         self.streams_are_gone()
 
     def crash(self) -> None:
-        """kill -9: threads end where they are, the service sees the connection go."""
+        """End the session as kill -9 does: threads end where they are, the connection breaks."""
         assert self.session is not None
         opened, self.session = self.session._opened, None
         if opened is not None:
-            with opened.keeper._wake:
-                opened.keeper._stopping = True
-                opened.keeper._wake.notify_all()
-            opened.keeper._thread.join()
+            with opened.worker._changed:
+                opened.worker._stopping = True
+                opened.worker._changed.notify_all()
+            opened.worker._thread.join()
             opened.connection.close()
-            opened.door._stream.close()
+            opened.stream._stream.close()
             self.streams_are_gone()
 
     def streams_are_gone(self) -> None:
-        """The service notices in its own time that a client is gone; what it sends until then is leased to nobody."""
-        door = self.session is not None and self.session._opened is not None
-        while self.emulator.streams() > door:
+        """Wait until the service has noticed that clients are gone; it leases messages to them until then."""
+        expected = self.session is not None and self.session._opened is not None
+        while self.emulator.streams() > expected:
             threading.Event().wait(0.001)
 
     @property

@@ -1,6 +1,6 @@
-"""Which Pub/Sub: Google Cloud, or an emulator. The only folder of the connector that imports Google's client library.
+"""The backends, Google Cloud and emulators: the only folder of the connector that imports Google's client library.
 
-    options --from_options--> Backend --connect()--> Connection     hot calls, raw bytes both ways        (wire)
+    options --from_options--> Backend --connect()--> Connection     hot calls, raw bytes both ways        (connection)
                                                        └─ .admin    everything else, as protobuf messages (admin)
 
 A `Backend` is plain values: Spark pickles it to the executors. It opens nothing until `connect()`, which is called
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from ..errors import ForbiddenError, OptionsError
 from ..options import ServiceOptions
-from .wire import Connection
+from .connection import Connection
 
 __all__ = ["Backend", "Connection", "EmulatorBackend", "GcpBackend", "from_options"]
 
@@ -26,25 +26,25 @@ GLOBAL_ENDPOINT = "pubsub.googleapis.com:443"
 
 
 class Backend(Protocol):
-    """One Pub/Sub to talk to; picklable."""
+    """An endpoint of Pub/Sub and the credentials for it; picklable."""
 
     @property
     def address(self) -> str:
-        """`host:port`, for error messages."""
+        """The endpoint as `host:port`, for error messages."""
 
     def connect(self) -> Connection:
-        """Open a channel. Call it in the process that uses it, and close it there."""
+        """An open connection, to be closed in the process that opened it."""
 
 
 @dataclass(frozen=True)
 class EmulatorBackend:
-    """An emulator, ours or Google's: plain text, no credentials."""
+    """The endpoint of an emulator, ours or Google's: no TLS, no credentials."""
 
     address: str
     connect_timeout: float = 20.0
 
     def connect(self) -> Connection:
-        """Open an insecure channel to the emulator."""
+        """An insecure connection to the emulator."""
         import grpc
 
         options = [
@@ -57,14 +57,14 @@ class EmulatorBackend:
 
 @dataclass(frozen=True)
 class GcpBackend:
-    """Google Cloud Pub/Sub, with Application Default Credentials or the given key (JSON, kept out of `repr`)."""
+    """An endpoint of Google Cloud, with Application Default Credentials or a key in JSON that `repr` leaves out."""
 
     address: str = GLOBAL_ENDPOINT
     credentials_json: str | None = field(default=None, repr=False)
     connect_timeout: float = 20.0
 
     def connect(self) -> Connection:
-        """Open the channel that google-cloud-pubsub's own transport makes: TLS, tokens, keepalive."""
+        """A connection on the channel of google-cloud-pubsub's own transport: TLS, tokens, keepalive."""
         import google.auth
         import google.auth.exceptions
         from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport

@@ -1,7 +1,7 @@
-"""Everything but the hot calls, through google-cloud-pubsub's generated clients: look at, create, seek, delete.
+"""The calls besides the hot ones, through google-cloud-pubsub's generated clients: get, create, seek, delete.
 
-Names in, protobuf messages out. Each call is bounded by the connection's `connect_timeout`, retried on retryable codes
-within it, and fails with a sentence.
+Each takes a resource name and returns a protobuf message. It is retried on retryable codes for `connect_timeout`
+seconds, and fails with a PubSubError that says what to do.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Admin:
         self._schemas = SchemaServiceClient(transport=SchemaServiceGrpcTransport(channel=channel))
 
     def topic(self, name: str) -> types.Topic:
-        """GetTopic."""
+        """The topic of a full name."""
         return self._ask(self._publisher.get_topic, {"topic": name}, "look at", "Topic", name)
 
     def subscription(self, name: str) -> types.Subscription:
-        """GetSubscription."""
+        """The subscription of a full name."""
         return self._ask(self._subscriber.get_subscription, {"subscription": name}, "look at", "Subscription", name)
 
     def create_subscription(self, subscription: types.Subscription) -> types.Subscription:
-        """CreateSubscription."""
+        """The subscription as the service has created it."""
         return self._ask(
             self._subscriber.create_subscription,
             subscription,
@@ -55,23 +55,23 @@ class Admin:
         )
 
     def delete_subscription(self, name: str) -> None:
-        """DeleteSubscription."""
+        """Delete the subscription of a full name."""
         self._ask(self._subscriber.delete_subscription, {"subscription": name}, "delete", "Subscription", name)
 
     def seek(self, name: str, target: datetime.datetime | str) -> None:
-        """Seek to a time or to a snapshot (its full name)."""
+        """Seek a subscription to a time or to a snapshot (its full name)."""
         field, others = ("snapshot", [("Snapshot", target)]) if isinstance(target, str) else ("time", [])
         request = {"subscription": name, field: target}
         self._ask(self._subscriber.seek, request, "seek", "Subscription", name, others=others)
 
     def schema(self, name: str) -> types.Schema:
-        """GetSchema with its definition; `name` may end in `@revision`."""
+        """The schema of a full name, with its definition; `name` may end in `@revision`."""
         return self._ask(
             self._schemas.get_schema, {"name": name, "view": types.SchemaView.FULL}, "look at", "Schema", name
         )
 
     def schema_revisions(self, name: str) -> list[types.Schema]:
-        """ListSchemaRevisions with definitions, the newest first."""
+        """The revisions of a schema with their definitions, the newest first."""
         request = {"name": name, "view": types.SchemaView.FULL}
         return self._ask(
             lambda **call: list(self._schemas.list_schema_revisions(**call)), request, "look at", "Schema", name
@@ -86,7 +86,10 @@ class Admin:
         name: str,
         others: Sequence[tuple[str, str]] = (),
     ) -> T:
-        """others: kinds and full names of what else the request names; NOT_FOUND may be of them, and says so by id."""
+        """The response of a call, retried; PubSubError when it fails.
+
+        others: kinds and full names of the other resources in the request; NOT_FOUND may mean them, and names the id.
+        """
         again = retry.Retry(
             predicate=lambda error: (
                 isinstance(error, exceptions.GoogleAPICallError) and error.grpc_status_code in RETRYABLE

@@ -1,5 +1,4 @@
-"""Which schema a topic's messages have: SchemaSettings to a `TopicSchema`, with the revision that readers and writers
-use.
+"""The schema of a topic's messages: SchemaSettings to a `TopicSchema`, with the revision that readers and writers use.
 
 The revision is the newest that the topic allows (or a given one), chosen once on the driver, so that all tasks of a
 query agree. SchemaSettings: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#schemasettings
@@ -9,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from google.pubsub_v1 import types
-
 from .. import names
-from ..codec.definition import Encoding, SchemaType
 from ..codec.registry import SchemaRevision, TopicSchema
+from ..codec.schema_types import ENCODINGS_BY_NUMBER, SCHEMA_TYPES_BY_NUMBER
 from ..errors import ResourceError, SchemaError
 from ..options import ReadOptions
 from . import Backend
 from .admin import Admin
-
-_ENCODINGS: dict[int, Encoding] = {types.Encoding.BINARY: "BINARY", types.Encoding.JSON: "JSON"}
 
 
 def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSchema | None:
@@ -34,7 +29,7 @@ def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSche
         raise SchemaError(
             f"The schema of topic `{topic}` was deleted. Give the topic another, or read without `decode`."
         )
-    encoding = _ENCODINGS.get(settings.encoding, "BINARY")
+    encoding = ENCODINGS_BY_NUMBER.get(settings.encoding, "BINARY")
     if revision is not None:
         return TopicSchema(encoding, named(admin, f"{settings.schema}@{revision}"))
     if not settings.last_revision_id:
@@ -43,7 +38,7 @@ def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSche
 
 
 def for_reading(admin: Admin, options: ReadOptions) -> TopicSchema:
-    """What `decode=topic` asks for: `schema`, else the schema of `topicId`, else that of the subscription's topic."""
+    """The schema for `decode=topic`: of `schema`, else that of `topicId`, else that of the subscription's topic."""
     if options.schema is not None:
         name = names.full(options.schema, options.project, "schemas")
         revision = named(admin, f"{name}@{options.schema_revision}" if options.schema_revision else name)
@@ -63,12 +58,12 @@ def for_reading(admin: Admin, options: ReadOptions) -> TopicSchema:
 def named(admin: Admin, name: str) -> SchemaRevision:
     """A schema revision by its full name, the newest unless it ends in `@revision`."""
     schema = admin.schema(name)
-    kind: SchemaType = "AVRO" if schema.type_ == types.Schema.Type.AVRO else "PROTOCOL_BUFFER"
+    kind = SCHEMA_TYPES_BY_NUMBER.get(schema.type_, "PROTOCOL_BUFFER")
     return SchemaRevision(schema.name.partition("@")[0], schema.revision_id, kind, schema.definition)
 
 
 def fetcher(backend: Backend) -> Callable[[str], SchemaRevision]:
-    """What a decoder asks for revisions that it has not met; LookupError with the sentence when there is none."""
+    """A function from a name to its schema revision, for decoders; it raises LookupError when there is none."""
 
     def fetch(name: str) -> SchemaRevision:
         try:

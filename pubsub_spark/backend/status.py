@@ -1,6 +1,6 @@
-"""What a gRPC status means to us: try again, or tell a person whose move it is.
+"""The treatment of gRPC status codes: which are retried, and the error for each of the others.
 
-Tables, and one function that makes the sentence. Sources: google-cloud-pubsub's streaming_pull_manager
+Tables, and one function that makes the error. Sources: google-cloud-pubsub's streaming_pull_manager
 (`_RETRYABLE_STREAM_ERRORS`), its publisher's gapic retry policy, and
 https://cloud.google.com/pubsub/docs/reference/error-codes.
 """
@@ -26,7 +26,7 @@ RETRYABLE = frozenset(
         Code.UNKNOWN,
     }
 )
-# Of a Publish nobody but the service cancels a call; streams we cancel ourselves, and Google's client ends with them.
+# A Publish is cancelled by the service alone. Streams are cancelled by ourselves, and not retried by Google's client.
 RETRYABLE_FOR_PUBLISH = RETRYABLE | {Code.CANCELLED}
 
 # Code -> (class, sentence). {resource} is a full name in backticks, {detail} what the service said.
@@ -92,7 +92,7 @@ def failure(code: grpc.StatusCode, detail: str, verb: str, kind: str, name: str,
 
 
 def delays(first: float = 0.1, most: float = 10.0, factor: float = 2.0) -> Iterator[float]:
-    """Seconds to wait before each retry: exponential, with full jitter above half, without end."""
+    """Seconds to wait before each retry, without end: exponential, with full jitter above half."""
     delay = first
     while True:
         yield delay * random.uniform(0.5, 1.0)

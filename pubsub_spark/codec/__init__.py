@@ -1,8 +1,11 @@
-"""From message bytes to columns and back: what a topic's schema says about its payloads.
+"""Codecs: payloads to columns and back, by the schema of a topic.
 
-definition   a schema's text: parse, validate a message, compare revisions. Needs no Spark
-registry     schema@revision to codec: `Decoder`, `Encoder`, and the type of the column `value`
-spark        an Arrow type as Spark's
-avro/        Avro                    protobuf/    Protocol Buffers
-envelope     the columns around `value`
+schema_types  the table of schema types: parse a definition, compare revisions, find a codec
+definition    the interface of a parsed definition, and the errors about schemas and messages
+avro/         Avro                    protobuf/     Protocol Buffers
+registry      schema@revision to codec: `Decoder`, `Encoder`, and the type of the column `value`
+spark         Spark types made from Arrow types
+envelope      the columns around `value`
+
+The first three need neither Spark nor the others: the emulator uses them.
 """

@@ -1,9 +1,10 @@
-"""A schema definition: text in, a parsed revision out, with the three questions Pub/Sub asks of it.
+"""A schema definition: the interface of one parsed revision, and the errors about schemas and messages.
 
-Does the text parse (`parse`), does a message fit (`Definition.validate`, at Publish and ValidateMessage), may a new
-revision follow an old one (`check_compatible`, at CommitSchema). The emulator asks all three, the connector the first.
-Pure: no Spark, no I/O, nothing kept between calls. The answers are given by `codec.avro` and `codec.protobuf`, which
-are imported when first needed. An error is one sentence about the text or the message; the caller adds whose it is.
+Pub/Sub asks three questions of a schema: does its text parse (`schema_types.parse`), does a message fit
+(`Definition.validate`, at Publish and ValidateMessage), may a new revision follow an old one
+(`schema_types.check_compatible`, at CommitSchema). The emulator asks all three, the connector the first. They are
+answered by `codec.avro` and `codec.protobuf`, which import this module; it imports neither. Pure: no Spark, no I/O,
+nothing kept between calls. An error is one sentence about the text or the message; the caller adds whose it is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-SchemaType = Literal["AVRO", "PROTOCOL_BUFFER"]
 Encoding = Literal["BINARY", "JSON"]
 
 __all__ = [
@@ -20,28 +20,25 @@ __all__ = [
     "IncompatibleSchema",
     "InvalidMessage",
     "InvalidSchema",
-    "SchemaType",
-    "check_compatible",
-    "parse",
 ]
 
 
-class _Finding(ValueError):  # noqa: N818 (not a failure)
+class _SchemaFinding(ValueError):  # noqa: N818 (about a text or a message; nothing failed)
     """A sentence, which may quote the text or the message; half of a surrogate pair, which UTF-8 lacks, is escaped."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence.encode(errors="backslashreplace").decode())
 
 
-class InvalidSchema(_Finding):
+class InvalidSchema(_SchemaFinding):
     """The text is not a schema of its type."""
 
 
-class InvalidMessage(_Finding):
+class InvalidMessage(_SchemaFinding):
     """The bytes are not a message of the schema in that encoding."""
 
 
-class IncompatibleSchema(_Finding):
+class IncompatibleSchema(_SchemaFinding):
     """The new revision may not follow the old one."""
 
 
@@ -49,40 +46,15 @@ class Definition(Protocol):
     """One parsed revision; immutable, safe to share between threads."""
 
     @property
-    def type(self) -> SchemaType: ...
+    def type(self) -> str:
+        """The schema type, a `schema_types.SchemaType`."""
 
     @property
-    def text(self) -> str: ...
+    def text(self) -> str:
+        """The text of the definition, as it was given."""
 
     def validate(self, data: bytes, encoding: Encoding) -> None:
         """Raise InvalidMessage unless `data` is exactly one message, with nothing left over."""
 
     def first_invalid(self, messages: Sequence[bytes], encoding: Encoding) -> int | None:
         """The index of the first message that `validate` refuses, or None; made for whole Publish requests."""
-
-
-def parse(type: SchemaType, text: str) -> Definition:  # noqa: A002 (Pub/Sub's name for it)
-    """The parsed revision; InvalidSchema when `text` is not a schema of that type."""
-    if type == "AVRO":
-        from pubsub_spark.codec import avro
-
-        return avro.parse(text)
-    if type == "PROTOCOL_BUFFER":
-        from pubsub_spark.codec import protobuf
-
-        return protobuf.parse(text)
-    raise InvalidSchema(f"A schema's type is AVRO or PROTOCOL_BUFFER, not `{type}`")
-
-
-def check_compatible(old: Definition, new: Definition) -> None:
-    """Raise IncompatibleSchema unless `new` may be committed as a revision after `old`."""
-    if old.type != new.type:
-        raise IncompatibleSchema(f"A revision keeps its schema's type: {old.type} cannot become {new.type}")
-    if old.type == "AVRO":
-        from pubsub_spark.codec import avro
-
-        avro.check_compatible(old, new)
-    else:
-        from pubsub_spark.codec import protobuf
-
-        protobuf.check_compatible(old, new)

@@ -1,8 +1,8 @@
-"""The fixed columns of a message: StreamingPullResponse bytes to Arrow, without a Python object per message.
+"""The fixed columns of a message, around `value`: StreamingPullResponse bytes to Arrow, no Python object per message.
 
-`ptars` reads the protobuf wire format in Rust. What is staged is `MESSAGES` (as delivered) and `RECEIPTS` (what an
-ack needs); what a user sees is made from MESSAGES by `envelope` or `databricks`. Each shape is one value here, from
-which both the Spark type and the arrays come, because Spark compares them exactly.
+`ptars` reads the protobuf wire format in Rust. Staged are `MESSAGES` (as delivered) and `RECEIPTS` (for the acks); the
+columns that a user sees are made from MESSAGES by `envelope` or `databricks`. Each of them is one Arrow schema here,
+from which both the Spark type and the arrays come, because Spark compares them exactly.
 
 Column reference: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#pubsubmessage
 """
@@ -33,8 +33,8 @@ MESSAGES = pa.schema(
 )
 """Messages as delivered: `ordering_key` is "" and `delivery_attempt` 0 where the service sent none."""
 
-RECEIPTS = pa.schema([("ack_id", pa.string()), ("identity", pa.string())])
-"""What acknowledges a message, and the name by which it is known when it comes again: its id, or an attribute of it."""
+RECEIPTS = pa.schema([("ack_id", pa.string()), ("deduplication_id", pa.string())])
+"""The ack id of a message, and the id by which a duplicate of it is found: its message id, or an attribute's value."""
 
 DATABRICKS = pa.schema(
     [
@@ -53,14 +53,14 @@ class Received(NamedTuple):
     messages: pa.RecordBatch
     receipts: pa.RecordBatch
 
-    def named_by(self, name: str | None) -> Received:
-        """The same with the value of attribute `name` as identity, where a message has one that is not empty."""
+    def with_deduplication_id(self, name: str | None) -> Received:
+        """The same deliveries with the value of attribute `name`, if it is not empty, as deduplication id."""
         if name is None:
             return self
-        named = attribute(self.messages, name)
-        named = pc.if_else(pc.equal(named, ""), None, named)
-        identity = pc.coalesce(named, self.messages.column("message_id"))
-        receipts = pa.RecordBatch.from_arrays([self.receipts.column("ack_id"), identity], schema=RECEIPTS)
+        values = attribute(self.messages, name)
+        values = pc.if_else(pc.equal(values, ""), None, values)
+        ids = pc.coalesce(values, self.messages.column("message_id"))
+        receipts = pa.RecordBatch.from_arrays([self.receipts.column("ack_id"), ids], schema=RECEIPTS)
         return Received(self.messages, receipts)
 
     def slice(self, offset: int, length: int | None = None) -> Received:
@@ -99,7 +99,7 @@ def received(responses: Sequence[bytes]) -> Received:
 
 
 def envelope(messages: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns of DESIGN section 4: as MESSAGES, with null where the service sent nothing."""
+    """The columns that users see: as MESSAGES, with null where the service sent nothing."""
     keys, attempts = messages.column("ordering_key"), messages.column("delivery_attempt")
     return pa.RecordBatch.from_arrays(
         [
@@ -126,7 +126,7 @@ def attribute(messages: pa.RecordBatch, name: str) -> pa.StringArray:
 
 
 def size(messages: pa.RecordBatch) -> int:
-    """Bytes of the payloads and attributes, as published: without what Arrow needs to tell one from the other."""
+    """The bytes of the payloads and attributes, as published: without Arrow's offsets."""
     attributes = messages.column("attributes")
     first, last = _span(attributes)  # keys and items are those of the whole array, whatever part of it this is
     texts = (
@@ -137,7 +137,7 @@ def size(messages: pa.RecordBatch) -> int:
 
 
 def _span(array: pa.Array) -> tuple[int, int]:
-    """Where the content of an array with offsets begins and ends."""
+    """The first offset and the last of an array with offsets."""
     if not len(array):
         return 0, 0
     places = np.frombuffer(array.buffers()[1], np.int32)
@@ -145,6 +145,7 @@ def _span(array: pa.Array) -> tuple[int, int]:
 
 
 def _null_where(array: pa.Array, absent: pa.BooleanArray) -> pa.Array:
+    """The array with null where `absent` is true."""
     if not absent.true_count:
         return array
     if absent.true_count == len(array):

@@ -1,11 +1,11 @@
-"""Schema revisions to codecs: what a task decodes and encodes with.
+"""The registry of codecs: the decoders and encoders of a task, by schema revision and encoding.
 
 `TopicSchema` is chosen once, on the driver, and travels to the tasks as plain values. A task's `Decoder` groups its
 messages by the revision that each names, fetches a revision it has not seen, and decodes each group with a codec
 compiled for (that revision, the reader's, the encoding). Parsed definitions, compiled codecs and fetched revisions are
-kept for the life of the process; a revision that could not be had is asked for again by the next task.
+kept for the life of the process; a revision that could not be fetched is asked for again by the next task.
 
-The work is done by `codec.avro.codec` and `codec.protobuf.codec`, which offer the same three functions (`Codec`).
+The work is done by the module `codec` of each schema type's package (`codec.schema_types`): three functions, `Codec`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, get_args
 import numpy as np
 import pyarrow as pa
 
-from pubsub_spark.codec.definition import Definition, Encoding, InvalidSchema, SchemaType, parse
+from pubsub_spark.codec.definition import Definition, Encoding, InvalidSchema
+from pubsub_spark.codec.schema_types import SchemaType, codec_module, parse
 from pubsub_spark.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -29,28 +30,29 @@ __all__ = ["Codec", "Decoded", "Decoder", "Encoder", "SchemaRevision", "TopicSch
 Decode = Callable[[pa.BinaryArray], tuple[pa.StructArray, pa.StringArray]]
 Encode = Callable[[pa.StructArray], pa.BinaryArray]
 
-# More revisions than a schema may have (20), times a few schemas and two encodings.
-_KEPT = 256
+# Definitions, and decoders, cached per process: the revisions that a schema may have (20), times a few schemas and two
+# encodings.
+_CACHED_REVISIONS = 256
 
 
 class Codec(Protocol):
-    """What a schema type's module offers."""
+    """The interface of a schema type's module `codec`."""
 
     def value_type(self, definition: Definition) -> pa.StructType:
         """The type of the column `value`; SchemaError with the path of what Spark cannot hold."""
 
     def decoder(self, writer: Definition, reader: Definition, encoding: Encoding) -> Decode:
-        """From messages to (values of the reader's type, reasons): one of the two is null in each row."""
+        """A function from messages to (values of the reader's type, reasons); in each row one of the two is null."""
 
     def encoder(
         self, definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool
     ) -> Encode:
-        """From rows to messages; SchemaError at once when a column does not fit, RowError when a row does not."""
+        """A function from rows to messages, which raises RowError; SchemaError at once when a column does not fit."""
 
 
 @dataclass(frozen=True)
 class SchemaRevision:
-    """One revision of a schema resource, as SchemaService tells it."""
+    """One revision of a schema resource, as SchemaService returns it."""
 
     name: str
     revision_id: str
@@ -61,7 +63,7 @@ class SchemaRevision:
         return f"{self.name}@{self.revision_id}"
 
     def parsed(self) -> Definition:
-        """The definition's tree; SchemaError when it cannot be parsed."""
+        """The parsed definition; SchemaError when it cannot be parsed."""
         try:
             return _parsed(self.type, self.definition)
         except InvalidSchema as error:
@@ -70,7 +72,7 @@ class SchemaRevision:
 
 @dataclass(frozen=True)
 class TopicSchema:
-    """How a topic's messages are encoded and the revision that a query reads or writes them as."""
+    """The encoding of a topic's messages, and the revision that a query reads or writes them as."""
 
     encoding: Encoding
     reader: SchemaRevision
@@ -90,7 +92,7 @@ class TopicSchema:
 
 
 class Decoded(NamedTuple):
-    """Row by row: the value or the reason why there is none, and the revision that the message was written with."""
+    """The rows of messages: the value or the reason why there is none, and the revision that wrote the message."""
 
     value: pa.StructArray
     revision: pa.StringArray
@@ -98,7 +100,7 @@ class Decoded(NamedTuple):
 
 
 class Decoder:
-    """Decodes the messages of one topic; made once per task."""
+    """The decoder of one topic's messages; made once per task."""
 
     def __init__(self, topic_schema: TopicSchema, fetch: Callable[[str], SchemaRevision]) -> None:
         self._topic_schema = topic_schema
@@ -113,9 +115,9 @@ class Decoder:
         encodings: pa.StringArray,
         names: pa.StringArray | None = None,
     ) -> Decoded:
-        """Decode each message as its attributes say; a message without them as the topic and the reader's revision.
+        """Decode each message by the revision and encoding in its attributes, else by the reader's and the topic's.
 
-        `names` are the schemas that the revisions belong to: a topic may have been given another one meanwhile.
+        names: the schemas that the revisions belong to, for the topic may have been given another one meanwhile
         """
         reader = self._topic_schema.reader
         revisions = revisions.fill_null(reader.revision_id)
@@ -151,7 +153,7 @@ class Decoder:
         return Decoded(value, revisions, error)
 
     def _decoder(self, name: str, revision: str, encoding: str) -> Decode | str:
-        """How to decode a group of messages, or why they cannot be decoded."""
+        """The decoder of a group of messages, or the reason why they cannot be decoded."""
         group = name, revision, encoding
         if group not in self._groups:
             self._groups[group] = self._compile(*group)
@@ -184,7 +186,7 @@ class Decoder:
 
 
 class Encoder:
-    """Encodes rows for one topic."""
+    """The encoder of rows to one topic's messages."""
 
     def __init__(self, topic_schema: TopicSchema, source_type: pa.StructType, ignore_extra: bool = False) -> None:
         reader = topic_schema.reader
@@ -202,30 +204,24 @@ class Encoder:
 _fetched: dict[str, SchemaRevision] = {}
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED_REVISIONS)
 def _parsed(type_: SchemaType, definition: str) -> Definition:
     return parse(type_, definition)
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED_REVISIONS)
 def _decode(type_: SchemaType, writer: str, reader: str, encoding: Encoding) -> Decode:
     return _codec(type_).decoder(_parsed(type_, writer), _parsed(type_, reader), encoding)
 
 
 def _codec(type_: SchemaType) -> Codec:
-    if type_ == "AVRO":
-        from pubsub_spark.codec.avro import codec as avro
-
-        return cast("Codec", avro)
-    from pubsub_spark.codec.protobuf import codec as protobuf
-
-    return cast("Codec", protobuf)
+    return cast("Codec", codec_module(type_))
 
 
 def _groups(
     *columns: pa.StringArray,
 ) -> list[tuple[tuple[str, ...], np.ndarray[tuple[int], np.dtype[np.int64]]]]:
-    """The messages that agree in all columns: what they agree on, and their indices in rising order."""
+    """The messages grouped by equal values in all columns: (the values, the indices in rising order) of each group."""
     encoded = [column.dictionary_encode() for column in columns]
     sizes = [len(column.dictionary) for column in encoded]
     if all(size == 1 for size in sizes):

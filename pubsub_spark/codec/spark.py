@@ -1,7 +1,7 @@
-"""An Arrow type as Spark's type: the other direction of `to_arrow_type`, with every nullability kept.
+"""Spark types made from Arrow types: the inverse of `to_arrow_type`, with every nullability kept.
 
 PySpark has `from_arrow_type`, but its early versions forget whether elements and values may be null. The codecs
-describe a column once, in Arrow; this is how Spark is told.
+describe a column once, in Arrow; this module derives the Spark type.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def spark_type(arrow: pa.DataType) -> spark.DataType:
     return _SCALARS[arrow]
 
 
-def spelled(arrow: pa.DataType) -> str:
+def type_name(arrow: pa.DataType) -> str:
     """Spark's name of a type, or Arrow's where Spark has none."""
     try:
         return spark_type(arrow).simpleString()

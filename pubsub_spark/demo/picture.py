@@ -1,4 +1,4 @@
-"""The demo's table as a picture: how late flights leave, by carrier and hour, over how many of them there are."""
+"""The demo's table as a picture: mean delays by carrier and hour, above them the number of departures."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from .report import pivot
 
-# Minutes at which the colour is full; a handful of late evening flights would otherwise bleach all the rest.
-_DARKEST = 40
+# The delay of the darkest colour; a handful of late evening flights would otherwise bleach all the rest.
+_DARKEST_MINUTES = 40
 
 
 def draw(departures: pa.Table, path: Path) -> None:
@@ -32,10 +32,10 @@ def draw(departures: pa.Table, path: Path) -> None:
     above.spines[["top", "right"]].set_visible(False)
 
     colours = mpl.colormaps["YlOrRd"].with_extremes(bad="#f2f2f2")
-    image = below.imshow(minutes, aspect="auto", cmap=colours, vmin=0, vmax=_DARKEST)
+    image = below.imshow(minutes, aspect="auto", cmap=colours, vmin=0, vmax=_DARKEST_MINUTES)
     for row, column in np.argwhere(~np.isnan(minutes)):
         value = minutes[row, column]
-        colour = "white" if value > 0.6 * _DARKEST else "#333333"
+        colour = "white" if value > 0.6 * _DARKEST_MINUTES else "#333333"
         below.text(column, row, str(round(value)), ha="center", va="center", fontsize=8, color=colour)
     below.set_xticks(range(len(hours)), [f"{hour}" for hour in hours])
     below.set_yticks(range(len(carriers)), carriers)

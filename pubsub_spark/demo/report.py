@@ -1,4 +1,4 @@
-"""What a person sees of the demo in the terminal: bars while it works, the table, and the proof."""
+"""The terminal output of the demo: progress bars, the table, and the proof."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.text import Text
 
 @contextmanager
 def bar(console: Console, verb: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar that is full only when told so; yields the function that moves it."""
+    """A progress bar; yields the function that sets how much is done."""
     columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(verb, total=total)
@@ -25,30 +25,30 @@ def bar(console: Console, verb: str, total: int) -> Iterator[Callable[[int], Non
 @contextmanager
 def watch(count: Callable[[], int], advance: Callable[[int], None]) -> Iterator[None]:
     """Move a bar to `count()` twice a second while the block works."""
-    over = threading.Event()
+    stopped = threading.Event()
 
-    def look() -> None:
-        while not over.wait(0.5):
+    def poll() -> None:
+        while not stopped.wait(0.5):
             advance(count())
 
-    watcher = threading.Thread(target=look, name="demo-progress", daemon=True)
+    watcher = threading.Thread(target=poll, name="demo-progress", daemon=True)
     watcher.start()
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
         watcher.join()
 
 
 def pivot(departures: pa.Table, column: str) -> tuple[list[int], list[str], dict[tuple[int, str], float]]:
-    """Hours, carriers, and the value of `column` for each pair that has one."""
+    """The hours, the carriers, and the value of `column` for each pair that has one."""
     hours, carriers, values = (departures[name].to_pylist() for name in ("hour", "carrier", column))
     cells = dict(zip(zip(hours, carriers, strict=True), values, strict=True))
     return sorted(set(hours)), sorted(set(carriers)), cells
 
 
 def print_departures(console: Console, departures: pa.Table) -> None:
-    """Two tables, one row an hour and one column a carrier: how many left, and how late."""
+    """Print two tables, departures and mean delays, with a row for each hour and a column for each carrier."""
     for column, title, style in (
         ("departures", "Departures by scheduled hour and carrier", _plain),
         ("mean_delay", "Mean departure delay in minutes", _heat),
@@ -74,7 +74,7 @@ def _heat(value: float | None) -> Text:
 
 
 def print_proof(console: Console, source: Mapping[str, int], result: Mapping[str, int]) -> bool:
-    """Both sides next to each other; whether all of it is equal."""
+    """Print the totals of both sides next to each other; returns whether all are equal."""
     console.print("Is everything there?", style="italic")
     table = Table(box=None, pad_edge=False)
     table.add_column("")

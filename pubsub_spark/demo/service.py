@@ -1,4 +1,4 @@
-"""Where the demo's messages go: the embedded emulator, or any Pub/Sub emulator that listens at an address.
+"""The demo's Pub/Sub: the embedded emulator, or any Pub/Sub emulator that listens at an address.
 
 Topic, schema and subscription are made with Google's own clients, unchanged, as any application would; their names are
 new in every run and they are deleted at the end.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pubsub_spark.emulator import Emulator
 
 _PROJECT = "flights-demo"
-_PATIENCE = 10.0  # seconds to wait for an address to answer
+_CONNECT_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class PubSub:
         return {"backend": "emulator", "endpoint": self.endpoint, "projectId": _PROJECT}
 
     @property
-    def patience(self) -> float:
-        """Seconds without a new message after which the rest is given up.
+    def idle_seconds(self) -> float:
+        """The seconds without a new message after which the demo stops reading.
 
         Google's emulator hands messages also to streams that have just ended, hundreds at a time, and gives them out
         again when that lease is over, a minute later. Ours does not, so there the first query must find everything.
@@ -57,33 +57,33 @@ class PubSub:
         return 90.0 if self.emulator is None else 0.0
 
     def published(self, spark: SparkSession, total: int) -> Callable[[], int]:
-        """A count of the messages that were published so far.
+        """A function that returns the number of messages published so far.
 
-        The embedded emulator knows. Another one has no such call, so then it is the rows of Spark's finished tasks.
+        The embedded emulator counts them. Others have no such call; there it is the rows of Spark's finished tasks.
         """
         if self.emulator is not None:
             emulator, subscription = self.emulator, self.subscription
             return lambda: emulator.backlog(subscription)
 
-        def of_finished_tasks() -> int:
+        def rows_of_finished_tasks() -> int:
             tracker = spark.sparkContext.statusTracker()
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             done = [total * stage.numCompletedTasks // stage.numTasks for stage in stages if stage is not None]
             return max(done, default=0)
 
-        return of_finished_tasks
+        return rows_of_finished_tasks
 
 
 def check(endpoint: str) -> None:
-    """ServiceError unless something listens there: to be known before Spark starts, which takes longer."""
+    """Raise ServiceError unless something listens at the endpoint. Called before Spark starts, which takes longer."""
     host, _, port = endpoint.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_SECONDS).close()
     except (OSError, ValueError):
-        raise _no_answer(endpoint) from None
+        raise _no_answer_error(endpoint) from None
 
 
-def _no_answer(endpoint: str) -> ServiceError:
+def _no_answer_error(endpoint: str) -> ServiceError:
     return ServiceError(f"No Pub/Sub answers at `{endpoint}`; start an emulator there, or leave `--endpoint` out.")
 
 
@@ -99,9 +99,9 @@ def provide(endpoint: str | None) -> Iterator[PubSub]:
             endpoint = emulator.endpoint
         channel = stack.enter_context(grpc.insecure_channel(endpoint))
         try:
-            grpc.channel_ready_future(channel).result(timeout=_PATIENCE)
+            grpc.channel_ready_future(channel).result(timeout=_CONNECT_TIMEOUT_SECONDS)
         except grpc.FutureTimeoutError:
-            raise _no_answer(endpoint) from None
+            raise _no_answer_error(endpoint) from None
         topic, subscription = stack.enter_context(_resources(channel))
         yield PubSub(endpoint, topic, subscription, emulator)
 

@@ -1,7 +1,7 @@
-"""The Spark session of the demo, on this machine's cores, with everything it has to say in a file.
+"""The Spark session of the demo, on this machine's cores, with its log in a file.
 
-The JVM inherits the standard error of whoever starts it, and so do the Python workers it starts. While it is being
-started that is the log file, so that the terminal keeps to the demo's own words.
+The JVM inherits the standard error of the process that starts it, and so do the Python workers that it starts. While it
+is started, standard error is the log file, so that the terminal shows the demo's own lines alone.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-# The first Spark whose `availableNow` asks a Python source.
-_OLDEST = (4, 2)
+# The first version of Spark with `availableNow` for Python sources.
+_MIN_SPARK_VERSION = (4, 2)
 
 
 @contextmanager
@@ -39,10 +39,8 @@ def start(log: Path, console: Console) -> Iterator[SparkSession]:
                 .getOrCreate()
             )
         except PySparkException as error:
-            raise RuntimeError(
-                f"Spark does not start, is there a Java 17 or newer? Its words are in `{log}`."
-            ) from error
-    if tuple(map(int, spark.version.split(".")[:2])) < _OLDEST:
+            raise RuntimeError(f"Spark does not start, is there a Java 17 or newer? Its log is `{log}`.") from error
+    if tuple(map(int, spark.version.split(".")[:2])) < _MIN_SPARK_VERSION:
         spark.stop()
         raise RuntimeError(f"The demo needs Spark 4.2 or newer for `availableNow`, and this is {spark.version}.")
     console.print(f"Spark {spark.version} on {spark.sparkContext.defaultParallelism} cores, its log in {log}")
@@ -55,7 +53,7 @@ def start(log: Path, console: Console) -> Iterator[SparkSession]:
 
 
 def _sentence(error: PySparkException) -> str:
-    """What the connector said, out of what Spark made of it: Spark passes errors on as text with two stack traces."""
+    """The connector's sentence in an error of Spark, which passes errors on as text with two stack traces."""
     lines = str(error).splitlines()
     ours = [line.partition(": ")[2] for line in lines if line.startswith("pubsub_spark.errors.")]
     return ours[-1] if ours else str(error)
@@ -63,7 +61,7 @@ def _sentence(error: PySparkException) -> str:
 
 @contextmanager
 def _standard_error_in(path: Path) -> Iterator[None]:
-    """Let file descriptor 2 be `path` for a while: what a child process is given as its standard error."""
+    """Point file descriptor 2, which child processes inherit as their standard error, to a file."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

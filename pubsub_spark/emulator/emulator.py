@@ -16,7 +16,8 @@ from typing import Any, Self
 from google.protobuf import duration_pb2
 
 from pubsub_spark import names
-from pubsub_spark.codec.definition import Encoding, SchemaType
+from pubsub_spark.codec.definition import Encoding
+from pubsub_spark.codec.schema_types import ENCODING_NUMBERS, SCHEMA_TYPE_NUMBERS, SchemaType
 from pubsub_spark.emulator import seed_file
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import NUMBERS, Code, RpcError
@@ -34,8 +35,6 @@ from pubsub_spark.emulator.transport import listener
 from pubsub_spark.emulator.transport.http_app import Document, Rest
 from pubsub_spark.emulator.transport.listener import Listener, address
 
-_ENCODINGS = {"JSON": 1, "BINARY": 2}
-_SCHEMA_TYPES = {"PROTOCOL_BUFFER": 1, "AVRO": 2}
 _DURATIONS = frozenset({"message_retention_duration", "minimum_backoff", "maximum_backoff", "ttl", "max_duration"})
 
 Publishable = bytes | str | Mapping[str, Any]
@@ -162,7 +161,7 @@ class Emulator:
         resource = protos.Topic(name=name, **_durations(settings))
         if schema is not None:
             resource.schema_settings.schema = schema
-            resource.schema_settings.encoding = _one_of(_ENCODINGS, encoding, "encoding")
+            resource.schema_settings.encoding = _one_of(ENCODING_NUMBERS, encoding, "encoding")
         self._running.services.publisher.create_topic(resource)
 
     def create_subscription(self, name: str, topic: str, **settings: Any) -> None:
@@ -178,7 +177,7 @@ class Emulator:
             protos.CreateSchemaRequest(
                 parent=f"projects/{parsed.project}",
                 schema_id=parsed.id,
-                schema=protos.Schema(type_=_one_of(_SCHEMA_TYPES, type, "type"), definition=definition),
+                schema=protos.Schema(type_=_one_of(SCHEMA_TYPE_NUMBERS, type, "type"), definition=definition),
             )
         )
 

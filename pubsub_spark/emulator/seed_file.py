@@ -26,13 +26,13 @@ import yaml
 from google.protobuf import json_format
 
 from pubsub_spark import names
+from pubsub_spark.codec.schema_types import SCHEMA_TYPE_NUMBERS
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.rpc.registry import Registry
 
 _SECTIONS = ("project", "schemas", "topics", "subscriptions")
 _SCHEMA_FIELDS = ("type", "definition", "definitionFile")
-_TYPES = {"PROTOCOL_BUFFER": 1, "AVRO": 2}
 
 
 class SeedFileError(ValueError):
@@ -119,8 +119,8 @@ class _Preset:
     def create_schema(self, name: str, fields: dict[str, Any], services: Registry) -> None:
         if unknown := sorted(map(str, set(fields) - set(_SCHEMA_FIELDS))):
             raise ValueError(f"`{unknown[0]}` is not one of {', '.join(_SCHEMA_FIELDS)}.")
-        if str(fields.get("type")) not in _TYPES:
-            raise ValueError(f"`type` must be one of {', '.join(_TYPES)}.")
+        if str(fields.get("type")) not in SCHEMA_TYPE_NUMBERS:
+            raise ValueError(f"`type` must be one of {', '.join(SCHEMA_TYPE_NUMBERS)}.")
         if "definitionFile" in fields:
             fields["definition"] = (self._path.parent / str(fields["definitionFile"])).read_text()
         schema = names.parse(self._full(name, "schemas"), "schemas")
@@ -128,7 +128,9 @@ class _Preset:
             protos.CreateSchemaRequest(
                 parent=f"projects/{schema.project}",
                 schema_id=schema.id,
-                schema=protos.Schema(type_=_TYPES[fields["type"]], definition=str(fields.get("definition", ""))),
+                schema=protos.Schema(
+                    type_=SCHEMA_TYPE_NUMBERS[fields["type"]], definition=str(fields.get("definition", ""))
+                ),
             )
         )
 

@@ -1,10 +1,12 @@
-"""Acknowledge and ModifyAckDeadline for any number of messages: Arrow columns to requests, a few at a time.
+"""Acknowledge and ModifyAckDeadline for any number of ack ids: Arrow columns to requests, many of them in flight.
 
-Requests hold at most MAX_IDS ids and MAX_BYTES bytes and are cut out of the Arrow column of ack ids, which Arrow turns
+Requests hold at most MAX_IDS ids and MAX_BYTES bytes; they are slices of the Arrow column of ack ids, which Arrow turns
 into the entries of a protobuf message. Retryable codes are tried again until a deadline. On a subscription with
-exactly-once delivery the service names the ids that failed (google.rpc.ErrorInfo): transient ones are sent again,
-permanent ones are given back. An ack that fails is never an error here: the ids that may not have counted are the
-result, and the caller decides.
+exactly-once delivery the service names the ids that failed (google.rpc.ErrorInfo): transient failures are sent again,
+permanent ones are refused.
+
+A failed ack is never an error here: the ids that the service did not accept are the result. What happens to them is in
+`ack_worker` (send them again, or not) and `deduplication` (drop the messages when they are delivered again).
 
 Limits: https://cloud.google.com/pubsub/quotas#resource_limits (512 KiB a request); 1000 ids is what Google's clients
 send. Failures: https://cloud.google.com/pubsub/docs/exactly-once-delivery#handle_failures
@@ -15,7 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,111 +28,132 @@ import pyarrow.compute as pc
 
 from ..backend import Connection
 from ..backend.status import RETRYABLE, delays
-from ..cuts import cuts
+from ..slices import slices
 
 MAX_IDS = 1000
 MAX_BYTES = 512 * 1024
-_IN_FLIGHT = 128  # requests, 25 MB of ids; with 32 the sender waited so often that each cost a seventh more
-_TIMEOUT = 30.0  # seconds for one request, before it is tried again
+_MAX_IN_FLIGHT = 128  # requests, 25 MB of ids; with 32 the sender waited so often that each cost a seventh more
+_REQUEST_TIMEOUT_SECONDS = 30.0  # before a request is tried again
 _log = logging.getLogger(__name__)
 
 
-def requests(subscription: str, ack_ids: pa.Array, seconds: int | None) -> list[tuple[bytes, pa.Array]]:
-    """Serialized requests with the ids of each: acks, or modifications of the deadline to `seconds`."""
-    if not len(ack_ids):
-        return []
-    empty = _empty(subscription, seconds)
-    start = empty.SerializeToString()
-    entries = _entries(ack_ids, type(empty))
-    _, places, content = entries.buffers()
-    ends = np.frombuffer(places, np.int32, len(entries) + 1)
-    wire = memoryview(content)
-    return [
-        (b"".join((start, wire[ends[first] : ends[end]])), ack_ids.slice(first, end - first))
-        for first, end in cuts(ends, MAX_IDS, MAX_BYTES - len(start))
-    ]
-
-
-def _empty(subscription: str, seconds: int | None) -> Any:
-    """A request as a protobuf message that has everything but its ids."""
-    from google.pubsub_v1 import types
-
-    if seconds is None:
-        return types.AcknowledgeRequest.pb()(subscription=subscription)
-    return types.ModifyAckDeadlineRequest.pb()(subscription=subscription, ack_deadline_seconds=seconds)
-
-
-def _entries(ack_ids: pa.Array, kind: type[Any]) -> pa.Array:
-    """Each id as it is in a serialized request of this kind, one after the other in memory."""
-    lengths = pc.binary_length(ack_ids).dictionary_encode()  # few are different
-    samples = [(kind(ack_ids=["x" * length]).SerializeToString(), length) for length in lengths.dictionary.to_pylist()]
-    heads = pa.array([sample[: len(sample) - length] for sample, length in samples], pa.binary())
-    return pc.binary_join_element_wise(heads.take(lengths.indices), ack_ids.cast(pa.binary()), b"")
-
-
-class Failed(NamedTuple):
-    """Ack ids that may not have counted: `refused` for good, `unanswered` when the time was over."""
+class FailedIds(NamedTuple):
+    """The ack ids that the service did not accept: `refused` for good, `unanswered` until the deadline."""
 
     refused: pa.Array
     unanswered: pa.Array
 
 
-_Request: TypeAlias = tuple[bytes, pa.Array, Iterator[float]]  # serialized, its ids, the pauses before it is sent again
-
-
-def send(
-    connection: Connection, subscription: str, ack_ids: Iterable[pa.Array], seconds: int | None, deadline: float
-) -> Failed:
-    """Acknowledge (seconds None) or set the lease of messages; the ack ids that may not have counted.
+def acknowledge(connection: Connection, subscription: str, ack_ids: Iterable[pa.Array], deadline: float) -> FailedIds:
+    """Acknowledge messages; the ack ids that the service did not accept.
 
     ack_ids: arrays of strings, taken as they are needed. deadline: time.monotonic() seconds after which nothing is
     tried again.
     """
-    call = connection.acknowledge if seconds is None else connection.modify_ack_deadline
-    fresh = ((r, i, delays()) for ids in ack_ids for r, i in requests(subscription, ids, seconds))
-    flying: deque[tuple[Any, _Request]] = deque()
-    again: list[tuple[float, _Request]] = []  # and when
+    return _send(connection.acknowledge, acknowledge_request(subscription), ack_ids, deadline, "acks")
+
+
+def nack(connection: Connection, subscription: str, ack_ids: Iterable[pa.Array], deadline: float) -> FailedIds:
+    """Have the service deliver messages again at once; the ack ids that it did not accept. Arguments as above."""
+    return extend(connection, subscription, ack_ids, 0, deadline)
+
+
+def extend(
+    connection: Connection, subscription: str, ack_ids: Iterable[pa.Array], seconds: int, deadline: float
+) -> FailedIds:
+    """Set the leases of messages to `seconds` from now; the ack ids that the service did not accept."""
+    empty = extend_request(subscription, seconds)
+    return _send(connection.modify_ack_deadline, empty, ack_ids, deadline, "leases")
+
+
+def acknowledge_request(subscription: str) -> Any:
+    """An AcknowledgeRequest, as a protobuf message, without ids."""
+    from google.pubsub_v1 import types
+
+    return types.AcknowledgeRequest.pb()(subscription=subscription)
+
+
+def extend_request(subscription: str, seconds: int) -> Any:
+    """A ModifyAckDeadlineRequest, as a protobuf message, without ids."""
+    from google.pubsub_v1 import types
+
+    return types.ModifyAckDeadlineRequest.pb()(subscription=subscription, ack_deadline_seconds=seconds)
+
+
+def requests(empty: Any, ack_ids: pa.Array) -> list[tuple[bytes, pa.Array]]:
+    """Serialized requests with the ids of each. empty: the request without ids."""
+    if not len(ack_ids):
+        return []
+    start = empty.SerializeToString()
+    entries = _entries(ack_ids, type(empty))
+    _, offsets, content = entries.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(entries) + 1)
+    serialized = memoryview(content)
+    return [
+        (b"".join((start, serialized[ends[first] : ends[end]])), ack_ids.slice(first, end - first))
+        for first, end in slices(ends, MAX_IDS, MAX_BYTES - len(start))
+    ]
+
+
+def _entries(ack_ids: pa.Array, kind: type[Any]) -> pa.Array:
+    """The bytes of each id in a serialized request of this kind, one after the other in memory."""
+    lengths = pc.binary_length(ack_ids).dictionary_encode()  # few are different
+    samples = [(kind(ack_ids=["x" * length]).SerializeToString(), length) for length in lengths.dictionary.to_pylist()]
+    prefixes = pa.array([sample[: len(sample) - length] for sample, length in samples], pa.binary())
+    return pc.binary_join_element_wise(prefixes.take(lengths.indices), ack_ids.cast(pa.binary()), b"")
+
+
+_Request: TypeAlias = tuple[bytes, pa.Array, Iterator[float]]  # serialized, its ids, the pauses before it is sent again
+
+
+def _send(
+    call: Callable[[str, bytes, float], Any], empty: Any, ack_ids: Iterable[pa.Array], deadline: float, what: str
+) -> FailedIds:
+    """Send all ids. call, empty: the RPC and its request without ids; what: its ids, in words for the log."""
+    subscription = empty.subscription
+    fresh = ((r, i, delays()) for ids in ack_ids for r, i in requests(empty, ids))
+    in_flight: deque[tuple[Any, _Request]] = deque()
+    retries: list[tuple[float, _Request]] = []  # the time of each, and the request
     refused: list[pa.Array] = []
     unanswered: list[pa.Array] = []
-    denied, why = 0, ""
+    denied, reason = 0, ""
     while True:
         now = time.monotonic()
-        due = [request for at, request in again if at <= now]
-        again = [(at, request) for at, request in again if at > now]
-        due += islice(fresh, max(0, _IN_FLIGHT - len(flying) - len(again) - len(due)))
-        timeout = max(0.1, min(_TIMEOUT, deadline - now))
-        flying.extend((call(subscription, request[0], timeout), request) for request in due)
-        if not flying:
-            if not again:
+        due = [request for at, request in retries if at <= now]
+        retries = [(at, request) for at, request in retries if at > now]
+        due += islice(fresh, max(0, _MAX_IN_FLIGHT - len(in_flight) - len(retries) - len(due)))
+        timeout = max(0.1, min(_REQUEST_TIMEOUT_SECONDS, deadline - now))
+        in_flight.extend((call(subscription, request[0], timeout), request) for request in due)
+        if not in_flight:
+            if not retries:
                 break
-            time.sleep(min(at for at, _ in again) - now)
+            time.sleep(min(at for at, _ in retries) - now)
             continue
-        future, (request, ids, pauses) = flying.popleft()
+        future, (request, ids, pauses) = in_flight.popleft()
         try:
             future.result()
         except grpc.RpcError as error:
             permanent, transient = _failures(error)
             if permanent or transient:
                 refused.append(pa.array(permanent, pa.string()))
-                retry = [(r, i, pauses) for r, i in requests(subscription, pa.array(transient, pa.string()), seconds)]
+                again = [(r, i, pauses) for r, i in requests(empty, pa.array(transient, pa.string()))]
             elif error.code() in RETRYABLE:
-                retry = [(request, ids, pauses)]
-            elif error.code() is grpc.StatusCode.CANCELLED:  # we are closing
+                again = [(request, ids, pauses)]
+            elif error.code() is grpc.StatusCode.CANCELLED:  # our own connection is closing
                 unanswered.append(ids)
                 continue
             else:
-                denied, why = denied + len(ids), error.details()
+                denied, reason = denied + len(ids), error.details()
                 refused.append(ids)
                 continue
             at = time.monotonic() + next(pauses)
             if at > deadline:
-                unanswered.extend(i for _, i, _ in retry)
+                unanswered.extend(i for _, i, _ in again)
             else:
-                again.extend((at, each) for each in retry)
+                retries.extend((at, each) for each in again)
     if denied:
-        asked = "acks" if seconds is None else "leases"
-        _log.warning("%d %s of `%s` are refused: %s", denied, asked, subscription, why)
-    return Failed(_joined(refused), _joined(unanswered))
+        _log.warning("%d %s of `%s` are refused: %s", denied, what, subscription, reason)
+    return FailedIds(_joined(refused), _joined(unanswered))
 
 
 def _joined(arrays: list[pa.Array]) -> pa.Array:
@@ -144,7 +167,7 @@ def _failures(error: Any) -> tuple[list[str], list[str]]:
 
     try:
         status = rpc_status.from_call(error)
-    except ValueError:  # the details do not match the status: not a message for us
+    except ValueError:  # the details contradict the status
         return [], []
     permanent, transient = [], []
     for detail in status.details if status is not None else ():

@@ -1,152 +1,149 @@
-"""Which messages are held for which batch: when their leases must be extended, and when they may be acknowledged.
+"""The leases of planned batches: when they must be extended, and when their messages may be acknowledged.
 
 Runs on the driver. No I/O and no clock: `now` is always an argument, in seconds.
 
-The promise: a message is acknowledged only after Spark has committed the batch that carried it. Batches leave this
-object towards an ack through `commit(n)` alone, and `commit(n)` returns only batches announced under a number of n or
-less, each once. A crash forgets all of it; the staging area still has the receipts, and Pub/Sub sends again what it
-has not.
+The promise: a message is acknowledged only after Spark has committed the batch that carried it. A batch becomes
+`unacknowledged` through `commit(n)` alone, and `commit(n)` returns only batches planned under a number of n or less,
+each once. A crash forgets all of it; the staging area still has the receipts, and Pub/Sub sends again what it has not.
 
-The second rule is about leases. Tasks pull with a lease of STREAM_LEASE and never extend it: most batches are
-committed and acknowledged long before it runs out. `watched(now)` names the batches that are not, whose staged parts
-the keeper then looks up and reports with `found`; `due(now)` names the parts whose lease has run for a quarter of its
-time, so that an extension may fail and be tried again before a message comes a second time. Tasks do not say when they
-pulled: it was after the batch was announced, and that is what counts.
+The states of a batch:
 
-The third is the redelivery filter: ids whose ack came late, failed, or is unknown are remembered for the longest lease.
+    (none)          plan(n)                 -> uncommitted     Spark asks for the partitions of batch n
+    uncommitted     commit(m >= n)          -> unacknowledged  Spark's commit log holds batch m
+    unacknowledged  record_acknowledged(n)  -> (none)          its acks were accepted, or refused for good
+
+The states of the lease of a part, which exists in either state of its batch:
+
+    (none)          the part is pulled                           -> leased for STREAM_LEASE_SECONDS
+    leased          record_extension, answered before its end    -> leased for LEASE_SECONDS from then on
+    leased          its end is reached, or the service refuses   -> expired: its messages may be delivered again
+    expired         record_extension                             -> expired for ever
+
+Tasks pull with a lease of STREAM_LEASE_SECONDS and never extend it: most batches are committed and acknowledged long
+before its end. `to_track(now)` names the batches that are not, whose staged parts the lease extender then lists and
+reports with `track`; `due(now)` names the parts whose lease has run for a quarter of its time, so that an extension may
+fail and be tried again. Tasks do not report when they pulled: it was after the batch was planned, and that time counts.
 """
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
-LEASE = 600.0  # seconds: the longest ack deadline, https://cloud.google.com/pubsub/docs/lease-management
-STREAM_LEASE = 60.0  # seconds: what a stream's deliveries start with, as Google's clients for exactly-once delivery
-_QUARTER = 1 / 4  # of a lease has run: it is looked after, with time for two tries
-WATCH = STREAM_LEASE * _QUARTER
+LEASE_SECONDS = 600.0  # the longest ack deadline, https://cloud.google.com/pubsub/docs/lease-management
+STREAM_LEASE_SECONDS = 60.0  # of a stream's deliveries at first, as in Google's clients for exactly-once delivery
+_EXTEND_AFTER = 1 / 4  # of the lease, which leaves time for a failed request and another
+TRACK_AFTER_SECONDS = STREAM_LEASE_SECONDS * _EXTEND_AFTER
 
 
 @dataclass(frozen=True)
 class Lease:
-    """Of messages that were leased together: when it began, for how long, and whether it was over in between."""
+    """The lease of messages that were leased together. expired: whether it has ended, if only for a while."""
 
-    since: float
+    start: float
     seconds: float
-    lapsed: bool = False
+    expired: bool = False
 
     @property
-    def ends(self) -> float:
-        """The moment from which the messages may come again."""
-        return self.since + self.seconds
+    def end(self) -> float:
+        """The time from which the service may deliver the messages again."""
+        return self.start + self.seconds
 
-    def due(self, now: float) -> bool:
-        """Whether it is time to extend it."""
-        return now - self.since >= self.seconds * _QUARTER
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to extend the lease."""
+        return now - self.start >= self.seconds * _EXTEND_AFTER
 
-    def over(self, now: float) -> bool:
-        """Whether the messages may have come again."""
-        return self.lapsed or now >= self.ends
+    def is_expired(self, now: float) -> bool:
+        """Whether the service may have delivered the messages again."""
+        return self.expired or now >= self.end
 
-    def extended(self, since: float, now: float, refused: bool) -> Lease:
-        """It was set to LEASE seconds, at `since` or after it, and before `now`; or the service refused some of it."""
-        return Lease(since, LEASE, lapsed=refused or self.over(now))
+    def extended(self, sent: float, answered: float, refused: bool) -> Lease:
+        """The lease after a request to extend it, sent and answered at these times; expired if the service refused."""
+        return Lease(sent, LEASE_SECONDS, expired=refused or self.is_expired(answered))
 
 
 @dataclass
 class _Batch:
-    announced: float
+    planned: float
     parts: dict[int, Lease] = field(default_factory=dict)
 
-    def part(self, part: int) -> Lease:
-        return self.parts.get(part, Lease(self.announced, STREAM_LEASE))
+    def lease(self, part: int) -> Lease:
+        return self.parts.get(part, Lease(self.planned, STREAM_LEASE_SECONDS))
 
 
 @dataclass
 class Leases:
-    """Announced batches that are not acknowledged yet, and ids to drop when they come again."""
+    """The planned batches whose messages are not acknowledged yet, and the leases of their parts.
 
-    _held: dict[int, _Batch] = field(default_factory=dict)
-    _committed: dict[int, _Batch] = field(default_factory=dict)
-    _remembered: list[tuple[float, pa.Array]] = field(default_factory=list)
-    memories: int = 0  # how often something was remembered
+    lock: held around each use, because two threads of the driver share this object.
+    """
 
-    def announce(self, batch: int, now: float) -> None:
-        """Hold a batch; its parts are pulled from now on, or were pulled at a time before `now`."""
-        if batch not in self._committed:
-            self._held.setdefault(batch, _Batch(now))
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _uncommitted: dict[int, _Batch] = field(default_factory=dict)
+    _unacknowledged: dict[int, _Batch] = field(default_factory=dict)
 
-    def found(self, batch: int, part: int, lease: Lease | None = None) -> None:
-        """A part of a batch was staged, its messages leased like this or, at the most, since the announcement."""
+    def plan(self, batch: int, now: float) -> None:
+        """Add a batch whose leases begin at `now` or later, or count as if they had begun at `now` (a replay)."""
+        if batch not in self._unacknowledged:
+            self._uncommitted.setdefault(batch, _Batch(now))
+
+    def track(self, batch: int, part: int, lease: Lease | None = None) -> None:
+        """Add a staged part of a batch. lease: when it is known; else it began when the batch was planned."""
         owner = self._batches.get(batch)
         if owner is not None:
-            owner.parts.setdefault(part, lease or owner.part(part))
+            owner.parts.setdefault(part, lease or owner.lease(part))
 
-    def watched(self, now: float) -> list[int]:
-        """Batches that are not acknowledged for so long that somebody must look which parts they have."""
-        return sorted(number for number, batch in self._batches.items() if now - batch.announced >= WATCH)
+    def to_track(self, now: float) -> list[int]:
+        """The batches planned at least TRACK_AFTER_SECONDS ago, whose staged parts are to be listed and tracked."""
+        return sorted(number for number, batch in self._batches.items() if now - batch.planned >= TRACK_AFTER_SECONDS)
 
     def due(self, now: float) -> list[tuple[int, int]]:
-        """Parts, as (batch, part), whose lease has run for a quarter of its time."""
+        """The tracked parts, as (batch, part), whose lease is to be extended now."""
         return sorted(
             (number, part)
             for number, batch in self._batches.items()
             for part, lease in batch.parts.items()
-            if lease.due(now)
+            if lease.is_due(now)
         )
 
-    def extended(self, batch: int, part: int, since: float, now: float, refused: bool = False) -> None:
-        """As `Lease.extended`, for a part."""
+    def record_extension(self, batch: int, part: int, sent: float, answered: float, refused: bool = False) -> None:
+        """Record the answer to an extension of a part's lease; see `Lease.extended`."""
         owner = self._batches.get(batch)
         if owner is not None:
-            owner.parts[part] = owner.part(part).extended(since, now, refused)
+            owner.parts[part] = owner.lease(part).extended(sent, answered, refused)
 
     @property
     def _batches(self) -> dict[int, _Batch]:
-        return self._committed | self._held
+        return self._unacknowledged | self._uncommitted
 
     def commit(self, batch: int) -> list[int]:
-        """Spark has committed everything up to and with `batch`: the batches to acknowledge now, each named once."""
-        numbers = sorted(number for number in self._held if number <= batch)
+        """Record that Spark has committed all up to `batch`; the batches to acknowledge now, each named once."""
+        numbers = sorted(number for number in self._uncommitted if number <= batch)
         for number in numbers:
-            self._committed[number] = self._held.pop(number)
+            self._unacknowledged[number] = self._uncommitted.pop(number)
         return numbers
 
-    def is_late(self, batch: int, part: int, now: float) -> bool:
-        """Whether the lease of a part may have run out once: its messages come again, acks may count for nothing."""
+    def is_expired(self, batch: int, part: int, now: float) -> bool:
+        """Whether the lease of a part may have expired: its messages may be delivered again, its acks be refused."""
         owner = self._batches.get(batch)
-        return owner is None or owner.part(part).over(now)
+        return owner is None or owner.lease(part).is_expired(now)
 
-    def overdue(self, now: float) -> list[int]:
-        """Committed batches whose acks are not through for so long that parts of them may be late."""
-        return sorted(number for number, batch in self._committed.items() if now - batch.announced >= STREAM_LEASE)
+    def expired(self, now: float) -> list[int]:
+        """The committed batches that wait for their acks for so long that leases of their parts may have expired."""
+        return sorted(
+            number for number, batch in self._unacknowledged.items() if now - batch.planned >= STREAM_LEASE_SECONDS
+        )
 
-    def acknowledged(self, batch: int) -> None:
-        """The service has taken the acks of a committed batch, or nothing more can be done for it."""
-        self._committed.pop(batch, None)
+    def record_acknowledged(self, batch: int) -> None:
+        """Remove a committed batch: the service has answered all of its acks."""
+        self._unacknowledged.pop(batch, None)
 
     @property
-    def held(self) -> list[int]:
-        """Batches announced and not committed."""
-        return sorted(self._held)
+    def uncommitted(self) -> list[int]:
+        """The batches that are planned and not committed."""
+        return sorted(self._uncommitted)
 
     @property
     def unacknowledged(self) -> list[int]:
-        """Batches committed whose acks are under way."""
-        return sorted(self._committed)
-
-    def remember(self, message_ids: pa.Array, now: float) -> None:
-        """Drop these ids when they come again within the longest lease."""
-        if len(message_ids):
-            self._remembered.append((now + LEASE, message_ids))
-            self.memories += 1
-
-    def forget(self, now: float) -> None:
-        """Of what has come at `now` or later nothing can be what was remembered a longest lease before."""
-        self._remembered = [(until, ids) for until, ids in self._remembered if until > now]
-
-    @property
-    def remembered(self) -> pa.Array:
-        """The ids to drop, as an Arrow string array."""
-        return pa.concat_arrays([ids for _, ids in self._remembered]) if self._remembered else pa.array([], pa.string())
+        """The batches that are committed and not acknowledged."""
+        return sorted(self._unacknowledged)

@@ -1,10 +1,10 @@
-"""What an offset of this source means.
+"""The offset of this source, and its meaning.
 
     {"version": 1, "stream": "0c8f...", "batch": 7}
 
 `batch` is the number of the last micro-batch that the offset includes: a query at this offset has everything up to and
 with batch 7, and the next batch is 8. 0 is the start. The messages of a batch are not in the offset; they are in the
-staging area, under the same `stream` and number, from before the first row is seen until Spark has committed the batch.
+staging area, under the same `stream` and number, from before Spark has the first row until it has committed the batch.
 
 `stream` is drawn once, when a checkpoint is new, and lives in Spark's checkpoint from then on. A new checkpoint
 therefore never meets the staged files of an old one. Both fields survive a restart; nothing else does.
@@ -40,12 +40,12 @@ class Offset:
         return Offset(self.stream, self.batch + 1)
 
     def to_json(self) -> dict[str, Any]:
-        """The form that Spark writes into its offset log."""
+        """The offset as Spark writes it into its offset log."""
         return {"version": VERSION, "stream": self.stream, "batch": self.batch}
 
     @classmethod
     def from_json(cls, text: Mapping[str, Any]) -> Offset:
-        """Read what a checkpoint holds; StagingError when a newer release wrote it, or another source."""
+        """The offset in a checkpoint; StagingError when a newer release wrote it, or another source."""
         if text.get("version") != VERSION or not {"stream", "batch"} <= text.keys():
             raise StagingError(
                 f"The checkpoint holds the offset `{dict(text)}`, which this release of pubsub_spark cannot read (it "

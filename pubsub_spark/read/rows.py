@@ -1,4 +1,4 @@
-"""Messages to rows: the columns that the options ask for, and what a payload that cannot be decoded does.
+"""Messages to rows: the columns that the options ask for, and the treatment of payloads that cannot be decoded.
 
 `Rows` is plain values, made on the driver from options and topic schema. Its Spark schema and its record batches come
 from the same Arrow schema, because Spark compares them exactly.
@@ -20,7 +20,7 @@ from ..codec.registry import Decoder, TopicSchema
 from ..codec.spark import struct_type
 from ..errors import DataError
 from ..options import ReadOptions
-from . import dead_letter
+from . import dead_letters
 
 _SCHEMA = "googclient_schemaname"
 _REVISION = "googclient_schemarevisionid"
@@ -29,7 +29,7 @@ _ENCODING = "googclient_schemaencoding"
 
 @dataclass(frozen=True)
 class Rows:
-    """The shape of the rows of one query; picklable. topic_schema: given when payloads are decoded."""
+    """The columns of the rows of one query; picklable. topic_schema: None unless payloads are decoded."""
 
     options: ReadOptions
     backend: Backend
@@ -37,7 +37,7 @@ class Rows:
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """Names and types of the columns."""
+        """The names and types of the columns."""
         if self.options.columns == "databricks":
             return DATABRICKS
         schema = MESSAGES
@@ -50,7 +50,7 @@ class Rows:
 
     @property
     def spark_schema(self) -> StructType:
-        """The same for Spark."""
+        """The columns as a Spark schema."""
         return struct_type(pa.struct(list(self.arrow_schema)))
 
     def of(
@@ -58,7 +58,7 @@ class Rows:
     ) -> Iterator[pa.RecordBatch]:
         """The rows of message batches (schema MESSAGES), in their order.
 
-        count_malformed: told at the end how many payloads could not be decoded, when there were any.
+        count_malformed: called at the end with the number of payloads that could not be decoded, if there were any.
         """
         if self.options.columns == "databricks":
             yield from map(databricks, batches)
@@ -84,13 +84,13 @@ class Rows:
         bad = len(messages) - decoded.error.null_count
         columns = [*envelope(messages).columns, decoded.value, decoded.revision]
         if bad:
-            self._complain(messages, decoded.error)
+            self._handle_malformed(messages, decoded.error)
         if self.options.mode == "PERMISSIVE":
             return pa.RecordBatch.from_arrays([*columns, decoded.error], schema=self.arrow_schema), bad
         rows = pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
         return (rows.filter(pc.is_null(decoded.error)) if bad else rows), bad
 
-    def _complain(self, messages: pa.RecordBatch, errors: pa.StringArray) -> None:
+    def _handle_malformed(self, messages: pa.RecordBatch, errors: pa.StringArray) -> None:
         """Fail with FAILFAST; publish to the dead-letter topic where there is one."""
         wrong = pc.is_valid(errors)
         if self.options.mode == "FAILFAST":
@@ -103,4 +103,4 @@ class Rows:
         topic = self.options.dead_letter
         if topic is not None:
             reasons = errors.filter(wrong).to_pylist()
-            dead_letter.publish(topic, self.options.subscription, messages.filter(wrong), reasons, self.backend)
+            dead_letters.publish(topic, self.options.subscription, messages.filter(wrong), reasons, self.backend)

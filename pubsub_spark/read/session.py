@@ -1,22 +1,25 @@
-"""The driver's side of a stream: which batch is announced, planned, committed. Spark's calls come in through `stream`.
+"""The driver's side of a streaming query: which batch is planned, committed, acknowledged. Called by `stream_reader`.
 
-    latest(start)        acknowledge every batch up to start; nothing at the door -> start; else batch n+1 is announced
-    plan(start, end)     announced here -> door and pull parts; staged by an earlier run (a replay) -> those parts only
+    latest_offset(start)    acknowledge every batch up to start; nothing buffered in the driver stream -> start;
+                            else batch n+1 is planned, and its end is the answer
+    partitions(start, end)  planned here -> a driver partition and pull partitions;
+                            staged by an earlier run (a replay) -> its staged parts only
 
-`latest(start)` is the commit signal: Spark calls it with the end of batch n once n is in the commit log, on every
-trigger, idle or not, and first thing on restart. Spark 4.0 and 4.1 pass no start; there the end of the last planned
-batch is what has been committed. Their restart begins with `plan(end, end)` of the last batch in the offset log, which
-may or may not be committed: it is if `latest` is called next, and is not if `plan` is called with that batch.
+`latest_offset(start)` is the commit signal: Spark calls it with the end of batch n once n is in the commit log, on
+every trigger, idle or not, and first thing on restart. Spark 4.0 and 4.1 pass no start; there the end of the last batch
+that Spark asked partitions for is what has been committed. Their restart begins with `partitions(end, end)` of the last
+batch in the offset log, which may or may not be committed: it is if `latest_offset` is called next, and is not if
+`partitions` is called with that batch.
 
-A plan is remembered until its batch is committed, because Spark plans a batch anew for each action in `foreachBatch`.
-Everything here runs in one long-lived process on the driver; nothing is opened before the first call.
+The partitions of a batch are kept until it is committed, because Spark asks for them anew in each action in
+`foreachBatch`. Everything here runs in one long-lived process on the driver; nothing is opened before the first call.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
@@ -28,28 +31,30 @@ from ..backend import Backend, Connection
 from ..errors import StagingError
 from ..memory import keep_freed_memory
 from ..options import ReadOptions
-from . import subscription
-from .door import MOST_BYTES, MOST_MESSAGES, Door
-from .keeper import Keeper
-from .leases import STREAM_LEASE, Leases
+from . import staged_part, subscription
+from .ack_worker import AckWorker
+from .deduplication import Deduplication, drop_duplicates, exclude
+from .driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
+from .lease_extender import LeaseExtender
+from .leases import STREAM_LEASE_SECONDS, Leases
 from .offset import Offset
-from .plan import Budget, DoorPart, Part, PullPart, is_flood, replayed
-from .pull import Flow
-from .redelivery import firsts, without
-from .staging import MISSING, Footer, Staging, footer
+from .partitions import Budget, DriverPartition, Partition, PullPartition, is_backlogged, replay_partitions
+from .staged_part import Footer
+from .staging import MISSING, Staging, part_path
+from .streaming_pull import StreamSettings
 
-MOMENT = 0.03  # seconds that a first message waits for company
-_GLANCE = 0.5  # seconds between two looks at whether the query is stopped
-_FLUSH_TIMEOUT = 5.0  # seconds that an idle trigger waits for acks under way
-_STOP_TIMEOUT = 5.0
-# Leases run out while a machine sleeps. Linux's monotonic clock stands still then; those of other systems do not.
+LINGER_SECONDS = 0.03  # from the first buffered message until its batch is planned, so that others may join it
+_STOP_POLL_SECONDS = 0.5  # between two looks at whether the query is stopping
+_FLUSH_TIMEOUT_SECONDS = 5.0  # in which an idle trigger waits for acks in flight
+_STOP_TIMEOUT_SECONDS = 5.0
+# Leases expire while a machine sleeps. Linux's monotonic clock stands still then; those of other systems do not.
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Pulled:
-    """What batches brought: messages, bytes, redeliveries dropped, payloads that could not be decoded."""
+class ReadCounts:
+    """The counts of committed batches: messages, bytes, redeliveries dropped, payloads that could not be decoded."""
 
     messages: int = 0
     bytes: int = 0
@@ -57,13 +62,13 @@ class Pulled:
     malformed: int = 0
 
     @classmethod
-    def of(cls, footers: Sequence[Footer], malformed: int) -> Pulled:
-        """The sum of a batch's parts."""
+    def of(cls, footers: Sequence[Footer], malformed: int) -> ReadCounts:
+        """The counts of one batch, from the footers of its parts."""
         rows, volume, dropped = (sum(getattr(f, name) for f in footers) for name in ("rows", "bytes", "dropped"))
         return cls(rows, volume, dropped, malformed)
 
-    def __add__(self, other: Pulled) -> Pulled:
-        return Pulled(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: ReadCounts) -> ReadCounts:
+        return ReadCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     def __str__(self) -> str:
         return (
@@ -74,134 +79,112 @@ class Pulled:
 
 @dataclass
 class Session:
-    """One running stream on the driver."""
+    """One running streaming query on the driver."""
 
     options: ReadOptions
     backend: Backend
     location: str
-    partitions: int
-    told_to_stop: Callable[[], bool] = lambda: False  # asked in long waits
+    fetch_partitions: int
+    is_stopping: Callable[[], bool] = lambda: False  # asked in long waits
     clock: Callable[[], float] = partial(time.clock_gettime, CLOCK)
-    pulled: Pulled = field(default_factory=Pulled)
+    counts: ReadCounts = field(default_factory=ReadCounts)
     _initial: Offset | None = None
-    _announced: Offset | None = None
-    _planned: Offset | None = None
-    _settled: int = 0  # the last batch of this run that is committed
+    _planned: Offset | None = None  # the end of the batch that the driver stream's messages are for
+    _last_end: Offset | None = None  # the end of the last batch that Spark asked partitions for
+    _committed: int = 0  # the last batch of this run that is committed
     _budget: Budget | None = None
-    _plans: dict[int, list[Part]] = field(default_factory=dict)
-    _footers: dict[int, list[Footer]] = field(default_factory=dict)  # of batches whose acks are under way
-    _overdue: set[tuple[int, int]] = field(default_factory=set)  # parts remembered because their acks take so long
-    _flood: bool = False
-    _cutoff: float | None = None
+    _partitions: dict[int, list[Partition]] = field(default_factory=dict)
+    _footers: dict[int, list[Footer]] = field(default_factory=dict)  # of committed batches that are not acknowledged
+    _backlogged: bool = False
+    _drained_from: float | None = None  # with `availableNow`: publish time from which messages are not waited for
     _opened: _Opened | None = None
 
-    def initial(self) -> Offset:
-        """The offset of a new checkpoint; the same however often it is asked."""
+    def initial_offset(self) -> Offset:
+        """The offset of a new checkpoint; the same in each call."""
         self._initial = self._initial or Offset.start()
         return self._initial
 
-    def finish_with_what_is_there(self) -> None:
-        """`Trigger.AvailableNow`: what is published from now on is not waited for."""
-        self._cutoff = time.time()
+    def prepare_for_available_now(self) -> None:
+        """Have the query wait for no message that is published from now on (`Trigger.AvailableNow`)."""
+        self._drained_from = time.time()
 
-    def latest(self, start: Offset | None, budget: Budget) -> Offset:
-        """Take note that everything up to `start` is committed; announce the next batch, or return `start`."""
-        start = start or self._planned or self.initial()
+    def latest_offset(self, start: Offset | None, budget: Budget) -> Offset:
+        """The end of the next batch, which is planned by this, or `start`; every batch up to `start` is committed."""
+        start = start or self._last_end or self.initial_offset()
         opened = self._open(start)
-        self._settle(start, opened)
+        self._commit(start, opened)
         self._budget = budget
-        if self._flood or self._something_at(opened.door, opened.keeper):
-            self._announced = start.next
-            return self._announced
-        opened.keeper.flush(_FLUSH_TIMEOUT)
+        if self._backlogged or self._has_messages(opened.stream, opened.worker):
+            self._planned = start.next
+            return self._planned
+        opened.worker.flush(_FLUSH_TIMEOUT_SECONDS)
         return start
 
-    def plan(self, start: Offset, end: Offset) -> list[Part]:
-        """The parts of the batch after `start` up to `end`."""
-        if self._planned is None or end.batch > self._planned.batch:  # not when an old batch is evaluated again
-            self._planned = end
+    def partitions(self, start: Offset, end: Offset) -> list[Partition]:
+        """The partitions of the batch after `start` up to `end`."""
+        if self._last_end is None or end.batch > self._last_end.batch:  # not when an old batch is evaluated again
+            self._last_end = end
         if start.batch == end.batch:
             return []
-        opened = self._open(Offset(end.stream, start.batch))  # before the first commit `start` is drawn anew
-        if end.batch <= self._settled:
+        opened = self._open(Offset(end.stream, start.batch))  # before the first commit `start` has another stream
+        if end.batch <= self._committed:
             return self._plan(end, opened)
-        if end.batch not in self._plans:
-            self._plans[end.batch] = self._plan(end, opened)
-        return self._plans[end.batch]
-
-    def _plan(self, end: Offset, opened: _Opened) -> list[Part]:
-        # A staged batch that the offset log has lost is a replay, too: what waits at the door stays, and in its order.
-        announced = self._announced == end and end.batch not in opened.staged
-        if not announced and self._is_gone(end, opened):
-            return []
-        with opened.keeper.lock:  # the leases of a replay began before our time, and may be over
-            opened.leases.announce(end.batch, self.clock() - (0 if announced else STREAM_LEASE))
-        if announced:
-            return self._pull_plan(end.batch, opened)
-        parts = self._replay_plan(end.batch, opened)
-        return [] if self._is_gone(end, opened) else parts  # its acks may have gone through in this moment
-
-    def _is_gone(self, end: Offset, opened: _Opened) -> bool:
-        gone = end.batch <= opened.staging.released()
-        if gone:
-            self._lost(
-                f"Spark asks again for batch {end.batch} of `{self.options.subscription}`, which was acknowledged and "
-                "released"
-            )
-        return gone
+        if end.batch not in self._partitions:
+            self._partitions[end.batch] = self._plan(end, opened)
+        return self._partitions[end.batch]
 
     def close(self) -> None:
-        """Flush acks, give back what waits at the door; a few seconds at the most."""
+        """Flush acks and nack the buffered messages, in a few seconds at the most."""
         if self._opened is not None:
             opened, self._opened = self._opened, None
             with ExitStack() as ending:  # from the last line to the first, each whatever comes of those before it
                 ending.callback(opened.connection.close)
                 if self.options.delete_subscription_on_stream_stop:
                     ending.callback(opened.connection.admin.delete_subscription, self.options.subscription)
-                ending.callback(opened.keeper.stop, _STOP_TIMEOUT)
+                ending.callback(opened.worker.stop, _STOP_TIMEOUT_SECONDS)
 
     def metrics(self) -> dict[str, Any] | None:
-        """What `lastProgress` shows of this source."""
+        """The metrics of this source in `lastProgress`."""
         if self._opened is None:
             return None
         opened = self._opened
-        times = [opened.door.oldest_publish_time]
-        with opened.keeper.lock:
-            under_way = opened.leases.unacknowledged
-            footers = [footer for batch in under_way for footer in self._footers.get(batch, [])]
+        times = [opened.stream.oldest_publish_time]
+        with opened.leases.lock:
+            unacknowledged = opened.leases.unacknowledged
+            footers = [footer for batch in unacknowledged for footer in self._footers.get(batch, [])]
             times += [footer.oldest for footer in footers]
-            oldest = min((moment for moment in times if moment is not None), default=None)
+            oldest = min((published for published in times if published is not None), default=None)
             return {
-                "atTheDoor": opened.door.count,
-                "heldBatches": len(opened.leases.held),
-                "unacknowledgedBatches": len(under_way),
+                "bufferedMessages": opened.stream.message_count,
+                "uncommittedBatches": len(opened.leases.uncommitted),
+                "unacknowledgedBatches": len(unacknowledged),
                 "unacknowledged": sum(footer.rows for footer in footers),
-                "messages": self.pulled.messages,
-                "bytes": self.pulled.bytes,
-                "redeliveriesDropped": self.pulled.dropped,
-                "malformed": self.pulled.malformed,
-                "acknowledged": opened.keeper.counts.acknowledged,
-                "failedAcks": opened.keeper.counts.failed_acks,
-                "leasesExtended": opened.keeper.counts.extended,
+                "messages": self.counts.messages,
+                "bytes": self.counts.bytes,
+                "redeliveriesDropped": self.counts.dropped,
+                "malformed": self.counts.malformed,
+                "acknowledged": opened.worker.acknowledged,
+                "failedAcks": opened.worker.failed_acks,
+                "leasesExtended": opened.extender.extended,
                 "oldestUnacknowledgedSeconds": round(time.time() - oldest, 3) if oldest is not None else 0,
             }
 
     def _open(self, start: Offset) -> _Opened:
-        """Connect on the first call, when the stream's name is known; what an earlier run left is acknowledged."""
+        """Connect on the first call, when the stream's name is known; acknowledge the batches of an earlier run."""
         if self._opened is not None:
             return self._opened
         keep_freed_memory()
         options = self.options
         staging = Staging(self.location, options.subscription, start.stream)
-        staging.leave_token()
-        released = staging.released()
-        if start.batch < released:
-            self._lost(
-                f"The checkpoint of `{options.subscription}` is at batch {start.batch}, but batches up to {released} "
-                "were acknowledged and released"
+        staging.write_token()
+        last_acknowledged = staging.last_acknowledged()
+        if start.batch < last_acknowledged:
+            self._report_loss(
+                f"The checkpoint of `{options.subscription}` is at batch {start.batch}, but batches up to "
+                f"{last_acknowledged} were acknowledged and deleted"
             )
-            staging.restart_after(start.batch)
-            released = start.batch
+            staging.reset_to(start.batch)
+            last_acknowledged = start.batch
         connection = self.backend.connect()
         try:
             subscription.prepare(connection.admin, options, is_new=start.batch == 0 and staging.is_new())
@@ -209,28 +192,29 @@ class Session:
             connection.close()
             raise
         leases = Leases()
-        leases.remember(staging.seen(), self.clock())
-        flow = Flow(
+        deduplication = Deduplication(staging, leases, self.clock, every_batch=options.id_attribute is not None)
+        settings = StreamSettings(
             options.subscription,
             client_id=f"{start.stream}-0",
-            deadline=int(STREAM_LEASE),
-            max_messages=min(MOST_MESSAGES, options.max_messages_per_trigger),
-            max_bytes=min(MOST_BYTES, options.max_bytes_per_trigger),
+            lease_seconds=int(STREAM_LEASE_SECONDS),
+            max_messages=min(MAX_MESSAGES, options.max_messages_per_trigger),
+            max_bytes=min(MAX_BYTES, options.max_bytes_per_trigger),
         )
-        door = Door(connection, flow, self.clock)
+        stream = DriverStream(connection, settings, self.clock)
         staged = staging.batches()
         for batch in staged:
-            if batch <= released:  # acknowledged; whatever a late task put there since was never given to Spark
+            if batch <= last_acknowledged:  # parts that a late task staged, which were never given to Spark
                 staging.delete(f"{batch}/")
-            elif batch <= start.batch:  # committed, but whether its acks went through is not known: late in any case
-                leases.announce(batch, self.clock() - STREAM_LEASE)
-        keeper = Keeper(connection, staging, leases, door, self.clock)
-        self._opened = _Opened(connection, staging, leases, door, keeper, frozenset(staged))
-        for batch in leases.held:
+            elif batch <= start.batch:  # committed; whether its acks were accepted is not known
+                leases.plan(batch, self.clock() - STREAM_LEASE_SECONDS)
+        extender = LeaseExtender(connection, staging, leases, stream, self.clock)
+        worker = AckWorker(connection, staging, leases, stream, deduplication, extender)
+        self._opened = _Opened(connection, staging, leases, deduplication, stream, extender, worker, frozenset(staged))
+        for batch in leases.uncommitted:
             lengths = staging.parts(batch)
-            self._remember(batch, lengths, self._opened)
+            deduplication.add_all(batch, lengths)
             self._footers[batch] = staging.footers(batch, lengths)
-        keeper.commit(start.batch)
+        worker.commit(start.batch)
         _log.info(
             "reading `%s` from `%s` after batch %d of stream %s, staging in `%s`",
             options.subscription,
@@ -241,112 +225,111 @@ class Session:
         )
         return self._opened
 
-    def _settle(self, start: Offset, opened: _Opened) -> None:
-        """Everything up to `start` is committed: learn from its pulls, let its acks go."""
-        for batch in sorted(number for number in self._plans if number <= start.batch):
-            parts = self._plans.pop(batch)
+    def _commit(self, start: Offset, opened: _Opened) -> None:
+        """Record that every batch up to `start` is committed; have the worker acknowledge them."""
+        for batch in sorted(number for number in self._partitions if number <= start.batch):
+            partitions = self._partitions.pop(batch)
             lengths = opened.staging.parts(batch)
             footers = opened.staging.footers(batch, lengths)
             pulls = [f for part, f in zip(lengths, footers, strict=True) if part > 0]
-            self._flood = is_flood(pulls, self._cutoff) if any(isinstance(p, PullPart) for p in parts) else False
-            with opened.keeper.lock:
-                late = [part for part in lengths if opened.leases.is_late(batch, part, self.clock())]
-            named = self.options.id_attribute is not None
-            self._remember(batch, lengths if named else {part: lengths[part] for part in late}, opened)
-            brought = Pulled.of(footers, opened.staging.malformed(batch) if self.options.decode == "topic" else 0)
-            self.pulled += brought
+            pulled = any(isinstance(partition, PullPartition) for partition in partitions)
+            self._backlogged = pulled and is_backlogged(pulls, self._drained_from)
+            opened.deduplication.add_committed(batch, lengths)
+            malformed = opened.staging.malformed(batch) if self.options.decode == "topic" else 0
+            counts = ReadCounts.of(footers, malformed)
+            self.counts += counts
             self._footers[batch] = footers
-            _log.info("batch %d of `%s` is committed: %s", batch, self.options.subscription, brought)
-        if self._announced is not None and self._announced.batch <= start.batch:
-            self._announced = None  # who evaluates it again gets what is staged, and nothing new
-        self._settled = max(self._settled, start.batch)
-        opened.keeper.commit(start.batch)
-        with opened.keeper.lock:
+            _log.info("batch %d of `%s` is committed: %s", batch, self.options.subscription, counts)
+        if self._planned is not None and self._planned.batch <= start.batch:
+            self._planned = None  # evaluated again, the batch has its staged parts, and nothing new
+        self._committed = max(self._committed, start.batch)
+        opened.worker.commit(start.batch)
+        with opened.leases.lock:
             self._footers = {b: f for b, f in self._footers.items() if b in opened.leases.unacknowledged}
 
-    def _remember(self, batch: int, lengths: Mapping[int, int], opened: _Opened) -> None:
-        """Parts whose messages may come again: they are dropped from now on.
-
-        Before the next batch is planned, because they may be waiting at the door already.
-        """
-        for part, length in lengths.items():
-            opened.keeper.remember(batch, part, length)
-
-    def _remember_overdue(self, opened: _Opened) -> None:
-        """Acks that take longer than the leases: what they are for may be at the door already."""
-        now = self.clock()
-        with opened.keeper.lock:
-            overdue = opened.leases.overdue(now)
-        for batch in overdue:
-            lengths = opened.staging.parts(batch)
-            with opened.keeper.lock:
-                late = {part for part in lengths if opened.leases.is_late(batch, part, now)}
-            late -= {part for number, part in self._overdue if number == batch}
-            with suppress(*MISSING):  # its acks went through in this moment
-                self._remember(batch, {part: lengths[part] for part in late}, opened)
-            self._overdue |= {(batch, part) for part in late}
-        self._overdue = {(batch, part) for batch, part in self._overdue if batch in overdue}
-
-    def _something_at(self, door: Door, keeper: Keeper) -> bool:
-        """Whether there is a batch to announce; waits a moment for more, with AvailableNow until all is drained."""
-        door.poll()
-        if door.since is None and self._cutoff is not None:
-            keeper.flush(_FLUSH_TIMEOUT)  # what is not acknowledged may hold others back
+    def _has_messages(self, stream: DriverStream, worker: AckWorker) -> bool:
+        """Whether there is a batch to plan; waits LINGER_SECONDS for more messages, with AvailableNow for the last."""
+        stream.poll()
+        if stream.oldest_arrival is None and self._drained_from is not None:
+            worker.flush(_FLUSH_TIMEOUT_SECONDS)  # with ordering keys an unacknowledged message holds back others
             end = time.monotonic() + self.options.idle_timeout
-            while door.count == 0 and not self.told_to_stop() and (rest := end - time.monotonic()) > 0:
-                door.poll(min(rest, _GLANCE))
-        if door.since is None:
+            while stream.message_count == 0 and not self.is_stopping() and (rest := end - time.monotonic()) > 0:
+                stream.poll(min(rest, _STOP_POLL_SECONDS))
+        if stream.oldest_arrival is None:
             return False
-        while not door.crowded and (rest := door.since + MOMENT - self.clock()) > 0:
-            door.poll(rest)
-        oldest = door.oldest_publish_time
-        # What was published later waits for the end: given back at each trigger, it would use up its delivery attempts.
-        return oldest is None or oldest <= (self._cutoff or float("inf"))
+        while not stream.is_flow_controlled and (rest := stream.oldest_arrival + LINGER_SECONDS - self.clock()) > 0:
+            stream.poll(rest)
+        oldest = stream.oldest_publish_time
+        # Later messages stay buffered until the query ends: nacked at each trigger, they would use up their attempts.
+        return oldest is None or oldest <= (self._drained_from or float("inf"))
 
-    def _pull_plan(self, batch: int, opened: _Opened) -> list[Part]:
+    def _plan(self, end: Offset, opened: _Opened) -> list[Partition]:
+        # A staged batch that the offset log has lost is a replay, too; buffered messages stay buffered, in their order.
+        is_replay = self._planned != end or end.batch in opened.staged
+        if is_replay and self._is_deleted(end, opened):
+            return []
+        with opened.leases.lock:  # the leases of a replay began in an earlier run, and may have expired
+            opened.leases.plan(end.batch, self.clock() - (STREAM_LEASE_SECONDS if is_replay else 0))
+        if not is_replay:
+            return self._plan_pull(end.batch, opened)
+        partitions = self._plan_replay(end.batch, opened)
+        return [] if self._is_deleted(end, opened) else partitions  # it may just have been acknowledged
+
+    def _plan_pull(self, batch: int, opened: _Opened) -> list[Partition]:
+        """The partitions of a new batch; the buffered messages are staged as its part 0."""
         budget = self._budget
-        assert budget is not None, "a batch is announced by latest(), which knows the budget"
-        door, staging = opened.door, opened.staging
-        door.poll()
-        crowded, since = door.crowded, door.since
-        lease, taken = door.take(budget.messages, budget.bytes)
-        self._remember_overdue(opened)
-        with opened.keeper.lock:
-            opened.leases.forget(self.clock() if since is None else since)
-            known = opened.leases.remembered
-            opened.leases.found(batch, 0, lease)
-        by_name = self.options.id_attribute is not None
-        taken = [got.named_by(self.options.id_attribute) for got in taken]
-        packer = staging.packer()
-        for got, first in zip(taken, firsts(taken), strict=True):  # a lease that ran out here brings twins
-            packer.add(without(first, known).messages, got.receipts)
-        content = b"".join(packer.content("door"))
-        if not staging.create(f"{batch}/part-0", [content]):
+        assert budget is not None, "a batch is planned by latest_offset(), which knows the budget"
+        stream, staging = opened.stream, opened.staging
+        stream.poll()
+        is_flow_controlled, oldest_arrival = stream.is_flow_controlled, stream.oldest_arrival
+        lease, taken = stream.take(budget.messages, budget.bytes)
+        opened.deduplication.add_expired()
+        excluded_ids = opened.deduplication.ids_to_exclude(self.clock() if oldest_arrival is None else oldest_arrival)
+        with opened.leases.lock:
+            opened.leases.track(batch, 0, lease)
+        taken = [received.with_deduplication_id(self.options.id_attribute) for received in taken]
+        builder = staging.part_builder()
+        for received, first in zip(taken, drop_duplicates(taken), strict=True):  # an expired lease brings duplicates
+            builder.add(exclude(first, excluded_ids).messages, received.receipts)
+        content = b"".join(builder.buffers("driver"))
+        if not staging.create(part_path(batch, 0), [content]):
             raise StagingError(
                 f"Batch {batch} of `{self.options.subscription}` was staged in `{self.location}` by another query "
                 "meanwhile. Let one query at a time use the checkpoint."
             )
-        held = footer(content)
-        if self._flood or crowded:
-            # Twins must meet: what the door brought is known to those who pull (one task, with `idAttribute`).
-            if by_name or (lease is not None and lease.over(self.clock())):
-                known = pa.concat_arrays([known, *(got.receipts.column("identity") for got in taken)])
-            if len(known):
-                staging.write_known(batch, known)
-            partitions = 1 if by_name else self.partitions
-            shares = budget.shares(staging, batch, partitions, held.rows, held.bytes, bool(len(known)))
+        driver_part = staged_part.footer(content)
+        if self._backlogged or is_flow_controlled:
+            one_task = self.options.id_attribute is not None  # duplicates are found within a task only
+            if one_task or (lease is not None and lease.is_expired(self.clock())):  # tasks may pull them again
+                ids = (received.receipts.column("deduplication_id") for received in taken)
+                excluded_ids = pa.concat_arrays([excluded_ids, *ids])
+            excludes = len(excluded_ids) > 0
+            if excludes:
+                staging.write_excluded_ids(batch, excluded_ids)
+            partitions = 1 if one_task else self.fetch_partitions
+            shares = budget.shares(staging, batch, partitions, driver_part.rows, driver_part.bytes, excludes)
             if shares:
-                return [replace(shares[0], door=content), *shares[1:]]
-        return [DoorPart(staging, batch, content)]
+                return [replace(shares[0], driver_content=content), *shares[1:]]
+        return [DriverPartition(staging, batch, content)]
 
-    def _replay_plan(self, batch: int, opened: _Opened) -> list[Part]:
-        staged = opened.staging.seal(batch)
-        with suppress(*MISSING):  # acknowledged and released in this moment
-            self._remember(batch, opened.staging.parts(batch), opened)
+    def _plan_replay(self, batch: int, opened: _Opened) -> list[Partition]:
+        """The partitions of a batch that an earlier run staged."""
+        staged = opened.staging.write_manifest(batch)
+        with suppress(*MISSING):  # the batch has just been acknowledged and deleted
+            opened.deduplication.add_all(batch, opened.staging.parts(batch))
         _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, self.options.subscription, len(staged))
-        return [*replayed(opened.staging, batch, staged)]
+        return [*replay_partitions(opened.staging, batch, staged)]
 
-    def _lost(self, what: str) -> None:
+    def _is_deleted(self, end: Offset, opened: _Opened) -> bool:
+        deleted = end.batch <= opened.staging.last_acknowledged()
+        if deleted:
+            self._report_loss(
+                f"Spark asks again for batch {end.batch} of `{self.options.subscription}`, which was acknowledged and "
+                "deleted"
+            )
+        return deleted
+
+    def _report_loss(self, what: str) -> None:
         if self.options.fail_on_data_loss:
             raise StagingError(
                 f"{what}, so its rows cannot be given again. Start a new checkpoint location, or set "
@@ -360,6 +343,8 @@ class _Opened:
     connection: Connection
     staging: Staging
     leases: Leases
-    door: Door
-    keeper: Keeper
+    deduplication: Deduplication
+    stream: DriverStream
+    extender: LeaseExtender
+    worker: AckWorker
     staged: frozenset[int]  # batches that earlier runs have staged

@@ -1,7 +1,7 @@
-"""The subscription before the first message: look at it, create it if asked to, seek it once.
+"""The checks and changes of a subscription before the first pull: get it, create it if asked to, seek it once.
 
-Runs on the driver. A caller who may pull but not look (`roles/pubsub.subscriber` alone) is served all the same: then
-the stream itself says what is wrong.
+Runs on the driver. A caller who may pull but not get the subscription (`roles/pubsub.subscriber` alone) is served all
+the same: errors then come from the stream itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..options import ReadOptions
 
 _log = logging.getLogger(__name__)
 
-# Kinds of delivery that leave nothing to pull: field of Subscription -> what to say.
+# Kinds of delivery that leave nothing to pull: field of Subscription -> words for the error, whether it is set.
 _NOT_PULLED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "push_config": ("pushes its messages to an endpoint", lambda config: bool(config.push_endpoint)),
     "bigquery_config": ("writes its messages to BigQuery", lambda config: bool(config.table)),
@@ -31,8 +31,8 @@ _NOT_PULLED: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> None:
-    """See that the subscription can be pulled; on the first start of a checkpoint create and seek it as the options
-    say.
+    """Check that the subscription can be pulled; on the first start of a checkpoint create and seek it as the options
+    ask.
 
     Raises ResourceError when it does not exist and no `topicId` says on which topic to create it, or when it is of a
     kind that cannot be pulled.
@@ -66,7 +66,7 @@ def _create(admin: Admin, wanted: types.Subscription) -> types.Subscription:
 
 
 def refuse_unless_pulled(subscription: types.Subscription) -> None:
-    """ResourceError for a subscription whose messages go elsewhere."""
+    """Raise ResourceError for a subscription whose messages go elsewhere."""
     for field, (does, is_set) in _NOT_PULLED.items():
         config = getattr(subscription, field, None)
         if config is not None and is_set(config):

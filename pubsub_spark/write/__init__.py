@@ -1,17 +1,21 @@
-"""DataFrames into Pub/Sub, in the order of the data:
+"""DataFrames to Pub/Sub messages, in the order of the data. The driver plans, tasks publish.
 
-plan      what the driver decides: the layout of the columns, the schema that encodes them
-rows      which column is which part of a message; an Arrow batch's messages as columns
-payload   the bytes of a row: by the topic's schema, or as JSON (json, zones)
-limits    what Pub/Sub takes: sizes to the byte, and the rows that it would refuse (deadletter)
-requests  messages cut into publish requests, and their bytes
-window    what may be sent now, what must wait: one request per ordering key, room by bytes (pure)
-publish   the calls: sent, retried, counted
-outcome   the counts, for the log and for a program: `WriteSummary`
-task      one task, from Arrow batches to confirmed messages
-writer    Spark's writer classes: what runs on the driver, what in a task
+sink            the data source class that Spark asks for writers
+writer          Spark's writer classes: what runs on the driver, what in a task; the commit message
+plan            on the driver: the write plan, that is the column mapping and the schema that encodes rows
+column_mapping  which column of the DataFrame is which field of a message
+data_writer     in a task: Arrow batches to confirmed messages
+messages        an Arrow batch of rows as an Arrow batch of messages
+row_encoder     the payloads of rows: by the topic's schema, or as JSON (json, time_zones)
+limits          Pub/Sub's size limits, and the messages that break one (dead_letters)
+requests        messages batched into serialized PublishRequests
+request_queue   which requests may be sent: flow control, and a queue for each ordering key (pure)
+publisher       the publish calls: sent, retried, counted
+metrics         the counts of a write
+summary         the counts for a program: `WriteSummary`
 """
 
-from .outcome import Outcome, WriteSummary
+from .metrics import WriteMetrics
+from .summary import WriteSummary
 
-__all__ = ["Outcome", "WriteSummary"]
+__all__ = ["WriteMetrics", "WriteSummary"]

@@ -5,8 +5,8 @@ milliseconds and the session's zone, `2026-01-31T12:00:00.000Z`; NaN and the inf
 an Arrow array of JSON text, null where the value is null, and nesting joins such arrays: no Python object per row.
 Very large and very small doubles are spelled `1e+20` where Java spells `1.0E20`: the same number.
 
-A date or time outside the years 1 to 9999 has no such text. Each level that it is met in says where: an element of a
-list becomes the list's row, a field puts its name before the path.
+A date or time outside the years 1 to 9999 has no such text. The error is raised at the value and gains its path on the
+way up: an element's index becomes the row of its list, a field puts its name before the path.
 """
 
 from __future__ import annotations
@@ -21,22 +21,27 @@ import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
 from ..errors import DataError, RowError
-from .zones import in_arrow
+from .time_zones import to_arrow_zone
 
 # Types that to_json has no portable text for, or Arrow no plain one.
-_REFUSED = (spark.DayTimeIntervalType, spark.YearMonthIntervalType, spark.CalendarIntervalType, spark.UserDefinedType)
-_REFUSED_NAMES = frozenset({"VariantType", "GeographyType", "GeometryType"})  # not in every Spark that we run on
+_UNSUPPORTED = (
+    spark.DayTimeIntervalType,
+    spark.YearMonthIntervalType,
+    spark.CalendarIntervalType,
+    spark.UserDefinedType,
+)
+_UNSUPPORTED_NAMES = frozenset({"VariantType", "GeographyType", "GeometryType"})  # not in every Spark that we run on
 
 _SHORT_ESCAPES = {"\\": "\\\\", '"': '\\"', "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _ESCAPES = _SHORT_ESCAPES | {chr(code): f"\\u{code:04X}" for code in range(32) if chr(code) not in _SHORT_ESCAPES}
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 
-_DAYS = (-719_162, 2_932_896)  # the years 1 to 9999
-_MICROSECONDS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
+_DAYS_IN_RANGE = (-719_162, 2_932_896)  # the years 1 to 9999
+_MICROSECONDS_IN_RANGE = (_DAYS_IN_RANGE[0] * 86_400_000_000, (_DAYS_IN_RANGE[1] + 1) * 86_400_000_000 - 1)
 
 
 class _OutOfYearsError(ValueError):
-    """A value of an array, and what leads to it from there."""
+    """The index of a date or time outside the years 1 to 9999, and the path to it below the array."""
 
     def __init__(self, index: int, path: str = "") -> None:
         self.index = index
@@ -44,7 +49,7 @@ class _OutOfYearsError(ValueError):
 
 
 def unsupported(path: str, kind: spark.DataType) -> Iterator[str]:
-    """What cannot be written as JSON in a column of this type, a phrase each."""
+    """The parts of a column of this type that cannot be written as JSON, a phrase each."""
     if isinstance(kind, spark.StructType):
         for field in kind.fields:
             yield from unsupported(f"{path}.{field.name}", field.dataType)
@@ -55,7 +60,7 @@ def unsupported(path: str, kind: spark.DataType) -> Iterator[str]:
         yield from unsupported(f"{path}.value", kind.valueType)
         if isinstance(kind.keyType, spark.StructType | spark.ArrayType | spark.MapType):
             yield f"`{path}` has keys of `{kind.keyType.simpleString()}`, which are no names of a JSON object"
-    elif isinstance(kind, _REFUSED) or type(kind).__name__ in _REFUSED_NAMES:
+    elif isinstance(kind, _UNSUPPORTED) or type(kind).__name__ in _UNSUPPORTED_NAMES:
         yield f"`{path}` is `{kind.simpleString()}`, which has no JSON: cast it to string"
 
 
@@ -77,11 +82,11 @@ def _json(values: pa.Array) -> pa.StringArray:
 
 def _struct(values: pa.StructArray) -> pa.StringArray:
     # Each field with a comma before it. Arrow's join that skips nulls loses rows in which there is nothing but nulls.
-    pieces = [
+    members = [
         _joined(f",{dumps(field.name, ensure_ascii=False)}:", _field(values, i)).fill_null("")
         for i, field in enumerate(values.type)
     ]
-    opened = _joined("{", *pieces, "}") if pieces else pa.repeat("{}", len(values))
+    opened = _joined("{", *members, "}") if members else pa.repeat("{}", len(values))
     text = pc.replace_substring(opened, "{,", "{", max_replacements=1)
     return pc.if_else(values.is_valid(), text, None) if values.null_count else text
 
@@ -105,7 +110,7 @@ def _map(values: pa.MapArray) -> pa.StringArray:
 def _rows_joined(
     values: pa.Array, flat: pa.Array, path: str, write: Callable[[pa.Array], pa.StringArray]
 ) -> pa.StringArray:
-    """The texts of each row's elements with commas between, null for a null row."""
+    """The texts of each row's elements, joined by commas; null for a null row."""
     offsets = values.offsets.to_numpy().astype(np.int64)
     first, offsets = int(offsets[0]), offsets - offsets[0]
     try:
@@ -159,7 +164,7 @@ def _float(values: pa.Array) -> pa.StringArray:
 
 
 def _date(values: pa.Array) -> pa.StringArray:
-    _check_years(values.cast(pa.int32()), *_DAYS)
+    _check_years(values.cast(pa.int32()), *_DAYS_IN_RANGE)
     return _quoted(values)
 
 
@@ -173,15 +178,15 @@ def _timestamp(values: pa.Array) -> pa.StringArray:
         return _joined('"', _to_millis(values), '"')
     local = _local(values)
     text = _to_millis(local)
-    shifts = pc.subtract(local.cast(pa.int64()), values.cast(pa.int64())).dictionary_encode()
-    zones = pa.array([_zone(shift // 1_000_000) for shift in shifts.dictionary.to_pylist()], pa.string())
-    return _joined('"', text, zones.take(shifts.indices), '"')
+    offsets = pc.subtract(local.cast(pa.int64()), values.cast(pa.int64())).dictionary_encode()
+    texts = pa.array([_offset(offset // 1_000_000) for offset in offsets.dictionary.to_pylist()], pa.string())
+    return _joined('"', text, texts.take(offsets.indices), '"')
 
 
 def _local(values: pa.Array) -> pa.Array:
     zone = values.type.tz
     try:
-        return pc.local_timestamp(values.cast(pa.timestamp("us", tz=in_arrow(zone))))
+        return pc.local_timestamp(values.cast(pa.timestamp("us", tz=to_arrow_zone(zone))))
     except pa.ArrowInvalid:
         what = f"The session's time zone `{zone}` is not known here"
         example = "a region such as `Europe/Vienna` or an offset such as `+01:00`"
@@ -189,7 +194,7 @@ def _local(values: pa.Array) -> pa.Array:
 
 
 def _to_millis(local: pa.Array) -> pa.Array:
-    _check_years(local.cast(pa.int64()), *_MICROSECONDS)
+    _check_years(local.cast(pa.int64()), *_MICROSECONDS_IN_RANGE)
     floored = pc.floor_temporal(local, unit="millisecond").cast(pa.timestamp("ms"))
     return pc.strftime(floored, "%Y-%m-%dT%H:%M:%S")
 
@@ -200,17 +205,17 @@ def _check_years(values: pa.Array, first: int, last: int) -> None:
         raise _OutOfYearsError(pc.index(outside, True).as_py())
 
 
-def _zone(shift: int) -> str:
-    """A zone's shift in seconds as ISO 8601 has it, and with the seconds of days long gone."""
-    if not shift:
+def _offset(seconds_east: int) -> str:
+    """The offset from UTC in ISO 8601; before 1900 some zones had offsets with seconds, and those are written, too."""
+    if not seconds_east:
         return "Z"
-    minutes, seconds = divmod(abs(shift), 60)
-    text = f"{'-' if shift < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
+    minutes, seconds = divmod(abs(seconds_east), 60)
+    text = f"{'-' if seconds_east < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
     return f"{text}:{seconds:02}" if seconds else text
 
 
 def _base64(values: pa.Array) -> pa.StringArray:
-    """Every value padded to whole groups of three bytes, all encoded in one call, the padding then spelled `=`."""
+    """The base64 of each value: all padded to groups of three bytes, encoded in one call, then padded with `=`."""
     filled = values.cast(pa.binary()).fill_null(b"")
     _, positions, content = filled.buffers()
     bounds = np.frombuffer(positions, dtype=np.int32)[filled.offset : filled.offset + len(filled) + 1].astype(np.int64)

@@ -1,8 +1,8 @@
-"""What Pub/Sub takes, checked before a message is sent: sizes to the byte, and the rows that it would refuse.
+"""Pub/Sub's limits on messages, and the serialized size of each message, checked before anything is published.
 
-Pure columns: each limit is one numpy expression over an Arrow batch, so a batch without a bad row costs a few passes
-over its lengths. Sizes are those of the serialized PublishRequest; they equal what `ptars` writes, byte for byte, so
-requests can be cut before they are encoded.
+Pure functions of columns: each limit is one numpy expression over an Arrow batch, so a batch within the limits costs a
+few passes over its lengths. Sizes are those in the serialized PublishRequest, equal to what `ptars` writes to the byte,
+so messages can be batched into requests before they are encoded.
 
 Source of the limits: https://cloud.google.com/pubsub/quotas#resource_limits
 """
@@ -16,48 +16,49 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..names import RESERVED_PREFIX
+
 MAX_REQUEST_BYTES = 10_000_000
 MAX_REQUEST_MESSAGES = 1000
 MAX_ATTRIBUTES = 100
 MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 1024
 MAX_ORDERING_KEY_BYTES = 1024
-RESERVED_PREFIX = "goog"  # in any case
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-class Breach(NamedTuple):
-    """A message that Pub/Sub would refuse: its row in the batch, the column at fault, and the rest of the sentence."""
+class LimitViolation(NamedTuple):
+    """A message that Pub/Sub would refuse: its row in the batch, its field at fault, and the rest of the sentence."""
 
     row: int
-    column: str
+    field: str
     complaint: str
 
 
-class Entries(NamedTuple):
-    """A map column taken apart: the keys and values of all rows, and where each row's begin (one more than rows)."""
+class MapEntries(NamedTuple):
+    """The entries of a map column: the keys and values of all rows, and the offset of each row (one more than rows)."""
 
     keys: pa.Array
     values: pa.Array
     offsets: Ints
 
     @classmethod
-    def of(cls, maps: pa.MapArray) -> Entries:
+    def of(cls, maps: pa.MapArray) -> MapEntries:
         """The entries of maps without nulls among them."""
         offsets = maps.offsets.to_numpy().astype(np.int64)
         first, length = int(offsets[0]), int(offsets[-1] - offsets[0])
         return cls(maps.keys.slice(first, length), maps.items.slice(first, length), offsets - first)
 
-    def where(self, kept: Mask) -> Entries:
-        """Those entries alone."""
+    def where(self, kept: Mask) -> MapEntries:
+        """The entries that the mask keeps."""
         offsets = np.concatenate([[0], np.cumsum(kept)])[self.offsets]
-        return Entries(self.keys.filter(pa.array(kept)), self.values.filter(pa.array(kept)), offsets)
+        return MapEntries(self.keys.filter(pa.array(kept)), self.values.filter(pa.array(kept)), offsets)
 
     @property
     def counts(self) -> Ints:
-        """Entries of each row."""
+        """The number of entries of each row."""
         return np.diff(self.offsets)
 
     def row_of(self, entry: int) -> int:
@@ -65,14 +66,14 @@ class Entries(NamedTuple):
         return int(np.searchsorted(self.offsets, entry, side="right")) - 1
 
 
-def lengths(array: pa.Array) -> Ints:
-    """Bytes of each string or binary; 0 for a null."""
+def byte_lengths(array: pa.Array) -> Ints:
+    """The bytes of each string or binary; 0 for a null."""
     found = pc.binary_length(array)
     return np.asarray((found.fill_null(0) if found.null_count else found).to_numpy(), dtype=np.int64)
 
 
-def _varint(values: Ints) -> Ints:
-    """Bytes of each value as a varint; values below 2**35."""
+def _varint_bytes(values: Ints) -> Ints:
+    """The bytes of each value as a varint; for values below 2**35."""
     size = np.ones(len(values), dtype=np.int64)
     largest = int(values.max(initial=0))
     for bits in (7, 14, 21, 28):
@@ -81,50 +82,50 @@ def _varint(values: Ints) -> Ints:
     return size
 
 
-def _field(sizes: Ints) -> Ints:
-    """Bytes of length-delimited fields with a one-byte tag; a field of no bytes is not written."""
-    return np.where(sizes > 0, 1 + _varint(sizes) + sizes, 0)
+def _field_bytes(sizes: Ints) -> Ints:
+    """The bytes of length-delimited fields with a one-byte tag; a field of no bytes is not written."""
+    return np.where(sizes > 0, 1 + _varint_bytes(sizes) + sizes, 0)
 
 
-def sizes(messages: pa.RecordBatch) -> Ints:
-    """Bytes that each message takes in a serialized PublishRequest."""
-    total = _field(lengths(messages.column("data")))
+def message_sizes(messages: pa.RecordBatch) -> Ints:
+    """The bytes of each message in a serialized PublishRequest."""
+    total = _field_bytes(byte_lengths(messages.column("data")))
     if "ordering_key" in messages.schema.names:
-        total += _field(lengths(messages.column("ordering_key")))
+        total += _field_bytes(byte_lengths(messages.column("ordering_key")))
     if "attributes" in messages.schema.names:
-        entries = Entries.of(messages.column("attributes"))
-        inner = _field(lengths(entries.keys)) + _field(lengths(entries.values))
-        ends = np.concatenate([[0], np.cumsum(1 + _varint(inner) + inner)])
+        entries = MapEntries.of(messages.column("attributes"))
+        inner = _field_bytes(byte_lengths(entries.keys)) + _field_bytes(byte_lengths(entries.values))
+        ends = np.concatenate([[0], np.cumsum(1 + _varint_bytes(inner) + inner)])
         total += ends[entries.offsets[1:]] - ends[entries.offsets[:-1]]
-    return 1 + _varint(total) + total
+    return 1 + _varint_bytes(total) + total
 
 
-def overhead(topic: str) -> int:
-    """Bytes of a PublishRequest before its first message: the topic's name."""
-    return int(_field(np.array([len(topic.encode())], dtype=np.int64))[0])
+def topic_field_bytes(topic: str) -> int:
+    """The bytes of a PublishRequest before its first message: the topic's name."""
+    return int(_field_bytes(np.array([len(topic.encode())], dtype=np.int64))[0])
 
 
-def empty(messages: pa.RecordBatch) -> Mask:
-    """The rows without data and without attributes: Pub/Sub takes no message with neither."""
-    nothing: Mask = lengths(messages.column("data")) == 0
+def is_empty(messages: pa.RecordBatch) -> Mask:
+    """The messages without data and without attributes, which Pub/Sub refuses."""
+    empty: Mask = byte_lengths(messages.column("data")) == 0
     if "attributes" in messages.schema.names:
-        nothing &= Entries.of(messages.column("attributes")).counts == 0
-    return nothing
+        empty &= MapEntries.of(messages.column("attributes")).counts == 0
+    return empty
 
 
-def breaches(messages: pa.RecordBatch, message_sizes: Ints, topic_bytes: Ints | int) -> list[Breach]:
-    """What would be refused as too large or reserved, in the order of the rows; one breach a row.
+def violations(messages: pa.RecordBatch, sizes: Ints, topic_bytes: Ints | int) -> list[LimitViolation]:
+    """The messages that are too large or use a reserved name, in the order of the rows; one violation a message.
 
-    topic_bytes: `overhead` of each row's topic, because a message must fit into a request.
+    sizes: `message_sizes`; topic_bytes: `topic_field_bytes` of each message's topic, for a message must fit a request.
     """
-    found: dict[int, Breach] = {}
+    found: dict[int, LimitViolation] = {}
 
-    def note(row: int, column: str, complaint: str) -> None:
-        found.setdefault(row, Breach(row, column, complaint))
+    def note(row: int, field: str, complaint: str) -> None:
+        found.setdefault(row, LimitViolation(row, field, complaint))
 
     if "attributes" in messages.schema.names:
-        entries = Entries.of(messages.column("attributes"))
-        counts, keys, values = entries.counts, lengths(entries.keys), lengths(entries.values)
+        entries = MapEntries.of(messages.column("attributes"))
+        counts, keys, values = entries.counts, byte_lengths(entries.keys), byte_lengths(entries.values)
         for row in _where(counts > MAX_ATTRIBUTES):
             note(row, "attributes", f"has {counts[row]} entries, more than the {MAX_ATTRIBUTES} that Pub/Sub takes")
         for entry in _where(keys > MAX_KEY_BYTES):
@@ -140,14 +141,12 @@ def breaches(messages: pa.RecordBatch, message_sizes: Ints, topic_bytes: Ints | 
             what = f"has the key `{_start(entries.keys[entry])}`"
             note(entries.row_of(entry), "attributes", f"{what}, but names that begin with `goog` are Google's own")
     if "ordering_key" in messages.schema.names:
-        keys = lengths(messages.column("ordering_key"))
+        keys = byte_lengths(messages.column("ordering_key"))
         for row in _where(keys > MAX_ORDERING_KEY_BYTES):
             what = f"has {keys[row]} bytes, more than the {MAX_ORDERING_KEY_BYTES} that Pub/Sub takes"
             note(row, "ordering_key", what)
-    for row in _where(message_sizes + topic_bytes > MAX_REQUEST_BYTES):
-        what = (
-            f"makes a request of {message_sizes[row] + np.broadcast_to(topic_bytes, message_sizes.shape)[row]:,} bytes"
-        )
+    for row in _where(sizes + topic_bytes > MAX_REQUEST_BYTES):
+        what = f"makes a request of {sizes[row] + np.broadcast_to(topic_bytes, sizes.shape)[row]:,} bytes"
         note(row, "data", f"{what}, more than the {MAX_REQUEST_BYTES:,} that Pub/Sub takes")
     return sorted(found.values())
 

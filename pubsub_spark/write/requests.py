@@ -1,11 +1,12 @@
-"""Messages to publish requests: where to cut, and the bytes.
+"""Publish requests: messages batched into serialized PublishRequests.
 
-A request carries messages of one topic; if they have an ordering key, of one key. It stays within the options' count
-and bytes. Cutting looks at sizes alone; then `ptars` encodes the requests in Rust, some megabytes at a time.
+A request carries messages of one topic and, if they have an ordering key, of one key, within the options' count and
+bytes. The slices are made from the messages' sizes alone; then `ptars` encodes the requests in Rust, some megabytes
+at a time.
 
-Messages with ordering keys are sorted by key, stably, so that each key's stay in the order of the rows. Their
-requests come out in rounds: the first of every key, then the second of every key; keys wait for themselves
-only.
+Messages with ordering keys are sorted by key, stably, so that the messages of a key stay in the order of the rows.
+Their requests are yielded in turn: the first request of every key, then the second of every key, so that a key waits
+for no other.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from .limits import Ints, overhead
+from ..slices import slices
+from .limits import Ints, topic_field_bytes
 
-_ENCODED_AT_ONCE = 4 * 2**20
+_ENCODE_CHUNK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
-    """A serialized PublishRequest, and what one must know to send it."""
+class EncodedRequest:
+    """A serialized PublishRequest, with the topic, the ordering key and the number of its messages."""
 
     topic: str
     ordering_key: str
@@ -34,92 +36,86 @@ class Request:
     messages: int
 
 
-class Cuts(NamedTuple):
-    """Requests as ranges of messages: request i has the messages `starts[i]` to `ends[i]`."""
+class Ranges(NamedTuple):
+    """Ranges of messages: request i carries the messages `starts[i]` to `ends[i]`."""
 
     starts: Ints
     ends: Ints
 
 
-def cut(sizes: Ints, max_messages: int, max_bytes: int, groups: Ints | None = None) -> Cuts:
-    """Ranges of at most so many messages and bytes, none across a group's end; a message too big for any goes alone.
+def batch_ranges(sizes: Ints, max_messages: int, max_bytes: int, group_starts: Ints | None = None) -> Ranges:
+    """The ranges of requests with at most so many messages and bytes; a larger message is alone in one.
 
-    groups: where each group of messages begins.
+    group_starts: where each group begins; no range has messages of two groups.
     """
-    count = len(sizes)
-    total = np.concatenate([[0], np.cumsum(sizes)])
-    limits = [count] if groups is None else [*groups[1:].tolist(), count]
-    starts: list[int] = []
-    start = 0
-    for limit in limits:
-        while start < limit:
-            starts.append(start)
-            by_bytes = int(np.searchsorted(total, total[start] + max_bytes, side="right")) - 1
-            start = max(start + 1, min(start + max_messages, by_bytes, limit))
-    ends = [*starts[1:], count]
-    return Cuts(np.array(starts, dtype=np.int64), np.array(ends if starts else [], dtype=np.int64))
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    groups = () if group_starts is None else group_starts.tolist()
+    ranges = np.array([*slices(offsets, max_messages, max_bytes, groups)], np.int64)
+    return Ranges(*ranges.reshape(-1, 2).T)
 
 
-def requests(
+def encoded_requests(
     messages: pa.RecordBatch, sizes: Ints, topic: str | None, max_messages: int, max_bytes: int
-) -> Iterator[Request]:
+) -> Iterator[EncodedRequest]:
     """The requests that carry these messages, lazily: encoded a few megabytes at a time.
 
     topic: of all messages, None when there is a column `topic`.
     """
     if not len(messages):
         return
-    topics, topic_codes = _coded(messages, "topic", topic)
-    keys, key_codes = _coded(messages, "ordering_key", "")
-    room = max_bytes - max(overhead(name) for name in topics)
+    topics, topic_codes = _dictionary(messages, "topic", topic)
+    keys, key_codes = _dictionary(messages, "ordering_key", "")
+    max_messages_bytes = max_bytes - max(topic_field_bytes(name) for name in topics)
     if len(topics) == 1 and len(keys) == 1:
-        ranges = cut(sizes, max_messages, room)
+        ranges = batch_ranges(sizes, max_messages, max_messages_bytes)
     else:
-        lanes = topic_codes.astype(np.int64) * len(keys) + key_codes
-        order, ranges = _rounds(lanes, sizes, max_messages, room)
+        groups = topic_codes.astype(np.int64) * len(keys) + key_codes
+        order, ranges = _ranges_by_group(groups, sizes, max_messages, max_messages_bytes)
         messages, sizes = messages.take(pa.array(order)), sizes[order]
         topic_codes, key_codes = topic_codes[order], key_codes[order]
     fields = [name for name in ("data", "attributes", "ordering_key") if name in messages.schema.names]
     columns = pa.StructArray.from_arrays([messages.column(name) for name in fields], fields)
-    sent = np.concatenate([[0], np.cumsum(sizes)])
-    total = sent[ranges.ends]
+    byte_offsets = np.concatenate([[0], np.cumsum(sizes)])
+    range_end_bytes = byte_offsets[ranges.ends]
     first = 0
     while first < len(ranges.starts):
-        until = int(np.searchsorted(total, sent[ranges.starts[first]] + _ENCODED_AT_ONCE, side="right"))
-        chosen = slice(first, max(first + 1, until))
-        starts, ends = ranges.starts[chosen], ranges.ends[chosen]
+        max_end = byte_offsets[ranges.starts[first]] + _ENCODE_CHUNK_BYTES
+        last = int(np.searchsorted(range_end_bytes, max_end, side="right"))
+        chunk = slice(first, max(first + 1, last))
+        starts, ends = ranges.starts[chunk], ranges.ends[chunk]
         names = [topics[code] for code in topic_codes[starts]]
-        bodies = _encoded(names, columns, starts, int(ends[-1]))
+        bodies = _encode(names, columns, starts, int(ends[-1]))
         for name, code, body, count in zip(names, key_codes[starts], bodies, (ends - starts).tolist(), strict=True):
-            yield Request(name, keys[code], body.as_py(), count)
-        first = chosen.stop
+            yield EncodedRequest(name, keys[code], body.as_py(), count)
+        first = chunk.stop
 
 
-def _coded(messages: pa.RecordBatch, column: str, otherwise: str | None) -> tuple[list[str], npt.NDArray[np.int32]]:
+def _dictionary(messages: pa.RecordBatch, column: str, default: str | None) -> tuple[list[str], npt.NDArray[np.int32]]:
+    """The distinct values of a column and the index of each message's value; the default where there is no column."""
     if column not in messages.schema.names:
-        assert otherwise is not None, "without a topic of all there is a column of topics"
-        return [otherwise], np.zeros(len(messages), dtype=np.int32)
-    coded = messages.column(column).dictionary_encode()
-    return coded.dictionary.to_pylist(), coded.indices.to_numpy()
+        assert default is not None, "without a topic of all there is a column of topics"
+        return [default], np.zeros(len(messages), dtype=np.int32)
+    encoded = messages.column(column).dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
 
 
-def _rounds(lanes: Ints, sizes: Ints, max_messages: int, max_bytes: int) -> tuple[Ints, Cuts]:
-    """The order in which messages are sent, and the requests in that order: lane by lane, round by round."""
-    by_lane = np.argsort(lanes, kind="stable")
-    sorted_lanes = lanes[by_lane]
-    groups = np.flatnonzero(np.concatenate([[True], sorted_lanes[1:] != sorted_lanes[:-1]]))
-    starts, ends = cut(sizes[by_lane], max_messages, max_bytes, groups)
-    lane = np.searchsorted(groups, starts, side="right")
-    first_of_lane = np.searchsorted(lane, lane, side="left")
-    rounds = np.argsort(np.arange(len(starts)) - first_of_lane, kind="stable")
-    starts, counts = starts[rounds], (ends - starts)[rounds]
+def _ranges_by_group(groups: Ints, sizes: Ints, max_messages: int, max_bytes: int) -> tuple[Ints, Ranges]:
+    """The order in which messages are published, and the ranges in that order: one range of every group in turn."""
+    by_group = np.argsort(groups, kind="stable")
+    sorted_groups = groups[by_group]
+    group_starts = np.flatnonzero(np.concatenate([[True], sorted_groups[1:] != sorted_groups[:-1]]))
+    starts, ends = batch_ranges(sizes[by_group], max_messages, max_bytes, group_starts)
+    group_of_range = np.searchsorted(group_starts, starts, side="right")
+    first_of_group = np.searchsorted(group_of_range, group_of_range, side="left")
+    in_turn = np.argsort(np.arange(len(starts)) - first_of_group, kind="stable")
+    starts, counts = starts[in_turn], (ends - starts)[in_turn]
     new_ends = np.cumsum(counts)
     new_starts = new_ends - counts
-    order = by_lane[np.arange(len(lanes)) + np.repeat(starts - new_starts, counts)]
-    return order, Cuts(new_starts, new_ends)
+    order = by_group[np.arange(len(groups)) + np.repeat(starts - new_starts, counts)]
+    return order, Ranges(new_starts, new_ends)
 
 
-def _encoded(topics: list[str], messages: pa.StructArray, starts: Ints, end: int) -> pa.BinaryArray:
+def _encode(topics: list[str], messages: pa.StructArray, starts: Ints, end: int) -> pa.BinaryArray:
     offsets = pa.array(np.append(starts, end), pa.int32())
     lists = pa.ListArray.from_arrays(offsets, messages)
     return _handler().record_batch_to_array(pa.RecordBatch.from_pydict({"topic": topics, "messages": lists}))

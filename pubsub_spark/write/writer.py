@@ -1,11 +1,11 @@
-"""Spark's writers: what is decided on the driver, what happens in a task, what is said at the end.
+"""Spark's writer classes, for `df.write` and for `df.writeStream`.
 
-    driver      PubSubWriter(...)      columns and schema looked at, every problem with them said; pickled
-    each task   write(batches)         columns to messages, checked, cut, sent, confirmed -> Written
-    driver      commit(messages)       the sums, in the log
+    driver      PubSubBatchWriter(...)   makes the write plan, raises every problem with the columns; pickled
+    each task   write(batches)           publishes the rows of a partition -> PublishCommitMessage
+    driver      commit(messages)         logs the sum of the tasks' metrics
 
-The guarantee is at-least-once: a task ends well only when every message has its id, and a task that is tried again
-sends all of its rows again. `idAttribute` gives each message a name that does not change from try to try.
+The guarantee is at-least-once: a task ends well only when every message has its id, and a task that is attempted again
+publishes all of its rows again. `idAttribute` gives each message an id that is the same in every attempt.
 
 Spark makes a stream's writer twice a micro-batch, once to plan it and once to commit it.
 """
@@ -28,67 +28,67 @@ from .. import logs
 from ..backend import Backend
 from ..errors import OptionsError
 from ..options import WriteOptions
-from . import plan
-from .outcome import Outcome, report
-from .task import Job, Part
+from .data_writer import PartitionId, write_partition
+from .metrics import WriteMetrics, add_to_accumulator
+from .plan import WritePlan, plan_batch_write, plan_stream_write
 
 _log = logging.getLogger(__name__)
 
-# What Spark's micro-batch execution tells its tasks (the same in 4.0 and 4.3).
-_QUERY_ID = "sql.streaming.queryId"
-_BATCH_ID = "streaming.sql.batchId"
+# The local properties that Spark's micro-batch execution gives its tasks (the same in 4.0 and 4.3).
+_QUERY_ID_PROPERTY = "sql.streaming.queryId"
+_BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 # 4.0 has no Arrow writer for streams: there `write` gets rows.
 _STREAMS_ARROW = hasattr(datasource, "DataSourceStreamArrowWriter")
 _StreamWriter: Any = datasource.DataSourceStreamArrowWriter if _STREAMS_ARROW else datasource.DataSourceStreamWriter
-_ROWS_AT_ONCE = 10_000
+_ARROW_BATCH_ROWS = 10_000
 
 
 @dataclass
-class Written(datasource.WriterCommitMessage):
-    """What a task has published: every message of it has its id."""
+class PublishCommitMessage(datasource.WriterCommitMessage):
+    """The commit message of a task: the metrics of its partition, every message of which has its id."""
 
     partition: int
     attempt: int
-    batch: int | None
-    outcome: Outcome
+    batch_id: int | None
+    metrics: WriteMetrics
 
 
-class PubSubWriter(datasource.DataSourceArrowWriter):
-    """`df.write.format("pubsub")`. `summary` is the accumulator of a `WriteSummary`, if there is one."""
+class PubSubBatchWriter(datasource.DataSourceArrowWriter):
+    """The writer of `df.write.format("pubsub")`. `accumulator_id` is that of a `WriteSummary`, if there is one."""
 
-    summary: int | None = None
+    accumulator_id: int | None = None
 
     def __init__(self, options: WriteOptions, backend: Backend, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise OptionsError(
                 ['`mode("overwrite")` cannot be done: a topic keeps what was published to it; use `mode("append")`']
             )
-        self._job = plan.batch_write(options, backend, schema)
-        self._write = uuid.uuid4().hex
+        self._plan = plan_batch_write(options, backend, schema)
+        self._write_id = uuid.uuid4().hex
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishCommitMessage:
         """Publish the rows of a task."""
         context = _context()
         # Not Spark's query id: two writes in one `foreachBatch` share it.
-        part = Part(context.partitionId(), f"{self._write}/{context.partitionId()}")
-        return _published(self._job, iterator, part, None, self.summary)
+        partition = PartitionId(context.partitionId(), f"{self._write_id}/{context.partitionId()}")
+        return _write(self._plan, iterator, partition, None, self.accumulator_id)
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
-        """Say what was published."""
+        """Log the metrics of the write."""
         logs.to_stderr()
-        _log.info("published to %s: %s", self._job.options.topic or "the topics of the rows", _sum(messages))
+        _log.info("published to %s: %s", self._plan.options.topic or "the topics of the rows", _sum(messages))
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
-        """Say what was published before the write failed; it cannot be taken back."""
+        """Log what was published before the write failed; it cannot be taken back."""
         logs.to_stderr()
         _log.warning("the write failed; tasks that ended well had published %s", _sum(messages))
 
 
 class PubSubStreamWriter(_StreamWriter):  # type: ignore[misc]
-    """`df.writeStream.format("pubsub")`, append mode. `summary` as above."""
+    """The writer of `df.writeStream.format("pubsub")`, append mode; `accumulator_id` as above."""
 
-    summary: int | None = None
+    accumulator_id: int | None = None
 
     def __init__(self, options: WriteOptions, backend: Backend, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -99,38 +99,42 @@ class PubSubStreamWriter(_StreamWriter):  # type: ignore[misc]
                 ]
             )
         self._schema = schema
-        self._job = plan.stream_write(options, backend, schema)
+        self._plan = plan_stream_write(options, backend, schema)
 
-    def write(self, iterator: Iterator[pa.RecordBatch] | Iterator[Row]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch] | Iterator[Row]) -> PublishCommitMessage:
         """Publish the rows of a task."""
         context = _context()
-        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
-        part = Part(context.partitionId(), f"{query}/{batch}/{context.partitionId()}")
-        batches = iterator if _STREAMS_ARROW else _arrow(iterator, self._schema)
-        return _published(self._job, batches, part, int(batch) if batch else None, self.summary)
+        query, batch = context.getLocalProperty(_QUERY_ID_PROPERTY), context.getLocalProperty(_BATCH_ID_PROPERTY)
+        partition = PartitionId(context.partitionId(), f"{query}/{batch}/{context.partitionId()}")
+        batches = iterator if _STREAMS_ARROW else _to_arrow(iterator, self._schema)
+        return _write(self._plan, batches, partition, int(batch) if batch else None, self.accumulator_id)
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
-        """Say what the micro-batch has published."""
+        """Log the metrics of the micro-batch."""
         logs.to_stderr()
-        _log.info("batch %d published to %s: %s", batchId, self._job.options.topic, _sum(messages))
+        _log.info("batch %d published to %s: %s", batchId, self._plan.options.topic, _sum(messages))
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
-        """Say what was published before the micro-batch failed; it cannot be taken back."""
+        """Log what was published before the micro-batch failed; it cannot be taken back."""
         logs.to_stderr()
         _log.warning("batch %d failed; tasks that ended well had published %s", batchId, _sum(messages))
 
 
-def _published(
-    job: Job, batches: Iterable[pa.RecordBatch], part: Part, batch: int | None, summary: int | None
-) -> Written:
-    outcome = job.run(batches, part)
-    if summary is not None:
-        report(summary, outcome)
-    return Written(part.partition, _context().attemptNumber(), batch, outcome)
+def _write(
+    plan: WritePlan,
+    batches: Iterable[pa.RecordBatch],
+    partition: PartitionId,
+    batch_id: int | None,
+    accumulator_id: int | None,
+) -> PublishCommitMessage:
+    metrics = write_partition(plan, batches, partition)
+    if accumulator_id is not None:
+        add_to_accumulator(accumulator_id, metrics)
+    return PublishCommitMessage(partition.partition, _context().attemptNumber(), batch_id, metrics)
 
 
-def _sum(messages: Iterable[datasource.WriterCommitMessage | None]) -> Outcome:
-    return sum((message.outcome for message in messages if isinstance(message, Written)), Outcome())
+def _sum(messages: Iterable[datasource.WriterCommitMessage | None]) -> WriteMetrics:
+    return sum((message.metrics for message in messages if isinstance(message, PublishCommitMessage)), WriteMetrics())
 
 
 def _context() -> TaskContext:
@@ -139,9 +143,9 @@ def _context() -> TaskContext:
     return context
 
 
-def _arrow(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow batches, for Spark 4.0, which gives a stream's writer nothing else."""
+def _to_arrow(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of the rows, for Spark 4.0, which gives rows to a stream's writer."""
     from pyspark.sql.conversion import LocalDataToArrowConversion
 
-    while chunk := list(islice(rows, _ROWS_AT_ONCE)):
+    while chunk := list(islice(rows, _ARROW_BATCH_ROWS)):
         yield from LocalDataToArrowConversion.convert(chunk, schema, False).to_batches()

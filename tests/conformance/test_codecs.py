@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec.definition import Encoding, SchemaType
+from pubsub_spark.codec.definition import Encoding
 from pubsub_spark.codec.registry import Decoder, Encoder, SchemaRevision, TopicSchema
+from pubsub_spark.codec.schema_types import SchemaType
 from pubsub_spark.emulator.api import protos
 from tests.rpc.conftest import Client, refused
 

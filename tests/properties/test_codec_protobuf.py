@@ -1,13 +1,16 @@
 """Laws of the Protocol Buffers codec, over generated schemas, messages and bytes.
 
 The oracles are protobuf's own: `FromString` decides what is a message, generated classes' getters what is in it,
-`json_format` what its JSON is. The slow path (`objects`) goes by those getters, so "fast equals slow" says it all.
+`json_format` what its JSON is. The row reader goes by those getters, so "fast equals slow" says it all.
 """
 
 from __future__ import annotations
 
 import json
 import struct as packing
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,18 +23,41 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pubsub_spark.codec.definition import Encoding, InvalidMessage
-from pubsub_spark.codec.protobuf import fault, objects, parse
-from pubsub_spark.codec.protobuf.columns import Reader
+from pubsub_spark.codec.protobuf import parse, protoc
+from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
 from pubsub_spark.codec.protobuf.definition import ProtobufDefinition
-from pubsub_spark.codec.protobuf.encode import Writer
+from pubsub_spark.codec.protobuf.descriptors import is_repeated, is_required
+from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
+from pubsub_spark.codec.protobuf.error_locator import locate_error
 from pubsub_spark.codec.protobuf.json import JsonReader
-from pubsub_spark.codec.protobuf.objects import Unreadable
-from pubsub_spark.codec.protobuf.schema import is_required
+from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage, compile_row_reader
 from pubsub_spark.codec.spark import struct_type
 from pubsub_spark.errors import SchemaError
 
 LAW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 MANY = settings(LAW, max_examples=200)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler_in_this_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """protoc runs inside the test, on files: a process for each of thousands of texts would take minutes."""
+    folder: Path = tmp_path_factory.mktemp("protoc")
+    output = folder / "descriptors"
+
+    def compile_in_process(text: str) -> bytes:
+        (folder / protoc.SCHEMA_FILE).write_text(text)
+        well_known = resources.files("grpc_tools") / "_proto"
+        arguments = [f"-I{folder}", f"-I{well_known}", "--include_imports", f"--descriptor_set_out={output}"]
+        assert 0 == grpc_tools_protoc.main(["protoc", *arguments, protoc.SCHEMA_FILE])
+        return output.read_bytes()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRPC_PYTHON_DISABLE_DYNAMIC_STUBS", "1")  # no import hooks
+        from grpc_tools import protoc as grpc_tools_protoc
+
+        patch.setattr(protoc, "_compile", compile_in_process)
+        yield
+
 
 SCALARS = [
     "double",
@@ -150,7 +176,7 @@ def fill(draw: st.DrawFn, message: Any) -> None:
                     getattr(message, field.name)[value_of(draw, key)] = value_of(draw, value)
                 else:
                     fill(draw, getattr(message, field.name)[value_of(draw, key)])
-        elif fault.is_repeated(field):
+        elif is_repeated(field):
             for _ in range(draw(st.integers(0, 3))):
                 if field.message_type is None:
                     getattr(message, field.name).append(value_of(draw, field))
@@ -174,10 +200,10 @@ def schemas_and_messages(draw: st.DrawFn, required: bool = True) -> tuple[Protob
     return definition, messages
 
 
-def slow(reader: Reader, messages: list[Any]) -> list[Any]:
+def slow(decoder: ProtobufDecoder, messages: list[Any]) -> list[Any]:
     """The rows that the slow path makes."""
-    row = objects.row_of(reader.struct)
-    return rows(pa.array([row(message) for message in messages], reader.type))
+    row = compile_row_reader(decoder.struct)
+    return rows(pa.array([row(message) for message in messages], decoder.type))
 
 
 def rows(value: pa.StructArray) -> list[Any]:
@@ -205,10 +231,10 @@ def plain(type_: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_temporal(type_) else type_
 
 
-def writer(definition: ProtobufDefinition, encoding: Encoding, rows_type: pa.StructType) -> Writer:
+def writer(definition: ProtobufDefinition, encoding: Encoding, rows_type: pa.StructType) -> ProtobufEncoder:
     """The writer; no example for what can be read but not written (a required message without fields)."""
     try:
-        return Writer(definition, encoding, rows_type)
+        return ProtobufEncoder(definition, encoding, rows_type)
     except SchemaError:
         reject()
 
@@ -222,21 +248,21 @@ def payloads_of(messages: list[Any]) -> pa.BinaryArray:
 def test_fast_equals_slow(drawn):
     """What the columns hold is what the message classes' getters say."""
     definition, messages = drawn
-    reader = Reader(definition)
+    decoder = ProtobufDecoder(definition)
 
-    value, error = reader.read(payloads_of(messages))
+    value, error = decoder.decode(payloads_of(messages))
 
     value.validate(full=True)
-    assert reader.type == value.type
+    assert decoder.type == value.type
     assert [None] * len(messages) == error.to_pylist()
-    assert slow(reader, messages) == rows(value)
+    assert slow(decoder, messages) == rows(value)
 
 
 @LAW
 @given(definitions())
 def test_the_column_has_the_type_that_spark_makes_of_it(definition):
     """Whatever the schema: Arrow's type is `to_arrow_schema` of Spark's, names and nullability included."""
-    type_ = Reader(definition).type
+    type_ = ProtobufDecoder(definition).type
 
     assert to_arrow_schema(struct_type(type_), timezone="UTC") == pa.schema(list(type_))
 
@@ -246,13 +272,13 @@ def test_the_column_has_the_type_that_spark_makes_of_it(definition):
 def test_what_was_read_is_written_back(drawn):
     """What is written has, by its getters, the rows that it was written from."""
     definition, messages = drawn
-    reader = Reader(definition)
-    value, _ = reader.read(payloads_of(messages))
+    decoder = ProtobufDecoder(definition)
+    value, _ = decoder.decode(payloads_of(messages))
 
-    written = writer(definition, "BINARY", reader.type).write(value)
+    written = writer(definition, "BINARY", decoder.type).encode(value)
 
     assert rows(value) == slow(
-        reader, [definition.message_class.FromString(payload) for payload in written.to_pylist()]
+        decoder, [definition.message_class.FromString(payload) for payload in written.to_pylist()]
     )
 
 
@@ -261,13 +287,13 @@ def test_what_was_read_is_written_back(drawn):
 def test_json_and_binary_are_the_same_rows(drawn):
     """A message's JSON, ours or json_format's, reads as its bytes do."""
     definition, messages = drawn
-    reader = Reader(definition)
-    value, _ = reader.read(payloads_of(messages))
+    decoder = ProtobufDecoder(definition)
+    value, _ = decoder.decode(payloads_of(messages))
     theirs = pa.array([json_format.MessageToJson(message).encode() for message in messages], pa.binary())
-    ours = writer(definition, "JSON", reader.type).write(value)
+    ours = writer(definition, "JSON", decoder.type).encode(value)
 
-    assert rows(value) == rows(reader.read(theirs, "JSON").value)
-    assert rows(value) == rows(reader.read(ours, "JSON").value)
+    assert rows(value) == rows(decoder.decode(theirs, "JSON").value)
+    assert rows(value) == rows(decoder.decode(ours, "JSON").value)
 
 
 ODD: st.SearchStrategy[Any] = st.sampled_from(
@@ -300,7 +326,7 @@ def odd_json(draw: st.DrawFn) -> tuple[ProtobufDefinition, list[str]]:
 @MANY
 @given(odd_json())
 def test_json_format_is_the_judge_of_json(drawn):
-    """What the compiled reader makes of a text is what json_format does: the same message, or a refusal."""
+    """What the compiled decoder makes of a text is what json_format does: the same message, or a refusal."""
     definition, texts = drawn
     for text in texts:
         expected: Any = definition.message_class()
@@ -372,14 +398,14 @@ def broken(draw: st.DrawFn) -> tuple[ProtobufDefinition, list[bytes]]:
     return definition, payloads
 
 
-def judged(reader: Reader, payload: bytes) -> Any:
+def judged(decoder: ProtobufDecoder, payload: bytes) -> Any:
     """The row that protobuf itself would give, or None when it would not."""
     try:
-        message: Any = reader.definition.message_class.FromString(payload)
+        message: Any = decoder.definition.message_class.FromString(payload)
         if not message.IsInitialized():
             return None
-        return slow(reader, [message])[0]
-    except (DecodeError, Unreadable):
+        return slow(decoder, [message])[0]
+    except (DecodeError, UnreadableMessage):
         return None
 
 
@@ -388,19 +414,19 @@ def judged(reader: Reader, payload: bytes) -> Any:
 def test_protobuf_is_the_judge_of_broken_payloads(drawn):
     """Row by row: a value where upb reads one, the same one; else a reason. Whatever the neighbours are."""
     definition, payloads = drawn
-    reader = Reader(definition)
+    decoder = ProtobufDecoder(definition)
 
-    value, error = reader.read(pa.array(payloads, pa.binary()))
+    value, error = decoder.decode(pa.array(payloads, pa.binary()))
 
     value.validate(full=True)
-    assert [judged(reader, payload) for payload in payloads] == rows(value)
+    assert [judged(decoder, payload) for payload in payloads] == rows(value)
     assert [row is None for row in rows(value)] == [reason is not None for reason in error.to_pylist()]
 
 
 @MANY
 @given(broken())
 def test_a_fault_is_found_where_upb_refuses(drawn):
-    """`fault.find` has a sentence for exactly the payloads that upb does not parse."""
+    """`locate_error` has a sentence for exactly the payloads that upb does not parse."""
     definition, payloads = drawn
     for payload in payloads:
         try:
@@ -409,7 +435,7 @@ def test_a_fault_is_found_where_upb_refuses(drawn):
         except DecodeError:
             refused = True
 
-        found = fault.find(payload, definition.message)
+        found = locate_error(payload, definition.message)
         if found and "no valid field number" in found and not refused:
             continue  # protobuf 7's upb lets the field number 0 pass, in messages without fields
         assert refused == (found is not None), payload
@@ -429,7 +455,7 @@ def test_strict_faults_are_what_is_unknown(drawn):
         message.DiscardUnknownFields()
 
         assert (message.SerializePartialToString() != found) == (
-            fault.find(payload, definition.message, strict=True) is not None
+            locate_error(payload, definition.message, strict=True) is not None
         )
 
 
@@ -438,10 +464,10 @@ def test_every_float_survives(value):
     """NaN, infinity and the negative zero come back with the same bits."""
     definition = parse('syntax = "proto3"; message M { double d = 1; float f = 2; repeated double ds = 3; }')
     message: Any = definition.message_class(d=value, f=value, ds=[value])
-    reader = Reader(definition)
+    decoder = ProtobufDecoder(definition)
 
-    rows = reader.read(payloads_of([message])).value
-    [payload] = Writer(definition, "BINARY", reader.type).write(rows).to_pylist()
+    rows = decoder.decode(payloads_of([message])).value
+    [payload] = ProtobufEncoder(definition, "BINARY", decoder.type).encode(rows).to_pylist()
 
     assert packing.pack("<d", value) == packing.pack("<d", rows[0]["d"].as_py())
     assert message.SerializeToString() == payload

@@ -1,7 +1,7 @@
-"""The law of leases, looked for by hypothesis: what may come again is known to be late, what is held is looked after.
+"""Two laws of leases, tested with hypothesis: a part that may be delivered again is expired, a held one is extended.
 
-The model is the service's side: when the lease of each part really ends. Our side learns of it only through its own
-announcements, and through extensions that may be answered, refused or lost.
+The model is the service's side: when the lease of each part really ends. `Leases` learns of it only through its own
+plans, and through extensions that may be answered, refused or lost.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pubsub_spark.read.leases import LEASE, STREAM_LEASE, WATCH, Lease, Leases
+from pubsub_spark.read.leases import LEASE_SECONDS, STREAM_LEASE_SECONDS, TRACK_AFTER_SECONDS, Lease, Leases
 
 
 @dataclass
-class Part:
-    """What the service knows: until when the messages are leased, and whether that was over once."""
+class ServiceLease:
+    """The lease of a part on the service's side: when it ends, and whether it has ended once."""
 
     ends: float
-    lapsed: bool = False
+    expired: bool = False
 
 
 class LeaseMachine(RuleBasedStateMachine):
@@ -29,37 +29,37 @@ class LeaseMachine(RuleBasedStateMachine):
         self.now = 1000.0
         self.batch = 0
         self.leases = Leases()
-        self.parts: dict[tuple[int, int], Part] = {}
+        self.parts: dict[tuple[int, int], ServiceLease] = {}
         self.committed: set[int] = set()
 
     @rule(waited=st.sampled_from([0, 10, 50]), tasks=st.integers(0, 2))
     def plan(self, waited: int, tasks: int) -> None:
-        """A batch of what has waited at the door for so long, and of what tasks pull within the next seconds."""
+        """Plan a batch of messages that were buffered for so long, and of those that tasks pull in the next seconds."""
         self.batch += 1
-        self.leases.announce(self.batch, self.now)
-        door = Lease(self.now - waited, STREAM_LEASE)
-        self.leases.found(self.batch, 0, door)
-        self.parts[self.batch, 0] = Part(door.ends)
+        self.leases.plan(self.batch, self.now)
+        driver_lease = Lease(self.now - waited, STREAM_LEASE_SECONDS)
+        self.leases.track(self.batch, 0, driver_lease)
+        self.parts[self.batch, 0] = ServiceLease(driver_lease.end)
         for part in range(1, tasks + 1):
-            self.parts[self.batch, part] = Part(self.now + part + STREAM_LEASE)
+            self.parts[self.batch, part] = ServiceLease(self.now + part + STREAM_LEASE_SECONDS)
 
     @rule(answer=st.sampled_from(["granted", "refused", "lost"]), took=st.sampled_from([0, 5, 50]))
-    def look_after(self, answer: str, took: int) -> None:
-        """What the keeper does each second; the service may take its time to answer, or not."""
-        since = self.now
-        for batch in self.leases.watched(since):
+    def extend(self, answer: str, took: int) -> None:
+        """Do what the lease extender does each second; the service may be slow to answer, or not answer."""
+        sent = self.now
+        for batch in self.leases.to_track(sent):
             for number, part in self.parts:
                 if number == batch:
-                    self.leases.found(batch, part)
-        due = self.leases.due(since)
+                    self.leases.track(batch, part)
+        due = self.leases.due(sent)
         if answer == "granted":
             for key in due:
-                self._let_lapse(key)
-                self.parts[key].ends = since + LEASE
+                self._expire(key)
+                self.parts[key].ends = sent + LEASE_SECONDS
         self.wait(took)
         if answer != "lost":
             for batch, part in due:
-                self.leases.extended(batch, part, since, self.now, refused=answer == "refused")
+                self.leases.record_extension(batch, part, sent, self.now, refused=answer == "refused")
 
     @rule()
     def commit(self) -> None:
@@ -71,31 +71,33 @@ class LeaseMachine(RuleBasedStateMachine):
     def acknowledge(self) -> None:
         for batch in self.leases.unacknowledged:
             assert batch in self.committed, "acknowledged is a part of committed"
-            self.leases.acknowledged(batch)
+            self.leases.record_acknowledged(batch)
             self.parts = {key: part for key, part in self.parts.items() if key[0] != batch}
 
     @rule(seconds=st.sampled_from([1, 14, 46, 61, 150, 601]))
     def wait(self, seconds: int) -> None:
         self.now += seconds
         for key in self.parts:
-            self._let_lapse(key)
+            self._expire(key)
 
-    def _let_lapse(self, key: tuple[int, int]) -> None:
-        self.parts[key].lapsed |= self.now >= self.parts[key].ends
+    def _expire(self, key: tuple[int, int]) -> None:
+        self.parts[key].expired |= self.now >= self.parts[key].ends
 
     @invariant()
-    def what_may_come_again_is_late(self) -> None:
+    def part_that_may_be_delivered_again_is_expired(self) -> None:
         for (batch, part), real in self.parts.items():
-            assert not real.lapsed or self.leases.is_late(batch, part, self.now)
+            assert not real.expired or self.leases.is_expired(batch, part, self.now)
 
     @invariant()
-    def what_is_held_for_long_is_looked_after(self) -> None:
-        watched = set(self.leases.watched(self.now))
-        assert watched == {b for b in {*self.leases.held, *self.leases.unacknowledged} if self._age(b) >= WATCH}
+    def part_that_is_held_for_long_is_tracked(self) -> None:
+        tracked = set(self.leases.to_track(self.now))
+        assert tracked == {
+            b for b in {*self.leases.uncommitted, *self.leases.unacknowledged} if self._age(b) >= TRACK_AFTER_SECONDS
+        }
 
     def _age(self, batch: int) -> float:
         owner = self.leases._batches[batch]
-        return self.now - owner.announced
+        return self.now - owner.planned
 
 
 TestLeases = LeaseMachine.TestCase

@@ -1,4 +1,4 @@
-"""The promise as laws: whatever is killed whenever, acked is a subset of committed, batches do not change, all arrives.
+"""The promise as laws, under crashes at any time: acked is a subset of committed, batches do not change, all arrives.
 
 A hypothesis state machine drives the driver's session and the tasks against the emulator, as Spark would.
 """
@@ -27,12 +27,12 @@ from hypothesis.stateful import (
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.plan import Budget, Part, PullPart
+from pubsub_spark.read.partitions import Budget, Partition, PullPartition
 from tests.engine import CrashError, Engine
 
-LEASE_IS_OVER = 601.0  # seconds; longer than any lease
+LEASE_IS_EXPIRED = 601.0  # seconds; longer than any lease
 NAP = 100.0  # seconds; longer than the leases that tasks pull with
-REMEMBERED = 590.0  # seconds for which what may come again is dropped, and some for the machine itself
+RECENT = 590.0  # seconds for which redeliveries are dropped, less some for the machine itself
 BOUND = 20.0
 
 
@@ -45,7 +45,7 @@ def down(machine: ReadStream) -> bool:
 
 
 class ReadStream(RuleBasedStateMachine):
-    """Publish, trigger, crash, restart, let leases run out, let dead tasks finish: in any order."""
+    """Publish, trigger, crash, restart, let leases expire, let dead tasks finish: in any order."""
 
     emulator: Emulator  # one for all runs; names differ
 
@@ -67,12 +67,12 @@ class ReadStream(RuleBasedStateMachine):
         )
         self.engine = Engine(self.emulator, options, self.location)
         self.published: list[str] = []
-        self.orphans: list[Part] = []
+        self.orphans: list[Partition] = []
 
-    @initialize(messages=st.integers(1, 100), tells=st.booleans())
-    def budget(self, messages: int, tells: bool) -> None:
-        """Small budgets make floods of a few messages; Spark 4.0 and 4.1 do not tell what is committed."""
-        self.engine.tells = tells
+    @initialize(messages=st.integers(1, 100), passes_start=st.booleans())
+    def budget(self, messages: int, passes_start: bool) -> None:
+        """With small budgets a few messages are a backlog; Spark 4.0 and 4.1 do not pass the committed offset."""
+        self.engine.passes_start = passes_start
         self.engine.budget = Budget(messages, 10**6)
         self.engine.options = ReadOptions(**{**self.engine.options.__dict__, "max_messages_per_trigger": messages})
         self.engine.start()
@@ -89,14 +89,14 @@ class ReadStream(RuleBasedStateMachine):
         self.engine.trigger(actions)
 
     @precondition(running)
-    @rule(parts=st.integers(0, 2))
-    def die_in_a_batch(self, parts: int) -> None:
-        """kill -9 after some of the batch's parts were pulled; the tasks of the others may live on."""
+    @rule(partitions=st.integers(0, 2))
+    def die_in_a_batch(self, partitions: int) -> None:
+        """kill -9 after some of the batch's partitions were pulled; the tasks of the others may live on."""
         with suppress(CrashError):
-            self.engine.trigger(crash_after=parts)
+            self.engine.trigger(crash_after=partitions)
             self.engine.crash()  # there was no batch
             return
-        self.orphans += [part for part in self.engine.orphans if isinstance(part, PullPart)]
+        self.orphans += [orphan for orphan in self.engine.orphans if isinstance(orphan, PullPartition)]
 
     @precondition(running)
     @rule()
@@ -115,17 +115,17 @@ class ReadStream(RuleBasedStateMachine):
 
     @precondition(down)
     @rule()
-    def leases_run_out(self) -> None:
-        """Everything that is not acked comes again."""
-        self.emulator.advance(LEASE_IS_OVER)
+    def leases_expire(self) -> None:
+        """Every message that is not acked is delivered again."""
+        self.emulator.advance(LEASE_IS_EXPIRED)
 
-    @precondition(lambda machine: running(machine) and machine.engine.slept <= REMEMBERED - NAP)
+    @precondition(lambda machine: running(machine) and machine.engine.slept <= RECENT - NAP)
     @rule(seconds=st.sampled_from([20.0, 50.0, NAP]))
     def time_passes(self, seconds: float) -> None:
-        """Leases are extended; while the machine sleeps they run out, and everything comes again."""
+        """Leases are extended; while the machine sleeps they expire, and messages are delivered again."""
         self.engine.advance(seconds)
 
-    @precondition(lambda machine: running(machine) and machine.engine.slept <= REMEMBERED - NAP)
+    @precondition(lambda machine: running(machine) and machine.engine.slept <= RECENT - NAP)
     @rule(seconds=st.sampled_from([20.0, 50.0, NAP]))
     def trigger_of_a_slow_sink(self, seconds: float) -> None:
         self.engine.trigger(lasts=seconds)
@@ -157,7 +157,7 @@ class ReadStream(RuleBasedStateMachine):
         try:
             if self.engine.session is not None:
                 self.engine.crash()
-            self.emulator.advance(LEASE_IS_OVER)
+            self.emulator.advance(LEASE_IS_EXPIRED)
             self.engine.start()
             end = time.monotonic() + BOUND
             while self.emulator.backlog(self.subscription) or self.engine.committed < len(self.engine.offsets):

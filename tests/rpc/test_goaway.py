@@ -11,9 +11,11 @@ import pytest
 from google.pubsub_v1 import types
 
 from pubsub_spark.backend import EmulatorBackend
-from pubsub_spark.read.pull import Flow, Stream
+from pubsub_spark.read.streaming_pull import StreamingPull, StreamSettings
 
-FLOW = Flow("projects/test/subscriptions/sub", client_id="me", deadline=60, max_messages=1000, max_bytes=10**6)
+SETTINGS = StreamSettings(
+    "projects/test/subscriptions/sub", client_id="me", lease_seconds=60, max_messages=1000, max_bytes=10**6
+)
 RESPONSE = types.StreamingPullResponse.pb()(received_messages=[{"ack_id": "ack", "message": {"data": b"x"}}])
 
 
@@ -46,7 +48,7 @@ def address(opened: list[str]) -> Iterator[str]:
 def test_goaway_is_no_end(address: str, opened: list[str]):
     """The stream is opened again on another connection, by the same client, and nobody is told."""
     with EmulatorBackend(address).connect() as connection:
-        stream = Stream(connection, FLOW)
+        stream = StreamingPull(connection, SETTINGS)
         taken = [response for _ in range(4) for response in stream.take(10)]
         stream.close()
 

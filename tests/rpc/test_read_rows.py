@@ -1,4 +1,4 @@
-"""What a payload that cannot be decoded does: a null, no row, a failure, a dead letter. No Spark, a real Pub/Sub."""
+"""Rows of payloads that cannot be decoded: a null, no row, a failure, a dead letter. Against the emulator."""
 
 import json
 from collections.abc import Mapping
@@ -89,7 +89,7 @@ def test_dead_letters_say_what_was_wrong(emulator: Emulator, names: Names):
 
 
 def test_dead_letter_has_the_attributes_that_there_is_room_for(emulator: Emulator, names: Names):
-    """A message may have 100 attributes, and so may its letter, which has some of its own."""
+    """A dead letter has at most 100 attributes, too, some of which are its own."""
     emulator.create_topic(names.topic)
     emulator.create_subscription(f"{names.subscription}-dead", names.topic)
     attributes = {f"k{n}": "v" * 1024 for n in range(100)}
@@ -104,7 +104,7 @@ def test_dead_letter_has_the_attributes_that_there_is_room_for(emulator: Emulato
 
 
 def test_large_dead_letters_are_cut_and_fit_their_requests(emulator: Emulator, names: Names):
-    """What is nearly too large for Pub/Sub is too large with our attributes, and a request has room for one or two."""
+    """A payload that is nearly too large for Pub/Sub is cut, for a dead letter has more attributes."""
     emulator.create_topic(names.topic)
     emulator.create_subscription(f"{names.subscription}-dead", names.topic)
     lengths = [4_900_000, 6_000_000, 1, 9_999_900]
@@ -125,7 +125,7 @@ def test_dead_letter_topic_that_is_missing_fails_the_task(emulator: Emulator, na
 
 @pytest.mark.parametrize("named", ["schema", "topicId"])
 def test_schema_of_a_subscription_that_may_not_be_looked_at(emulator: Emulator, names: Names, named: str):
-    """`schema` or `topicId` names the schema where the caller may pull from the subscription, but not see it."""
+    """`schema` or `topicId` names the schema where the caller may pull from the subscription, but not get it."""
     emulator.create_schema(names.schema, "AVRO", SCHEMA)
     emulator.create_topic(names.topic, schema=names.schema, encoding="JSON")
     emulator.fail("GetSubscription", "PERMISSION_DENIED")

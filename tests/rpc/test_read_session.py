@@ -21,9 +21,9 @@ from obstore.exceptions import GenericError
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError, StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import task
+from pubsub_spark.read import partition_reader
 from pubsub_spark.read.offset import Offset
-from pubsub_spark.read.plan import Budget, DoorPart, PullPart
+from pubsub_spark.read.partitions import Budget, DriverPartition, PullPartition
 from pubsub_spark.read.staging import Staging
 from tests.conftest import Names
 from tests.engine import CrashError, Engine
@@ -32,7 +32,7 @@ from tests.unit.read.service import part
 
 BOUND = 20.0
 LEASE = 601.0  # seconds; longer than any lease
-MANY = [f"m{n}" for n in range(1500)]  # half as many again as the door holds
+MANY = [f"m{n}" for n in range(1500)]  # half as many again as the driver stream buffers
 
 
 @pytest.fixture
@@ -84,27 +84,27 @@ def acked(query: Engine, count: int) -> None:
     until(enough, f"{count} acks")
 
 
-def at_the_door(query: Engine, count: int) -> None:
-    """Wait until the door holds so many messages."""
-    door = query.opened.door
+def buffered(query: Engine, count: int) -> None:
+    """Wait until the driver stream has buffered so many messages."""
+    stream = query.opened.stream
 
     def arrived() -> bool:
-        door.poll(0.01)
-        return bool(door.count >= count)
+        stream.poll(0.01)
+        return bool(stream.message_count >= count)
 
-    until(arrived, f"{count} messages at the door")
+    until(arrived, f"{count} buffered messages")
 
 
 def start_with(query: Engine, names: Names, *texts: str) -> None:
-    """Start, publish, and wait until the door holds these messages or as many as it can; they are in no batch yet."""
+    """Start, publish, and wait until the driver stream has buffered these messages or as many as it can."""
     query.start()
     query.trigger()
     query.emulator.publish(names.topic, *texts)
-    at_the_door(query, min(len(texts), query.opened.door.flow.max_messages))
+    buffered(query, min(len(texts), query.opened.stream.settings.max_messages))
 
 
-def start_and_release(query: Engine, names: Names, *texts: str) -> None:
-    """Start, and see each message through in a batch of its own: committed, acknowledged, its files deleted."""
+def start_and_acknowledge(query: Engine, names: Names, *texts: str) -> None:
+    """Start, and read each message in a batch of its own until it is acknowledged and its files are deleted."""
     query.start()
     query.trigger()  # there is nothing yet, however slow the machine is
     for count, text in enumerate(texts, 1):
@@ -114,13 +114,13 @@ def start_and_release(query: Engine, names: Names, *texts: str) -> None:
 
 
 def die_in_a_batch(query: Engine, parts: int) -> None:
-    """kill -9 when so many parts of the next batch were read."""
+    """Crash after so many partitions of the next batch were read."""
     with pytest.raises(CrashError):
         query.trigger(crash_after=parts)
 
 
 def test_rows_come_once_and_are_acknowledged(query: Engine, names: Names):
-    """A backlog of half as many again as the door holds."""
+    """A backlog of half as many again as the driver stream buffers."""
     query.emulator.publish(names.topic, *MANY)
     query.start()
     run_until(query, len(MANY))
@@ -131,17 +131,19 @@ def test_rows_come_once_and_are_acknowledged(query: Engine, names: Names):
     assert {1} == {m.deliveries for m in query.emulator.messages(names.subscription)}
 
 
-def test_trickle_asks_no_executor(query: Engine, names: Names):
-    """A few messages are the door's alone: no task opens a stream."""
+def test_low_volume_needs_no_executor(query: Engine, names: Names):
+    """A few messages come from the driver stream alone: no task opens a stream."""
     start_with(query, names, "a", "b")
     run_until(query, 2)
 
     assert query.session is not None
-    assert [[DoorPart]] == [[type(part) for part in parts] for parts in query.session._plans.values() if parts]
+    assert [[DriverPartition]] == [
+        [type(part) for part in parts] for parts in query.session._partitions.values() if parts
+    ]
 
 
-def test_flood_is_shared_out(query: Engine, names: Names):
-    """A full door brings in the tasks, and they bring what the door does not hold."""
+def test_backlog_is_pulled_by_tasks(query: Engine, names: Names):
+    """When the driver stream is full the tasks pull the messages that it cannot buffer."""
     start_with(query, names, *MANY)
     run_until(query, len(MANY))
 
@@ -170,10 +172,10 @@ def test_actions_see_equal_rows(query: Engine, names: Names):
         assert all(rows == evaluations[0] for rows in evaluations)
 
 
-@pytest.mark.parametrize("tells", [True, False], ids=["4.2", "4.0"])
-def test_crash_replays_what_was_staged(query: Engine, names: Names, tells: bool):
-    """After a crash in the middle of a batch the batch is what was staged; the rest comes when its leases are over."""
-    query.tells = tells
+@pytest.mark.parametrize("passes_start", [True, False], ids=["4.2", "4.0"])
+def test_crash_replays_what_was_staged(query: Engine, names: Names, passes_start: bool):
+    """After a crash in the middle of a batch its staged parts are the batch; other messages come after their leases."""
+    query.passes_start = passes_start
     start_with(query, names, *MANY)
     die_in_a_batch(query, parts=1)
     query.emulator.advance(LEASE)
@@ -184,8 +186,8 @@ def test_crash_replays_what_was_staged(query: Engine, names: Names, tells: bool)
     assert Counter(MANY) == Counter(query.rows)
 
 
-def test_part_after_the_seal_is_ignored(query: Engine, names: Names):
-    """A task that outlives its driver stages into a batch that is sealed: no row of it, no ack, and no loss."""
+def test_part_after_the_manifest_is_ignored(query: Engine, names: Names):
+    """A task that outlives its driver stages into a batch that has a manifest: no row of it, no ack, and no loss."""
     texts = [f"m{n}" for n in range(3000)]
     start_with(query, names, *texts)
     die_in_a_batch(query, parts=0)
@@ -203,9 +205,9 @@ def test_part_after_the_seal_is_ignored(query: Engine, names: Names):
     assert Counter(texts) == Counter(query.rows)
 
 
-def test_part_after_the_release_is_ignored(query: Engine, names: Names):
+def test_part_after_the_acks_is_ignored(query: Engine, names: Names):
     """A task so late that its batch is acknowledged and deleted leaves a file that a restart does not acknowledge."""
-    start_and_release(query, names, "a")
+    start_and_acknowledge(query, names, "a")
     query.opened.staging.create("1/part-1", part(["zombie"]))
     query.stop()
     query.emulator.publish(names.topic, "b")
@@ -218,22 +220,22 @@ def test_part_after_the_release_is_ignored(query: Engine, names: Names):
 
 
 @pytest.mark.parametrize("forgive", [False, True])
-def test_batch_evaluated_after_its_release_is_refused(query: Engine, names: Names, forgive: bool):
+def test_batch_evaluated_after_its_acks_is_refused(query: Engine, names: Names, forgive: bool):
     """A DataFrame that outlived its `foreachBatch` does not show, or take, other messages than at first."""
     query.options = replace(query.options, fail_on_data_loss=not forgive)
-    start_and_release(query, names, "a")
+    start_and_acknowledge(query, names, "a")
     query.emulator.publish(names.topic, *MANY)
     staging, session, end = query.opened.staging, query.session, query.offsets[-1]
     assert session is not None
     looks = [
-        lambda: query.read([PullPart(staging, end.batch, 1, 100, 10**6, False)]),
-        lambda: query.read(session.plan(session.initial(), end)),
+        lambda: query.read([PullPartition(staging, end.batch, 1, 100, 10**6, False)]),
+        lambda: query.read(session.partitions(session.initial_offset(), end)),
     ]
     for look in looks:
         if forgive:
             assert [] == look()
         else:
-            with pytest.raises(StagingError, match=r"again.*released"):
+            with pytest.raises(StagingError, match=r"again.*deleted"):
                 look()
     run_until(query, 1 + len(MANY))
 
@@ -241,33 +243,33 @@ def test_batch_evaluated_after_its_release_is_refused(query: Engine, names: Name
     assert {1} == {m.deliveries for m in query.emulator.messages(names.subscription)}
 
 
-def test_batch_that_is_released_while_it_is_planned_again(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
+def test_batch_that_is_deleted_while_it_is_planned_again(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
     """A DataFrame that outlived its `foreachBatch` is refused then, too: no rows would be a silent answer."""
     query.emulator.publish(names.topic, "a")
     query.start()
     run_until(query, 1)
     query.emulator.fail("Acknowledge", None, delay=0.5)
     query.emulator.publish(names.topic, "b")
-    at_the_door(query, 1)
-    seal, last = Staging.seal, query.offsets[-1]
+    buffered(query, 1)
+    write_manifest, last = Staging.write_manifest, query.offsets[-1]
 
     def late(staging: Staging, batch: int) -> list[int]:
-        until(lambda: staging.released() == batch and not staging.parts(batch), "the batch is released")
-        return seal(staging, batch)
+        until(lambda: staging.last_acknowledged() == batch and not staging.parts(batch), "the batch is deleted")
+        return write_manifest(staging, batch)
 
-    monkeypatch.setattr(Staging, "seal", late)
+    monkeypatch.setattr(Staging, "write_manifest", late)
     assert query.session is not None
-    query.session.latest(last, query.budget)
-    with pytest.raises(StagingError, match="acknowledged and released"):
-        query.session.plan(Offset(last.stream, last.batch - 1), last)
+    query.session.latest_offset(last, query.budget)
+    with pytest.raises(StagingError, match="acknowledged and deleted"):
+        query.session.partitions(Offset(last.stream, last.batch - 1), last)
 
 
 def test_checkpoint_of_a_backup_uses_its_numbers_again(query: Engine, names: Names):
     """Forgiven, the batches after it are like any others: they survive a crash, and zombies are not acknowledged."""
     query.options = replace(query.options, fail_on_data_loss=False)
-    start_and_release(query, names, *"abc")
+    start_and_acknowledge(query, names, *"abc")
     query.emulator.publish(names.topic, "x")
-    at_the_door(query, 1)
+    buffered(query, 1)
     die_in_a_batch(query, parts=1)
     query.emulator.advance(LEASE)
     query.committed = 1 + next(batch for batch, rows in query.written.items() if "a" in rows)
@@ -276,9 +278,9 @@ def test_checkpoint_of_a_backup_uses_its_numbers_again(query: Engine, names: Nam
     query.start()
     session = query.session
     assert session is not None
-    session.latest(query.offsets[-1], query.budget)
-    at_the_door(query, 2)
-    assert 2 == query.opened.door.count
+    session.latest_offset(query.offsets[-1], query.budget)
+    buffered(query, 2)
+    assert 2 == query.opened.stream.message_count
     die_in_a_batch(query, parts=1)
     query.start()
     run_until(query, 3)
@@ -291,11 +293,11 @@ def test_checkpoint_of_a_backup_uses_its_numbers_again(query: Engine, names: Nam
 
 
 def test_batch_that_the_offset_log_has_lost_is_given_again(query: Engine, names: Names):
-    """Whoever removes the last offset after a crash gets all that was staged under its number, and acked is no more."""
+    """After the last offset was removed, all parts staged under its number are given, and only they are acked."""
     start_with(query, names, *MANY)
     die_in_a_batch(query, parts=2)
     del query.offsets[1:]
-    query.emulator.publish(names.topic, "x")  # for which the door is enough
+    query.emulator.publish(names.topic, "x")  # for which the driver stream is enough
     query.start()
     run_until(query, len(MANY))
     acked(query, len(MANY))
@@ -304,7 +306,7 @@ def test_batch_that_the_offset_log_has_lost_is_given_again(query: Engine, names:
 
 
 def test_keys_stay_in_order_where_the_offset_log_has_lost_a_batch(emulator: Emulator, names: Names, query: Engine):
-    """What waits at the door stays there while that batch is given again: part of it given back would come second."""
+    """Buffered messages stay buffered while that batch is given again: some of them nacked would come second."""
     name, key = f"{names.subscription}-ordered", [f"k{n}" for n in range(20)]
     emulator.create_subscription(name, names.topic, enable_message_ordering=True)
     query.options = replace(query.options, subscription_id=name)
@@ -313,10 +315,10 @@ def test_keys_stay_in_order_where_the_offset_log_has_lost_a_batch(emulator: Emul
     del query.offsets[1:]
     emulator.publish(names.topic, *({"data": text.encode(), "ordering_key": "k"} for text in key))
     query.start()
-    query.budget = Budget(10, 10**6)  # the door holds more than one batch
+    query.budget = Budget(10, 10**6)  # the driver stream buffers more than one batch
     assert query.session is not None
-    query.session.latest(query.offsets[-1], query.budget)
-    at_the_door(query, len(key))
+    query.session.latest_offset(query.offsets[-1], query.budget)
+    buffered(query, len(key))
     run_until(query, 1 + len(key))
 
     assert ["lost", *key] == query.rows
@@ -324,7 +326,7 @@ def test_keys_stay_in_order_where_the_offset_log_has_lost_a_batch(emulator: Emul
 
 
 def test_second_query_on_a_checkpoint_is_refused(query: Engine, names: Names):
-    """It staged the batch first: to go on with ours would lose what is in there, with theirs to mix the two."""
+    """A query whose batch was staged by another query fails: going on would lose or mix messages."""
     start_with(query, names, "a")
     query.opened.staging.create("1/part-0", part(["theirs"]))
     with pytest.raises(StagingError, match=r"Batch 1 of .* by another query"):
@@ -332,7 +334,7 @@ def test_second_query_on_a_checkpoint_is_refused(query: Engine, names: Names):
 
 
 def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
-    """Speculation: both attempts pull, one stages; the other gives its messages back and yields the winner's rows."""
+    """Speculation: both attempts pull, one stages; the other nacks its messages and yields the winner's rows."""
     query.start()
     query.trigger()
     staging = query.opened.staging
@@ -346,7 +348,7 @@ def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Nam
         return create(staging, path, content)
 
     monkeypatch.setattr(Staging, "create", together)
-    part = PullPart(staging, 7, 1, 50, 10**6, False)
+    part = PullPartition(staging, 7, 1, 50, 10**6, False)
     seen: list[list[str]] = []
     tasks = [threading.Thread(target=lambda: seen.append(query.read([part]))) for _ in range(2)]
     for each in tasks:
@@ -362,8 +364,8 @@ def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Nam
     assert not set(returned) & set(seen[0])
 
 
-def test_put_whose_answer_is_lost_gives_nothing_back(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
-    """The store has the part: its messages are the rows of the next attempt, and given back they would come twice."""
+def test_put_whose_answer_is_lost_nacks_nothing(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
+    """The store has the part: its messages are the rows of the next attempt, and a nack would repeat them."""
     query.start()
     query.trigger()
     staging = query.opened.staging
@@ -375,7 +377,7 @@ def test_put_whose_answer_is_lost_gives_nothing_back(query: Engine, names: Names
         put(*given, **settings)
         raise GenericError("error sending request")
 
-    part = PullPart(staging, 7, 1, 50, 10**6, False)
+    part = PullPartition(staging, 7, 1, 50, 10**6, False)
     with monkeypatch.context() as patch:
         patch.setattr(obstore, "put", unanswered)
         with pytest.raises(StagingError, match="cannot be used"):
@@ -386,12 +388,12 @@ def test_put_whose_answer_is_lost_gives_nothing_back(query: Engine, names: Names
 
 
 def test_checkpoint_that_is_put_back_to_its_start_does_not_seek(query: Engine, names: Names):
-    """That is no first start: what was acknowledged since stays so."""
+    """A checkpoint put back to its start is no new one: acknowledged messages stay acknowledged."""
     name = f"{names.subscription}-kept"
     query.emulator.create_subscription(name, names.topic, retain_acked_messages=True)
     before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=1)
     query.options = replace(query.options, subscription_id=name, starting_timestamp=before, fail_on_data_loss=False)
-    start_and_release(query, names, "a")
+    start_and_acknowledge(query, names, "a")
     query.stop()
     query.committed -= 1
     for _ in range(2):
@@ -402,10 +404,10 @@ def test_checkpoint_that_is_put_back_to_its_start_does_not_seek(query: Engine, n
 
 
 @pytest.mark.parametrize("forgive", [False, True])
-def test_released_batch_met_again(query: Engine, names: Names, forgive: bool):
+def test_deleted_batch_is_asked_for_again(query: Engine, names: Names, forgive: bool):
     """A checkpoint that was rolled back behind an acknowledged batch fails, or goes on without it if told to."""
     query.options = replace(query.options, fail_on_data_loss=not forgive)
-    start_and_release(query, names, "a")
+    start_and_acknowledge(query, names, "a")
     query.stop()
     query.committed -= 1  # the last commit is gone from Spark's log
     query.start()
@@ -416,14 +418,14 @@ def test_released_batch_met_again(query: Engine, names: Names, forgive: bool):
         assert ["b"] == query.rows
         acked(query, 2)
     else:
-        with pytest.raises(StagingError, match="acknowledged and released") as refused:
+        with pytest.raises(StagingError, match="acknowledged and deleted") as refused:
             query.trigger()
         assert "failOnDataLoss=false" in str(refused.value)
 
 
 def test_old_spark_shows_a_batch_that_is_not_committed(query: Engine, names: Names):
     """4.0 and 4.1 begin a restart with the last offset in the log: that alone acknowledges nothing."""
-    query.tells = False
+    query.passes_start = False
     start_with(query, names, "a", "b")
     die_in_a_batch(query, parts=1)
     query.start()
@@ -437,24 +439,24 @@ def test_old_spark_shows_a_batch_that_is_not_committed(query: Engine, names: Nam
     assert ["a", "b"] == query.rows
 
 
-@pytest.mark.parametrize("tells", [True, False])
-def test_old_batch_that_is_looked_at_again_moves_nothing(query: Engine, names: Names, tells: bool):
+@pytest.mark.parametrize("passes_start", [True, False])
+def test_old_batch_that_is_looked_at_again_moves_nothing(query: Engine, names: Names, passes_start: bool):
     """A DataFrame of `foreachBatch` that was kept: the query goes on from where it is, and counts nothing twice."""
-    query.tells = tells
+    query.passes_start = passes_start
     query.options = replace(query.options, fail_on_data_loss=False)
-    start_and_release(query, names, *"abc")
+    start_and_acknowledge(query, names, *"abc")
     session = query.session
     assert session is not None
     for batch in range(1, len(query.offsets)):
-        session.plan(query.offsets[-batch - 1], query.offsets[-batch])
+        session.partitions(query.offsets[-batch - 1], query.offsets[-batch])
     assert not query.trigger()
     query.emulator.fail("Acknowledge", "UNAVAILABLE", count=2)
     query.emulator.publish(names.topic, "d")
     run_until(query, 4)
     query.emulator.publish(names.topic, "e")
-    at_the_door(query, 1)
-    session.latest(query.offsets[-1] if tells else None, query.budget)
-    session.plan(query.offsets[-2], query.offsets[-1])  # committed, its acks are under way
+    buffered(query, 1)
+    session.latest_offset(query.offsets[-1] if passes_start else None, query.budget)
+    session.partitions(query.offsets[-2], query.offsets[-1])  # committed, its acks are in flight
     run_until(query, 5)
     acked(query, 5)
 
@@ -462,12 +464,12 @@ def test_old_batch_that_is_looked_at_again_moves_nothing(query: Engine, names: N
     assert 5 == query.metrics["messages"]
 
 
-def test_twins_at_the_door_are_one_row(query: Engine, names: Names):
-    """The leases of what waits run out unnoticed, and it comes again before anybody has asked for it."""
+def test_duplicates_in_the_buffer_are_one_row(query: Engine, names: Names):
+    """The leases of buffered messages expire unnoticed, and they are delivered again before a batch has them."""
     start_with(query, names, "a", "b")
     query.emulator.advance(61)
-    at_the_door(query, 4)
-    assert 4 == query.opened.door.count, "each message twice"
+    buffered(query, 4)
+    assert 4 == query.opened.stream.message_count, "each message twice"
     run_until(query, 2)
     acked(query, 2)
 
@@ -488,8 +490,8 @@ def test_lost_staging_area_loses_no_message(query: Engine, names: Names, tmp_pat
     assert Counter("ab") == Counter(query.rows)
 
 
-def test_lost_lease_is_not_seen_twice(query: Engine, names: Names, options: ReadOptions):
-    """Leases run out while Spark works on a batch of a query that was restarted: what comes again is dropped."""
+def test_expired_lease_gives_no_row_twice(query: Engine, names: Names, options: ReadOptions):
+    """Leases run out while Spark works on a batch of a query that was restarted: redelivered messages are dropped."""
     start_with(query, names, "a", "b")
     die_in_a_batch(query, parts=1)
     query.emulator.advance(LEASE)
@@ -503,20 +505,20 @@ def test_lost_lease_is_not_seen_twice(query: Engine, names: Names, options: Read
 
 
 def redelivered_while_it_is_acknowledged(query: Engine, names: Names) -> None:
-    """Batch 1, of one message: the driver was down for longer than its lease; the message waits at the door again."""
+    """Batch 1, of one message: the driver was down for longer than its lease; the message is buffered again."""
     start_with(query, names, "a")
     die_in_a_batch(query, parts=1)
     query.emulator.advance(LEASE)
     query.start()
     query.trigger()  # the replay
     assert query.session is not None
-    query.session.latest(query.offsets[-1], query.budget)
-    at_the_door(query, 1)
-    until(lambda: query.opened.staging.released() == 1, "batch 1 is acknowledged and deleted")
+    query.session.latest_offset(query.offsets[-1], query.budget)
+    buffered(query, 1)
+    until(lambda: query.opened.staging.last_acknowledged() == 1, "batch 1 is acknowledged and deleted")
 
 
-def test_lost_lease_is_not_seen_twice_after_a_second_crash(query: Engine, names: Names):
-    """What a process remembers, the next one remembers too."""
+def test_expired_lease_gives_no_row_twice_after_a_second_crash(query: Engine, names: Names):
+    """Recent ids survive a restart."""
     redelivered_while_it_is_acknowledged(query, names)
     query.crash()
     query.emulator.advance(LEASE)
@@ -528,8 +530,8 @@ def test_lost_lease_is_not_seen_twice_after_a_second_crash(query: Engine, names:
     assert ["a", "b"] == query.rows
 
 
-def test_lost_lease_is_not_seen_twice_however_long_it_waits(query: Engine, names: Names):
-    """A sink that works for an hour finds at the door what came in its first second."""
+def test_expired_lease_gives_no_row_twice_however_long_it_is_buffered(query: Engine, names: Names):
+    """After a sink that works for an hour the buffer has messages that came in its first second."""
     redelivered_while_it_is_acknowledged(query, names)
     for seconds in (20, 500, 500):
         query.advance(seconds)
@@ -541,7 +543,7 @@ def test_lost_lease_is_not_seen_twice_however_long_it_waits(query: Engine, names
 
 
 def test_id_attribute_names_what_was_published_twice(query: Engine, names: Names):
-    """Twins are one row, in one batch or in two, also after a restart; without a value each is itself."""
+    """Duplicates are one row, in one batch or in two, also after a restart; without a value each is itself."""
     query.options = replace(query.options, id_attribute="order")
 
     def publish(*orders: str) -> None:
@@ -568,11 +570,11 @@ def test_id_attribute_names_what_was_published_twice(query: Engine, names: Names
 
 
 def test_available_now_ends_with_what_was_there(query: Engine, names: Names):
-    """What is published after the start is not waited for, and is given back."""
+    """Messages published after the start are not waited for, and are nacked at the end."""
     query.emulator.publish(names.topic, *MANY)
     query.start()
     assert query.session is not None
-    query.session.finish_with_what_is_there()
+    query.session.prepare_for_available_now()
     while query.trigger():
         pass
     assert Counter(MANY) == Counter(query.rows)
@@ -586,13 +588,13 @@ def test_available_now_ends_with_what_was_there(query: Engine, names: Names):
 
 
 def test_available_now_does_not_use_up_delivery_attempts(query: Engine, names: Names):
-    """Another source of the query has much to read: what comes later waits for its end, and is delivered once."""
+    """While another source of the query reads on, later messages stay buffered, and are delivered once."""
     query.start()
     assert query.session is not None
-    query.session.finish_with_what_is_there()
+    query.session.prepare_for_available_now()
     query.trigger()
     query.emulator.publish(names.topic, "later")
-    at_the_door(query, 1)
+    buffered(query, 1)
     for _ in range(3):
         assert not query.trigger()
 
@@ -604,8 +606,8 @@ def test_stop_ends_a_long_wait(query: Engine, names: Names):
     query.options = replace(query.options, idle_timeout=600)
     query.start()
     assert query.session is not None
-    query.session.finish_with_what_is_there()
-    query.session.told_to_stop = lambda: True
+    query.session.prepare_for_available_now()
+    query.session.is_stopping = lambda: True
     began = time.monotonic()
 
     query.trigger()
@@ -614,7 +616,7 @@ def test_stop_ends_a_long_wait(query: Engine, names: Names):
 
 
 def test_ack_that_fails_for_a_while_is_sent_again(query: Engine, names: Names):
-    """UNAVAILABLE is no error to anybody."""
+    """An ack that fails with UNAVAILABLE is tried again."""
     query.emulator.publish(names.topic, "a")
     query.emulator.fail("Acknowledge", "UNAVAILABLE", count=3)
     query.start()
@@ -624,20 +626,22 @@ def test_ack_that_fails_for_a_while_is_sent_again(query: Engine, names: Names):
 
 
 def test_metrics_and_log_are_true(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
-    """What waits, what is held by a slow sink, and what was brought, counted by hand."""
+    """Messages buffered, held by a slow sink, and committed, counted by hand."""
     caplog.set_level("INFO", "pubsub_spark.read")
     start_with(query, names, "a", "four")
-    assert 2 == query.metrics["atTheDoor"]
+    assert 2 == query.metrics["bufferedMessages"]
     assert query.metrics["oldestUnacknowledgedSeconds"] > 0
     query.trigger(lasts=20.0)
     counted = query.metrics
-    assert (0, 1, 2, 0) == tuple(counted[name] for name in ("atTheDoor", "heldBatches", "leasesExtended", "messages"))
+    assert (0, 1, 2, 0) == tuple(
+        counted[name] for name in ("bufferedMessages", "uncommittedBatches", "leasesExtended", "messages")
+    )
     acked(query, 2)
     counted = query.metrics
     assert (0, 0, 2, 5, 2, 0, 0) == tuple(
         counted[name]
         for name in (
-            "heldBatches",
+            "uncommittedBatches",
             "unacknowledgedBatches",
             "messages",
             "bytes",
@@ -662,7 +666,7 @@ def test_a_task_fetches_so_many_at_most(query: Engine, names: Names):
 
 
 def test_acks_that_a_restart_took_over_are_counted(query: Engine, names: Names):
-    """What `lastProgress` says of them is true, whichever run brought the messages."""
+    """The metrics count unacknowledged messages of an earlier run, too."""
     query.emulator.publish(names.topic, "a", "b")
     query.start()
     run_until(query, 2)
@@ -680,7 +684,7 @@ def test_acks_that_a_restart_took_over_are_counted(query: Engine, names: Names):
 
 @pytest.mark.parametrize("outcome", ["TRANSIENT_FAILURE_UNORDERED_ACK_ID", "PERMANENT_FAILURE_INVALID_ACK_ID"])
 def test_exactly_once_delivery_failures(emulator: Emulator, names: Names, query: Engine, outcome: str):
-    """Per-id failures: transient ones are sent again, permanent ones come again and are dropped then."""
+    """Per-id failures: transient ones are sent again; permanent ones end in a redelivery that is dropped."""
     name = f"{names.subscription}-once"
     emulator.create_subscription(name, names.topic, enable_exactly_once_delivery=True)
     query.options = replace(query.options, subscription_id=name)
@@ -718,7 +722,7 @@ def test_exactly_once_delivery_failures_of_many(emulator: Emulator, names: Names
     [("NOT_FOUND", MissingError), ("PERMISSION_DENIED", ForbiddenError), ("INVALID_ARGUMENT", ResourceError)],
 )
 def test_final_status_of_the_stream_ends_the_query(query: Engine, names: Names, code: Any, error: type[Exception]):
-    """Spark's next call fails with a sentence."""
+    """A final error of the stream fails Spark's next call."""
     query.emulator.fail("StreamingPull", code, count=100)
     query.start()
     with pytest.raises(error):
@@ -726,7 +730,7 @@ def test_final_status_of_the_stream_ends_the_query(query: Engine, names: Names, 
 
 
 def test_permission_to_look_is_not_needed(query: Engine, names: Names):
-    """`roles/pubsub.subscriber` may pull and not look; that is enough."""
+    """The role `roles/pubsub.subscriber`, which may pull and not get the subscription, is enough."""
     query.emulator.fail("GetSubscription", "PERMISSION_DENIED")
     query.emulator.publish(names.topic, "a")
     query.start()
@@ -734,7 +738,7 @@ def test_permission_to_look_is_not_needed(query: Engine, names: Names):
 
 
 def test_address_that_does_not_answer(query: Engine):
-    """Bounded, and the sentence names the address."""
+    """A service that does not answer is an error within bounded time, which names the address."""
     query.options = replace(query.options, endpoint="127.0.0.1:1", connect_timeout=0.5)
     query.start()
     began = time.monotonic()
@@ -797,7 +801,7 @@ def test_keys_stay_in_order(emulator: Emulator, names: Names, query: Engine):
 
 
 def test_delivery_attempts_are_counted(emulator: Emulator, names: Names, query: Engine):
-    """With a dead-letter policy each row says the how-manieth delivery it is."""
+    """With a dead-letter policy each row has its delivery attempt."""
     name, dead = f"{names.subscription}-dead", f"{names.topic}-dead"
     emulator.create_topic(dead)
     emulator.create_subscription(
@@ -806,12 +810,12 @@ def test_delivery_attempts_are_counted(emulator: Emulator, names: Names, query: 
     query.options = replace(query.options, subscription_id=name, idle_timeout=BOUND, max_fetch_period=BOUND)
     emulator.publish(names.topic, "a")
     staging = Staging(query.location, name, "stream")
-    staging.leave_token()
+    staging.write_token()
 
     attempts = []
     for batch in range(1, 4):
-        part = PullPart(staging, batch, 1, 1, 10**6, False)
-        [rows] = [b for b in task.read(part, query.options, query.backend) if b.num_rows]
+        part = PullPartition(staging, batch, 1, 1, 10**6, False)
+        [rows] = [b for b in partition_reader.read(part, query.options, query.backend) if b.num_rows]
         attempts += rows.column("delivery_attempt").to_pylist()
         query.streams_are_gone()
         emulator.advance(LEASE)
@@ -819,7 +823,7 @@ def test_delivery_attempts_are_counted(emulator: Emulator, names: Names, query: 
 
 
 def test_batch_that_keeps_failing_lets_attempts_count(emulator: Emulator, names: Names, query: Engine):
-    """From run to run nobody extends its leases: Pub/Sub delivers again, and sets the message aside at last."""
+    """Leases are not extended between runs: Pub/Sub delivers the message again, and dead-letters it in the end."""
     name, dead = f"{names.subscription}-dead", f"{names.topic}-dead"
     emulator.create_topic(dead)
     emulator.create_subscription(f"{name}-letters", dead)
@@ -834,8 +838,8 @@ def test_batch_that_keeps_failing_lets_attempts_count(emulator: Emulator, names:
         emulator.advance(LEASE)
         query.start()
         assert query.session is not None
-        query.session.plan(*query.offsets[-2:])  # the replay
-        at_the_door(query, 1)
+        query.session.partitions(*query.offsets[-2:])  # the replay
+        buffered(query, 1)
         query.crash()
     emulator.advance(LEASE)
 
@@ -843,18 +847,18 @@ def test_batch_that_keeps_failing_lets_attempts_count(emulator: Emulator, names:
 
 
 def test_task_leaves_nothing_behind(query: Engine, names: Names):
-    """When the rows are there, the stream that brought them and its thread are gone."""
+    """After a pull its stream and its thread are gone."""
     query.emulator.publish(names.topic, "a")
     staging = Staging(query.location, names.subscription, "stream")
-    staging.leave_token()
-    assert ["a"] == query.read([PullPart(staging, 1, 1, 1, 10**6, False)])
+    staging.write_token()
+    assert ["a"] == query.read([PullPartition(staging, 1, 1, 1, 10**6, False)])
 
     assert [] == [thread.name for thread in threading.enumerate() if thread.name.startswith("pull ")]
     until(lambda: query.emulator.streams() == 0, "the end of the stream")
 
 
-def test_stop_gives_back_what_waits(query: Engine, names: Names):
-    """What the door held is free for the next reader as soon as the query has stopped."""
+def test_stop_nacks_buffered_messages(query: Engine, names: Names):
+    """Buffered messages are free for the next reader as soon as the query has stopped."""
     start_with(query, names, "a")
     query.stop()
 
@@ -864,15 +868,15 @@ def test_stop_gives_back_what_waits(query: Engine, names: Names):
 
 
 def test_stop_does_not_wait_for_a_service_that_is_silent(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
-    """Acks that nobody answers, then messages to give back: the time for it is there once, not for each."""
-    monkeypatch.setattr("pubsub_spark.read.session._STOP_TIMEOUT", 1.0)
+    """Unanswered acks, then unanswered nacks: one timeout is for both."""
+    monkeypatch.setattr("pubsub_spark.read.session._STOP_TIMEOUT_SECONDS", 1.0)
     start_with(query, names, "a")
     for rpc in ("Acknowledge", "ModifyAckDeadline"):
         query.emulator.fail(rpc, None, count=2, delay=600)
     for text in ("b", "c"):
         query.trigger()
         query.emulator.publish(names.topic, text)
-        at_the_door(query, 1)
+        buffered(query, 1)
     began = time.monotonic()
 
     query.stop()
@@ -962,7 +966,7 @@ def test_missing_subscription_without_topic(query: Engine, names: Names):
 
 
 def test_subscription_that_another_query_creates_meanwhile(emulator: Emulator, names: Names, query: Engine):
-    """It was missing when we looked, and is there when we create it: it is read."""
+    """A subscription that another query creates between our get and our create is read."""
     query.options = replace(query.options, topic_id=names.topic)
     emulator.fail("GetSubscription", "NOT_FOUND")
     emulator.publish(names.topic, "a")
@@ -1002,7 +1006,7 @@ def test_subscription_is_deleted_on_stop(emulator: Emulator, names: Names, query
 def test_subscription_that_is_not_pulled_is_refused(
     emulator: Emulator, names: Names, query: Engine, settings: dict[str, Any], says: str
 ):
-    """Push, BigQuery and Cloud Storage subscriptions leave nothing to pull: a sentence says so at the start."""
+    """Push, BigQuery and Cloud Storage subscriptions cannot be pulled, which is an error at the start."""
     name = f"{names.subscription}-elsewhere"
     emulator.create_subscription(name, names.topic, **settings)
     query.options = replace(query.options, subscription_id=name)
@@ -1058,7 +1062,7 @@ def test_start_goes_back_to_a_snapshot(emulator: Emulator, names: Names, query: 
     ],
 )
 def test_what_is_missing_is_what_is_named(names: Names, query: Engine, given: dict[str, str], missing: str):
-    """Not the subscription that was to be sought or created, but the snapshot or the topic that is not there."""
+    """The error names the missing snapshot or topic, not the subscription."""
     fields: dict[str, Any] = {name: value.format(p=names.project, topic=names.topic) for name, value in given.items()}
     query.options = replace(query.options, project=names.project, **fields)
     query.start()

@@ -34,9 +34,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pubsub_spark.emulator import Emulator
 from tests.conftest import Names
 
-BOUND = 100.0  # seconds; more than a lease, for what was under way when a stream was closed comes after one
+BOUND = 100.0  # seconds; more than a lease, for a message sent to a stream that was closing comes again after one
 LEASE = 601.0  # seconds; when they have passed, whatever a killed client held comes again
-_LOOK = 0.02  # seconds between two looks at a condition that nobody announces
+_POLL_SECONDS = 0.02  # between two looks at a condition
 
 _OLD = tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2)
 needs_available_now = pytest.mark.skipif(_OLD, reason="Spark 4.0 and 4.1 run one batch with availableNow")
@@ -47,27 +47,27 @@ _OPTIONS = {"idleTimeout": "1s", "maxFetchPeriod": "2s", "connectTimeout": "10s"
 
 
 class SinkCrashedError(Exception):
-    """What the sink raises when the scenario ends it in the middle of a batch."""
+    """The sink was ended by the scenario in the middle of a batch."""
 
 
 def until(condition: Callable[[], Any], otherwise: Callable[[], str], seconds: float = BOUND) -> None:
-    """Wait for a condition; AssertionError with what is there in its place when it does not come."""
+    """Wait for a condition; AssertionError with `otherwise()` when it does not become true."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"waited {seconds:g} s in vain: {otherwise()}"
-        threading.Event().wait(_LOOK)
+        threading.Event().wait(_POLL_SECONDS)
 
 
 @dataclass
 class Sink:
-    """An idempotent sink: a batch is written under its number, and written again replaces what was there."""
+    """An idempotent sink: a batch is written under its number, and replaces an earlier write of it."""
 
     evaluations: dict[int, list[pa.Table]] = field(default_factory=dict)
     written: dict[int, pa.Table] = field(default_factory=dict)
     actions: int = 1
     hold_before: str | None = None  # "write" or "commit"
     holding: threading.Event = field(default_factory=threading.Event)
-    released: threading.Event = field(default_factory=threading.Event)
+    resumed: threading.Event = field(default_factory=threading.Event)
     crashing: bool = False
 
     def __call__(self, batch: DataFrame, number: int) -> None:
@@ -84,10 +84,10 @@ class Sink:
     def _pause(self, where: str) -> None:
         if self.hold_before == where:
             self.holding.set()
-            assert self.released.wait(BOUND), "the scenario held the sink and never let it go"
+            assert self.resumed.wait(BOUND), "the scenario held the sink and never let it go"
             self.hold_before = None
             self.holding.clear()
-            self.released.clear()
+            self.resumed.clear()
             if self.crashing:
                 self.crashing = False
                 raise SinkCrashedError(f"before {where}")
@@ -105,7 +105,7 @@ class Sink:
 
 @dataclass
 class Scenario:
-    """What the steps share: one topic, one subscription, one checkpoint, one sink, and the query that runs, if any."""
+    """The state that the steps share: topic, subscription, checkpoint, sink, and the running query, if any."""
 
     spark: SparkSession
     emulator: Emulator
@@ -121,8 +121,8 @@ class Scenario:
             step.take(self)
 
     def close(self) -> None:
-        """End what still runs; nothing of it is a result."""
-        self.sink.released.set()
+        """Stop the query that still runs, if any."""
+        self.sink.resumed.set()
         if self.query is not None and self.query.isActive:
             self.query.stop()
 
@@ -146,7 +146,7 @@ class Scenario:
         return self.spark.readStream.format(name).options(**self.options(**given)).load()
 
     def wait(self, condition: Callable[[], Any], otherwise: Callable[[], str]) -> None:
-        """Wait for a condition; a query that has failed meanwhile is the answer at once."""
+        """Wait for a condition; AssertionError at once when the query fails meanwhile."""
 
         def seen() -> bool:
             if condition():
@@ -158,7 +158,7 @@ class Scenario:
         until(seen, otherwise)
 
     def workers(self, module: str = "python_streaming_source_runner") -> list[int]:
-        """Ids of this session's Python processes that run `module`; the source runner is the driver-side worker."""
+        """The ids of this session's Python processes that run `module`; the source runner is the driver-side worker."""
         return [pid for pid in descendants(os.getpid()) if module in command(pid)]
 
 
@@ -170,7 +170,7 @@ class Step(Protocol):
 
 @dataclass(init=False)
 class Publish:
-    """Messages with these payloads."""
+    """Publish messages with these payloads."""
 
     def __init__(self, *texts: str, key: str = "", **attributes: str) -> None:
         self.messages = [{"data": text.encode(), "ordering_key": key, "attributes": attributes} for text in texts]
@@ -210,7 +210,7 @@ class Drain(Start):
 
 
 class Ends:
-    """The query ends by itself, and well."""
+    """Wait until the query ends by itself, without an error."""
 
     def take(self, scenario: Scenario) -> None:
         assert scenario.running.awaitTermination(int(BOUND)), "the query did not end by itself"
@@ -227,7 +227,7 @@ class Stop:
 
 @dataclass(init=False)
 class Fails:
-    """The query fails, and its message has all of these phrases."""
+    """Wait until the query fails; its error message has all of these phrases."""
 
     def __init__(self, *phrases: str) -> None:
         self.phrases = phrases
@@ -242,7 +242,7 @@ class Fails:
 
 @dataclass(init=False)
 class Rows:
-    """The sink gets exactly these payloads, in any order."""
+    """Wait until the sink has exactly these payloads, in any order."""
 
     def __init__(self, *texts: str) -> None:
         self.texts = Counter(texts)
@@ -258,7 +258,7 @@ class Rows:
 
 
 class Committed:
-    """Every batch that was planned so far is in Spark's commit log."""
+    """Wait until every planned batch is in Spark's commit log."""
 
     def take(self, scenario: Scenario) -> None:
         folder = scenario.folder / scenario.checkpoint
@@ -270,7 +270,7 @@ class Committed:
 
 @dataclass(init=False)
 class Acked:
-    """The service hears that exactly these payloads are done with."""
+    """Wait until exactly these payloads are acknowledged."""
 
     def __init__(self, *texts: str) -> None:
         self.texts = sorted(texts)
@@ -285,7 +285,7 @@ class Acked:
 
 @dataclass(init=False)
 class Backlog:
-    """The subscription holds so many messages that are not acked."""
+    """Wait until the subscription has so many messages that are not acknowledged."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -299,7 +299,7 @@ class Backlog:
 
 @dataclass(init=False)
 class Deliveries:
-    """Each payload was handed out so often."""
+    """Assert how often each payload was delivered."""
 
     def __init__(self, **times: int) -> None:
         self.times = times
@@ -311,7 +311,7 @@ class Deliveries:
 
 @dataclass
 class Hold:
-    """The sink will stop in the middle of the next batch with rows, before `write` or before `commit`."""
+    """Have the sink stop in the middle of the next batch with rows, before `write` or before `commit`."""
 
     before: str = "commit"
 
@@ -320,7 +320,7 @@ class Hold:
 
 
 class Held:
-    """The sink has stopped in the middle of a batch."""
+    """Wait until the sink has stopped in the middle of a batch."""
 
     def take(self, scenario: Scenario) -> None:
         scenario.wait(scenario.sink.holding.is_set, lambda: "a batch in the sink")
@@ -330,11 +330,11 @@ class Release:
     """Let the sink go on."""
 
     def take(self, scenario: Scenario) -> None:
-        scenario.sink.released.set()
+        scenario.sink.resumed.set()
 
 
 class KillDriverWorker:
-    """kill -9 of the process that holds offsets, door and acks."""
+    """Kill (-9) the driver-side worker, the process that has the driver stream and sends acks."""
 
     def take(self, scenario: Scenario) -> None:
         workers = scenario.workers()
@@ -344,18 +344,18 @@ class KillDriverWorker:
 
 
 class Crash:
-    """kill -9 of the driver-side worker, and the end of the query in the middle of its batch: nothing is committed."""
+    """Kill (-9) the driver-side worker, and end the query in the middle of its batch: nothing is committed."""
 
     def take(self, scenario: Scenario) -> None:
         KillDriverWorker().take(scenario)
         scenario.sink.crashing = True
-        scenario.sink.released.set()
+        scenario.sink.resumed.set()
         until(lambda: not scenario.running.isActive, lambda: "the end of the query")
 
 
 @dataclass
 class Advance:
-    """The service's clock moves; leases that run out meanwhile have run out."""
+    """Move the service's clock; leases expire accordingly."""
 
     seconds: float
 
@@ -365,7 +365,7 @@ class Advance:
 
 @dataclass
 class Do:
-    """Something that has no step of its own."""
+    """Run an action that has no step of its own."""
 
     act: Callable[[Scenario], Any]
 
@@ -375,7 +375,7 @@ class Do:
 
 @dataclass
 class Until:
-    """A condition that has no step of its own, and the words for it."""
+    """Wait for a condition that has no step of its own; `what` names it."""
 
     what: str
     condition: Callable[[Scenario], Any]
@@ -385,24 +385,24 @@ class Until:
 
 
 def _is_gone(scenario: Scenario) -> None:
-    """Spark does not wait for the driver-side worker; its door is open until it is gone."""
+    """Wait for the end of the driver-side worker, for which Spark does not wait; its stream is open until then."""
     until(lambda: not scenario.workers(), lambda: f"the end of the driver-side worker {scenario.workers()}")
     _streams_are_gone(scenario)
 
 
 def _streams_are_gone(scenario: Scenario) -> None:
-    """The service notices in its own time that a client is gone; what it sends until then is leased to nobody."""
+    """Wait until the service has noticed that a client is gone; it leases messages to it until then."""
     until(lambda: scenario.emulator.streams() == 0, lambda: f"{scenario.emulator.streams()} streams are open")
 
 
 def brief(texts: Iterable[str]) -> str:
-    """How many payloads, and the first of them."""
+    """The number of payloads, and the first of them."""
     counted = Counter(texts)
     return f"{counted.total()} payloads, {len(counted)} different ({', '.join(sorted(counted)[:5])} ...)"
 
 
 def last(log: Path) -> int:
-    """Number of the last batch in a log of Spark's checkpoint, -1 when there is none."""
+    """The number of the last batch in a log of Spark's checkpoint, -1 when there is none."""
     return max((int(entry.name) for entry in log.glob("[0-9]*")), default=-1)
 
 
@@ -414,7 +414,7 @@ def offset(scenario: Scenario, batch: int) -> dict[str, Any]:
 
 
 def through(gate: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For `mapInArrow`: a task that has rows says so in the folder `gate`, and waits there for a file `open`."""
+    """The batches of a task, for `mapInArrow`; one with rows waits for a file `open` in the folder `gate`."""
     attempt = Path(gate) / f"arrived-{uuid.uuid4().hex}"
     for batch in batches:
         if batch.num_rows:
@@ -424,7 +424,7 @@ def through(gate: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 
 def descendants(pid: int) -> list[int]:
-    """Ids of all processes below `pid`."""
+    """The ids of all processes below `pid`."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -448,7 +448,7 @@ def command(pid: int) -> str:
 
 
 def kill(pids: Iterable[int]) -> None:
-    """kill -9, and wait until they are gone."""
+    """Kill processes (-9), and wait until they are gone."""
     killed = list(pids)
     for pid in killed:
         os.kill(pid, signal.SIGKILL)

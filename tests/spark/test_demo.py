@@ -56,7 +56,7 @@ def test_demo_runs_against_an_address(console: Console, emulator: Emulator, tmp_
 def test_leased_messages_are_waited_for(
     console: Console, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """What another emulator has handed to somebody else, and gives out again later, is in the table at the end."""
+    """Messages that are leased to another client first, and redelivered later, are in the table at the end."""
 
     def read_while_some_are_leased(spark: SparkSession, pubsub: PubSub, *more: Any) -> Any:
         with grpc.insecure_channel(pubsub.endpoint) as channel:

@@ -1,4 +1,4 @@
-"""The promise of DESIGN section 1, end to end. These run on the oldest supported Spark as well as on the newest."""
+"""The promise of docs/design.md, end to end. These run on the oldest supported Spark as well as on the newest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.spark.scenario import (
     until,
 )
 
-MANY = [f"m{n}" for n in range(3000)]  # three times what the door holds
+MANY = [f"m{n}" for n in range(3000)]  # three times as many as the driver stream buffers
 
 
 @needs_available_now
@@ -58,8 +58,8 @@ def test_last_batch_before_stop_is_acked(scenario: Scenario):
     scenario.run(Start(), Publish("a"), Rows("a"), Committed(), Acked("a"), Stop(), Backlog(0))
 
 
-def test_flood_is_pulled_by_the_tasks(scenario: Scenario):
-    """A backlog that the door cannot hold comes in a few batches, each message once."""
+def test_backlog_is_pulled_by_the_tasks(scenario: Scenario):
+    """A backlog that the driver stream cannot buffer comes in a few batches, each message once."""
     scenario.run(Publish(*MANY), Start(), Rows(*MANY), Acked(*MANY))
 
 
@@ -91,7 +91,7 @@ def test_crash_before_commit_repeats_the_batch(scenario: Scenario, before: str):
     assert [2, 2] in [[table.num_rows for table in seen] for seen in scenario.sink.evaluations.values()]
 
 
-def test_crash_in_a_flood_repeats_the_batch(scenario: Scenario):
+def test_crash_in_a_backlog_repeats_the_batch(scenario: Scenario):
     """The same with the parts of several tasks: what Spark replays is what was staged."""
     scenario.run(
         Hold("commit"), Publish(*MANY), Start(), Held(), Crash(), Backlog(len(MANY)), Advance(LEASE),
@@ -129,7 +129,7 @@ def test_parquet_has_everything_once(scenario: Scenario):
     texts = [*MANY, "late"]
     scenario.run(
         Publish(*MANY), Do(start), Until("rows at the gate", lambda run: (gate / "arrived").exists()),
-        KillDriverWorker(), Do(lambda run: run.running.stop()), Backlog(len(MANY)), Advance(LEASE),
+        KillDriverWorker(), Stop(), Backlog(len(MANY)), Advance(LEASE),
         Publish("late"), Do(lambda run: (gate / "open").touch()), Do(start), Acked(*texts),
     )  # fmt: skip
     assert sorted(texts) == sorted(row.text for row in scenario.spark.read.parquet(str(sink)).collect())

@@ -110,7 +110,7 @@ def application(emulator: Emulator, names: Names, tmp_path: Path) -> Iterator[Ap
 
 
 def test_killed_driver_loses_and_repeats_nothing(application: Application):
-    """kill -9 of everything while a flood is being written, and a restart: each message is in the sink once."""
+    """kill -9 of everything while a backlog is being written, and a restart: each message is in the sink once."""
     trigger = {"trigger": {"processingTime": "0 seconds"}, "options": {"maxMessagesPerTrigger": "700"}}
     application.emulator.publish(application.names.topic, *MANY)
     application.start(**trigger)
@@ -148,7 +148,7 @@ def test_executors_on_other_machines(application: Application, bucket: Bucket):
     assert 0 == application.ends(), application.log.read_text()[-3000:]
     assert Counter(MANY) == Counter(application.texts())
     assert 0 == application.emulator.backlog(application.names.subscription)
-    assert {"driver", "released"} == {name.rpartition("/")[2] for name in bucket.names()}
+    assert {"driver-token", "last-acknowledged"} == {name.rpartition("/")[2] for name in bucket.names()}
 
 
 def test_killed_executor_is_replaced(application: Application):
@@ -159,7 +159,7 @@ def test_killed_executor_is_replaced(application: Application):
     application.start(
         master="local-cluster[2,1,1024]",
         trigger={"processingTime": "0 seconds"},
-        options={"maxMessagesPerTrigger": "2000"},  # a thousand of the door, and five hundred for each of two tasks
+        options={"maxMessagesPerTrigger": "2000"},  # 1000 are the driver stream's, each of two tasks has 500
         gate=str(gate),
     )
     until(

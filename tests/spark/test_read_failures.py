@@ -74,7 +74,7 @@ def test_reused_worker_keeps_nothing(scenario: Scenario):
     scenario.run(Publish(*MANY), Start(), Rows(*MANY), Stop())
     names = scenario.spark.range(0, 8, 1, 8).mapInArrow(threads, "name string").distinct().collect()
 
-    assert not [row.name for row in names if row.name.startswith(("pull ", "keeper"))]
+    assert not [row.name for row in names if row.name.startswith(("pull ", "ack worker"))]
 
 
 def test_streams_that_close_all_the_time(scenario: Scenario):
@@ -102,7 +102,7 @@ def test_unavailable_service_is_waited_for(scenario: Scenario):
 
 
 def test_long_batch_keeps_its_leases(scenario: Scenario):
-    """A sink that takes minutes: the keeper extends what was staged, so nothing is delivered again."""
+    """A sink that takes minutes: the leases of staged messages are extended, so nothing is delivered again."""
     scenario.run(
         Hold("commit"), Publish("a", "b"), Start(), Held(),
         Until("a longer lease", lambda run: all(_has_long_lease(run, record) for record in _records(run))),

@@ -324,7 +324,7 @@ class FailsAfterwards(PubSubStreamWriter):
 
     def write(self, iterator: Any) -> Any:
         written = super().write(iterator)
-        mark = Path(self.marks) / f"{written.batch}-{written.partition}"
+        mark = Path(self.marks) / f"{written.batch_id}-{written.partition}"
         if not mark.exists():
             mark.touch()
             raise RuntimeError("injected failure")

@@ -54,7 +54,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path):
 
 def test_of_streams_that_are_not_there_nothing_is_removed(tmp_path: Path):
     """A misspelt id is said, and the streams that are named beside it stay."""
-    Staging(str(tmp_path), "projects/p/subscriptions/sub", "mine").leave_token()
+    Staging(str(tmp_path), "projects/p/subscriptions/sub", "mine").write_token()
 
     result = CliRunner().invoke(app, ["staging", "clean", str(tmp_path), "--stream", "mine", "--stream", "mien"])
 
@@ -71,7 +71,7 @@ def test_of_streams_that_are_not_there_nothing_is_removed(tmp_path: Path):
 def test_only_what_is_removed_is_counted(tmp_path: Path):
     """A file that is not ours stays, and the line says so."""
     staging = Staging(str(tmp_path), "projects/p/subscriptions/sub", "mine")
-    staging.leave_token()
+    staging.write_token()
     staging.create("1/part-0", [b"a part"])
     staging.create("1/notes.txt", [b"somebody's"])
 
@@ -89,7 +89,7 @@ def test_a_staging_area_that_refuses_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, command: list[str]
 ):
     """No rights, no network, no credentials: a line that names the area, whether it is looked at or cleaned."""
-    Staging(str(tmp_path), "projects/p/subscriptions/sub", "s").leave_token()
+    Staging(str(tmp_path), "projects/p/subscriptions/sub", "s").write_token()
 
     def refused(*arguments: Any, **settings: Any) -> Any:
         raise PermissionDeniedError("403 Forbidden\n\nDebug source: of many lines")

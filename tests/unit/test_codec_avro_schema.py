@@ -11,7 +11,8 @@ import pytest
 
 from pubsub_spark.codec.avro import schema
 from pubsub_spark.codec.avro.schema import Array, Enum, Fixed, Primitive, Record
-from pubsub_spark.codec.definition import IncompatibleSchema, InvalidSchema, check_compatible, parse
+from pubsub_spark.codec.definition import IncompatibleSchema, InvalidSchema
+from pubsub_spark.codec.schema_types import check_compatible, parse
 
 
 def record(*fields: Any, **more: Any) -> dict[str, Any]:
@@ -233,7 +234,7 @@ def test_definitions_need_no_spark():
     """The emulator parses, validates and compares schemas where PySpark is not installed."""
     program = (
         "import sys; sys.modules['pyspark'] = None\n"
-        "from pubsub_spark.codec.definition import check_compatible, parse\n"
+        "from pubsub_spark.codec.schema_types import check_compatible, parse\n"
         "schema = parse('AVRO', '\"int\"'); check_compatible(schema, schema); schema.validate(b'\\x02', 'BINARY')\n"
         "print(schema.first_invalid([b'\\x02'] * 50 + [b''], 'BINARY'))"
     )

@@ -1,4 +1,4 @@
-"""Settings of a process that reads: made once, and not needed where they cannot be made."""
+"""Memory settings: made once, and left out where the C library has none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pubsub_spark.memory import freeze_imports, keep_freed_memory
 
 @pytest.fixture(autouse=True)
 def afresh() -> Iterator[None]:
-    """Nothing is set yet; nothing stays frozen."""
+    """No setting is made yet, and none stays after a test."""
     keep_freed_memory.cache_clear()
     freeze_imports.cache_clear()
     yield
@@ -21,7 +21,7 @@ def afresh() -> Iterator[None]:
 
 
 class Glibc:
-    """A C library that notes what it is told."""
+    """A C library that records its settings."""
 
     def __init__(self) -> None:
         self.told: list[tuple[int, int]] = []
@@ -49,7 +49,7 @@ def test_other_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_frozen_objects_are_still_freed():
-    """What is frozen is not walked, and goes when nothing refers to it."""
+    """Frozen objects are not walked, and are freed when nothing refers to them."""
 
     class Counted:
         there = 0

@@ -1,4 +1,4 @@
-"""Options: what is taken, what is refused, and that every complaint is made at once."""
+"""Options: which are accepted, which refused, and all complaints in one error."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_options_of_spark_itself_pass():
 
 @pytest.mark.parametrize("kind", [ReadOptions, WriteOptions])
 def test_the_environment_is_the_default(kind: Any):
-    """The emulator's variable and the project's; what is given wins, and real GCP is not turned away from."""
+    """PUBSUB_EMULATOR_HOST and GOOGLE_CLOUD_PROJECT are defaults; options win, and `backend=gcp` ignores the first."""
     environ = {"PUBSUB_EMULATOR_HOST": "localhost:8085", "GOOGLE_CLOUD_PROJECT": "my-project"}
     ids = {"topicId": "my-topic"} | ({"subscriptionId": "my-sub"} if kind is ReadOptions else {})
 
@@ -139,7 +139,7 @@ def test_the_environment_is_the_default(kind: Any):
 
 
 def test_secrets_are_not_shown():
-    """Neither in the object's text nor in a complaint."""
+    """Secrets are neither in the object's text nor in a complaint."""
     secret = "-----BEGIN PRIVATE KEY-----"
     assert secret not in repr(read(privateKey=secret, clientEmail="me@example.com"))
     assert ["`clientEmail` is required with `privateKey`"] == problems(subscriptionId=SUBSCRIPTION, privateKey=secret)

@@ -32,8 +32,8 @@ from pubsub_spark.codec.avro.resolution import (
 from pubsub_spark.codec.avro.rounds import repeats, rounds
 from pubsub_spark.codec.avro.schema import INT, LONG, Array, Enum, Fixed, Map, Node, Primitive, Record, Union
 from pubsub_spark.codec.avro.types import column_of, variants, widened
-from pubsub_spark.cuts import cuts
 from pubsub_spark.errors import SchemaError
+from pubsub_spark.slices import slices
 
 Read = Callable[[Lanes], pa.Array]
 
@@ -68,7 +68,7 @@ class Columns(NamedTuple):
 
 def batches(data: pa.BinaryArray) -> list[tuple[int, int]]:
     """Where to begin and end, so that a batch is at most BATCH messages and, unless it is one, BATCH_BYTES."""
-    return list(cuts(offsets_of(data), BATCH, BATCH_BYTES))
+    return list(slices(offsets_of(data), BATCH, BATCH_BYTES))
 
 
 def compile_columns(writer: Node, reader: Node) -> Columns:

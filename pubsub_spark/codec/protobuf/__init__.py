@@ -1,13 +1,14 @@
 """Protocol Buffers: `.proto` text, its two encodings, revisions, and columns.
 
-protoc         the text to descriptors, compiled in process   compatibility  may this revision follow that one
-definition     what `codec.definition` promises for Protocol Buffers: `parse`, `check_compatible`, validation
-schema         a message's descriptor as a tree of columns     types          a column's type in Spark and in Arrow
-layout         the tree as `ptars` and upb are told about it   fault          where and why a payload breaks
-columns        payloads to columns                             objects        the same from Python objects, slowly
-encode         columns to payloads
+protoc         the compiler, a process of its own              definition    a parsed revision and its validation
+compatibility  which revision may follow which                 descriptors   what protobuf's versions answer differently
+error_locator  where and why a payload breaks                  json          JSON messages, read and written
+column_tree    a message's descriptor as a tree of columns     types         a column's type in Arrow
+ptars_schema   the schema given to `ptars`                     decode        payloads to columns
+column_arrays  the arrays that ptars makes, as columns         encode        columns to payloads
+row_reader     message objects to rows, value by value         codec         the functions that `codec.registry` calls
 
-Nothing here imports Spark but `types`, so the emulator can use the rest.
+Nothing here needs Spark, so the emulator can use it.
 """
 
 from pubsub_spark.codec.protobuf.definition import ProtobufDefinition, check_compatible, parse

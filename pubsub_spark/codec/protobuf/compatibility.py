@@ -1,9 +1,9 @@
-"""May this revision follow that one? Pub/Sub's rule for Protocol Buffers, which is narrower than the wire's.
+"""Compatibility of revisions: Pub/Sub's rule for Protocol Buffers, which is narrower than the wire format's.
 
 "You can add or remove optional fields. You can't add or remove other fields. You also can't edit any existing field."
 (cloud.google.com/pubsub/docs/commit-schema-revision). Optional is what is neither required nor repeated. A field is
-known by its number; its name, type, label, default, oneof and packing are what may not be edited, in nested messages
-too. An enum may gain values, for that edits no field; it may not lose, rename or renumber one.
+identified by its number; its name, type, label, default, oneof and packing may not be edited, in nested messages too.
+An enum may gain values, for that edits no field; it may not lose, rename or renumber one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ _LABELS: Final = {
 }
 
 
-def edited(old: FileDescriptorProto, new: FileDescriptorProto) -> str | None:
-    """What about `new` is more than added and removed optional fields, in a sentence; None if nothing."""
+def find_edit(old: FileDescriptorProto, new: FileDescriptorProto) -> str | None:
+    """A sentence about the first change in `new` that is not allowed, or None: optional fields may come and go."""
     if (old.syntax or "proto2") != (new.syntax or "proto2"):
         return f"The syntax changes from {old.syntax or 'proto2'} to {new.syntax or 'proto2'}"
     return next(_edits(old, new), None)
 
 
 def _edits(old: FileDescriptorProto, new: FileDescriptorProto) -> Iterator[str]:
+    """The changes that are not allowed, each as a sentence."""
     old_messages, new_messages = dict(_messages(old)), dict(_messages(new))
     for path in filter(new_messages.__contains__, old_messages):
         yield from _message_edits(path, old, old_messages[path], new, new_messages[path])
@@ -50,7 +51,7 @@ def _message_edits(
     for number, field in before.items():
         where = f"Field `{_dotted(path, field.name)}`"
         if number in after:
-            for what, was, now in _facets(old_file, old, field, new_file, new, after[number]):
+            for what, was, now in _changed_properties(old_file, old, field, new_file, new, after[number]):
                 yield f"{where} changes its {what} from {was} to {now}"
         elif field.name in numbers:
             yield f"{where} changes its number from {number} to {numbers[field.name]}"
@@ -61,7 +62,7 @@ def _message_edits(
             yield f"Field `{_dotted(path, field.name)}` is {_LABELS[field.label]} and is added"
 
 
-def _facets(
+def _changed_properties(
     old_file: FileDescriptorProto,
     old: DescriptorProto,
     before: FieldDescriptorProto,
@@ -69,7 +70,7 @@ def _facets(
     new: DescriptorProto,
     after: FieldDescriptorProto,
 ) -> Iterator[tuple[str, str, str]]:
-    """What a field is, facet by facet, where the two differ."""
+    """The properties that a field has in both revisions with different values: (property, old value, new value)."""
     pairs = (
         ("name", before.name, after.name),
         ("label", _label(before), _label(after)),
@@ -102,6 +103,7 @@ def _default(field: FieldDescriptorProto) -> str:
 
 
 def _type(file: FileDescriptorProto, field: FieldDescriptorProto) -> str:
+    """The type of a field as users write it."""
     if not field.type_name:
         return str(FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_").lower()
     # Relative to the file's one message, which may be renamed: that edits no field.
@@ -119,6 +121,7 @@ def _oneof(message: DescriptorProto, field: FieldDescriptorProto) -> str:
 
 
 def _messages(file: FileDescriptorProto) -> Iterator[tuple[str, DescriptorProto]]:
+    """Every message with its path below the file's one message, which has the empty path."""
     for message in file.message_type:
         yield from _nested("", message)
 
@@ -130,6 +133,7 @@ def _nested(path: str, message: DescriptorProto) -> Iterator[tuple[str, Descript
 
 
 def _enums(file: FileDescriptorProto) -> Iterator[tuple[str, EnumDescriptorProto]]:
+    """Every enum with its path."""
     for enum in file.enum_type:
         yield f"/{enum.name}", enum
     for path, message in _messages(file):

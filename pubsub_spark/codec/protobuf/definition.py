@@ -1,11 +1,11 @@
-"""What `codec.definition` promises, for Protocol Buffers: parse, validate, compare revisions.
+"""A schema definition of type PROTOCOL_BUFFER: parse, validate messages, compare revisions (`codec.definition`).
 
 A definition is compiled into a pool of its own, so two revisions of one message live side by side. Pub/Sub wants
 exactly one top-level message, of proto2 or proto3, and documents that imports are not supported. Here the well-known
 types may be imported (`protoc.WELL_KNOWN`): they are part of the language, and what uses them can be read and written.
 
-`validate` is strict: bytes must be a message, all required fields present, and nothing in them unknown to the schema
-(a decoder skips that; a topic that pins a range of revisions says with it which fields may be published).
+`validate` is strict: the bytes must be a message, with every required field, and without a field that the schema does
+not have (a decoder skips it; a topic that pins a range of revisions says with it which fields may be published).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from pubsub_spark.codec.definition import Definition, Encoding, IncompatibleSchema, InvalidMessage, InvalidSchema
-from pubsub_spark.codec.protobuf import fault
-from pubsub_spark.codec.protobuf.compatibility import edited
+from pubsub_spark.codec.protobuf.compatibility import find_edit
+from pubsub_spark.codec.protobuf.error_locator import locate_error
 from pubsub_spark.codec.protobuf.json import JsonReader
 from pubsub_spark.codec.protobuf.protoc import compile_text
 
@@ -58,28 +58,30 @@ class ProtobufDefinition:
 
     @cached_property
     def json_reader(self) -> JsonReader:
-        """Reads JSON; compiled when first asked for, since most topics are BINARY."""
+        """The reader of JSON messages; compiled when first used, since most topics are BINARY."""
         return JsonReader(self.message_class)
 
     def read(self, data: bytes, encoding: Encoding) -> Message:
-        """The message in `data`; InvalidMessage when it is none. What the schema does not know is kept (BINARY)."""
+        """The message in `data`, with its unknown fields (BINARY); InvalidMessage when the data are not a message."""
         if encoding == "JSON":
             message = self.json_reader.read(data)
         else:
             try:
                 message = self.message_class.FromString(data)
             except DecodeError as error:
-                raise InvalidMessage(fault.find(data, self.message) or f"The message cannot be read: {error}") from None
+                raise InvalidMessage(
+                    locate_error(data, self.message) or f"The message cannot be read: {error}"
+                ) from None
         if missing := message.FindInitializationErrors():
             raise InvalidMessage(f"Field `{missing[0]}` is required and missing")
         return message
 
     def validate(self, data: bytes, encoding: Encoding) -> None:
-        """Raise InvalidMessage unless `data` is exactly one message, with nothing that the schema does not know."""
+        """Raise InvalidMessage unless `data` is exactly one message, without unknown fields."""
         message = self.read(data, encoding)
         if encoding == "BINARY" and _has_unknown(message):
             raise InvalidMessage(
-                fault.find(data, self.message, strict=True) or "The message has fields which the schema does not know"
+                locate_error(data, self.message, strict=True) or "The message has fields which the schema does not know"
             )
 
     def first_invalid(self, messages: Sequence[bytes], encoding: Encoding) -> int | None:
@@ -94,7 +96,7 @@ class ProtobufDefinition:
         return None
 
     def _all_valid(self, messages: Sequence[bytes]) -> bool:
-        """Whether upb, given the messages all at once, has nothing against them."""
+        """Whether upb accepts all messages, parsed at once as one envelope."""
         framed = b"".join(part for data in messages for part in (ENVELOPE_TAG, _varint(len(data)), data))
         try:
             envelope = self.envelope_class.FromString(framed)
@@ -112,7 +114,7 @@ def check_compatible(old: Definition, new: Definition) -> None:
     """Raise IncompatibleSchema unless `new` only adds and removes optional fields."""
     assert isinstance(old, ProtobufDefinition)
     assert isinstance(new, ProtobufDefinition)
-    if reason := edited(old.file, new.file):
+    if reason := find_edit(old.file, new.file):
         raise IncompatibleSchema(f"{reason}; a new revision may only add and remove optional fields")
 
 
@@ -123,6 +125,7 @@ def root_name(file: FileDescriptorProto) -> str:
 
 
 def _check_shape(file: FileDescriptorProto) -> None:
+    """Raise InvalidSchema unless the file has one top-level message, no service and no group."""
     if len(file.message_type) != 1:
         names = ", ".join(f"`{message.name}`" for message in file.message_type) or "none"
         raise InvalidSchema(f"The definition must have exactly one top-level message, it has {names}")
@@ -134,6 +137,7 @@ def _check_shape(file: FileDescriptorProto) -> None:
 
 
 def _all_fields(file: FileDescriptorProto) -> Iterator[tuple[str, FieldDescriptorProto]]:
+    """Every field of the file, at any depth, with its path."""
     yield from ((field.name, field) for field in file.extension)
     for message in file.message_type:
         yield from _message_fields(message.name, message)
@@ -147,6 +151,7 @@ def _message_fields(path: str, message: DescriptorProto) -> Iterator[tuple[str, 
 
 
 def _envelope(file: FileDescriptorProto) -> FileDescriptorProto:
+    """The file of the envelope, which imports the schema's."""
     return FileDescriptorProto(
         name=f"{_ENVELOPE}.proto",
         package=_ENVELOPE,
@@ -170,7 +175,7 @@ def _envelope(file: FileDescriptorProto) -> FileDescriptorProto:
 
 
 def _has_unknown(message: Message) -> bool:
-    """Whether something in `message` was not in its schema; it is gone afterwards."""
+    """Whether `message` has unknown fields; they are discarded."""
     size = message.ByteSize()
     message.DiscardUnknownFields()
     return bool(message.ByteSize() != size)

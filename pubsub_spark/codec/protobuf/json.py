@@ -1,11 +1,11 @@
-"""The proto3 JSON mapping: text into messages and back, with protobuf's own `json_format` as the judge.
+"""The proto3 JSON mapping: JSON text to messages and back, as protobuf's own `json_format` does it.
 
 Strict as the mapping is by default: a name that the message does not have, a name given twice, or a value of the wrong
 type is an error. Both spellings of a field's name (`lowerCamel` and the original) are read; `lowerCamel` is written.
 
-`json_format` decides field by field, for every message anew. `JsonReader` decides once per schema what the usual form
-of each field is, and takes that; whatever looks different in any way goes to `json_format`, which reads or refuses it.
-`JsonWriter` writes what `json_format` would, well-known types by their own methods.
+`json_format` decides field by field, for every message anew. `JsonReader` is compiled once per schema, for the common
+form of each field; a message with any other form goes to `json_format`, which reads or refuses it. `JsonWriter` writes
+what `json_format` would, well-known types by their own methods.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from pubsub_spark.codec.definition import InvalidMessage
-from pubsub_spark.codec.protobuf.fault import is_repeated
-from pubsub_spark.codec.protobuf.schema import JSON_MESSAGES
+from pubsub_spark.codec.protobuf.column_tree import JSON_MESSAGES
+from pubsub_spark.codec.protobuf.descriptors import is_repeated
 
-# What one message's text can make Python and json_format raise: anything it says is about that text.
-_COMPLAINTS: Final = (
+# The errors that a text can make Python and json_format raise; all of them are about that text.
+_PARSE_ERRORS: Final = (
     json_format.Error,
     ValueError,
     TypeError,
@@ -36,8 +36,8 @@ _COMPLAINTS: Final = (
     ArithmeticError,
     LookupError,
 )
-_LONGEST: Final = 300
-_DEEPEST: Final = 100  # json_format's limit on messages within messages
+_MAX_REASON_CHARACTERS: Final = 300
+_MAX_NESTING_LEVELS: Final = 100  # json_format's limit on messages within messages
 
 
 def read(data: bytes, message: Any) -> None:
@@ -52,28 +52,28 @@ def read(data: bytes, message: Any) -> None:
         json_format.Parse(text, message)
     except RecursionError:
         raise InvalidMessage("The message is nested too deeply") from None
-    except _COMPLAINTS as error:
+    except _PARSE_ERRORS as error:
         reason = " ".join(str(error).split())
-        raise InvalidMessage(f"The message does not fit: {reason[:_LONGEST]}") from None
+        raise InvalidMessage(f"The message does not fit: {reason[:_MAX_REASON_CHARACTERS]}") from None
 
 
 class JsonReader:
-    """Reads the messages of one class."""
+    """The reader of JSON messages of one class."""
 
     def __init__(self, message_class: type[Message]) -> None:
         self._class: Any = message_class
-        forms = _Forms()
-        self._members = forms.message(message_class.DESCRIPTOR)
-        self._recursive = forms.recursive
+        compiler = _ReaderCompiler()
+        self._fields = compiler.message(message_class.DESCRIPTOR)
+        self._recursive = compiler.recursive
 
     def read(self, data: bytes) -> Message:
-        """The message in the JSON text `data`; InvalidMessage when it is none."""
+        """The message in the JSON text `data`; InvalidMessage when it is not one."""
         try:
             text = data.decode()
-            if not self._recursive or text.count("{") <= _DEEPEST:
-                message: Message = self._class(**self._members(_DECODER.decode(text)))
+            if not self._recursive or text.count("{") <= _MAX_NESTING_LEVELS:
+                message: Message = self._class(**self._fields(_DECODER.decode(text)))
                 return message
-        except _COMPLAINTS:
+        except _PARSE_ERRORS:
             pass
         message = self._class()
         read(data, message)
@@ -81,59 +81,60 @@ class JsonReader:
 
 
 class JsonWriter:
-    """Writes the messages of one class: `lowerCamel` names, on one line, what is absent left out."""
+    """The writer of JSON messages of one class: `lowerCamel` names, on one line, without absent fields."""
 
     def __init__(self, message_class: type[Message]) -> None:
-        self._value = _Values().message(message_class.DESCRIPTOR)
+        self._value = _WriterCompiler().message(message_class.DESCRIPTOR)
 
     def write(self, message: Any) -> bytes:
         """The JSON text of `message`; ValueError when a value has no JSON form (an Any of unknown type)."""
         try:
             return json.dumps(self._value(message), allow_nan=False).encode()
-        except _COMPLAINTS as error:
-            raise ValueError(" ".join(str(error).split())[:_LONGEST]) from None
+        except _PARSE_ERRORS as error:
+            raise ValueError(" ".join(str(error).split())[:_MAX_REASON_CHARACTERS]) from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The members of a JSON object, each given once."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise _Unusual
+        raise _UncommonForm
     return found
 
 
-class _Unusual(ValueError):  # noqa: N818 (not an error: json_format decides)
-    """A value in another form than the usual one."""
+class _UncommonForm(ValueError):  # noqa: N818 (not an error: json_format decides)
+    """A value in another form than the common one."""
 
 
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_once)
-_Form = Callable[[Any], Any]
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique_keys)
+_Convert = Callable[[Any], Any]
 
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
-_INSTANT: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?Z")
-_SPAN: Final = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,9}))?s")
+_TIMESTAMP: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?Z")
+_DURATION: Final = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,9}))?s")
 _EPOCH: Final = datetime(1970, 1, 1)
-_MAX_SPAN: Final = 315_576_000_000
-_MAX_FLOAT: Final = 2.0**128 - 2.0**103  # half a step above the largest float: from here on it is infinite
+_MAX_DURATION_SECONDS: Final = 315_576_000_000
+_FLOAT_LIMIT: Final = 2.0**128 - 2.0**103  # half a step above the largest float: from here on it is infinite
 
 
-def _integer(low: int, high: int) -> _Form:
+def _integer(low: int, high: int) -> _Convert:
     def form(value: Any) -> int:
         if type(value) is str and _INTEGER.fullmatch(value):
             value = int(value)
         if type(value) is int and low <= value <= high:
             return value
-        raise _Unusual
+        raise _UncommonForm
 
     return form
 
 
-def _floating(bound: float) -> _Form:
+def _floating(bound: float) -> _Convert:
     def form(value: Any) -> float:
         if type(value) is float or type(value) is int:
             number = float(value)
             if -bound < number < bound:
                 return number
-        raise _Unusual
+        raise _UncommonForm
 
     return form
 
@@ -141,76 +142,76 @@ def _floating(bound: float) -> _Form:
 def _boolean(value: Any) -> bool:
     if type(value) is bool:
         return value
-    raise _Unusual
+    raise _UncommonForm
 
 
 def _string(value: Any) -> str:
     if type(value) is str:
         return value
-    raise _Unusual
+    raise _UncommonForm
 
 
 def _bytes(value: Any) -> bytes:
     return binascii.a2b_base64(_string(value), strict_mode=True)
 
 
-def _instant(value: Any) -> dict[str, int]:
-    match = _INSTANT.fullmatch(_string(value))
+def _timestamp(value: Any) -> dict[str, int]:
+    match = _TIMESTAMP.fullmatch(_string(value))
     if match is None:
-        raise _Unusual
+        raise _UncommonForm
     since = datetime.fromisoformat(match[1]) - _EPOCH
     return {"seconds": since.days * 86_400 + since.seconds, "nanos": int((match[2] or "").ljust(9, "0"))}
 
 
-def _span(value: Any) -> dict[str, int]:
-    match = _SPAN.fullmatch(_string(value))
-    if match is None or int(match[2]) >= _MAX_SPAN:
-        raise _Unusual
+def _duration(value: Any) -> dict[str, int]:
+    match = _DURATION.fullmatch(_string(value))
+    if match is None or int(match[2]) >= _MAX_DURATION_SECONDS:
+        raise _UncommonForm
     sign = -1 if match[1] else 1
     return {"seconds": sign * int(match[2]), "nanos": sign * int((match[3] or "").ljust(9, "0"))}
 
 
-def _unusual(_: Any) -> Any:
-    raise _Unusual
+def _uncommon(_: Any) -> Any:
+    raise _UncommonForm
 
 
-def _bits(bits: int, signed: bool) -> _Form:
+def _bits(bits: int, signed: bool) -> _Convert:
     return _integer(-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else _integer(0, (1 << bits) - 1)
 
 
-_SCALARS: Final[dict[int, _Form]] = {
+_SCALARS: Final[dict[int, _Convert]] = {
     FieldDescriptor.CPPTYPE_INT32: _bits(32, signed=True),
     FieldDescriptor.CPPTYPE_INT64: _bits(64, signed=True),
     FieldDescriptor.CPPTYPE_UINT32: _bits(32, signed=False),
     FieldDescriptor.CPPTYPE_UINT64: _bits(64, signed=False),
     FieldDescriptor.CPPTYPE_DOUBLE: _floating(float("inf")),
-    FieldDescriptor.CPPTYPE_FLOAT: _floating(_MAX_FLOAT),
+    FieldDescriptor.CPPTYPE_FLOAT: _floating(_FLOAT_LIMIT),
     FieldDescriptor.CPPTYPE_BOOL: _boolean,
 }
 _WRAPPERS: Final = frozenset(
     f"google.protobuf.{kind}Value"
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
-_WELL_KNOWN: Final[dict[str, _Form]] = {
-    "google.protobuf.Timestamp": _instant,
-    "google.protobuf.Duration": _span,
-    "google.protobuf.FieldMask": _unusual,
-    "google.protobuf.Any": _unusual,
-    **dict.fromkeys(JSON_MESSAGES, _unusual),
+_WELL_KNOWN: Final[dict[str, _Convert]] = {
+    "google.protobuf.Timestamp": _timestamp,
+    "google.protobuf.Duration": _duration,
+    "google.protobuf.FieldMask": _uncommon,
+    "google.protobuf.Any": _uncommon,
+    **dict.fromkeys(JSON_MESSAGES, _uncommon),
 }
-# Null is a value of these, and says "absent" of all others.
+# The types of which null is a value; for all others it means absent.
 _NULL_TYPES: Final = ("google.protobuf.Value", "google.protobuf.NullValue")
 
 
-class _Forms:
-    """The usual form of every field, as functions from JSON's values to the message's."""
+class _ReaderCompiler:
+    """The compiler of functions from JSON values in their common form to the values of a message's fields."""
 
     def __init__(self) -> None:
-        self._messages: dict[str, _Form] = {}
+        self._messages: dict[str, _Convert] = {}
         self._open: set[str] = set()
         self.recursive = False
 
-    def message(self, message: Descriptor) -> _Form:
+    def message(self, message: Descriptor) -> _Convert:
         if message.full_name in self._messages:
             return self._messages[message.full_name]
         if message.full_name in self._open:
@@ -218,13 +219,13 @@ class _Forms:
             return lambda value: self._messages[message.full_name](value)
         self._open.add(message.full_name)
         forms = {field.name: (field.name, self.field(field), _takes_null(field)) for field in message.fields}
-        names = {field.json_name: forms[field.name] for field in message.fields}  # go before original names
+        names = {field.json_name: forms[field.name] for field in message.fields}  # take precedence over original names
         oneofs = [frozenset(f.name for f in oneof.fields) for oneof in message.oneofs if len(oneof.fields) > 1]
-        form = _members(forms | names, oneofs)
+        form = _compile_object(forms | names, oneofs)
         self._messages[message.full_name] = form
         return form
 
-    def field(self, field: FieldDescriptor) -> _Form:
+    def field(self, field: FieldDescriptor) -> _Convert:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             key, value = (self.single(field.message_type.fields_by_name[name]) for name in ("key", "value"))
             if field.message_type.fields_by_name["key"].type == FieldDescriptor.TYPE_BOOL:
@@ -233,7 +234,7 @@ class _Forms:
         one = self.single(field)
         return (lambda values: [one(value) for value in _list(values)]) if is_repeated(field) else one
 
-    def single(self, field: FieldDescriptor) -> _Form:
+    def single(self, field: FieldDescriptor) -> _Convert:
         if field.type == FieldDescriptor.TYPE_ENUM:
             return _enum(field)
         if field.message_type is None:
@@ -251,7 +252,7 @@ def _takes_null(field: FieldDescriptor) -> bool:
     return type_ is not None and type_.full_name in _NULL_TYPES
 
 
-def _members(fields: dict[str, tuple[str, _Form, bool]], oneofs: list[frozenset[str]]) -> _Form:
+def _compile_object(fields: dict[str, tuple[str, _Convert, bool]], oneofs: list[frozenset[str]]) -> _Convert:
     def form(value: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
         nulls = 0
@@ -260,20 +261,20 @@ def _members(fields: dict[str, tuple[str, _Form, bool]], oneofs: list[frozenset[
             if item is not None:
                 found[name] = convert(item)
             elif takes_null:
-                raise _Unusual
+                raise _UncommonForm
             else:
                 nulls += 1
         if len(found) + nulls < len(value) or (nulls and len({fields[key][0] for key in value}) < len(value)):
-            raise _Unusual  # a field in both its spellings
+            raise _UncommonForm  # a field in both its spellings
         for oneof in oneofs:
             if len(oneof & found.keys()) > 1:
-                raise _Unusual
+                raise _UncommonForm
         return found
 
     return form
 
 
-def _enum(field: FieldDescriptor) -> _Form:
+def _enum(field: FieldDescriptor) -> _Convert:
     numbers = {value.name: value.number for value in field.enum_type.values}
     known = frozenset(numbers.values())
 
@@ -287,27 +288,27 @@ def _enum(field: FieldDescriptor) -> _Form:
 def _object(value: Any) -> dict[str, Any]:
     if type(value) is dict:
         return value
-    raise _Unusual
+    raise _UncommonForm
 
 
 def _list(value: Any) -> list[Any]:
     if type(value) is list:
         return value
-    raise _Unusual
+    raise _UncommonForm
 
 
-class _Values:
-    """What every field is in JSON, as functions from the message's values."""
+class _WriterCompiler:
+    """The compiler of functions from the values of a message's fields to JSON values."""
 
     def __init__(self) -> None:
-        self._messages: dict[str, _Form] = {}
+        self._messages: dict[str, _Convert] = {}
 
-    def message(self, message: Descriptor) -> _Form:
+    def message(self, message: Descriptor) -> _Convert:
         if message.full_name in _WRITTEN:
             return _WRITTEN[message.full_name]
         if message.full_name not in self._messages:
-            fields: dict[int, tuple[str, _Form]] = {}
-            # In its place before its fields are known: one of them may be of this type.
+            fields: dict[int, tuple[str, _Convert]] = {}
+            # Registered before its fields are compiled: one of them may be of this type.
             self._messages[message.full_name] = lambda value: {
                 name: form(item)
                 for descriptor, item in value.ListFields()
@@ -317,7 +318,7 @@ class _Values:
                 fields[field.number] = (field.json_name, self.field(field))
         return self._messages[message.full_name]
 
-    def field(self, field: FieldDescriptor) -> _Form:
+    def field(self, field: FieldDescriptor) -> _Convert:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
             one = self.single(value)
@@ -327,7 +328,7 @@ class _Values:
         one = self.single(field)
         return (lambda values: [one(value) for value in values]) if is_repeated(field) else one
 
-    def single(self, field: FieldDescriptor) -> _Form:
+    def single(self, field: FieldDescriptor) -> _Convert:
         if field.type == FieldDescriptor.TYPE_ENUM:
             names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
             if field.enum_type.full_name in _NULL_TYPES:
@@ -351,26 +352,26 @@ def _double(value: float) -> float | str:
 
 
 def _float(value: float) -> float | str:
-    """A number of few digits that is this float; but not one that, for being rounded up, is beyond all floats."""
+    """The shortest decimal number that is this float and, rounded up, is not beyond the largest float."""
     finite = _double(value)
     if isinstance(finite, str):
         return finite
     for digits in (6, 7, 8, 9):
         short = float(f"{value:.{digits}g}")
-        if abs(short) <= _LARGEST_FLOAT and _FLOAT.unpack(_FLOAT.pack(short))[0] == value:
+        if abs(short) <= _MAX_FLOAT and _FLOAT.unpack(_FLOAT.pack(short))[0] == value:
             return short
     return value
 
 
 _FLOAT: Final = struct.Struct("<f")
-_LARGEST_FLOAT: Final = 2.0**128 - 2.0**104
-_PLAIN: Final[dict[int, _Form]] = {
+_MAX_FLOAT: Final = 2.0**128 - 2.0**104
+_PLAIN: Final[dict[int, _Convert]] = {
     FieldDescriptor.CPPTYPE_INT64: str,
     FieldDescriptor.CPPTYPE_UINT64: str,
     FieldDescriptor.CPPTYPE_DOUBLE: _double,
     FieldDescriptor.CPPTYPE_FLOAT: _float,
 }
-_WRITTEN: Final[dict[str, _Form]] = {
+_WRITTEN: Final[dict[str, _Convert]] = {
     **dict.fromkeys(("google.protobuf.Any", *JSON_MESSAGES, *_WRAPPERS), json_format.MessageToDict),
     **dict.fromkeys(
         ("google.protobuf.Timestamp", "google.protobuf.Duration", "google.protobuf.FieldMask"),

@@ -1,32 +1,32 @@
-"""`.proto` text to descriptors, with the compiler of grpcio-tools inside this process.
+"""The compiler from `.proto` text to descriptors: protoc, run by `grpc_tools.protoc` in a process of its own.
 
-protoc is C++: it reads files, keeps global state, and its parser recurses on its own stack. So one lock, a folder of
-our own, and a look at the text before it goes in: control characters (which protoc skips) and nesting that no person
-wrote (which ends the process) are refused here. It finds nothing to import but the well-known types below.
+protoc is C++ that recurses on its own stack, prints its errors on standard error and ends the process when it fails
+badly. In a process of its own all this is harmless: a crash or an endless compilation is an InvalidSchema, and
+`file:line:column: message` is read from a pipe. The text goes in and the descriptors come out through pipes as well: no
+file is written. protoc sees the schema and the well-known types under virtual names and no other file of the machine.
 
-Errors come from `get_protos`, the entry that `grpc.protos()` uses: it raises them, where the compiler's `main` prints
-them on the process's standard error. Descriptors come from `main`, asked only when there are no errors. Both are taken
-from the extension itself: its wrapper `grpc_tools.protoc` hangs import hooks into the process that imports it.
+Before that the text is checked for what protoc would take too kindly: control characters (which it skips) and nesting
+that no person wrote. Both checks take time linear in the text's length.
+
+A compilation takes some 60 ms, nearly all of it the start of the interpreter, so results are kept: a revision is
+compiled once per process.
 """
 
 from __future__ import annotations
 
+import os
 import re
-import tempfile
-import threading
+import subprocess
+import sys
+from functools import lru_cache
 from importlib import resources
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from grpc_tools import _protoc_compiler
 
 from pubsub_spark.codec.definition import InvalidSchema
 
 SCHEMA_FILE: Final = "schema.proto"
-# What protoc is asked for: it warns, on standard error, of imports that go unused in that file, but not in those below.
-_ROOT_FILE: Final = "root.proto"
-_ROOT: Final = f'syntax = "proto3"; import public "{SCHEMA_FILE}";'
 
 # What a definition may import. Not `descriptor.proto`: with it come custom options, which can overflow protoc's stack.
 WELL_KNOWN: Final = tuple(
@@ -37,32 +37,41 @@ WELL_KNOWN: Final = tuple(
 # Pub/Sub's own limit on a definition, and a depth that protoc's parser (about 20,000 levels) survives by far.
 MAX_BYTES: Final = 300_000
 MAX_NESTING: Final = 200
+# The largest definitions take up to four seconds; a machine may be busy.
+TIMEOUT_SECONDS: Final = 30
+# Compiled texts kept per process: as many revisions as a schema may have (20), times a few schemas.
+_CACHED_TEXTS: Final = 64
+
+# The interpreter is isolated (`-I`) from environment variables that change what it does; it finds modules where this
+# process does. The variable is grpc_tools' switch for its import hooks, which take time.
+_COMMAND: Final = (
+    "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
+    "from grpc_tools import protoc; sys.exit(protoc.main(sys.argv))"
+)
+_ENVIRONMENT: Final = {"GRPC_PYTHON_DISABLE_DYNAMIC_STUBS": "1"}
+_PIPE_IN, _PIPE_OUT = "/dev/stdin", "/dev/stdout"
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 # Comments and strings are taken whole, unterminated ones to where protoc's tokenizer ends them: brackets are brackets.
 _BRACKET = re.compile(
     r"""//[^\n]*|/\*(?s:.*?)\*/|/\*(?s:.*)|"(?:\\[^\n]|[^"\\\n])*"?|'(?:\\[^\n]|[^'\\\n])*'?|[{}()<>\[\]]"""
 )
-_SYNTAX = re.compile(r"\ufeff?(?:\s|//[^\n]*(?:\n|$)|/\*(?s:.*?)\*/)*(?P<keyword>syntax|edition)\b")
-
-_lock = threading.Lock()
+# Possessive (`*+`) and atomic (`(?>`): what has been taken as a comment is never tried as anything else.
+_EDITION = re.compile(r"\ufeff?(?:\s|//[^\n]*+|(?>/\*(?s:.*?)\*/))*+edition\b")
+_COMPLAINT = re.compile(
+    rf"(?:{_PIPE_IN}|{SCHEMA_FILE}):(?:(?P<line>\d+):(?P<column>\d+):)? (?!warning: )(?P<message>.*)"
+)
+_IMPORT = re.compile(r'Import "(?P<name>.*)" was not found or had errors')
 
 
 def compile_text(text: str) -> FileDescriptorSet:
     """The descriptors of `text` and of what it imports, least dependent first; InvalidSchema says where it is wrong."""
     _check(text)
-    declared = _SYNTAX.match(text)
-    if declared and declared["keyword"] == "edition":
-        raise InvalidSchema(
-            'The definition is of an edition; Pub/Sub knows `syntax = "proto2"` and `syntax = "proto3"`'
-        )
-    # Said aloud, because protoc warns of a missing syntax on standard error. On the first line: numbers stay right.
-    source = text if declared else 'syntax = "proto2"; ' + text.removeprefix("\ufeff")
-    with _lock, tempfile.TemporaryDirectory(prefix="pubsub-spark-protoc-") as folder:
-        return _run(source, Path(folder))
+    return FileDescriptorSet.FromString(_compile(text))
 
 
 def _check(text: str) -> None:
+    """Raise InvalidSchema for a text that protoc should not be given."""
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise InvalidSchema(f"The definition is longer than {MAX_BYTES:,} bytes")
     if control := _CONTROL.search(text):
@@ -75,6 +84,10 @@ def _check(text: str) -> None:
             depth = max(0, depth - 1)
         if depth > MAX_NESTING:
             raise InvalidSchema(f"The definition is nested deeper than {MAX_NESTING} levels")
+    if _EDITION.match(text):
+        raise InvalidSchema(
+            'The definition is of an edition; Pub/Sub knows `syntax = "proto2"` and `syntax = "proto3"`'
+        )
 
 
 def _position(text: str, index: int) -> str:
@@ -82,41 +95,49 @@ def _position(text: str, index: int) -> str:
     return f"line {before.count(chr(10)) + 1}, column {index - before.rfind(chr(10))}"
 
 
-def _run(source: str, folder: Path) -> FileDescriptorSet:
-    library = resources.files("grpc_tools") / "_proto"
-    for name in WELL_KNOWN:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes((library / name).read_bytes())
+@lru_cache(_CACHED_TEXTS)
+def _compile(text: str) -> bytes:
+    """A serialized FileDescriptorSet, as protoc writes it."""
     try:
-        (folder / SCHEMA_FILE).write_text(source, encoding="utf-8")
+        source = text.encode()
     except UnicodeEncodeError:
         raise InvalidSchema("The definition has characters that UTF-8 cannot express") from None
+    command = [sys.executable, "-I", "-c", _COMMAND, "\n".join(filter(None, sys.path))]
+    arguments = [
+        f"--proto_path={SCHEMA_FILE}={_PIPE_IN}",
+        *(f"--proto_path={name}={name}" for name in WELL_KNOWN),  # relative to the working directory
+        "--include_imports",
+        f"--descriptor_set_out={_PIPE_OUT}",
+        SCHEMA_FILE,
+    ]
     try:
-        _protoc_compiler.get_protos(SCHEMA_FILE.encode(), [str(folder).encode()])
-    except Exception as error:  # ProtocErrors; its class has no public name
-        raise InvalidSchema(_sentence(error)) from None
-    output = folder / "descriptors"
-    (folder / _ROOT_FILE).write_text(_ROOT)
-    arguments = ["protoc", f"-I{folder}", "--include_imports", f"--descriptor_set_out={output}", _ROOT_FILE]
-    if _protoc_compiler.run_main([argument.encode() for argument in arguments]) != 0:
-        raise InvalidSchema("The definition cannot be compiled")
-    files = FileDescriptorSet.FromString(output.read_bytes())
-    del files.file[-1]  # the root
-    return files
+        protoc = subprocess.run(  # noqa: S603 (constants; the text goes through the pipe)
+            [*command, *arguments],
+            input=source,
+            capture_output=True,
+            cwd=str(resources.files("grpc_tools") / "_proto"),
+            env=os.environ | _ENVIRONMENT,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InvalidSchema(
+            f"The definition cannot be compiled: protoc did not end in {TIMEOUT_SECONDS} seconds"
+        ) from None
+    if protoc.returncode != 0:
+        raise InvalidSchema(_sentence(protoc.stderr.decode("utf-8", "replace"), protoc.returncode))
+    return protoc.stdout
 
 
-def _sentence(error: Exception) -> str:
-    """The first complaint that is about the schema's own file, with its place."""
-    found = error.args[0] if error.args and isinstance(error.args[0], list) else []
-    complaints = [complaint for complaint in found if _text(complaint.filename) == SCHEMA_FILE]
-    if not complaints:
-        return f"The definition cannot be compiled: {error}"
-    message = _text(complaints[0].message).rstrip(".")
-    if imported := re.match(r'Import "(.*)" was not found or had errors', message):
+def _sentence(stderr: str, returncode: int) -> str:
+    """The first of protoc's complaints that is about the schema's own text, with its place there."""
+    complaint = next(filter(None, map(_COMPLAINT.fullmatch, stderr.splitlines())), None)
+    if complaint is None:
+        why = f"protoc was ended by signal {-returncode}" if returncode < 0 else " ".join(stderr.split()[-50:])
+        return f"The definition cannot be compiled: {why}"
+    message = complaint["message"].rstrip(".")
+    if imported := _IMPORT.fullmatch(message):
         allowed = ", ".join(f"`{name}`" for name in WELL_KNOWN)
-        return f"The definition imports `{imported[1]}`, and only {allowed} can be imported"
-    return f"The definition is wrong at line {complaints[0].line + 1}, column {complaints[0].column + 1}: {message}"
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        return f"The definition imports `{imported['name']}`, and only {allowed} can be imported"
+    place = f" at line {complaint['line']}, column {complaint['column']}" if complaint["line"] else ""
+    return f"The definition is wrong{place}: {message}"

@@ -1,4 +1,4 @@
-"""A column's type: the tree of `schema` in Arrow, as Spark's `to_arrow_schema(timezone="UTC")` would give it.
+"""The Arrow types of a column tree, as Spark's `to_arrow_schema(timezone="UTC")` would give them.
 
 The types are those of Spark's `from_protobuf` with its defaults (docs/types.md has the table): unsigned integers keep
 their bits in the signed type of the same width, an enum is its name, a wrapper is the message that it is.
@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pubsub_spark.codec.protobuf.schema import Array, Enum, Instant, Json, Map, Node, Scalar, Span, Struct
+from pubsub_spark.codec.protobuf.column_tree import Array, Duration, Enum, Json, Map, Node, Scalar, Struct, Timestamp
 
 SCALARS: Final[dict[str, pa.DataType]] = {
     "double": pa.float64(),
@@ -38,7 +38,7 @@ UNSIGNED: Final[dict[str, pa.DataType]] = {
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 DURATION: Final = pa.duration("us")
 
-# Whole seconds whose microseconds, whatever the nanos, fit 64 bits: 292,000 years either way.
+# The largest number of seconds whose microseconds, whatever the nanos, fit 64 bits: 292,000 years either way.
 MAX_SECONDS: Final = 9_223_372_036_850
 
 
@@ -49,9 +49,9 @@ def arrow_type(node: Node) -> pa.DataType:
             return SCALARS[kind]
         case Enum() | Json():
             return pa.string()
-        case Instant():
+        case Timestamp():
             return TIMESTAMP
-        case Span():
+        case Duration():
             return DURATION
         case Array(element):
             return pa.list_(pa.field("element", arrow_type(element), nullable=False))

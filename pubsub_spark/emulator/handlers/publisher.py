@@ -11,9 +11,9 @@ from typing import Any
 
 from pubsub_spark import names
 from pubsub_spark.codec.definition import Encoding
+from pubsub_spark.codec.schema_types import ENCODINGS_BY_NUMBER
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError, already_exists, invalid, invalid_argument, not_found
-from pubsub_spark.emulator.handlers.schemas import ENCODINGS
 from pubsub_spark.emulator.resources import field_masks, limits, pagination, resource_validation
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.state import wire_format
@@ -140,7 +140,7 @@ class Publisher:
         schema = self._schemas.get(limits.check_name(settings.schema, "schemas"))
         if schema is None:
             raise not_found(settings.schema)
-        if settings.encoding not in ENCODINGS:
+        if settings.encoding not in ENCODINGS_BY_NUMBER:
             raise invalid_argument("schema_settings.encoding")
         for revision_id in (settings.first_revision_id, settings.last_revision_id):
             if revision_id and schema.find(revision_id) is None:
@@ -155,7 +155,7 @@ class Publisher:
         schema = self._schemas.get(settings.schema)
         if schema is None:
             raise RpcError("NOT_FOUND", "Schema associated with topic deleted.")
-        return ENCODINGS[settings.encoding], tuple(
+        return ENCODINGS_BY_NUMBER[settings.encoding], tuple(
             schema.allowed(settings.first_revision_id, settings.last_revision_id)
         )
 

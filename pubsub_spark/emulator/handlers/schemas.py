@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 from pubsub_spark.codec import definition as codec
+from pubsub_spark.codec import schema_types
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import already_exists, invalid, invalid_argument, not_found, unimplemented
 from pubsub_spark.emulator.resources import limits, pagination
@@ -14,10 +15,7 @@ from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.state.schema_store import Revision, Schema
 
 BASIC, FULL = 1, 2  # SchemaView
-_TYPES: dict[int, codec.SchemaType] = {1: "PROTOCOL_BUFFER", 2: "AVRO"}
-_TYPE_NUMBERS = {name: number for number, name in _TYPES.items()}
 _NEWEST = 10**12 - 1  # so that a later revision comes earlier in the order of texts
-ENCODINGS: dict[int, codec.Encoding] = {1: "JSON", 2: "BINARY"}
 
 
 class SchemaService:
@@ -67,7 +65,7 @@ class SchemaService:
             schema = self._schema(request.name)
             _check_room(schema)
             try:
-                codec.check_compatible(schema.latest.definition, definition)
+                schema_types.check_compatible(schema.latest.definition, definition)
             except codec.IncompatibleSchema as problem:
                 raise invalid(f"Schema revision is not compatible with the previous revision: {problem}") from None
             return _resource(schema, self._schemas.commit(schema, definition, now), FULL)
@@ -112,7 +110,7 @@ class SchemaService:
 
     def validate_message(self, request: Any) -> Any:
         limits.check_project(request.parent)
-        encoding = ENCODINGS.get(request.encoding)
+        encoding = schema_types.ENCODINGS_BY_NUMBER.get(request.encoding)
         if encoding is None:
             raise invalid_argument("encoding")
         if request.WhichOneof("schema_spec") == "name":
@@ -145,7 +143,7 @@ class SchemaService:
 
 def parse(schema: Any) -> codec.Definition:
     """The definition in a Schema resource, parsed."""
-    kind = _TYPES.get(schema.type_)
+    kind = schema_types.SCHEMA_TYPES_BY_NUMBER.get(schema.type_)
     if kind is None:
         raise invalid("Schema type must be specified: AVRO or PROTOCOL_BUFFER.")
     # Older client libraries do not know the field.
@@ -153,7 +151,7 @@ def parse(schema: Any) -> codec.Definition:
         raise unimplemented("This emulator reads schemas as text; set `definition`, not `compiled_proto_schema`.")
     limits.check_at_most("schema_definition_size", len(schema.definition.encode()), limits.MAX_SCHEMA_BYTES)
     try:
-        return codec.parse(kind, schema.definition)
+        return schema_types.parse(kind, schema.definition)
     except codec.InvalidSchema as problem:
         raise invalid(f"Invalid schema definition: {problem}") from None
 
@@ -167,7 +165,9 @@ def _check_room(schema: Schema) -> None:
 
 
 def _resource(schema: Schema, revision: Revision, view: int) -> Any:
-    resource = protos.Schema(name=schema.name, type_=_TYPE_NUMBERS[revision.definition.type], revision_id=revision.id)
+    resource = protos.Schema(
+        name=schema.name, type_=schema_types.SCHEMA_TYPE_NUMBERS[revision.definition.type], revision_id=revision.id
+    )
     resource.revision_create_time.FromMilliseconds(int(revision.created * 1000))
     if view == FULL:
         resource.definition = revision.definition.text

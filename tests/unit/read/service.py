@@ -1,7 +1,7 @@
-"""A Pub/Sub of a few lines behind the verbs of `Connection`: streams play a script, unary calls answer from a list.
+"""A fake Pub/Sub behind the methods of `Connection`: streams play a script, unary calls answer from a list.
 
-`Script` is what one stream says: responses, then a status code to end with, or silence. Everything that is asked of the
-service is kept: openings of streams, acknowledged ids, changed leases. No socket.
+A script has the responses of one stream, then a status code to end with, or silence. All requests are kept: the first
+of each stream, acknowledged ids, changed leases. No socket.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import grpc
 from google.pubsub_v1 import types
 
 from pubsub_spark.codec.envelope import received
-from pubsub_spark.read.staging import Packer
+from pubsub_spark.read.staged_part import PartBuilder
 
 SUBSCRIPTION = "projects/test-project/subscriptions/test-subscription"
 SILENCE = None
@@ -138,10 +138,10 @@ def response(texts: Iterable[str], published: float = 1000.0) -> bytes:
 
 
 def part(texts: Iterable[str], ended: str = "idle", dropped: Iterable[str] = ()) -> list[Any]:
-    """The pieces of a staged part: messages and receipts of `response`, and receipts of what was dropped."""
+    """The buffers of a staged part: messages and receipts of `response`, and receipts of dropped redeliveries."""
     got = received([response(texts)])
-    packer = Packer("lz4")
-    packer.add(got.messages, got.receipts)
+    builder = PartBuilder("lz4")
+    builder.add(got.messages, got.receipts)
     again = received([response(dropped)])
-    packer.add(again.messages.slice(0, 0), again.receipts)
-    return packer.content(ended)
+    builder.add(again.messages.slice(0, 0), again.receipts)
+    return builder.buffers(ended)

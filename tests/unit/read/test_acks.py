@@ -1,4 +1,4 @@
-"""Acks: requests within the limits, results looked at, retried until they are known to be lost."""
+"""Acks: requests within the limits, retried until their deadline, failed ids returned."""
 
 from itertools import repeat
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError
 
 @pytest.fixture(autouse=True)
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses, each over at once, on a clock that begins at 0; of `acks` alone, for py4j's threads sleep too."""
+    """The pauses of `acks`, each over at once, on a clock that begins at 0; py4j's threads sleep on the real one."""
     pauses: list[float] = []
     monkeypatch.setattr(acks, "time", SimpleNamespace(sleep=pauses.append, monotonic=lambda: sum(pauses)))
     return pauses
@@ -30,18 +30,23 @@ def ids(*texts: str) -> Any:
 
 
 def send(service: Service, ack_ids: Any, seconds: int | None = None, deadline: float = 5) -> list[str]:
-    """The ids that were refused; everything was answered."""
+    """The refused ids, of requests that were all answered."""
     failed = ask(service, ack_ids, seconds, deadline)
     assert [] == failed.unanswered.to_pylist()
     return list(failed.refused.to_pylist())
 
 
-def ask(service: Service, ack_ids: Any, seconds: int | None = None, deadline: float = 5) -> acks.Failed:
-    return acks.send(service, SUBSCRIPTION, [ack_ids], seconds, deadline)  # type: ignore[arg-type]
+def ask(service: Service, ack_ids: Any, seconds: int | None = None, deadline: float = 5) -> acks.FailedIds:
+    connection: Any = service
+    if seconds is None:
+        return acks.acknowledge(connection, SUBSCRIPTION, [ack_ids], deadline)
+    if seconds == 0:
+        return acks.nack(connection, SUBSCRIPTION, [ack_ids], deadline)
+    return acks.extend(connection, SUBSCRIPTION, [ack_ids], seconds, deadline)
 
 
 class PartlyFailedError(StatusError):
-    """What a subscription with exactly-once delivery answers: an ErrorInfo names the ids that failed."""
+    """The error of a subscription with exactly-once delivery: an ErrorInfo names the failed ids."""
 
     def __init__(self, reasons: dict[str, str]) -> None:
         super().__init__(grpc.StatusCode.FAILED_PRECONDITION, "Some acks failed.")
@@ -75,7 +80,7 @@ def test_requests_have_a_thousand_ids_at_most():
 def test_requests_have_half_a_mebibyte_at_most(lengths: list[int]):
     """However long ack ids are, a request stays within 512 KiB, and every id is in exactly one."""
     many = pa.array(["x" * length for length in lengths], pa.string())
-    made = acks.requests(SUBSCRIPTION, many, None)
+    made = acks.requests(acks.acknowledge_request(SUBSCRIPTION), many)
 
     assert all(len(request) <= 512 * 1024 for request, _ in made)
     assert many.to_pylist() == [ack_id for _, part in made for ack_id in part.to_pylist()]
@@ -85,17 +90,17 @@ def test_requests_have_half_a_mebibyte_at_most(lengths: list[int]):
 
 @pytest.mark.parametrize(("more", "requests"), [(0, 1), (1, 2)])
 def test_half_a_mebibyte_is_one_request_and_a_byte_more_are_two(more: int, requests: int):
-    """Everything in it counts: the subscription's name, and before each id a tag and the three bytes of its length."""
+    """All bytes of a request count: the subscription's name, and before each id a tag and three bytes of length."""
     name = len(types.AcknowledgeRequest.pb()(subscription=SUBSCRIPTION).SerializeToString())
     first = 200_000
     last = 512 * 1024 - name - (4 + first) - 4 + more
 
-    assert requests == len(acks.requests(SUBSCRIPTION, ids("x" * first, "x" * last), None))
+    assert requests == len(acks.requests(acks.acknowledge_request(SUBSCRIPTION), ids("x" * first, "x" * last)))
 
 
 @pytest.mark.parametrize(("deadline", "timeout"), [(60, 30), (5, 5), (-1, 0.1)])
 def test_a_request_is_given_the_time_that_there_is(deadline: float, timeout: float, monkeypatch: pytest.MonkeyPatch):
-    """Half a minute, or what is left until the deadline; a moment at least."""
+    """The timeout of a request is 30 s, or the rest until the deadline, and 0.1 s at least."""
     timeouts: list[float] = []
 
     def acknowledge(service: Service, subscription: str, request: bytes, timeout: float) -> Answer:
@@ -110,7 +115,7 @@ def test_a_request_is_given_the_time_that_there_is(deadline: float, timeout: flo
 
 @pytest.mark.parametrize("seconds", [0, 600])
 def test_leases_are_set(seconds: int):
-    """A lease of 0 s gives back, one of 600 s keeps; the request says which."""
+    """A nack is a lease of 0 s, an extension one of 600 s."""
     service = Service()
     send(service, ids("a", "b"), seconds)
 
@@ -127,7 +132,7 @@ def test_slice_of_a_column_is_that_slice():
 
 
 def test_unavailable_is_tried_again():
-    """A retryable status is silence to the caller when the next try is taken."""
+    """A retryable status is no failure when a later try is accepted."""
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE), StatusError(grpc.StatusCode.INTERNAL)])
 
     assert [] == send(service, ids("a"))
@@ -135,7 +140,7 @@ def test_unavailable_is_tried_again():
 
 
 def test_a_request_that_is_tried_again_does_not_hold_up_the_others(slept: list[float]):
-    """They are sent first, while it waits for its time."""
+    """Other requests are sent while one waits for its retry."""
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)])
 
     assert [] == send(service, ids(*(f"ack-{n}" for n in range(3000))))
@@ -144,7 +149,7 @@ def test_a_request_that_is_tried_again_does_not_hold_up_the_others(slept: list[f
 
 
 def test_the_pause_of_one_request_is_not_that_of_another(slept: list[float], monkeypatch: pytest.MonkeyPatch):
-    """Each is tried again when its own pause is over, however long that of one before it is."""
+    """A request is tried again after its own pause, however long that of an earlier request is."""
     pauses = iter([10.0, 1.0])
     monkeypatch.setattr(acks, "delays", lambda: repeat(next(pauses)))
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 2)
@@ -155,7 +160,7 @@ def test_the_pause_of_one_request_is_not_that_of_another(slept: list[float], mon
 
 
 def test_new_requests_wait_while_the_service_is_away(slept: list[float]):
-    """So many are tried, side by side, and no more until one of them is answered."""
+    """At most 128 requests are in flight or waiting for their retry; no more are begun until one is answered."""
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 160)
     many = ids(*(f"ack-{n}" for n in range(200_000)))
 
@@ -167,7 +172,7 @@ def test_new_requests_wait_while_the_service_is_away(slept: list[float]):
 
 
 def test_unavailable_for_too_long_is_a_result():
-    """After the deadline the ids that may not have counted are unanswered; nothing is raised."""
+    """After the deadline the ids of failed requests are unanswered; nothing is raised."""
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 3)
 
     failed = ask(service, ids("a", "b"), deadline=-1)
@@ -176,7 +181,7 @@ def test_unavailable_for_too_long_is_a_result():
 
 
 def test_cancelled_is_unanswered():
-    """A connection that is closed under way says nothing about the acks: they are not given up."""
+    """A connection that is closed before the answer says nothing about the acks: they are unanswered, not refused."""
     service = Service(answers=[StatusError(grpc.StatusCode.CANCELLED)])
 
     assert ["a"] == ask(service, ids("a")).unanswered.to_pylist()
@@ -201,7 +206,7 @@ def test_refusal_of_many_requests_is_one_line(caplog: pytest.LogCaptureFixture):
 
 
 def test_one_request_fails_alone():
-    """Of three requests the one that is refused is the result, the others have counted."""
+    """Of three requests the one that is refused is the result, the others were accepted."""
     service = Service(answers=[None, StatusError(grpc.StatusCode.PERMISSION_DENIED), None])
 
     failed = send(service, ids(*(f"ack-{n}" for n in range(3000))))
@@ -219,7 +224,7 @@ def test_transient_failures_are_sent_again_alone():
 
 
 def test_permanent_failures_are_the_result():
-    """Exactly-once delivery: an id whose lease has run out will never count, and is not sent again."""
+    """Exactly-once delivery: an id whose lease has expired is never accepted, and is not sent again."""
     reasons = {"a": "PERMANENT_FAILURE_INVALID_ACK_ID", "b": "TRANSIENT_FAILURE_OTHER"}
     service = Service(answers=[PartlyFailedError(reasons)])
 
@@ -228,7 +233,7 @@ def test_permanent_failures_are_the_result():
 
 
 def test_what_is_not_named_as_failed_has_counted():
-    """Also when nothing that failed may be tried again."""
+    """An id that the error does not name was accepted, also when all that it names failed for good."""
     service = Service(answers=[PartlyFailedError({"b": "PERMANENT_FAILURE_INVALID_ACK_ID"})])
 
     assert ["b"] == send(service, ids("a", "b", "c"))
@@ -236,7 +241,7 @@ def test_what_is_not_named_as_failed_has_counted():
 
 
 def test_details_that_contradict_the_status_are_not_believed():
-    """Then nobody knows which ids have counted."""
+    """When details contradict the status all ids of the request are refused."""
     error = PartlyFailedError({"b": "TRANSIENT_FAILURE_OTHER"})
     error._details = "Something else failed."
 

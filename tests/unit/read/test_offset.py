@@ -1,4 +1,4 @@
-"""Offsets: what a checkpoint remembers of a stream."""
+"""Offsets: their form in a checkpoint."""
 
 import json
 
@@ -15,7 +15,7 @@ def test_start_is_a_new_stream_each_time():
 
 
 def test_json_and_back():
-    """What Spark writes into its offset log comes back from it."""
+    """An offset is read from JSON as it was written."""
     offset = Offset("s", 7)
     assert {"version": 1, "stream": "s", "batch": 7} == offset.to_json()
     assert offset == Offset.from_json(json.loads(json.dumps(offset.to_json())))
@@ -28,7 +28,7 @@ def test_next_stays_in_its_stream():
 
 @pytest.mark.parametrize("text", [{"version": 2, "stream": "s", "batch": 1}, {"topic": {"0": 1}}, {"version": 1}])
 def test_foreign_offset_is_refused(text: dict[str, object]):
-    """A checkpoint of another source or of a newer release is one sentence with what it holds."""
+    """A checkpoint of another source or of a newer release is refused with the offset in the error."""
     with pytest.raises(StagingError, match="cannot read") as refused:
         Offset.from_json(text)
     assert str(text) in str(refused.value)

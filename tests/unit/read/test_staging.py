@@ -14,8 +14,10 @@ from obstore.store import MemoryStore
 
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
+from pubsub_spark.read import staged_part
 from pubsub_spark.read import staging as module
-from pubsub_spark.read.staging import Staging, footer, messages, open_store
+from pubsub_spark.read.staged_part import footer, messages
+from pubsub_spark.read.staging import Staging, open_store
 from tests.conftest import Bucket
 from tests.unit.read.service import SUBSCRIPTION, part, response
 
@@ -56,12 +58,12 @@ def test_part_is_read_as_it_was_written(staging: Staging):
 
 def test_receipts_are_read_in_sections(staging: Staging, monkeypatch: pytest.MonkeyPatch):
     """The driver never has the receipts of a large part at once: a section of them is one read."""
-    monkeypatch.setattr(module, "_SECTION", 500)
-    packer = staging.packer()
+    monkeypatch.setattr(staged_part, "_RECEIPTS_SECTION_BYTES", 500)
+    builder = staging.part_builder()
     for text in "abc":
         got = received([response([text])])
-        packer.add(got.messages, got.receipts)
-    assert staging.create("1/part-0", packer.content("idle"))
+        builder.add(got.messages, got.receipts)
+    assert staging.create("1/part-0", builder.buffers("idle"))
     [(index, length)] = staging.parts(1).items()
 
     assert len(staging.footer(1, index, length).receipts_lengths) > 1
@@ -71,17 +73,17 @@ def test_receipts_are_read_in_sections(staging: Staging, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("staging", ["files", "S3"], indirect=True)
 def test_only_object_stores_get_compressed_parts(staging: Staging, request: pytest.FixtureRequest):
-    """A local file is deleted before it reaches the disk; what crosses a network is worth compressing."""
-    packer = staging.packer()
+    """A local file is deleted before it reaches the disk; a part that crosses a network is worth compressing."""
+    builder = staging.part_builder()
     got = received([response(["same" * 1000] * 10)])
-    packer.add(got.messages, got.receipts)
-    size = sum(map(len, packer.content("idle")))
+    builder.add(got.messages, got.receipts)
+    size = sum(map(len, builder.buffers("idle")))
 
     assert (size < 40_000) == ("S3" in request.node.name)
 
 
 def test_empty_part_is_a_part(staging: Staging):
-    """A pull that brought nothing must bring nothing again, so it is staged."""
+    """A pull without messages is staged, too, so that its retry has none either."""
     assert staging.create("1/part-0", part(""))
 
     assert [] == payloads(staging.read("1/part-0"))
@@ -97,46 +99,46 @@ def test_first_writer_wins(staging: Staging):
 
 
 def test_write_that_is_repeated_has_won(staging: Staging):
-    """A store that takes a write and fails to say so meets its own repetition: the part is still ours."""
+    """A store that took a write without an answer refuses its repetition: the first writer has won all the same."""
     assert staging.create("1/part-1", part("a"))
     assert staging.create("1/part-1", part("a"))
 
 
 def test_missing_part_is_none(staging: Staging):
-    """Nothing there is None, not an error and not an empty part."""
+    """A part that does not exist is None, not an error and not an empty part."""
     assert staging.read("1/part-1") is None
     assert {} == staging.parts(1)
 
 
-def test_seal_is_the_same_ever_after(staging: Staging):
-    """A part that a dead task stages after the seal belongs to nothing: not replayed, not acknowledged."""
+def test_manifest_does_not_change(staging: Staging):
+    """A part that a dead task stages after the manifest is neither replayed nor acknowledged."""
     staging.create("1/part-0", part("a"))
     staging.create("1/part-2", part("b"))
-    assert [0, 2] == staging.seal(1)
+    assert [0, 2] == staging.write_manifest(1)
 
     staging.create("1/part-1", part("zombie"))
 
-    assert [0, 2] == staging.seal(1)
+    assert [0, 2] == staging.write_manifest(1)
     assert [0, 2] == list(staging.parts(1))
 
 
-def test_seal_of_nothing(staging: Staging):
-    """A batch that was announced and never staged is replayed empty, and stays so."""
-    assert [] == staging.seal(1)
+def test_manifest_of_an_empty_batch(staging: Staging):
+    """A batch that was planned and never staged is replayed empty, and stays so."""
+    assert [] == staging.write_manifest(1)
     staging.create("1/part-0", part("zombie"))
 
-    assert [] == staging.seal(1)
+    assert [] == staging.write_manifest(1)
     assert {} == staging.parts(1)
 
 
-def test_release_deletes_the_batch_and_remembers_it(staging: Staging):
+def test_acknowledged_batch_is_deleted_and_its_number_kept(staging: Staging):
     """After the ack nothing of the batch is left but its number."""
     staging.create("1/part-0", part("a"))
     staging.create("2/part-0", part("b"))
-    assert 0 == staging.released()
-    staging.release(1)
+    assert 0 == staging.last_acknowledged()
+    staging.delete_acknowledged(1)
 
-    assert 1 == staging.released()
+    assert 1 == staging.last_acknowledged()
     assert [2] == staging.batches()
     assert {} == staging.parts(1)
 
@@ -145,55 +147,55 @@ def test_batch_ten_is_not_batch_one(staging: Staging):
     """Deleting one batch leaves those alone whose number begins like its own."""
     staging.create("1/part-0", part("a"))
     staging.create("10/part-0", part("b"))
-    staging.release(1)
+    staging.delete_acknowledged(1)
 
     assert [10] == staging.batches()
 
 
 def test_foreign_names_are_left_alone(staging: Staging):
-    """What somebody else put into the folder is no part of any batch."""
+    """Files of other names are no part of any batch, and are not deleted."""
     staging.create("1/part-x", [])
     staging.create("1/part-0.tmp", [])
     staging.create("notes/readme", [])
 
     assert {} == staging.parts(1)
     assert [1] == staging.batches()
-    staging.release(1)
+    staging.delete_acknowledged(1)
     staging.delete()
     assert all(staging.read(name) is not None for name in ("1/part-x", "1/part-0.tmp", "notes/readme"))
 
 
-def test_known_identities_come_back(staging: Staging):
-    """What a batch drops is the same for every task that asks."""
-    assert [] == staging.known(1).to_pylist()
-    staging.write_known(1, pa.array(["a", "b"]))
-    staging.write_known(1, pa.array(["c"]))
+def test_excluded_ids_are_read_as_written(staging: Staging):
+    """A batch drops the same messages in every task."""
+    assert [] == staging.excluded_ids(1).to_pylist()
+    staging.write_excluded_ids(1, pa.array(["a", "b"]))
+    staging.write_excluded_ids(1, pa.array(["c"]))
 
-    assert ["a", "b"] == staging.known(1).to_pylist()
+    assert ["a", "b"] == staging.excluded_ids(1).to_pylist()
 
 
-def test_checkpoint_that_was_put_back_forgets_what_came_after_it(staging: Staging):
-    """Its numbers are used again for other messages, and what was to be dropped as seen is rows now."""
+def test_reset_deletes_later_batches_and_recent_ids(staging: Staging):
+    """Later batches are deleted, because their numbers are used again, and so are the recent ids."""
     for batch in (1, 2, 3):
         staging.create(f"{batch}/part-0", [b"x"])
-    staging.write_seen(pa.array(["a", "b"]))
-    assert ["a", "b"] == staging.seen().to_pylist()
-    staging.restart_after(1)
+    staging.write_recent_ids(pa.array(["a", "b"]))
+    assert ["a", "b"] == staging.recent_ids().to_pylist()
+    staging.reset_to(1)
 
     assert [1] == staging.batches()
-    assert 1 == staging.released()
-    assert [] == staging.seen().to_pylist()
+    assert 1 == staging.last_acknowledged()
+    assert [] == staging.recent_ids().to_pylist()
 
 
 def test_executor_that_sees_the_area_finds_the_token(staging: Staging):
-    """The driver leaves it, as often as it starts."""
-    staging.leave_token()
-    staging.leave_token()
+    """The driver writes the token in each start."""
+    staging.write_token()
+    staging.write_token()
     staging.check_token()
 
 
 def test_executor_that_does_not_see_the_area_says_so(staging: Staging):
-    """A path of the driver's own disk on a cluster: one sentence, with what to do."""
+    """A path on the driver's own disk is an error that says what to do."""
     with pytest.raises(StagingError, match="cannot see the driver's staging area") as refused:
         staging.check_token()
     assert "stagingLocation" in str(refused.value)
@@ -201,7 +203,7 @@ def test_executor_that_does_not_see_the_area_says_so(staging: Staging):
 
 @pytest.mark.parametrize("damage", [b"", b"PSSTAGE1", b"x" * 5000])
 def test_damaged_part_is_a_sentence(staging: Staging, damage: bytes):
-    """A part that is cut off or not ours is named, and what it costs is said."""
+    """A part that is truncated or not ours is an error that names it."""
     staging.create("1/part-0", [damage])
     with pytest.raises(StagingError, match="is damaged"):
         staging.footer(1, 0, len(damage))
@@ -210,11 +212,11 @@ def test_damaged_part_is_a_sentence(staging: Staging, damage: bytes):
 def test_unwritable_area_is_a_sentence():
     """The driver finds out before anything is pulled."""
     with pytest.raises(StagingError, match="`/dev/null/nowhere`"):
-        Staging("/dev/null/nowhere", SUBSCRIPTION, "s").leave_token()
+        Staging("/dev/null/nowhere", SUBSCRIPTION, "s").write_token()
 
 
 def test_unknown_kind_of_location_is_a_sentence():
-    """A URL that no store answers to is named."""
+    """A URL of an unknown scheme is an error that names it."""
     with pytest.raises(StagingError, match="`ftp://bucket/x` cannot be opened"):
         open_store("ftp://bucket/x")
 
@@ -228,7 +230,7 @@ def test_location_that_looks_like_another_is_a_sentence(location: str):
 
 @pytest.mark.parametrize("call", ["head", "get", "put", "list"])
 def test_store_that_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str):
-    """An executor whose rights are not the driver's says so in one line, whatever it asked for."""
+    """A store that refuses a call is an error of one line, whatever the call."""
     staging = Staging(str(tmp_path), SUBSCRIPTION, "s")
 
     def refused(*arguments: Any, **settings: Any) -> Any:
@@ -246,7 +248,7 @@ def test_store_that_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_parts_live_under_project_subscription_and_stream(tmp_path: Path):
-    """The layout that the module promises, for people who look."""
+    """Parts have the paths that the module promises."""
     staging = Staging(f"file://{tmp_path}", SUBSCRIPTION, "abc")
     staging.create("7/part-3", part("a"))
 

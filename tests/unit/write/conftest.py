@@ -1,4 +1,4 @@
-"""A Pub/Sub in memory for the writer: a backend and a connection in one, which answers on threads of its own."""
+"""A fake Pub/Sub for the writer: a backend and a connection in one, which answers on threads of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grpc
 import pytest
 from google.pubsub_v1.types import PublishRequest, PublishResponse
 
-from pubsub_spark.write import publish
+from pubsub_spark.write import publisher
 
 
 class Refused(grpc.RpcError):
@@ -40,11 +40,11 @@ class FakePubSub:
         """The requests that were confirmed, parsed, in the order of their confirmation."""
         self.sizes: list[int] = []
         self.answer: Callable[[Any], int] = lambda request: len(request.messages)
-        self.most_under_way = 0
-        self.most_of_a_key = 0
+        self.most_in_flight = 0
+        self.most_in_flight_of_a_key = 0
         self._calls = calls
         self._lock = threading.Lock()
-        self._under_way: Counter[str] = Counter()
+        self._in_flight: Counter[str] = Counter()
         self._ids = 0
 
     def connect(self) -> Self:
@@ -62,9 +62,9 @@ class FakePubSub:
         assert topic == parsed.topic
         with self._lock:
             key = parsed.messages[0].ordering_key
-            self._under_way[key] += 1
-            self.most_under_way = max(self.most_under_way, self._under_way.total())
-            self.most_of_a_key = max(self.most_of_a_key, self._under_way[key] if key else 0)
+            self._in_flight[key] += 1
+            self.most_in_flight = max(self.most_in_flight, self._in_flight.total())
+            self.most_in_flight_of_a_key = max(self.most_in_flight_of_a_key, self._in_flight[key] if key else 0)
         return self._calls.submit(self._answer, parsed, len(request))
 
     def _answer(self, request: Any, size: int) -> bytes:
@@ -72,7 +72,7 @@ class FakePubSub:
             count = self.answer(request)
         finally:
             with self._lock:
-                self._under_way[request.messages[0].ordering_key] -= 1
+                self._in_flight[request.messages[0].ordering_key] -= 1
         with self._lock:
             self.requests.append(request)
             self.sizes.append(size)
@@ -94,8 +94,8 @@ class FakePubSub:
 
 @pytest.fixture
 def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePubSub]:
-    """A Pub/Sub of the test's own, where the pauses before retries are none."""
-    monkeypatch.setattr(publish, "delays", lambda: iter(lambda: 0.0, None))
+    """A fake Pub/Sub of the test's own, with no delays before retries."""
+    monkeypatch.setattr(publisher, "delays", lambda: iter(lambda: 0.0, None))
     with ThreadPoolExecutor(4) as calls:
         yield FakePubSub(calls)
 

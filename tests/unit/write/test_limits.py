@@ -1,4 +1,4 @@
-"""What Pub/Sub takes: sizes to the byte, and each limit at its edge and one beyond."""
+"""Pub/Sub's limits: message sizes to the byte, and each limit at its edge and one beyond."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def batch(*messages: dict[str, Any]) -> pa.RecordBatch:
     )
 
 
-def complaints(*messages: dict[str, Any]) -> list[limits.Breach]:
+def violations(*messages: dict[str, Any]) -> list[limits.LimitViolation]:
     made = batch(*messages)
-    return limits.breaches(made, limits.sizes(made), limits.overhead(TOPIC))
+    return limits.violations(made, limits.message_sizes(made), limits.topic_field_bytes(TOPIC))
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(message_dicts, max_size=6), st.integers(0, 2))
 def test_sizes_are_those_of_protobuf(messages, skipped):
     """A request is as long as its topic and the sizes of its messages, also when the batch is a slice."""
-    sizes = limits.sizes(batch(*messages).slice(skipped))
+    sizes = limits.message_sizes(batch(*messages).slice(skipped))
 
     for message, size in zip(messages[skipped:], sizes, strict=True):
         request = PublishRequest.pb()(topic=TOPIC, messages=[PubsubMessage.pb()(**message)])
-        assert len(request.SerializeToString()) == limits.overhead(TOPIC) + size
+        assert len(request.SerializeToString()) == limits.topic_field_bytes(TOPIC) + size
 
 
 @pytest.mark.parametrize("bits", [7, 14, 21])
@@ -56,7 +56,7 @@ def test_sizes_where_a_length_takes_one_byte_more(bits: int):
     messages = [{"data": b"x" * length} for length in range(2**bits - 6, 2**bits + 2)]
     whole = (PublishRequest.pb()(messages=[PubsubMessage.pb()(**message)]) for message in messages)
 
-    assert [request.ByteSize() for request in whole] == limits.sizes(batch(*messages)).tolist()
+    assert [request.ByteSize() for request in whole] == limits.message_sizes(batch(*messages)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_sizes_where_a_length_takes_one_byte_more(bits: int):
         {"attributes": {"k": "ä" * 512}},
         {"attributes": {"agoog": "v"}},
         {"ordering_key": "k" * 1024},
-        {"data": b"x" * (10_000_000 - limits.overhead(TOPIC) - 5 - 5)},
+        {"data": b"x" * (10_000_000 - limits.topic_field_bytes(TOPIC) - 5 - 5)},
     ],
     ids=["100 attributes", "key", "value", "value in bytes", "goog inside", "ordering key", "request"],
 )
 def test_at_the_limit_is_taken(message):
     """The largest that Pub/Sub takes passes."""
-    assert [] == complaints(message)
+    assert [] == violations(message)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_at_the_limit_is_taken(message):
         ({"attributes": {"a": "b", "GooGle": "v"}}, "attributes", "`GooGle`, but names that begin with `goog`"),
         ({"attributes": {"a": "b", "": "v"}}, "attributes", "an empty key"),
         ({"ordering_key": "k" * 1025}, "ordering_key", "1025 bytes, more than the 1024"),
-        ({"data": b"x" * (10_000_000 - limits.overhead(TOPIC) - 5 - 4)}, "data", "10,000,001 bytes"),
+        ({"data": b"x" * (10_000_000 - limits.topic_field_bytes(TOPIC) - 5 - 4)}, "data", "10,000,001 bytes"),
     ],
     ids=[
         "101 attributes",
@@ -104,34 +104,34 @@ def test_at_the_limit_is_taken(message):
 )
 def test_beyond_the_limit_is_named(message, column, complaint):
     """One more is refused, with the row, the column and the number."""
-    [breach] = complaints({"data": b"fine", "attributes": {"a": "b"}}, message, {"data": b"fine"})
+    [violation] = violations({"data": b"fine", "attributes": {"a": "b"}}, message, {"data": b"fine"})
 
-    assert (1, column) == breach[:2]
-    assert complaint in breach.complaint
+    assert (1, column) == violation[:2]
+    assert complaint in violation.complaint
 
 
 def test_neighbours_of_a_slice_are_not_named():
     """Arrow keeps the entries of a whole map column behind each slice of it."""
     made = batch({"attributes": {"a": "b"}}, {"data": b"fine"}, {"attributes": {"k": "v" * 1025}}).slice(1, 1)
 
-    assert [] == limits.breaches(made, limits.sizes(made), limits.overhead(TOPIC))
+    assert [] == limits.violations(made, limits.message_sizes(made), limits.topic_field_bytes(TOPIC))
 
 
 def test_a_row_is_named_once():
     """Of a message with several faults the first is told."""
-    [breach] = complaints({"attributes": {"googa": "v" * 2000}, "ordering_key": "k" * 2000})
+    [violation] = violations({"attributes": {"googa": "v" * 2000}, "ordering_key": "k" * 2000})
 
-    assert "attributes" == breach.column
+    assert "attributes" == violation.field
 
 
 def test_neither_data_nor_attributes_is_empty():
     """An ordering key makes no message."""
     made = batch({}, {"data": b"x"}, {"attributes": {"a": ""}}, {"ordering_key": "k"})
 
-    assert [True, False, False, True] == limits.empty(made).tolist()
+    assert [True, False, False, True] == limits.is_empty(made).tolist()
 
 
 def test_no_rows_have_no_sizes():
     """An empty Arrow batch is as good as any."""
-    assert [] == limits.sizes(batch()).tolist()
-    assert [] == complaints()
+    assert [] == limits.message_sizes(batch()).tolist()
+    assert [] == violations()

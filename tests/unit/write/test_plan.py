@@ -39,8 +39,8 @@ class Service:
 def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     """The service of one test; nothing is kept from the test before."""
     made = Service()
-    monkeypatch.setattr(plan, "_look_up", made)
-    monkeypatch.setattr(plan, "_kept", {})
+    monkeypatch.setattr(plan, "_get_topic_schema", made)
+    monkeypatch.setattr(plan, "_schema_cache", {})
     return made
 
 
@@ -50,15 +50,15 @@ def options(**given: str) -> WriteOptions:
 
 def test_bytes_need_no_look_at_the_topic(service):
     """Who may publish need not be allowed to look."""
-    assert plan.batch_write(options(), BACKEND, BYTES).topic_schema is None
-    assert plan.stream_write(options(), BACKEND, BYTES).topic_schema is None
+    assert plan.plan_batch_write(options(), BACKEND, BYTES).topic_schema is None
+    assert plan.plan_stream_write(options(), BACKEND, BYTES).topic_schema is None
     assert 0 == service.asked
 
 
 def test_a_batch_write_always_asks(service):
     """It takes the newest schema."""
-    assert SCHEMA == plan.batch_write(options(), BACKEND, NUMBERS).topic_schema
-    plan.batch_write(options(), BACKEND, NUMBERS)
+    assert SCHEMA == plan.plan_batch_write(options(), BACKEND, NUMBERS).topic_schema
+    plan.plan_batch_write(options(), BACKEND, NUMBERS)
 
     assert 2 == service.asked
 
@@ -69,42 +69,42 @@ def test_a_stream_asks_once_in_ten_seconds(service, monkeypatch):
     monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: now[0]))
     service.answer = None
     for _ in range(5):
-        assert plan.stream_write(options(), BACKEND, NUMBERS).topic_schema is None
+        assert plan.plan_stream_write(options(), BACKEND, NUMBERS).topic_schema is None
     assert 1 == service.asked
 
     service.answer = SCHEMA
     now[0] += 10.1
-    assert SCHEMA == plan.stream_write(options(), BACKEND, NUMBERS).topic_schema
+    assert SCHEMA == plan.plan_stream_write(options(), BACKEND, NUMBERS).topic_schema
     assert 2 == service.asked
 
 
 def test_a_stream_goes_on_while_the_service_does_not_answer(service, monkeypatch):
     """With the schema that it has; without any it cannot begin."""
-    monkeypatch.setattr(plan, "_KEPT_SECONDS", -1.0)
-    plan.stream_write(options(), BACKEND, NUMBERS)
+    monkeypatch.setattr(plan, "_SCHEMA_CACHE_SECONDS", -1.0)
+    plan.plan_stream_write(options(), BACKEND, NUMBERS)
     service.answer = ServiceError("it did not answer")
 
-    assert SCHEMA == plan.stream_write(options(), BACKEND, NUMBERS).topic_schema
+    assert SCHEMA == plan.plan_stream_write(options(), BACKEND, NUMBERS).topic_schema
     with pytest.raises(ServiceError):
-        plan.stream_write(options(topicId="projects/p/topics/other"), BACKEND, NUMBERS)
+        plan.plan_stream_write(options(topicId="projects/p/topics/other"), BACKEND, NUMBERS)
 
 
 def test_encode_none_is_json(service):
     """The topic is not looked at."""
-    assert plan.batch_write(options(encode="none"), BACKEND, NUMBERS).topic_schema is None
+    assert plan.plan_batch_write(options(encode="none"), BACKEND, NUMBERS).topic_schema is None
     assert 0 == service.asked
 
 
 def test_encode_topic_needs_a_schema(service):
     """Also where a stream without it has looked before; and one topic for all rows."""
     service.answer = None
-    plan.stream_write(options(), BACKEND, NUMBERS)
+    plan.plan_stream_write(options(), BACKEND, NUMBERS)
     with pytest.raises(SchemaError, match="has no schema for `encode=topic`"):
-        plan.stream_write(options(encode="topic"), BACKEND, NUMBERS)
+        plan.plan_stream_write(options(encode="topic"), BACKEND, NUMBERS)
 
     rows = spark.StructType([*NUMBERS.fields, spark.StructField("topic", spark.StringType())])
     with pytest.raises(SchemaError, match="`encode=topic` needs one topic for all rows"):
-        plan.batch_write(WriteOptions.parse({"encode": "topic"}, {}), BACKEND, rows)
+        plan.plan_batch_write(WriteOptions.parse({"encode": "topic"}, {}), BACKEND, rows)
 
 
 def test_a_column_that_the_schema_does_not_have(service):
@@ -112,9 +112,9 @@ def test_a_column_that_the_schema_does_not_have(service):
     wide = spark.StructType([*NUMBERS.fields, spark.StructField("kind", spark.StringType())])
 
     with pytest.raises(SchemaError, match="`kind`"):
-        plan.batch_write(options(), BACKEND, wide)
-    assert (0, 1) == plan.batch_write(options(ignoreExtraColumns="true"), BACKEND, wide).layout.payload
-    assert (0,) == plan.batch_write(options(attributeColumns="kind"), BACKEND, wide).layout.payload
+        plan.plan_batch_write(options(), BACKEND, wide)
+    assert (0, 1) == plan.plan_batch_write(options(ignoreExtraColumns="true"), BACKEND, wide).mapping.payload
+    assert (0,) == plan.plan_batch_write(options(attributeColumns="kind"), BACKEND, wide).mapping.payload
 
 
 def test_what_has_no_json_is_told_on_the_driver(service):
@@ -123,4 +123,4 @@ def test_what_has_no_json_is_told_on_the_driver(service):
     rows = spark.StructType([spark.StructField("took", spark.DayTimeIntervalType())])
 
     with pytest.raises(SchemaError, match="These columns cannot be published: `took` is `interval day to second`"):
-        plan.batch_write(options(), BACKEND, rows)
+        plan.plan_batch_write(options(), BACKEND, rows)

@@ -1,4 +1,4 @@
-"""Messages to publish requests: nothing lost, nothing twice, order kept, limits kept."""
+"""Publish requests: each message is in one of them, in order, within the limits."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def messages(keys: list[str], topics: list[str] | None = None) -> pa.RecordBatch
 
 
 def made(batch: pa.RecordBatch, topic: str | None = TOPIC, count: int = 1000, size: int = 1_000_000):
-    return list(requests.requests(batch, limits.sizes(batch), topic, count, size))
+    return list(requests.encoded_requests(batch, limits.message_sizes(batch), topic, count, size))
 
 
-def parsed(request: requests.Request):
+def parsed(request: requests.EncodedRequest):
     return PublishRequest.pb().FromString(request.body)
 
 
@@ -60,23 +60,23 @@ def test_every_message_once_and_in_order(keys, topics, by_row, count, size):
 
 
 def test_keys_take_turns():
-    """The first request of every key comes before the second of any, so that keys wait for themselves only."""
+    """The first request of every key comes before the second of any, so that a key waits for no other."""
     found = made(messages(["a"] * 6 + ["b"] * 4), count=2)
 
     assert ["a", "b", "a", "b", "a"] == [request.ordering_key for request in found]
 
 
-def test_cut_by_count():
+def test_batched_by_count():
     """A request has at most `maxBatchMessages` messages."""
     assert [1000, 1000, 500] == [request.messages for request in made(messages([""] * 2500))]
 
 
-def test_cut_by_exact_bytes():
+def test_batched_by_exact_bytes():
     """A request is as long as `maxBatchBytes` and not a byte longer."""
     batch = pa.RecordBatch.from_pydict({"data": pa.array([b"x" * 96] * 10)})  # 100 bytes each in a request
-    size = limits.overhead(TOPIC) + 300
+    size = limits.topic_field_bytes(TOPIC) + 300
 
-    assert [300 + limits.overhead(TOPIC)] * 3 == [len(r.body) for r in made(batch, size=size)][:3]
+    assert [300 + limits.topic_field_bytes(TOPIC)] * 3 == [len(r.body) for r in made(batch, size=size)][:3]
     assert [2] * 5 == [request.messages for request in made(batch, size=size - 1)]
 
 
@@ -87,25 +87,25 @@ def test_a_message_over_the_batch_size_goes_alone():
     assert [1, 1, 1] == [request.messages for request in made(batch, size=1000)]
 
 
-def test_cut_of_nothing_is_nothing():
-    """No message makes no request."""
+def test_no_message_makes_no_request():
+    """An empty Arrow batch has no ranges."""
     assert [] == made(messages([]))
-    assert 0 == len(requests.cut(np.array([], dtype=np.int64), 10, 10).starts)
+    assert 0 == len(requests.batch_ranges(np.array([], dtype=np.int64), 10, 10).starts)
 
 
 @pytest.mark.parametrize("count", [1, 3000])
 def test_requests_are_encoded_a_few_at_a_time(count, monkeypatch):
     """However many bytes there are, no more than a few megabytes are encoded before the first is sent."""
     encoded = []
-    encode = requests._encoded
+    encode = requests._encode
 
     def counted(*args):
         encoded.append(1)
         return encode(*args)
 
-    monkeypatch.setattr(requests, "_encoded", counted)
+    monkeypatch.setattr(requests, "_encode", counted)
     batch = pa.RecordBatch.from_pydict({"data": pa.array([b"x" * 10_000] * count)})
 
-    next(iter(requests.requests(batch, limits.sizes(batch), TOPIC, 1000, 1_000_000)))
+    next(iter(requests.encoded_requests(batch, limits.message_sizes(batch), TOPIC, 1000, 1_000_000)))
 
     assert 1 == len(encoded)

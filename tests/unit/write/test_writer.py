@@ -12,23 +12,23 @@ from pyspark.sql import types as spark
 from pubsub_spark.backend import EmulatorBackend
 from pubsub_spark.errors import OptionsError, SchemaError
 from pubsub_spark.options import WriteOptions
-from pubsub_spark.write.outcome import Outcome
-from pubsub_spark.write.writer import PubSubStreamWriter, PubSubWriter, Written, _arrow
+from pubsub_spark.write.metrics import WriteMetrics
+from pubsub_spark.write.writer import PublishCommitMessage, PubSubBatchWriter, PubSubStreamWriter, _to_arrow
 
 OPTIONS = WriteOptions.parse({"topicId": "projects/p/topics/ttt"}, {})
 BACKEND = EmulatorBackend("nowhere:1")
 BYTES = spark.StructType([spark.StructField("data", spark.BinaryType())])
 
 
-@pytest.mark.parametrize("writer", [PubSubWriter, PubSubStreamWriter])
+@pytest.mark.parametrize("writer", [PubSubBatchWriter, PubSubStreamWriter])
 def test_a_writer_travels(writer):
     """It is plain values: Spark pickles it to every task."""
     made = writer(OPTIONS, BACKEND, BYTES, overwrite=False)
 
-    assert made._job == pickle.loads(pickle.dumps(made))._job
+    assert made._plan == pickle.loads(pickle.dumps(made))._plan
 
 
-@pytest.mark.parametrize("writer", [PubSubWriter, PubSubStreamWriter])
+@pytest.mark.parametrize("writer", [PubSubBatchWriter, PubSubStreamWriter])
 def test_columns_are_looked_at_when_it_is_made(writer):
     """On the driver, before any task."""
     with pytest.raises(SchemaError, match="`data` is `bigint`"):
@@ -38,7 +38,7 @@ def test_columns_are_looked_at_when_it_is_made(writer):
 @pytest.mark.parametrize(
     ("writer", "sentence"),
     [
-        (PubSubWriter, r'`mode\("overwrite"\)` cannot be done: .*; use `mode\("append"\)`'),
+        (PubSubBatchWriter, r'`mode\("overwrite"\)` cannot be done: .*; use `mode\("append"\)`'),
         (
             PubSubStreamWriter,
             r'`outputMode\("complete"\)` cannot be done: .*; use `outputMode\("append"\)`, or',
@@ -51,8 +51,8 @@ def test_nothing_is_overwritten(writer, sentence):
         writer(OPTIONS, BACKEND, BYTES, overwrite=True)
 
 
-def written(partition: int, **counts: int) -> Written:
-    return Written(partition, 0, 7, Outcome(**counts))
+def written(partition: int, **counts: int) -> PublishCommitMessage:
+    return PublishCommitMessage(partition, 0, 7, WriteMetrics(**counts))
 
 
 def test_a_commit_says_the_sum(caplog):
@@ -69,7 +69,7 @@ def test_a_commit_says_the_sum(caplog):
 
 def test_an_abort_says_what_cannot_be_taken_back(caplog):
     """Tasks that failed have no message; the others' messages are out."""
-    PubSubWriter(OPTIONS, BACKEND, BYTES, overwrite=False).abort([None, written(1, messages=3)])
+    PubSubBatchWriter(OPTIONS, BACKEND, BYTES, overwrite=False).abort([None, written(1, messages=3)])
 
     assert caplog.messages[0].startswith("the write failed; tasks that ended well had published 3 messages")
 
@@ -79,8 +79,8 @@ def test_rows_become_arrow_batches():
     columns = spark.StructType(
         [spark.StructField("data", spark.StringType()), spark.StructField("n", spark.LongType())]
     )
-    batches = list(_arrow(iter([Row(data=str(n), n=n) for n in range(10_001)]), columns))
+    batches = list(_to_arrow(iter([Row(data=str(n), n=n) for n in range(10_001)]), columns))
 
     assert [10_000, 1] == [len(batch) for batch in batches]
     assert {"data": "10000", "n": 10_000} == batches[1].to_pylist()[0]
-    assert [] == list(_arrow(iter([]), columns))
+    assert [] == list(_to_arrow(iter([]), columns))

@@ -1,0 +1,100 @@
+"""A gRPC channel to Pub/Sub and its hot calls as raw bytes: Publish, StreamingPull, Acknowledge, ModifyAckDeadline.
+
+No protobuf object is made here: serialized requests go out, serialized responses come back. Headers
+are those of google-cloud-pubsub: the routing header (x-goog-request-params) and the client's version
+(x-goog-api-client). Everything else goes through `Connection.admin`. A Connection belongs to the process that opened
+it and must be closed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+from google.api_core import gapic_v1
+
+from .status import RETRYABLE_FOR_PUBLISH, delays, failure
+
+if TYPE_CHECKING:
+    from .admin import Admin
+
+_CLIENT_INFO = gapic_v1.client_info.ClientInfo(client_library_version="pubsub_spark").to_grpc_metadata()
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+@lru_cache(maxsize=64)
+def _headers(field: str, name: str) -> Metadata:
+    return (gapic_v1.routing_header.to_grpc_metadata(((field, name),)), _CLIENT_INFO)
+
+
+class Connection:
+    """An open channel to one Pub/Sub endpoint; a context manager.
+
+    Calls return gRPC's own call objects: `result()` of a unary one gives response bytes or raises grpc.RpcError.
+    """
+
+    def __init__(self, channel: grpc.Channel, address: str, connect_timeout: float) -> None:
+        self.address = address
+        self.connect_timeout = connect_timeout
+        self._channel = channel
+        self._publish = channel.unary_unary("/google.pubsub.v1.Publisher/Publish")
+        self._acknowledge = channel.unary_unary("/google.pubsub.v1.Subscriber/Acknowledge")
+        self._modify = channel.unary_unary("/google.pubsub.v1.Subscriber/ModifyAckDeadline")
+        self._streaming_pull = channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")
+
+    @cached_property
+    def admin(self) -> Admin:
+        """The clients of all other calls, on the same channel."""
+        from .admin import Admin
+
+        return Admin(self._channel, self.address, self.connect_timeout)
+
+    def publish(self, topic: str, request: bytes, timeout: float) -> Any:
+        """Send a PublishRequest; a future of PublishResponse bytes. timeout: seconds."""
+        return self._publish.future(request, timeout=timeout, metadata=_headers("topic", topic))
+
+    def acknowledge(self, subscription: str, request: bytes, timeout: float) -> Any:
+        """Send an AcknowledgeRequest; a future. timeout: seconds."""
+        return self._acknowledge.future(request, timeout=timeout, metadata=_headers("subscription", subscription))
+
+    def modify_ack_deadline(self, subscription: str, request: bytes, timeout: float) -> Any:
+        """Send a ModifyAckDeadlineRequest; a future. timeout: seconds."""
+        return self._modify.future(request, timeout=timeout, metadata=_headers("subscription", subscription))
+
+    def streaming_pull(self, subscription: str, requests: Iterator[bytes]) -> Any:
+        """Open a StreamingPull; the call is an iterator of StreamingPullResponse bytes, ended by `cancel()`."""
+        return self._streaming_pull(requests, metadata=_headers("subscription", subscription))
+
+    def close(self) -> None:
+        """Close the channel and cancel its calls."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def publish_with_retries(connection: Connection, topic: str, request: bytes, deadline: float) -> bytes:
+    """The PublishResponse of a request, sent again on retryable codes until `deadline` (time.monotonic() seconds).
+
+    Raises the PubSubError of the last status.
+    """
+    for pause in delays():
+        try:
+            answer: bytes = connection.publish(topic, request, max(0.1, deadline - time.monotonic())).result()
+            return answer
+        except grpc.RpcError as error:
+            code = error.code()
+            if code not in RETRYABLE_FOR_PUBLISH or time.monotonic() + pause > deadline:
+                raise failure(code, error.details() or "", "publish to", "Topic", topic, connection.address) from None
+            time.sleep(pause)
+    raise AssertionError("delays() has no end")

@@ -1,0 +1,227 @@
+"""The column tree: a message's descriptor as the columns that it becomes, by the rules of docs/types.md.
+
+`build_column_tree` walks the descriptor once and decides everything that depends on the schema alone: which fields
+become columns, which have presence, what value an absent field has. All else (Spark and Arrow types, the schema given
+to `ptars`, decoding, encoding) is a walk over this tree. Refused here, with the path: messages that contain themselves,
+and schemas that would unfold into more columns than any table has. Pure; values are immutable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+
+from pubsub_spark.codec.protobuf.descriptors import declared_oneof, is_closed, is_repeated, is_required
+from pubsub_spark.errors import SchemaError
+
+# A message type used twice is two sets of columns, so a small schema can unfold into a huge one.
+MAX_COLUMNS: Final = 10_000
+MAX_NESTING_LEVELS: Final = 90  # upb reads 100 levels, one of them is the envelope's
+
+# protobuf's scalar types by the name they have in a `.proto` file
+SCALARS: Final = {
+    FieldDescriptor.TYPE_DOUBLE: "double",
+    FieldDescriptor.TYPE_FLOAT: "float",
+    FieldDescriptor.TYPE_INT64: "int64",
+    FieldDescriptor.TYPE_UINT64: "uint64",
+    FieldDescriptor.TYPE_INT32: "int32",
+    FieldDescriptor.TYPE_FIXED64: "fixed64",
+    FieldDescriptor.TYPE_FIXED32: "fixed32",
+    FieldDescriptor.TYPE_BOOL: "bool",
+    FieldDescriptor.TYPE_STRING: "string",
+    FieldDescriptor.TYPE_BYTES: "bytes",
+    FieldDescriptor.TYPE_UINT32: "uint32",
+    FieldDescriptor.TYPE_SFIXED32: "sfixed32",
+    FieldDescriptor.TYPE_SFIXED64: "sfixed64",
+    FieldDescriptor.TYPE_SINT32: "sint32",
+    FieldDescriptor.TYPE_SINT64: "sint64",
+}
+
+# Messages of any shape: each contains itself, and each is a JSON value by definition.
+JSON_MESSAGES: Final = frozenset({"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number, bool, string or bytes; `kind` is its type's name in a `.proto` file."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Enum:
+    """An enum: `names` has every number, with the first name declared for it; `numbers` has every name.
+
+    closed: a number that the enum does not declare is an unknown field (proto2), not a value.
+    """
+
+    name: str
+    names: dict[int, str]
+    numbers: dict[str, int]
+    closed: bool
+
+    def name_of(self, number: int) -> str:
+        """The name of `number`; if an open enum does not declare it, the name that Java and Spark give it."""
+        return self.names.get(number, f"UNKNOWN_ENUM_VALUE_{self.name}_{number}")
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """A Timestamp: a message with the fields `seconds` and `nanos`, here with their field numbers."""
+
+    seconds: int
+    nanos: int
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A Duration: a message with the fields `seconds` and `nanos`, here with their field numbers."""
+
+    seconds: int
+    nanos: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Json:
+    """A Struct, Value or ListValue, as JSON text."""
+
+    message: Descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A repeated field."""
+
+    element: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A map field."""
+
+    key: Scalar
+    value: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A message. A message with `unmapped`, paths of required fields without a column, cannot be written."""
+
+    name: str
+    columns: tuple[Column, ...]
+    unmapped: tuple[str, ...] = ()
+
+
+Node = Scalar | Enum | Timestamp | Duration | Json | Array | Map | Struct
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field that becomes a column.
+
+    presence: a payload tells an absent field from zero. An absent field is then `default` if the schema declares one,
+        else null; without presence it is the type's zero
+    oneof: the name of the group of fields of which at most one is set
+    """
+
+    name: str
+    number: int
+    path: str
+    node: Node
+    required: bool = False
+    presence: bool = False
+    default: Any = None
+    oneof: str | None = None
+
+
+def build_column_tree(message: Descriptor) -> Struct:
+    """The column tree of a message; SchemaError when the message contains itself or has too many columns."""
+    return _TreeBuilder().struct(message, "", (message,))
+
+
+class _TreeBuilder:
+    """The walk over one descriptor, with the number of columns so far; `enclosing` are the messages above a field."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def struct(self, message: Descriptor, path: str, enclosing: tuple[Descriptor, ...]) -> Struct:
+        """The node of a message."""
+        columns, unmapped = [], []
+        for field in message.fields:
+            here = f"{path}.{field.name}" if path else field.name
+            self.count += 1
+            if self.count > MAX_COLUMNS:
+                raise SchemaError(f"Message `{enclosing[0].full_name}` unfolds into more than {MAX_COLUMNS:,} columns")
+            node = self.field(field, here, enclosing)
+            if node is not None:
+                columns.append(
+                    Column(
+                        name=field.name,
+                        number=field.number,
+                        path=here,
+                        node=node,
+                        required=is_required(field),
+                        presence=field.has_presence,
+                        default=field.default_value if field.has_default_value else None,
+                        oneof=declared_oneof(field),
+                    )
+                )
+            elif is_required(field):
+                unmapped.append(here)
+        return Struct(message.full_name, tuple(columns), tuple(unmapped))
+
+    def field(self, field: FieldDescriptor, path: str, enclosing: tuple[Descriptor, ...]) -> Node | None:
+        """The node of a field; None for a message without columns, which Spark cannot hold and drops."""
+        if field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type.GetOptions().map_entry:
+            key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+            node = self.single(value, f"{path}{{}}", enclosing)
+            return Map(Scalar(SCALARS[key.type]), node) if node else None
+        if is_repeated(field):
+            node = self.single(field, f"{path}[]", enclosing)
+            return Array(node) if node else None
+        return self.single(field, path, enclosing)
+
+    def single(self, field: FieldDescriptor, path: str, enclosing: tuple[Descriptor, ...]) -> Node | None:
+        """The node of one value of a field; None for a message without columns."""
+        if field.type == FieldDescriptor.TYPE_ENUM:
+            return _enum(field.enum_type)
+        if field.type != FieldDescriptor.TYPE_MESSAGE:
+            return Scalar(SCALARS[field.type])
+        message = field.message_type
+        if message.full_name in JSON_MESSAGES:
+            return Json(message)
+        if time := _time(message):
+            return time
+        if message in enclosing:
+            chain = " → ".join(f"`{m.full_name}`" for m in (*enclosing[enclosing.index(message) :], message))
+            raise SchemaError(
+                f"Field `{path}` makes message `{message.full_name}` contain itself ({chain}); "
+                "a column's type must end somewhere"
+            )
+        if len(enclosing) > MAX_NESTING_LEVELS:
+            raise SchemaError(f"Field `{path}` is nested deeper than {MAX_NESTING_LEVELS} messages")
+        struct = self.struct(message, path, (*enclosing, message))
+        return struct if struct.columns else None
+
+
+def _enum(enum: EnumDescriptor) -> Enum:
+    names: dict[int, str] = {}
+    for value in enum.values:
+        names.setdefault(value.number, value.name)
+    return Enum(enum.name, names, {value.name: value.number for value in enum.values}, is_closed(enum))
+
+
+def _time(message: Descriptor) -> Timestamp | Duration | None:
+    """The node of a message that Spark takes for a time: by its own name and two fields, whatever the package."""
+    if message.name not in ("Timestamp", "Duration") or len(message.fields) != 2:
+        return None
+    shape = [(f.name, SCALARS.get(f.type)) for f in message.fields]
+    if shape != [("seconds", "int64"), ("nanos", "int32")]:
+        return None
+    if any(is_repeated(f) or f.has_default_value or declared_oneof(f) for f in message.fields):
+        return None
+    seconds, nanos = (field.number for field in message.fields)
+    return Timestamp(seconds, nanos) if message.name == "Timestamp" else Duration(seconds, nanos)

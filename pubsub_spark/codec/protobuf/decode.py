@@ -1,0 +1,341 @@
+"""The Protobuf decoder: payloads to columns, a block of messages at a time, in C++ and Rust.
+
+protobuf's own core (upb) decides which payloads are messages. A block goes through five steps, none of which makes a
+Python object per message:
+
+    payloads → one envelope    the messages behind one another, each with tag and length       ptars
+             → upb             parsed: now it is certain that each of them is a message        protobuf
+            (→ bytes           written again: the last of a oneof, or of a map's key, has won  protobuf)
+             → a batch         a list of structs, by the schema made for ptars                 ptars
+             → columns         unsigned to signed, numbers to names, seconds to microseconds   here
+
+`ptars` alone is twice as fast, and lenient: it takes lengths that overflow and bytes left over, and keeps both members
+of a oneof, a map's key twice, the number that a closed enum does not have. What upb has parsed it reads exactly but for
+the last three (and for messages of any shape, which it gets as bytes); schemas with one of them have their messages
+written again. So have messages that ptars then refuses: it knows no groups, which unknown fields may be.
+
+When a step fails, the bad rows are isolated. Malformed messages: upb parses the block in chunks, and the rows of a
+failing chunk one by one; that costs the block one more parse. Messages that have no place in the columns: the block is
+split into parts, again and again, until the failing parts are a few rows. A bad row gets a reason and, in the block,
+the bytes of an empty message. Then the block is decoded again.
+
+Revisions: binary messages are read with the reader's descriptor whatever revision wrote them, since field numbers are
+what both share: a field that the writer did not have is absent, one that the reader does not have is skipped. JSON has
+names instead of numbers, so it is read with the writer's descriptor and then passed on as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf.message import DecodeError
+
+from pubsub_spark.codec.definition import Encoding, InvalidMessage
+from pubsub_spark.codec.protobuf import ptars_schema, row_reader
+from pubsub_spark.codec.protobuf.column_arrays import assemble_structs, message_column, structs_without_fields
+from pubsub_spark.codec.protobuf.column_tree import (
+    Array,
+    Enum,
+    Json,
+    Map,
+    Node,
+    Struct,
+    build_column_tree,
+)
+from pubsub_spark.codec.protobuf.definition import ENVELOPE_TAG, ProtobufDefinition
+from pubsub_spark.codec.protobuf.descriptors import has_required
+from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage
+from pubsub_spark.codec.protobuf.types import struct_type
+from pubsub_spark.slices import slices
+
+# A block: small enough for the caches and for a parse to hold little memory, large enough to hide its fixed cost.
+BLOCK_ROWS: Final = 16_384
+BLOCK_BYTES: Final = 8 << 20
+# The rows of a block with malformed messages that are parsed at once: as fast, per row, as the whole block.
+CHUNK_ROWS: Final = 16
+# A block with messages that have no place in the columns is split into so many parts, down to so many rows.
+SPLIT_PARTS: Final = 8
+MAX_ROWS_ONE_BY_ONE: Final = 32
+_EMPTY_MESSAGE: Final = ENVELOPE_TAG + b"\x00"
+
+
+class DecodedPayloads(NamedTuple):
+    """The rows of payloads: `value` is null where `error` says why, and `error` is null where there is a value."""
+
+    value: pa.StructArray
+    error: pa.StringArray
+
+
+class _Messages:
+    """Messages as the bytes of one envelope, which upb parses when it is first asked for them."""
+
+    def __init__(self, framed: bytes, envelope_class: Any) -> None:
+        self.framed = framed
+        self._envelope_class = envelope_class
+
+    @cached_property
+    def envelope(self) -> Any:
+        """The parsed envelope; DecodeError where one of the messages is malformed."""
+        return self._envelope_class.FromString(self.framed)
+
+
+class ProtobufDecoder:
+    """The decoder of payloads of any revision to the columns of one, the reader's; compiled once per revision."""
+
+    def __init__(self, definition: ProtobufDefinition) -> None:
+        self.definition = definition
+        self.struct = build_column_tree(definition.message)
+        self.type = struct_type(self.struct)
+        self._required = has_required(definition.message)
+        self._maps = _any(self.struct, lambda node: isinstance(node, Map))
+        # Unknown fields for upb but not for ptars: a closed enum's other numbers, and map entries with a third field.
+        self._discarded = self._maps or _any(self.struct, lambda node: isinstance(node, Enum) and node.closed)
+        self._rewritten = self._discarded or _any(self.struct, _is_merged)
+        self._envelope = ptars_schema.envelope_writer()
+        self._batch = ptars_schema.batch_reader(self.struct)
+        self._row = row_reader.compile_row_reader(self.struct)
+
+    def decode(
+        self, data: pa.Array, encoding: Encoding = "BINARY", writer: ProtobufDefinition | None = None
+    ) -> DecodedPayloads:
+        """The rows of `data` (binary), written by revision `writer` or, if that is None, by the reader's own."""
+        reasons: dict[int, str] = {}
+        if encoding == "JSON":
+            data = _to_binary(data, writer or self.definition, reasons)
+        elif data.null_count:
+            data = data.fill_null(b"")
+        blocks = [self._block(data.slice(start, count), start, reasons) for start, count in _blocks(data)]
+        value = pa.concat_arrays(blocks) if blocks else self._nothing()
+        return DecodedPayloads(_with_nulls(value, reasons), _reason_column(reasons, len(data)))
+
+    def _nothing(self) -> pa.StructArray:
+        return pa.array([], self.type)
+
+    def _block(self, data: pa.Array, start: int, reasons: dict[int, str]) -> pa.StructArray:
+        """The rows of `data`, which begins at row `start`; a row with a reason is an empty message, to be made null."""
+        messages = self._messages(data)
+        try:
+            self._check(messages.envelope)
+            return self._columns(messages)
+        except (DecodeError, UnreadableMessage):
+            ends = _framed_ends(data)
+            malformed = self._bad_rows(
+                data, start, reasons, self._malformed_rows(messages.framed, ends), self._parse_error
+            )
+            messages = self._messages_without(messages.framed, ends, malformed)
+        # Each message parses now, so they are not checked again: the empty ones may lack a required field.
+        try:
+            return self._columns(messages)
+        except UnreadableMessage:
+            data = _emptied(data, malformed)
+            suspects = _suspect_rows(data, lambda part: self._columns(self._messages(part)))
+            data = _emptied(data, self._bad_rows(data, start, reasons, suspects, self._column_error))
+        try:
+            return self._columns(self._messages(data))
+        except UnreadableMessage:  # each alone is readable: ptars fails on something that this module does not know of
+            return self._from_objects(map(self.definition.message_class.FromString, data.to_pylist()))
+
+    def _bad_rows(
+        self,
+        data: pa.Array,
+        start: int,
+        reasons: dict[int, str],
+        suspects: Iterable[int],
+        reason_of: Callable[[bytes], str | None],
+    ) -> list[int]:
+        """The rows among the suspects that have a reason, which is in `reasons` from now on."""
+        bad = []
+        for row in suspects:
+            if start + row not in reasons and (reason := reason_of(data[row].as_py())):
+                reasons[start + row] = reason
+                bad.append(row)
+        return bad
+
+    def _malformed_rows(self, framed: bytes, ends: npt.NDArray[np.int64]) -> Iterator[int]:
+        """The rows that upb refuses: malformed messages, and those without a required field."""
+        envelope = self.definition.envelope_class()
+        parse = envelope.ParseFromString
+
+        def is_refused(first: int, last: int) -> bool:
+            try:
+                parse(framed[first:last])
+                self._check(envelope)
+            except (DecodeError, UnreadableMessage):
+                return True
+            return False
+
+        count = len(ends) - 1
+        bounds = [*range(0, count, CHUNK_ROWS), count]
+        offsets = ends[bounds].tolist()
+        for chunk, (first, last) in enumerate(pairwise(offsets)):
+            if is_refused(first, last):
+                rows = range(bounds[chunk], bounds[chunk + 1])
+                places = pairwise(ends[rows.start : rows.stop + 1].tolist())
+                yield from (row for row, place in zip(rows, places, strict=True) if is_refused(*place))
+
+    def _messages(self, data: pa.Array) -> _Messages:
+        return _Messages(self._framed(data), self.definition.envelope_class)
+
+    def _messages_without(self, framed: bytes, ends: npt.NDArray[np.int64], rows: list[int]) -> _Messages:
+        """The messages of an envelope with those in `rows` replaced by empty ones."""
+        parts, done = [], 0
+        for row in rows:
+            first, last = ends[row : row + 2].tolist()
+            parts += [framed[done:first], _EMPTY_MESSAGE]
+            done = last
+        return _Messages(b"".join([*parts, framed[done:]]), self.definition.envelope_class)
+
+    def _check(self, envelope: Any) -> None:
+        """Raise UnreadableMessage when a message lacks a required field."""
+        if self._required and not envelope.IsInitialized():
+            raise UnreadableMessage("A required field is missing")
+
+    def _columns(self, messages: _Messages) -> pa.StructArray:
+        """The columns of the messages; UnreadableMessage when one of them has no place there."""
+        if not self.struct.columns:
+            return structs_without_fields(len(messages.envelope.messages))
+        if self._batch is None:
+            return self._from_objects(messages.envelope.messages)
+        try:
+            framed = self._rewrite(messages, self._discarded) if self._rewritten else messages.framed
+            batch = self._read_batch(framed)
+        except UnreadableMessage:
+            batch = self._read_batch(self._rewrite(messages, discard=True))
+        return message_column(batch.column(0).values, self.struct, self.type, present=True)
+
+    def _read_batch(self, framed: bytes) -> pa.RecordBatch:
+        """The batch that ptars makes of an envelope; UnreadableMessage when it cannot."""
+        assert self._batch is not None
+        try:
+            return ptars_schema.call(self._batch.list_to_record_batch, [framed])
+        except ValueError as error:
+            raise UnreadableMessage(str(error)) from None
+
+    def _rewrite(self, messages: _Messages, discard: bool) -> bytes:
+        """The envelope as upb writes it, maps in the same order each time; `discard`: without unknown fields."""
+        if discard:
+            messages.envelope.DiscardUnknownFields()
+        framed: bytes = messages.envelope.SerializePartialToString(deterministic=self._maps)
+        return framed
+
+    def _framed(self, data: pa.Array) -> bytes:
+        """The payloads as one envelope."""
+        # A slice is copied: not every version of ptars minds an offset.
+        payloads = pa.ListArray.from_arrays(pa.array([0, len(data)], pa.int32()), pa.concat_arrays([data]))
+        batch = pa.RecordBatch.from_arrays([payloads], names=["messages"])
+        framed: bytes = ptars_schema.call(self._envelope.record_batch_to_array, batch)[0].as_py()
+        return framed
+
+    def _from_objects(self, messages: Iterable[Any]) -> pa.StructArray:
+        return pa.array([self._row(message) for message in messages], self.type)
+
+    def _parse_error(self, payload: bytes) -> str | None:
+        """The reason why this payload is not a message, or None."""
+        try:
+            self.definition.read(payload, "BINARY")
+            self.definition.envelope_class.FromString(self._framed(pa.array([payload], pa.binary())))
+        except InvalidMessage as error:
+            return str(error)
+        except DecodeError:  # a hundred levels of unknown groups, and the envelope's is one too many
+            return "The message is nested too deeply"
+        return None
+
+    def _column_error(self, payload: bytes) -> str | None:
+        """The reason why this message has no place in the columns, or None."""
+        try:
+            self._row(self.definition.message_class.FromString(payload))
+        except UnreadableMessage as error:
+            return str(error)
+        return None
+
+
+def _is_merged(node: Node) -> bool:
+    """Whether upb merges values of the node that ptars keeps apart: members of a oneof, parts of a JSON message."""
+    return isinstance(node, Json) or (isinstance(node, Struct) and any(column.oneof for column in node.columns))
+
+
+def _suspect_rows(data: pa.Array, check: Callable[[pa.Array], Any], first: int = 0) -> Iterator[int]:
+    """The rows of the smallest parts of `data` that fail the check: the bad rows and a few beside each."""
+    if len(data) <= MAX_ROWS_ONE_BY_ONE:
+        yield from range(first, first + len(data))
+        return
+    size = -(-len(data) // SPLIT_PARTS)
+    for at in range(0, len(data), size):
+        part = data.slice(at, size)
+        try:
+            check(part)
+        except (DecodeError, UnreadableMessage):
+            yield from _suspect_rows(part, check, first + at)
+
+
+def _any(node: Node, holds: Callable[[Node], bool]) -> bool:
+    """Whether something holds for a node, or for one below it."""
+    match node:
+        case Struct(columns=columns):
+            return holds(node) or any(_any(column.node, holds) for column in columns)
+        case Array(inner) | Map(value=inner):
+            return holds(node) or _any(inner, holds)
+    return holds(node)
+
+
+def _to_binary(data: pa.Array, writer: ProtobufDefinition, reasons: dict[int, str]) -> pa.Array:
+    """The binary form of JSON messages; an empty message, and a reason, for a text that is not one."""
+    payloads = []
+    for row, text in enumerate(data.to_pylist()):
+        try:
+            payloads.append(writer.json_reader.read(text or b"").SerializePartialToString())
+        except InvalidMessage as error:
+            reasons[row] = str(error)
+            payloads.append(b"")
+    return pa.array(payloads, pa.binary())
+
+
+def _emptied(data: pa.Array, rows: list[int]) -> pa.Array:
+    """The payloads with those in `rows` replaced by the bytes of an empty message."""
+    mask = np.zeros(len(data), bool)
+    mask[rows] = True
+    return pc.if_else(pa.array(mask), pa.scalar(b""), data)
+
+
+def _framed_ends(data: pa.Array) -> npt.NDArray[np.int64]:
+    """The offsets in the envelope of `data` where its messages begin and, last, where it ends."""
+    lengths = pc.binary_length(data).to_numpy(zero_copy_only=False)
+    framed_lengths = lengths + (len(ENVELOPE_TAG) + 1)
+    for bits in (7, 14, 21, 28):  # a length takes one byte more from here on
+        framed_lengths += lengths >> bits > 0
+    ends: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum(framed_lengths, dtype=np.int64)])
+    return ends
+
+
+def _blocks(data: pa.Array) -> Iterator[tuple[int, int]]:
+    """The blocks as (first row, rows): at most BLOCK_ROWS and, unless it is one row, BLOCK_BYTES each."""
+    ends = np.cumsum(pc.binary_length(data).to_numpy(zero_copy_only=False), dtype=np.int64)
+    for start, end in slices(np.concatenate([[0], ends]), BLOCK_ROWS, BLOCK_BYTES):
+        yield start, end - start
+
+
+def _with_nulls(value: pa.StructArray, reasons: dict[int, str]) -> pa.StructArray:
+    """The rows, null where there is a reason."""
+    if not reasons:
+        return value
+    valid = np.ones(len(value), bool)
+    valid[list(reasons)] = False
+    children = [value.field(index) for index in range(value.type.num_fields)]
+    return assemble_structs(value.type, len(value), pa.array(valid), children)
+
+
+def _reason_column(reasons: dict[int, str], length: int) -> pa.StringArray:
+    """The reasons by row."""
+    if not reasons:
+        return pa.nulls(length, pa.string())
+    rows = np.fromiter(reasons, np.int64)
+    which, absent = np.zeros(length, np.int32), np.ones(length, bool)
+    which[rows], absent[rows] = np.arange(len(rows)), False
+    return pa.array(list(reasons.values()), pa.string()).take(pa.array(which, mask=absent))

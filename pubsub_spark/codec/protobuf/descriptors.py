@@ -1,0 +1,56 @@
+"""Questions about descriptors that the versions of protobuf (5 to 7) answer in different ways."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+_CACHED_FILES = 256
+
+
+@lru_cache(_CACHED_FILES)
+def is_proto3(file: FileDescriptor) -> bool:
+    """Whether the file says `syntax = "proto3"`."""
+    proto = FileDescriptorProto()
+    file.CopyToProto(proto)
+    return bool(proto.syntax == "proto3")
+
+
+def is_closed(enum: EnumDescriptor) -> bool:
+    """Whether a field of the enum cannot hold a number that the enum does not declare, as in proto2."""
+    closed: Any = getattr(enum, "is_closed", None)  # since protobuf 4.22
+    return bool(closed)
+
+
+def is_repeated(field: FieldDescriptor) -> bool:
+    """Whether the field holds any number of values."""
+    repeated: Any = getattr(field, "is_repeated", None)  # since protobuf 6.31, where `label` begins to warn
+    return bool(field.label == FieldDescriptor.LABEL_REPEATED) if repeated is None else bool(repeated)
+
+
+def is_required(field: FieldDescriptor) -> bool:
+    """Whether a message without the field is invalid (proto2's `required`)."""
+    required: Any = getattr(field, "is_required", None)  # since protobuf 6.31, where `label` begins to warn
+    return bool(field.label == FieldDescriptor.LABEL_REQUIRED) if required is None else bool(required)
+
+
+def has_required(message: Descriptor, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether the message, or a message in it at any depth, has a required field."""
+    if message.full_name in seen:
+        return False
+    seen |= {message.full_name}
+    return any(
+        is_required(field) or (field.message_type is not None and has_required(field.message_type, seen))
+        for field in message.fields
+    )
+
+
+def declared_oneof(field: FieldDescriptor) -> str | None:
+    """The name of the oneof that the field is a member of; not the one that `optional` in proto3 makes for itself."""
+    oneof = field.containing_oneof
+    if oneof is None or (len(oneof.fields) == 1 and oneof.name == f"_{field.name}"):
+        return None
+    return str(oneof.name)

@@ -1,0 +1,75 @@
+"""The schema types and encodings that Pub/Sub has, each with the number in Pub/Sub's enum and its implementation.
+
+This table is the one place where they are registered. To add a schema type: its name in `SchemaType`, its row in
+`SCHEMA_TYPES`, and a folder beside `avro` and `protobuf` that offers
+
+    __init__   `parse(text)` and `check_compatible(old, new)`: see `codec.definition`; needs neither Spark nor reading
+    codec      `value_type`, `decoder`, `encoder`: see `codec.registry.Codec`
+
+A folder is imported when its type is first used, so nothing here depends on it, and the emulator, which parses and
+validates but never makes columns for Spark, imports the first of the two alone.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final, Literal, NamedTuple, cast
+
+from pubsub_spark.codec.definition import Definition, Encoding, IncompatibleSchema, InvalidSchema
+
+__all__ = [
+    "ENCODINGS_BY_NUMBER",
+    "ENCODING_NUMBERS",
+    "SCHEMA_TYPES",
+    "SCHEMA_TYPES_BY_NUMBER",
+    "SCHEMA_TYPE_NUMBERS",
+    "SchemaType",
+    "check_compatible",
+    "codec_module",
+    "parse",
+]
+
+SchemaType = Literal["AVRO", "PROTOCOL_BUFFER"]
+
+
+class _Row(NamedTuple):
+    """A schema type's number in the enum `Schema.Type` and the package that implements it."""
+
+    number: int
+    package: str
+
+
+SCHEMA_TYPES: Final[dict[SchemaType, _Row]] = {
+    "PROTOCOL_BUFFER": _Row(1, "pubsub_spark.codec.protobuf"),
+    "AVRO": _Row(2, "pubsub_spark.codec.avro"),
+}
+SCHEMA_TYPE_NUMBERS: Final[dict[str, int]] = {name: row.number for name, row in SCHEMA_TYPES.items()}
+SCHEMA_TYPES_BY_NUMBER: Final[dict[int, SchemaType]] = {row.number: name for name, row in SCHEMA_TYPES.items()}
+
+# The numbers in the enum `Encoding`
+ENCODINGS_BY_NUMBER: Final[dict[int, Encoding]] = {1: "JSON", 2: "BINARY"}
+ENCODING_NUMBERS: Final[dict[str, int]] = {name: number for number, name in ENCODINGS_BY_NUMBER.items()}
+
+
+def parse(type: SchemaType, text: str) -> Definition:  # noqa: A002 (Pub/Sub's name for it)
+    """The parsed revision; InvalidSchema when `text` is not a schema of that type."""
+    if type not in SCHEMA_TYPES:
+        raise InvalidSchema(f"A schema's type is {' or '.join(sorted(SCHEMA_TYPES))}, not `{type}`")
+    return cast("Definition", _definitions(type).parse(text))
+
+
+def check_compatible(old: Definition, new: Definition) -> None:
+    """Raise IncompatibleSchema unless `new` may be committed as a revision after `old`."""
+    if old.type != new.type:
+        raise IncompatibleSchema(f"A revision keeps its schema's type: {old.type} cannot become {new.type}")
+    _definitions(cast("SchemaType", old.type)).check_compatible(old, new)
+
+
+def codec_module(type: SchemaType) -> Any:  # noqa: A002
+    """The module of a schema type that decodes and encodes, a `codec.registry.Codec`."""
+    return import_module(f"{SCHEMA_TYPES[type].package}.codec")
+
+
+def _definitions(type: SchemaType) -> Any:  # noqa: A002
+    """The package of a schema type, for its `parse` and `check_compatible`."""
+    return import_module(SCHEMA_TYPES[type].package)

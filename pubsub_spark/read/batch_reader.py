@@ -1,0 +1,59 @@
+"""`spark.read`: a peek at a subscription. At most `maxMessages`, nacked after reading, never acknowledged.
+
+One task pulls and nacks, because a batch read has nothing that would tell it when to acknowledge. The messages are
+delivered again to the next reader; on a subscription with a dead-letter policy the peek counts as a delivery attempt. A
+stream that ends with a final error midway is an error, not fewer rows.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from ..backend import Backend
+from ..codec.envelope import Received
+from ..options import ReadOptions
+from . import acks, subscription
+from .partition_reader import pull_lease_seconds
+from .pull import pull
+from .rows import Rows
+from .streaming_pull import StreamSettings
+
+_NACK_TIMEOUT_SECONDS = 10.0
+
+
+class PubSubBatchReader(DataSourceReader):
+    """The reader of `spark.read.format("pubsub")`."""
+
+    def __init__(self, options: ReadOptions, backend: Backend, rows: Rows) -> None:
+        self._options = options
+        self._backend = backend
+        self._rows = rows
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One partition, so that `maxMessages` is one limit."""
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """The rows of up to `maxMessages` messages of the subscription."""
+        options = self._options
+        settings = StreamSettings(
+            options.subscription,
+            client_id=uuid.uuid4().hex,
+            lease_seconds=pull_lease_seconds(options),
+            max_messages=options.max_messages,
+            max_bytes=options.max_bytes_per_trigger,
+        )
+        with self._backend.connect() as connection:
+            subscription.prepare(connection.admin, options, is_new=False)
+            arrived: list[Received] = []
+            result = pull(connection, settings, options.max_fetch_period, options.idle_timeout, arrived.append)
+            ack_ids = (received.receipts.column("ack_id") for received in arrived)
+            acks.nack(connection, options.subscription, ack_ids, time.monotonic() + _NACK_TIMEOUT_SECONDS)
+        if result.failure is not None:
+            raise result.failure
+        yield from self._rows.of(received.messages for received in arrived)

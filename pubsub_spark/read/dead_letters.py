@@ -1,0 +1,40 @@
+"""Publishing messages that cannot be decoded to `deadLetterTopic`, with the reason, before Spark has their batch.
+
+Runs in tasks. A task that is tried again publishes again: dead letters are published at least once, and an attribute of
+each has the id of the message that it stands for. The content of dead letters and the size of requests are the
+writer's; requests are sent one after the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from ..backend import Backend
+from ..backend.connection import publish_with_retries
+from ..write.dead_letters import ERROR_ATTRIBUTE, dead_letters
+from ..write.limits import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, message_sizes
+from ..write.requests import encoded_requests
+
+ID_ATTRIBUTE = "pubsub_spark_message_id"
+SUBSCRIPTION_ATTRIBUTE = "pubsub_spark_subscription"
+_PUBLISH_TIMEOUT_SECONDS = 60.0  # for one request, retries included
+
+
+def publish(topic: str, subscription: str, messages: pa.RecordBatch, reasons: Sequence[str], backend: Backend) -> None:
+    """Publish messages (schema MESSAGES) to a topic (a full name), each with its reason as an attribute.
+
+    Raises ResourceError or ServiceError when Pub/Sub does not accept them: then the batch fails and nothing is lost.
+    """
+    ids = messages.column("message_id").to_pylist()
+    labels = (
+        {ERROR_ATTRIBUTE: reason, ID_ATTRIBUTE: message_id, SUBSCRIPTION_ATTRIBUTE: subscription}
+        for reason, message_id in zip(reasons, ids, strict=True)
+    )
+    letters = dead_letters(messages, enumerate(labels))
+    with backend.connect() as connection:
+        sizes = message_sizes(letters)
+        for request in encoded_requests(letters, sizes, topic, MAX_REQUEST_MESSAGES, MAX_REQUEST_BYTES):
+            publish_with_retries(connection, topic, request.body, time.monotonic() + _PUBLISH_TIMEOUT_SECONDS)

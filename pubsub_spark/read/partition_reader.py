@@ -1,0 +1,140 @@
+"""Reading a partition in a task: the same messages however often it is read.
+
+    part staged already?           -> its messages
+    else                           -> pull, stage (create-only), the pulled messages
+    another attempt staged first?  -> nack the pulled messages, give those of the other attempt
+    staging failed?                -> fail, and nack nothing: the store may have the part, which the next attempt gives
+
+Connections are opened here and closed before the first record batch is yielded; nothing is left behind in a reused
+worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+import pyarrow as pa
+
+from ..backend import Backend, Connection
+from ..codec.envelope import Received
+from ..errors import StagingError
+from ..memory import freeze_imports, keep_freed_memory
+from ..options import ReadOptions
+from . import acks, staged_part
+from .deduplication import drop_duplicates, exclude
+from .leases import STREAM_LEASE_SECONDS
+from .partitions import DriverPartition, Partition, PullPartition, StagedPartition
+from .pull import PullResult, pull
+from .staged_part import Buffer
+from .staging import Staging, part_path
+from .streaming_pull import StreamSettings
+
+_NACK_TIMEOUT_SECONDS = 10.0  # messages that are not nacked are delivered again when their lease expires
+
+
+def read(partition: Partition, options: ReadOptions, backend: Backend) -> Iterator[pa.RecordBatch]:
+    """The messages of a partition, as record batches of the schema MESSAGES."""
+    _check_token_once(partition.staging)
+    match partition:
+        case DriverPartition():
+            yield from staged_part.messages(partition.content)
+        case PullPartition():
+            if partition.driver_content is not None:
+                yield from staged_part.messages(partition.driver_content)
+            content = partition.staging.read(part_path(partition.batch, partition.part))
+            if content is None:
+                yield from _pulled(partition, options, backend)
+            else:
+                yield from staged_part.messages(content)
+        case StagedPartition():
+            for part in partition.parts:
+                yield from _staged(partition.staging, part_path(partition.batch, part))
+
+
+def count_malformed(partition: Partition, count: int) -> None:
+    """Record for the driver how many payloads of a partition could not be decoded."""
+    partition.staging.record_malformed(partition.batch, partition.part, count)
+
+
+def pull_lease_seconds(options: ReadOptions) -> int:
+    """The lease of a task's stream: twice as long as a pull may take, and half a minute for staging it."""
+    return int(max(STREAM_LEASE_SECONDS, 2 * options.max_fetch_period + 30))
+
+
+@lru_cache(maxsize=64)
+def _check_token_once(staging: Staging) -> None:
+    staging.check_token()
+
+
+def _staged(staging: Staging, path: str) -> Iterator[pa.RecordBatch]:
+    content = staging.read(path)
+    if content is None:
+        raise StagingError(
+            f"The staged part `{staging.root}/{path}` is gone from `{staging.location}`, so the batch cannot be given "
+            "again. Its messages were not acknowledged: start a new checkpoint location and they come again."
+        )
+    return staged_part.messages(content)
+
+
+def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend) -> Iterator[pa.RecordBatch]:
+    """Pull and stage a part; the messages of whichever attempt has staged it first."""
+    staging = partition.staging
+    if partition.batch <= staging.last_acknowledged():  # a new pull would bring other messages than the first
+        if not options.fail_on_data_loss:
+            return
+        raise StagingError(
+            f"Batch {partition.batch} of `{options.subscription}` is evaluated again, but it was acknowledged and "
+            "deleted when its query went on. Write or cache its DataFrame before `foreachBatch` returns, or set "
+            "failOnDataLoss=false to get nothing here."
+        )
+    keep_freed_memory()
+    path = part_path(partition.batch, partition.part)
+    with backend.connect() as connection:
+        messages, buffers = _pull_part(partition, options, connection)
+        if not staging.create(path, buffers):
+            ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
+            acks.nack(connection, options.subscription, ack_ids, time.monotonic() + _NACK_TIMEOUT_SECONDS)
+            messages = list(staged_part.messages(staging.read(path)))
+    del buffers
+    freeze_imports()
+    while messages:
+        yield messages.pop(0)
+
+
+def _pull_part(
+    partition: PullPartition, options: ReadOptions, connection: Connection
+) -> tuple[list[pa.RecordBatch], list[Buffer]]:
+    """Pull a part: its messages, and the buffers to stage."""
+    staging = partition.staging
+    excluded_ids = staging.excluded_ids(partition.batch) if partition.excludes else pa.array([], pa.string())
+    builder = staging.part_builder()
+    messages: list[pa.RecordBatch] = []
+
+    def add(received: Received, receipts: pa.RecordBatch) -> None:
+        messages.append(exclude(received, excluded_ids).messages)
+        builder.add(messages[-1], receipts)
+
+    if options.id_attribute is None:  # built while the messages are in the processor's cache
+        result = _pull(partition, options, connection, lambda received: add(received, received.receipts))
+    else:
+        arrived: list[Received] = []
+        result = _pull(partition, options, connection, arrived.append)
+        arrived = [received.with_deduplication_id(options.id_attribute) for received in arrived]
+        for received, first in zip(arrived, drop_duplicates(arrived), strict=True):
+            add(first, received.receipts)
+    return messages, builder.buffers(result.ended)
+
+
+def _pull(
+    partition: PullPartition, options: ReadOptions, connection: Connection, take: Callable[[Received], object]
+) -> PullResult:
+    settings = StreamSettings(
+        options.subscription,
+        client_id=f"{partition.staging.stream}-{partition.part}",
+        lease_seconds=pull_lease_seconds(options),
+        max_messages=min(partition.max_messages, options.max_records_per_fetch or partition.max_messages),
+        max_bytes=partition.max_bytes,
+    )
+    return pull(connection, settings, options.max_fetch_period, options.idle_timeout, take)

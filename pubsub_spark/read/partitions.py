@@ -1,0 +1,103 @@
+"""The input partitions of a batch, and the rule that chooses them.
+
+Pure values. At low volume a batch is the driver stream's messages alone. Executors pull once the driver stream has been
+full, and from then on batch after batch until a batch comes back with every pull idle: one small answer from the
+service is no proof of an empty backlog, a batch full of them is.
+
+The driver stream's messages are part 0 in the staging area. In a backlog the first task gives its rows before its own:
+a task for a thousand rows would keep a core from pulling for as long as it takes to start one. A replay has the same
+partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+
+from .staged_part import Footer
+from .staging import Staging
+
+
+@dataclass
+class DriverPartition(InputPartition):
+    """The messages of the driver stream alone: part 0, staged by the driver and carried along as `content`."""
+
+    staging: Staging
+    batch: int
+    content: bytes
+    part: int = 0
+
+
+@dataclass
+class PullPartition(InputPartition):
+    """A share of the trigger's budget for one task to pull, or to read if an earlier attempt has staged it.
+
+    excludes: whether the batch has excluded ids. driver_content: part 0, whose rows come before this part's.
+    """
+
+    staging: Staging
+    batch: int
+    part: int
+    max_messages: int
+    max_bytes: int
+    excludes: bool
+    driver_content: bytes | None = None
+
+
+@dataclass
+class StagedPartition(InputPartition):
+    """Parts of a replayed batch that are one partition: read from the staging area, never pulled."""
+
+    staging: Staging
+    batch: int
+    parts: Sequence[int]
+
+    @property
+    def part(self) -> int:
+        """The part that names the partition: the last, as when the batch was planned first."""
+        return self.parts[-1]
+
+
+Partition = DriverPartition | PullPartition | StagedPartition
+
+
+def replay_partitions(staging: Staging, batch: int, staged: Sequence[int]) -> list[StagedPartition]:
+    """The partitions of a replay, in the order of the first time; one whose task staged nothing has no rows."""
+    groups = [[0, 1], *([part] for part in range(2, max(staged, default=-1) + 1))]
+    return [StagedPartition(staging, batch, [part for part in group if part in staged]) for group in groups]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most messages and bytes that a trigger may bring."""
+
+    messages: int
+    bytes: int
+
+    def shares(
+        self, staging: Staging, batch: int, partitions: int, driver_messages: int, driver_bytes: int, excludes: bool
+    ) -> list[PullPartition]:
+        """The budget less the driver stream's messages, in equal shares; none when nothing is left of it."""
+        messages, volume = self.messages - driver_messages, self.bytes - driver_bytes
+        if messages <= 0 or volume <= 0:
+            return []
+        count = min(partitions, messages)
+        return [
+            PullPartition(
+                staging, batch, part, messages // count + (part <= messages % count), max(1, volume // count), excludes
+            )
+            for part in range(1, count + 1)
+        ]
+
+
+def is_backlogged(footers: Sequence[Footer], drained_from: float | None = None) -> bool:
+    """Whether the pulls of a batch say that there are more messages: one brought some and did not end idle.
+
+    drained_from: with `availableNow`, the publish time in seconds from which messages are not waited for. After a batch
+    that has nothing older there is no backlog.
+    """
+    more = any(footer.rows + footer.dropped and footer.ended != "idle" for footer in footers)
+    oldest = min((footer.oldest for footer in footers if footer.oldest is not None), default=None)
+    return more and (drained_from is None or oldest is None or oldest <= drained_from)

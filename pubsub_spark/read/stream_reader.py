@@ -1,0 +1,172 @@
+"""`spark.readStream`: the calls of DataSourceStreamReader, from dictionaries to `Session` and back.
+
+A reader lives in three processes: a driver-side worker calls everything but `read`, a planner pickles `read`, and tasks
+run it (docs/design.md). So the constructor only remembers values; the session is made on the first call that needs it
+and never pickled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from .. import logs
+from ..backend import Backend
+from ..options import ReadOptions
+from . import partition_reader
+from .offset import Offset
+from .partitions import Budget, DriverPartition, PullPartition, StagedPartition
+from .rows import Rows
+from .session import Session
+from .staging import default_location
+
+try:  # Spark 4.2 and later
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """The interface that Spark 4.0 and 4.1 do not have."""
+
+    ReadLimit = ReadMaxRows = ReadMaxBytes = ReadAllAvailable = None  # type: ignore[assignment, misc]
+
+_MAX_DEFAULT_PARTITIONS = 8
+
+
+class SigtermHandler(AbstractContextManager[None]):
+    """The handler of SIGTERM, by which Spark ends this process: it raises SystemExit, so that `stop` is called.
+
+    It does so at once between two calls of Spark, and within one at its end (`with handler`): raised in the middle of a
+    call, it could leave a lock held that `stop` needs.
+    """
+
+    def __init__(self) -> None:
+        self.received = False
+        self._in_call = False
+
+    def install(self) -> None:
+        """Handle SIGTERM in this process, unless it has another handler."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._handle)
+
+    def ignore(self) -> None:
+        """Ignore later signals, so that `stop` is not interrupted."""
+        self.received = True
+
+    def _handle(self, *_: object) -> None:
+        if not self.received:
+            self.received = True
+            self._exit_between_calls()
+
+    def _exit_between_calls(self) -> None:
+        if self.received and not self._in_call:
+            sys.exit(0)
+
+    def __enter__(self) -> None:
+        self._exit_between_calls()
+        self._in_call = True
+
+    def __exit__(self, *_: object) -> None:
+        self._in_call = False
+        self._exit_between_calls()
+
+
+_sigterm = SigtermHandler()
+
+
+class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of `spark.readStream.format("pubsub")`, for one subscription."""
+
+    def __init__(self, options: ReadOptions, backend: Backend, rows: Rows) -> None:
+        self._options = options
+        self._backend = backend
+        self._rows = rows
+        self._session: Session | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The offset of a new checkpoint; the same in each call."""
+        with _sigterm:
+            return self._running().initial_offset().to_json()
+
+    def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        """The end of the next batch, or `start`, up to which Spark has committed (4.2 and later pass it)."""
+        at = None if start is None else Offset.from_json(start)
+        with _sigterm:
+            if ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable):  # Trigger.Once does not ask again
+                self._running().prepare_for_available_now()
+            return self._running().latest_offset(at, self._budget(limit)).to_json()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        """The partitions of the batch that ends at `end`; the same in each call."""
+        with _sigterm:
+            return self._running().partitions(Offset.from_json(start), Offset.from_json(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition, as Arrow record batches. Runs in a task."""
+        assert isinstance(partition, DriverPartition | PullPartition | StagedPartition), (
+            "Spark hands back what partitions() gave it"
+        )
+        messages = partition_reader.read(partition, self._options, self._backend)
+        return self._rows.of(messages, partial(partition_reader.count_malformed, partition))
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Do nothing: Spark calls this late or never, and `latestOffset` is the commit signal."""
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Have the query wait for no message that is published from now on."""
+        with _sigterm:
+            self._running().prepare_for_available_now()
+
+    def getDefaultReadLimit(self) -> Any:
+        """The limit of `maxMessagesPerTrigger` rows a batch."""
+        return ReadMaxRows(self._options.max_messages_per_trigger)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The metrics of this source for `query.lastProgress`."""
+        with _sigterm:
+            return self._running().metrics()
+
+    def stop(self) -> None:
+        """Acknowledge committed batches, nack buffered messages, close."""
+        _sigterm.ignore()
+        if self._session is not None:
+            self._session.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_session": None}
+
+    def _running(self) -> Session:
+        if self._session is None:
+            logs.to_stderr()
+            _sigterm.install()
+            options = self._options
+            self._session = Session(
+                options,
+                self._backend,
+                options.staging_location or default_location(),
+                options.num_fetch_partitions or min(os.cpu_count() or 1, _MAX_DEFAULT_PARTITIONS),
+                lambda: _sigterm.received,
+            )
+        return self._session
+
+    def _budget(self, limit: Any) -> Budget:
+        messages, volume = self._options.max_messages_per_trigger, self._options.max_bytes_per_trigger
+        if ReadMaxRows is not None and isinstance(limit, ReadMaxRows):
+            messages = min(messages, limit.max_rows)
+        if ReadMaxBytes is not None and isinstance(limit, ReadMaxBytes):
+            volume = min(volume, limit.max_bytes)
+        return Budget(messages, volume)

@@ -1,0 +1,193 @@
+"""StreamingPull that is kept open: it reopens by itself, and hands over the bytes of responses.
+
+Retryable codes reopen the stream silently, with backoff and the same `client_id`, so that the service carries its state
+over; any other code is raised to the caller of `take`. A stream without responses may be idle or dead, and only a new
+one can tell: after MAX_SILENCE_SECONDS it is opened again, but not while there is no room for its messages. The service
+counts outstanding messages for each stream, so a batch of an hour would fill the driver's memory, one stream after the
+other. An empty request every HEARTBEAT_SECONDS tells the service that the client lives, as Google's clients do.
+
+Runs in tasks and on the driver, after the fork. The one thread of a StreamingPull ends with `close`.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from ..backend import Connection
+from ..backend.status import RETRYABLE, delays, failure
+
+MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 10, 600  # StreamingPullRequest.stream_ack_deadline_seconds
+HEARTBEAT_SECONDS = 30.0  # the service ends a stream that was silent for twice as long
+MAX_SILENCE_SECONDS = 120.0  # without a response, before the stream is opened again
+DRAIN_SECONDS = 0.1  # without a response, after which a half-closed stream has nothing more to come
+_CHUNK_GAP_SECONDS = 0.01  # between two responses that are handed over together
+_ROOM_POLL_SECONDS = 0.1  # between two looks at whether there is room for messages again
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """The first request of a stream: subscription and client, flow control, the lease of its messages."""
+
+    subscription: str
+    client_id: str
+    lease_seconds: int
+    max_messages: int
+    max_bytes: int
+
+    def request(self, taken_messages: int = 0, taken_bytes: int = 0) -> bytes:
+        """The first StreamingPullRequest, its limits less what earlier streams of the same pull have delivered."""
+        from google.pubsub_v1.types import StreamingPullRequest
+
+        message = StreamingPullRequest.pb()(
+            subscription=self.subscription,
+            client_id=self.client_id,
+            stream_ack_deadline_seconds=min(max(self.lease_seconds, MIN_LEASE_SECONDS), MAX_LEASE_SECONDS),
+            max_outstanding_messages=max(1, self.max_messages - taken_messages),
+            max_outstanding_bytes=max(1, self.max_bytes - taken_bytes),
+        )
+        return bytes(message.SerializeToString())
+
+
+class StreamingPull:
+    """A StreamingPull that is kept open until `close`.
+
+    first_request: makes the first request of each stream. has_room: whether a stream that has ended may be opened again
+    now.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: StreamSettings,
+        first_request: Callable[[], bytes] | None = None,
+        has_room: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._first_request = first_request or settings.request
+        self._has_room = has_room
+        self._responses: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the end
+        self._failure: Exception | None = None
+        self.ended = False  # whether there can be no more responses
+        self._closing = threading.Event()
+        self._half_closed = False
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._call: Any = None
+        self._last_response = 0.0  # time.monotonic()
+        self._silent = False
+        self.reopened = 0
+        self._thread = threading.Thread(target=self._run, name=f"pull {settings.client_id}", daemon=True)
+        self._thread.start()
+
+    def take(self, timeout: float, chunk_bytes: int = 0) -> list[bytes]:
+        """The responses that have arrived; none when there were none in `timeout` seconds or the stream has ended.
+
+        chunk_bytes: wait for so many bytes, within `timeout`, while one response follows the other.
+
+        Raises the error that ended the stream, ResourceError or ServiceError, in each call after the last response.
+        """
+        taken: list[bytes] = []
+        volume, end = 0, time.monotonic() + timeout
+        with suppress(queue.Empty):
+            while not self.ended:
+                rest = end - time.monotonic() if volume < chunk_bytes or not taken else 0
+                wait = min(_CHUNK_GAP_SECONDS, rest) if taken else rest
+                response = self._responses.get(timeout=wait) if wait > 0 else self._responses.get_nowait()
+                if response is None:
+                    self.ended = True
+                else:
+                    taken.append(response)
+                    volume += len(response)
+        if self._failure is not None and not taken and self.ended:
+            raise self._failure
+        return taken
+
+    def half_close(self) -> None:
+        """Tell the service to send no more; messages that it has sent still arrive."""
+        self._half_closed = True
+        self._requests.put(None)
+
+    def close(self) -> list[bytes]:
+        """End the stream and its thread; the responses that had arrived and were not taken."""
+        self._closing.set()
+        self._requests.put(None)
+        if self._call is not None:
+            self._call.cancel()
+        self._thread.join()
+        self._failure = None
+        return self.take(0)
+
+    def _run(self) -> None:
+        pauses = delays()
+        try:
+            while not self._closing.is_set():
+                if self._receive():
+                    pauses = delays()
+                pause = 0.0 if self._half_closed else next(pauses)
+                while not (self._closing.wait(pause) or self._half_closed or self._is_wanted()):
+                    pause = _ROOM_POLL_SECONDS
+                if self._closing.is_set() or self._half_closed:
+                    break
+                self.reopened += 1
+        except Exception as error:
+            self._failure = error
+        finally:
+            self._responses.put(None)
+
+    def _is_wanted(self) -> bool:
+        """Whether all responses were taken and there is room for more."""
+        return self._responses.empty() and self._has_room()
+
+    def _receive(self) -> bool:
+        """Open the stream and queue its responses until it ends; whether there were any."""
+        requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._requests = requests
+        requests.put(self._first_request())
+        if self._half_closed:  # just now, and the last stream got the request
+            requests.put(None)
+        came = self._silent = False
+        self._last_response = time.monotonic()
+        self._call = self._connection.streaming_pull(self._settings.subscription, self._until_none(requests))
+        if self._closing.is_set():
+            self._call.cancel()
+        try:
+            for response in self._call:
+                came = True
+                self._last_response = time.monotonic()
+                self._responses.put(response)
+        except grpc.RpcError as error:
+            code = error.code()
+            if code not in RETRYABLE and not self._closing.is_set() and not self._silent:
+                raise failure(
+                    code,
+                    error.details() or "",
+                    "pull from",
+                    "Subscription",
+                    self._settings.subscription,
+                    self._connection.address,
+                ) from None
+        finally:
+            requests.put(None)
+        return came
+
+    def _until_none(self, requests: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
+        """The requests that gRPC sends, heartbeats between them. Cancels the call after MAX_SILENCE_SECONDS."""
+        while True:
+            try:
+                request = requests.get(timeout=HEARTBEAT_SECONDS)
+            except queue.Empty:
+                request = b""
+                if time.monotonic() - self._last_response >= MAX_SILENCE_SECONDS:
+                    self._silent = True
+                    self._call.cancel()
+            if request is None:
+                return
+            yield request

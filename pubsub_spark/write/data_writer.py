@@ -1,0 +1,183 @@
+"""The data writer of a task: Arrow batches of rows become confirmed messages.
+
+Runs in a task. `write_partition` opens the connection, and returns only when every message has an id. Its memory does
+not grow with the rows of its partition: it holds one Arrow batch, or with ordering keys some megabytes of batches so
+that the messages of a key share requests, and the outstanding requests.
+
+All rows of an Arrow batch are checked before any of them is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .. import names
+from ..errors import DataError, RowError
+from . import limits
+from .dead_letters import ERROR_ATTRIBUTE, dead_letters
+from .messages import concatenated, to_messages, with_attributes, with_column
+from .metrics import WriteMetrics
+from .plan import WritePlan
+from .publisher import Publisher
+from .requests import encoded_requests
+from .row_encoder import RowEncoder
+
+# Messages with several keys or topics are buffered up to this size before they are batched into requests: with 1000
+# keys and 200 bytes a message, requests of 200 messages instead of the 10 that an Arrow batch of 10,000 rows has for
+# each key.
+_MAX_BUFFERED_BYTES = 40 * 2**20
+
+
+@dataclass(frozen=True)
+class PartitionId:
+    """The partition that a task writes. `id_prefix` begins the ids of its rows, the same in every attempt."""
+
+    partition: int
+    id_prefix: str
+
+
+def write_partition(plan: WritePlan, batches: Iterable[pa.RecordBatch], partition: PartitionId) -> WriteMetrics:
+    """Publish the rows of one task. Raises DataError for a row that cannot be published, and Publisher's errors."""
+    with (
+        plan.backend.connect() as connection,
+        Publisher(connection, plan.options.max_outstanding_requests, plan.options.publish_timeout) as publisher,
+    ):
+        writer = _DataWriter(plan, partition, publisher)
+        try:
+            for batch in batches:
+                writer.write(batch)
+            writer.flush()
+        except DataError as error:
+            raise type(error)(f"{error} {publisher.finish_outstanding()}") from None
+        return publisher.finish() + writer.adjustment
+
+
+class _DataWriter:
+    """The writer of one partition. `adjustment` corrects the publisher's metrics by dropped rows and dead letters."""
+
+    def __init__(self, plan: WritePlan, partition: PartitionId, publisher: Publisher) -> None:
+        self.adjustment = WriteMetrics()
+        self._plan = plan
+        self._partition = partition
+        self._publisher = publisher
+        self._encode = RowEncoder(plan.topic_schema, plan.options)
+        self._rows = 0
+        self._buffered: list[tuple[pa.RecordBatch, limits.Ints]] = []
+        self._buffered_bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Check the rows of an Arrow batch, and publish them or buffer them with the next ones."""
+        messages = self._with_ids(self._with_full_topics(self._to_messages(batch)))
+        self._rows += len(messages)
+        sizes = limits.message_sizes(messages)
+        messages, sizes = self._within_limits(messages, sizes)
+        self._buffered.append((messages, sizes))
+        self._buffered_bytes += int(sizes.sum())
+        fills_requests = not {"topic", "ordering_key"}.intersection(messages.schema.names)
+        if fills_requests or self._buffered_bytes >= _MAX_BUFFERED_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Publish the buffered messages."""
+        buffered, self._buffered, self._buffered_bytes = self._buffered, [], 0
+        if buffered:
+            sizes = np.concatenate([sizes for _, sizes in buffered])
+            batches = [batch for batch, _ in buffered]
+            buffered.clear()
+            self._publish(batches, sizes, self._plan.options.topic)
+
+    def _publish(self, batches: list[pa.RecordBatch], sizes: limits.Ints, topic: str | None) -> None:
+        """Publish batches and empty the list, so that while they are sent only their requests are in memory."""
+        options = self._plan.options
+        made = encoded_requests(
+            concatenated(batches), sizes, topic, options.max_batch_messages, options.max_batch_bytes
+        )
+        batches.clear()
+        for request in made:
+            self._publisher.send(request)
+
+    def _to_messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        try:
+            return to_messages(batch, self._plan.mapping, self._encode)
+        except RowError as error:
+            raise DataError(f"{self._where(self._rows + error.row)}: {error.complaint}.") from None
+
+    def _with_full_topics(self, messages: pa.RecordBatch) -> pa.RecordBatch:
+        """The same messages with the full names of their topics."""
+        if self._plan.mapping.topic is None:
+            return messages
+        column = messages.column("topic")
+        if column.null_count:
+            raise self._row_error(pc.index(column.is_null(), True).as_py(), "topic", "is null, but must name a topic")
+        encoded = column.dictionary_encode()
+        full_names = []
+        for code, name in enumerate(encoded.dictionary.to_pylist()):
+            try:
+                full_names.append(names.full(name, self._plan.options.project, "topics"))
+            except ValueError as error:
+                row = pc.index(encoded.indices, code).as_py()
+                raise self._row_error(row, "topic", f"names no topic: {error}") from None
+        return with_column(messages, "topic", pa.array(full_names, pa.string()).take(encoded.indices))
+
+    def _with_ids(self, messages: pa.RecordBatch) -> pa.RecordBatch:
+        """The same messages, none of them empty, with the attribute by which a repeated message is recognised."""
+        empty = limits.is_empty(messages)
+        if empty.any():
+            what = "is null or empty, and there are no attributes: Pub/Sub takes no message with neither"
+            raise self._row_error(int(empty.argmax()), "data", what)
+        id_attribute = self._plan.options.id_attribute
+        if id_attribute is None:
+            return messages
+        numbers = pa.array(np.arange(self._rows, self._rows + len(messages))).cast(pa.string())
+        ids = pc.binary_join_element_wise(self._partition.id_prefix, numbers, "/")
+        present = "attributes" in messages.schema.names
+        attributes = with_attributes(messages.column("attributes") if present else None, [(id_attribute, ids)])
+        return with_column(messages, "attributes", attributes)
+
+    def _within_limits(self, messages: pa.RecordBatch, sizes: limits.Ints) -> tuple[pa.RecordBatch, limits.Ints]:
+        """The messages that Pub/Sub will take; others fail the task, are dropped, or go to the dead-letter topic."""
+        options = self._plan.options
+        found = limits.violations(messages, sizes, self._topic_field_bytes(messages))
+        if not found:
+            return messages, sizes
+        first_row = self._rows - len(messages)
+        if options.on_oversize == "error":
+            more = f" {len(found) - 1} more rows of its Arrow batch are refused too." if len(found) > 1 else ""
+            error = self._row_error(found[0].row, found[0].field, found[0].complaint, first_row)
+            raise DataError(f"{error} Change it, or set `onOversize` to `drop` or `deadletter`.{more}")
+        if options.on_oversize == "deadletter":
+            reasons = ((each.row, {ERROR_ATTRIBUTE: self._sentence(each, first_row)}) for each in found)
+            letters = dead_letters(messages, reasons)
+            assert options.dead_letter is not None, "parse() refuses options without it"
+            self._publish([letters], limits.message_sizes(letters), options.dead_letter)
+            # A dead letter is published and has its id, but it is not the message.
+            self.adjustment += WriteMetrics(messages=-len(found), dead_lettered=len(found))
+        else:
+            self.adjustment += WriteMetrics(dropped=len(found))
+        kept = np.ones(len(messages), dtype=np.bool_)
+        kept[[each.row for each in found]] = False
+        return messages.filter(pa.array(kept)), sizes[kept]
+
+    def _topic_field_bytes(self, messages: pa.RecordBatch) -> limits.Ints | int:
+        if self._plan.options.topic is not None:
+            return limits.topic_field_bytes(self._plan.options.topic)
+        encoded = messages.column("topic").dictionary_encode()
+        by_topic = [limits.topic_field_bytes(name) for name in encoded.dictionary.to_pylist()]
+        by_row: limits.Ints = np.array(by_topic, dtype=np.int64)[encoded.indices.to_numpy()]
+        return by_row
+
+    def _sentence(self, violation: limits.LimitViolation, first_row: int) -> str:
+        column = self._plan.mapping.column_of(violation.field)
+        return f"{self._where(first_row + violation.row)}: {column} {violation.complaint}."
+
+    def _where(self, row: int) -> str:
+        return f"Row {row} of partition {self._partition.partition}"
+
+    def _row_error(self, row: int, field: str, complaint: str, first_row: int | None = None) -> DataError:
+        first = self._rows if first_row is None else first_row
+        return DataError(self._sentence(limits.LimitViolation(row, field, complaint), first))

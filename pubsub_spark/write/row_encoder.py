@@ -1,0 +1,41 @@
+"""The payloads of rows: encoded by the topic's schema where it has one, else as JSON. Runs in tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import RowError
+from ..options import WriteOptions
+from .json import to_json
+
+if TYPE_CHECKING:
+    from ..codec.registry import Encoder, TopicSchema
+
+
+class RowEncoder:
+    """The encoder of a task's rows, compiled for their types when the first of them comes."""
+
+    def __init__(self, topic_schema: TopicSchema | None, options: WriteOptions) -> None:
+        self._topic_schema = topic_schema
+        self._ignore_extra_columns = options.ignore_extra_columns
+        self._encoder: Encoder | None = None
+
+    def __call__(self, rows: pa.StructArray) -> pa.Array:
+        """A payload for each row, null for a null row. Raises RowError naming row and column."""
+        if self._topic_schema is None:
+            return to_json(rows)
+        if self._encoder is None:
+            from ..codec.registry import Encoder
+
+            self._encoder = Encoder(self._topic_schema, rows.type, self._ignore_extra_columns)
+        if not rows.null_count:
+            return self._encoder.encode(rows)
+        present = np.asarray(rows.is_valid().to_numpy(zero_copy_only=False))
+        positions = pa.array(np.cumsum(present) - 1, mask=~present)
+        try:
+            return self._encoder.encode(rows.filter(pa.array(present))).take(positions)
+        except RowError as error:
+            raise RowError(int(np.flatnonzero(present)[error.row]), error.complaint) from None

@@ -1,0 +1,631 @@
+"""Protocol Buffers payloads as columns: types, values, presence, revisions, and payloads that are none."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pubsub_spark.codec.definition import Encoding
+from pubsub_spark.codec.protobuf import codec, parse
+from pubsub_spark.codec.protobuf.column_tree import SCALARS, build_column_tree
+from pubsub_spark.codec.protobuf.decode import BLOCK_ROWS, MAX_ROWS_ONE_BY_ONE, ProtobufDecoder
+from pubsub_spark.codec.spark import struct_type
+from pubsub_spark.errors import SchemaError
+
+DOCS = Path(__file__).parents[4] / "docs" / "types.md"
+IMPORTS = "".join(
+    f'import "google/protobuf/{name}.proto"; '
+    for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
+)
+
+
+def proto3(body: str) -> str:
+    return f'syntax = "proto3"; package p; {IMPORTS} message M {{ {body} }}'
+
+
+def proto2(body: str) -> str:
+    return f'syntax = "proto2"; package p; {IMPORTS} message M {{ {body} }}'
+
+
+def read(text: str, *payloads: bytes, encoding: Encoding = "BINARY", writer: str | None = None) -> list[Any]:
+    """Rows, and the reason in the place of a row that there is none of."""
+    value, error = codec.decoder(parse(writer or text), parse(text), encoding)(pa.array(payloads, pa.binary()))
+    value.validate(full=True)
+    pairs = zip(value.to_pylist(), error.to_pylist(), strict=True)
+    return [row if reason is None else reason for row, reason in pairs]
+
+
+def table() -> list[tuple[str, str]]:
+    """(field, Spark's type) of every field in the table of docs/types.md; a type in words has no backticks there."""
+    section = DOCS.read_text().partition("## Protocol Buffers")[2].partition("###")[0]
+    rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
+    return [(field, type_.strip()) for fields, type_ in rows for field in re.findall("`([^`]*)`", fields)]
+
+
+@pytest.mark.parametrize(("field", "type_"), table())
+def test_types_are_those_of_the_table(field, type_):
+    """Each line of docs/types.md: the code is its translation."""
+    definition = parse(proto3(field if " f = 1" in field else f"{field} f = 1;"))
+
+    if type_ == "refused":
+        with pytest.raises(SchemaError, match=r"^Field `f.*` makes message `p\.M` contain itself"):
+            codec.value_type(definition)
+    elif type_ == "dropped":
+        assert [] == list(codec.value_type(definition))
+    else:
+        [column] = struct_type(codec.value_type(definition))
+        assert ("f", type_.strip("`"), True) == (column.name, column.dataType.simpleString(), column.nullable)
+
+
+def test_the_table_is_all_there():
+    """Every scalar type, and what else a field can be."""
+    assert 30 < len(table())
+    assert set(SCALARS.values()) < {field for field, _ in table()}
+
+
+@pytest.mark.parametrize(
+    ("fields", "type_"),
+    [
+        ("int32 nanos = 3; int64 seconds = 4;", "struct<nanos:int,seconds:bigint>"),
+        ("int64 seconds = 4; int32 nanos = 3;", "timestamp"),
+        ("int64 seconds = 1; int64 nanos = 2;", "struct<seconds:bigint,nanos:bigint>"),
+        ("int64 seconds = 1;", "struct<seconds:bigint>"),
+    ],
+)
+def test_a_timestamp_goes_by_its_fields(fields, type_):
+    """As for Spark: name, order and types of the two, not their numbers."""
+    [column] = struct_type(codec.value_type(parse(proto3(f"message Timestamp {{ {fields} }} Timestamp f = 1;"))))
+
+    assert type_ == column.dataType.simpleString()
+
+
+def test_the_arrow_type_is_what_spark_makes_of_it():
+    """Names and nullability of elements, keys and values as well."""
+    body = "required int32 a = 1; message N { required string x = 1; } repeated N ns = 2; map<string, N> mn = 3; "
+    body += "optional google.protobuf.Timestamp at = 4; repeated google.protobuf.Duration ds = 5; required N n = 6;"
+    type_ = codec.value_type(parse(proto2(body)))
+
+    assert pa.schema(list(type_)) == to_arrow_schema(struct_type(type_), timezone="UTC")
+    assert [False, True, True, True, True, False] == [field.nullable for field in type_]
+
+
+def test_columns_are_in_the_order_of_the_definition():
+    """Not of the numbers."""
+    text = proto3("string z = 9; string a = 3; string m = 5;")
+
+    assert ["z", "a", "m"] == [field.name for field in codec.value_type(parse(text))]
+    assert [{"z": "Z", "a": "A", "m": ""}] == read(text, b"\x1a\x01A\x4a\x01Z")
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("M child = 1;", "Field `child` makes message `p.M` contain itself (`p.M` → `p.M`)"),
+        (
+            "message A { repeated B b = 1; } message B { map<string, A> a = 1; } A top = 1;",
+            "Field `top.b[].a{}` makes message `p.M.A` contain itself (`p.M.A` → `p.M.B` → `p.M.A`)",
+        ),
+        (
+            "".join(f"message N{n} {{ N{n + 1} a = 1; }}" for n in range(95)) + "message N95 {int32 x=1;} N0 a = 1;",
+            "deep",
+        ),
+        (
+            "".join(f"message N{n} {{ N{n + 1} a = 1; N{n + 1} b = 2; }}" for n in range(40))
+            + "message N40 { int32 x = 1; } N0 a = 1;",
+            "Message `p.M` unfolds into more than 10,000 columns",
+        ),
+    ],
+)
+def test_types_without_an_end_are_refused(body, sentence):
+    """With the path; and hostile schemas, which end too late."""
+    with pytest.raises(SchemaError) as refused:
+        build_column_tree(parse(proto3(body)).message)
+
+    assert sentence in str(refused.value)
+
+
+def test_messages_without_fields_are_dropped():
+    """Spark has no empty struct; a message left without columns goes, too."""
+    text = proto3(
+        "message E {} message N { E e = 1; } E e = 1; N n = 2; repeated N ns = 3; map<int32, E> m = 4; int32 i = 5;"
+    )
+
+    assert ["i"] == [field.name for field in codec.value_type(parse(text))]
+    assert [{"i": 7}] == read(text, b"\x0a\x00\x12\x02\x0a\x00\x28\x07")
+
+
+def test_a_message_without_columns_has_rows():
+    """As many as there are payloads, and a broken one is still broken."""
+    text = proto3("")
+
+    assert [{}, "The message breaks off in a number at byte 0", {}] == read(text, b"", b"\xff", b"\x08\x01")
+
+
+@pytest.mark.parametrize(
+    ("field", "absent"),
+    [
+        ("int32 f = 1;", 0),
+        ("string f = 1;", ""),
+        ("bytes f = 1;", b""),
+        ("bool f = 1;", False),
+        ("double f = 1;", 0.0),
+        ("enum E { A = 0; B = 1; } E f = 1;", "A"),
+        ("optional int32 f = 1;", None),
+        ("optional string f = 1;", None),
+        ("oneof c { int32 f = 1; }", None),
+        ("google.protobuf.Timestamp f = 1;", None),
+        ("google.protobuf.Int32Value f = 1;", None),
+        ("google.protobuf.Struct f = 1;", None),
+        ("message N { int32 x = 1; } N f = 1;", None),
+        ("repeated int32 f = 1;", []),
+        ("map<int32, int32> f = 1;", []),
+    ],
+)
+def test_what_stands_for_an_absent_field(field, absent):
+    """Zero where the wire cannot tell, null where it can, empty where there may be many."""
+    assert [{"f": absent}] == read(proto3(field), b"")
+
+
+@pytest.mark.parametrize(
+    ("field", "absent"),
+    [
+        ("optional int32 f = 1;", None),
+        ("optional int32 f = 1 [default = -5];", -5),
+        ("optional uint32 f = 1 [default = 4294967295];", -1),
+        ("optional uint64 f = 1 [default = 18446744073709551615];", -1),
+        ('optional string f = 1 [default = "x"];', "x"),
+        ('optional bytes f = 1 [default = "\\377"];', b"\xff"),
+        ("optional double f = 1 [default = -inf];", float("-inf")),
+        ("enum E { A = 1; B = 2; } optional E f = 1;", None),
+        ("enum E { A = 1; B = 2; } optional E f = 1 [default = B];", "B"),
+    ],
+)
+def test_proto2_declares_what_stands_for_an_absent_field(field, absent):
+    """Else it is null."""
+    assert [{"f": absent}] == read(proto2(field), b"")
+
+
+def test_a_default_is_not_what_is_there():
+    """Zero that was written is zero."""
+    assert [{"f": 0}] == read(proto2("optional int32 f = 1 [default = -5];"), b"\x08\x00")
+
+
+def test_present_is_not_absent():
+    """The zero of a field with presence is a value."""
+    text = proto3("optional int32 i = 1; google.protobuf.Int32Value w = 2; message N { string x = 1; } N n = 3;")
+
+    assert [{"i": 0, "w": {"value": 0}, "n": {"x": ""}}] == read(text, b"\x08\x00\x12\x00\x1a\x00")
+
+
+@pytest.mark.parametrize(
+    ("field", "payload", "value"),
+    [
+        ("int32 f = 1;", b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", -1),
+        ("int32 f = 1;", b"\x08\xff\xff\xff\xff\x0f", -1),
+        ("int32 f = 1;", b"\x08\x81\x80\x80\x80\x80\x01", 1),
+        ("int32 f = 1;", b"\x08\x81\x80\x00", 1),
+        ("uint32 f = 1;", b"\x08\xff\xff\xff\xff\x0f", -1),
+        ("fixed32 f = 1;", b"\x0d\xfe\xff\xff\xff", -2),
+        ("uint64 f = 1;", b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", -1),
+        ("fixed64 f = 1;", b"\x09" + b"\xff" * 8, -1),
+        ("sint32 f = 1;", b"\x08\x03", -2),
+        ("sint64 f = 1;", b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", -(2**63)),
+        ("sfixed32 f = 1;", b"\x0d\x00\x00\x00\x80", -(2**31)),
+        ("bool f = 1;", b"\x08\x80\x80\x80\x80\x10", True),
+        ("int32 f = 1;", b"\x08\x01\x08\x02", 2),
+        ("string f = 1;", b"\x0a\x03\xe2\x82\xac", "€"),
+        ("repeated int32 f = 1;", b"\x0a\x02\x01\x02\x08\x03\x0a\x00\x0a\x01\x04", [1, 2, 3, 4]),
+        ("repeated int32 f = 1 [packed = false];", b"\x0a\x02\x01\x02\x08\x03", [1, 2, 3]),
+        ("repeated fixed32 f = 1;", b"\x0a\x04\x01\x00\x00\x00\x0d\x02\x00\x00\x00", [1, 2]),
+        ("repeated string f = 1;", b"\x0a\x01a\x0a\x00", ["a", ""]),
+        ("enum E { A = 0; B = -2; } E f = 1;", b"\x08\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "B"),
+        ("enum E { A = 0; } E f = 1;", b"\x08\x07", "UNKNOWN_ENUM_VALUE_E_7"),
+        ("enum E { A = 0; } repeated E f = 1;", b"\x0a\x02\x00\x07", ["A", "UNKNOWN_ENUM_VALUE_E_7"]),
+        ("enum E { option allow_alias = true; A = 0; B = 1; C = 1; } E f = 1;", b"\x08\x01", "B"),
+        ("map<string, int32> f = 1;", b"\x0a\x05\x0a\x01a\x10\x01" * 2, [("a", 1)]),
+        ("map<string, int32> f = 1;", b"\x0a\x05\x0a\x01a\x10\x01\x0a\x05\x10\x02\x0a\x01a", [("a", 2)]),
+        ("map<string, int32> f = 1;", b"\x0a\x00", [("", 0)]),
+        ("map<int32, int32> f = 1;", b"\x0a\x04\x08\x01\x18\x02\x0a\x02\x08\x03", [(3, 0)]),
+        (
+            "map<bool, google.protobuf.Timestamp> f = 1;",
+            b"\x0a\x02\x08\x01",
+            [(True, dt.datetime(1970, 1, 1, tzinfo=dt.UTC))],
+        ),
+        ("message N { int32 x = 1; } map<int32, N> f = 1;", b"\x0a\x02\x08\x05", [(5, {"x": 0})]),
+        ("message N { int32 x = 1; int32 y = 2; } N f = 1;", b"\x0a\x02\x08\x01\x0a\x02\x10\x02", {"x": 1, "y": 2}),
+        ("message N { repeated int32 x = 1; } N f = 1;", b"\x0a\x02\x08\x01\x0a\x02\x08\x02", {"x": [1, 2]}),
+        ("google.protobuf.Int64Value f = 1;", b"\x0a\x02\x08\x01\x0a\x00", {"value": 1}),
+        ("string f = 1;", b"\x08\x01", ""),
+        ("int32 f = 1;", b"\x08\x01\x0a\x01\x02\x0b\x0c\x13\x08\x09\x14", 1),
+        ("google.protobuf.Struct f = 1;", b"\x0a\x07\x0a\x05\x0a\x01a\x12\x00", '{"a": null}'),
+        ("google.protobuf.Value f = 1;", b"\x0a\x09\x11\x00\x00\x00\x00\x00\x00\xf8\x3f", "1.5"),
+        (
+            "google.protobuf.Struct f = 1;",
+            b"\x0a\x07\x0a\x05\x0a\x01a\x12\x00\x0a\x07\x0a\x05\x0a\x01b\x12\x00",
+            '{"a": null, "b": null}',
+        ),
+        (
+            "message Timestamp { oneof c { int64 seconds = 1; int32 nanos = 2; } } Timestamp f = 1;",
+            b"\x0a\x04\x08\x01\x10\x02",
+            {"seconds": None, "nanos": 2},
+        ),
+    ],
+)
+def test_the_wire_is_read_as_protobuf_reads_it(field, payload, value):
+    """Truncation, sign, zigzag, packing, merging, last wins, wrong wire types and groups as unknown fields."""
+    assert [{"f": value}] == read(proto3(field), payload)
+
+
+@pytest.mark.parametrize(
+    ("payload", "row"),
+    [
+        (b"\x08\x01\x12\x01x", {"a": None, "b": "x", "n": None}),
+        (b"\x12\x01x\x08\x01", {"a": 1, "b": None, "n": None}),
+        (b"\x1a\x02\x08\x01\x08\x01\x1a\x02\x10\x02", {"a": None, "b": None, "n": {"x": 0, "y": 2}}),
+        (b"\x1a\x02\x08\x01\x1a\x02\x10\x02", {"a": None, "b": None, "n": {"x": 1, "y": 2}}),
+    ],
+)
+def test_of_a_oneof_the_last_is_set(payload, row):
+    """And a message that was set before another member starts anew."""
+    text = proto3("oneof c { int32 a = 1; string b = 2; N n = 3; } message N { int32 x = 1; int32 y = 2; }")
+
+    assert [row] == read(text, payload)
+
+
+@pytest.mark.parametrize(
+    ("field", "payload", "value"),
+    [
+        ("optional E f = 1;", b"\x08\x05", None),
+        ("optional E f = 1;", b"\x08\x02\x08\x05", "B"),
+        ("repeated E f = 1;", b"\x08\x02\x08\x05\x08\x01", ["B", "A"]),
+        ("repeated E f = 1;", b"\x0a\x03\x02\x05\x01", ["B", "A"]),
+        ("map<int32, E> f = 1;", b"\x0a\x04\x08\x01\x10\x05\x0a\x04\x08\x02\x10\x02", [(2, "B")]),
+    ],
+)
+def test_a_closed_enum_has_only_its_own_numbers(field, payload, value):
+    """In proto2 the others are unknown fields, and a map entry with one is as a whole."""
+    assert [{"f": value}] == read(proto2("enum E { Z = 0; A = 1; B = 2; } " + field), payload)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos", "value"),
+    [
+        (0, 0, dt.datetime(1970, 1, 1, tzinfo=dt.UTC)),
+        (5, 1_999, dt.datetime(1970, 1, 1, 0, 0, 5, 1, tzinfo=dt.UTC)),
+        (-1, 999_999_999, dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC)),
+        (-62_135_596_800, 0, dt.datetime(1, 1, 1, tzinfo=dt.UTC)),
+        (253_402_300_799, 999_999_999, dt.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC)),
+    ],
+)
+def test_a_timestamp_is_microseconds_in_utc(seconds, nanos, value):
+    """Nanoseconds beyond are cut."""
+    definition = parse(proto3("google.protobuf.Timestamp f = 1; repeated google.protobuf.Timestamp fs = 2;"))
+    message: Any = definition.message_class(f={"seconds": seconds, "nanos": nanos}, fs=[{"seconds": seconds}])
+
+    [row] = read(definition.text, message.SerializeToString())
+
+    assert value == row["f"]
+    assert [value.replace(microsecond=0)] == row["fs"]
+
+
+def test_a_timestamp_that_comes_twice_is_merged():
+    """As any message: seconds of the one, nanos of the other."""
+    [row] = read(proto3("google.protobuf.Timestamp f = 1;"), b"\x0a\x02\x08\x05\x0a\x03\x10\x88\x27")
+
+    assert dt.datetime(1970, 1, 1, 0, 0, 5, 5, tzinfo=dt.UTC) == row["f"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos", "micros"), [(1, 500_000_000, 1_500_000), (-1, -500_000_000, -1_500_000), (0, -1_999, -1)]
+)
+def test_a_duration_is_a_day_time_interval(seconds, nanos, micros):
+    """Cut towards zero."""
+    definition = parse(proto3("google.protobuf.Duration f = 1;"))
+    message: Any = definition.message_class(f={"seconds": seconds, "nanos": nanos})
+
+    assert [{"f": dt.timedelta(microseconds=micros)}] == read(definition.text, message.SerializeToString())
+
+
+def test_a_key_that_is_no_text_among_those_that_are():
+    """What upb makes of proto2's keys cannot be compared with each other."""
+    text = 'syntax = "proto2"; message M { map<string, int32> m = 1; }'
+    payload = b"\x0a\x05\x0a\x01a\x10\x01" + b"\x0a\x05\x0a\x01\xff\x10\x01"
+
+    assert ["Field `m{}` is not valid UTF-8", {"m": []}] == read(text, payload, b"")
+
+
+@pytest.mark.parametrize(
+    ("body", "payload", "sentence"),
+    [
+        ("string s = 1;", b"\x0a\x02\xff\xfe", "Field `s` is not valid UTF-8"),
+        (
+            "message N { map<string, string> m = 2; } N n = 1;",
+            b"\x0a\x05\x12\x03\x12\x01\xff",
+            "Field `n.m.value` is not valid UTF-8",
+        ),
+        ("google.protobuf.Timestamp t = 1;", b"\x0a\x0a\x08" + b"\xff" * 8 + b"\x7f", "Field `t` is out of range: "),
+        (
+            "message N { google.protobuf.Duration d = 1; } repeated N ns = 1;",
+            b"\x0a\x0c\x0a\x0a\x08" + b"\xff" * 8 + b"\x7f",
+            "Field `ns[].d` is out of range: ",
+        ),
+        ("repeated double d = 1;", b"\x0a\x07\x00\x00\x00\x00\x00\x00\x00", "Field `d` has 7 bytes of packed values"),
+        ("int32 i = 1;", b"\x12\xf6\xff\xff\xff\xff\xff\xff\xff\xff\x01", "The message breaks off"),
+        ("int32 i = 1;", b"\x88\x80\x80\x80\x80\x80\x01\x01", "The message has no valid field number at byte 0"),
+        ("google.protobuf.Value v = 1;", b"\x0a\x09\x11\x00\x00\x00\x00\x00\x00\xf0\x7f", "Field `v` has no JSON form"),
+        ("int32 i = 1;", b"\x13" * 100 + b"\x14" * 100, "The message is nested too deeply"),
+        ("int32 i = 1;", b"\x13" * 101 + b"\x14" * 101, "The message is nested deeper than 100 levels"),
+        ("int32 i = 1;", b"\x13" * 100_000, "The message is nested deeper than 100 levels"),
+    ],
+)
+def test_a_payload_without_a_row_says_why(body, payload, sentence):
+    """And its neighbours have theirs, the one before as the one behind."""
+    good, reason, also_good = read(proto3(body), b"", payload, b"")
+
+    assert good == also_good
+    assert isinstance(good, dict)
+    assert str(reason).startswith(sentence)
+
+
+def test_text_must_be_utf8_in_proto2_as_well():
+    """protobuf lets it through, a string column cannot."""
+    assert ["Field `s` is not valid UTF-8", {"s": "x"}] == read(
+        proto2("optional string s = 1;"), b"\x0a\x01\xff", b"\x0a\x01x"
+    )
+
+
+def test_required_fields_are_required():
+    """At any depth, and an empty payload lacks them, too."""
+    text = proto2("required int32 a = 1; message N { required string x = 1; } repeated N ns = 2;")
+
+    assert [
+        {"a": 1, "ns": [{"x": ""}]},
+        "Field `a` is required and missing",
+        "Field `ns[0].x` is required and missing",
+    ] == read(text, b"\x08\x01\x12\x02\x0a\x00", b"", b"\x08\x01\x12\x00")
+
+
+class Counting(ProtobufDecoder):
+    """Counts the payloads that are looked at one by one."""
+
+    looked_at = 0
+
+    def _parse_error(self, payload: bytes) -> str | None:
+        self.looked_at += 1
+        return super()._parse_error(payload)
+
+
+def test_a_bad_payload_leaves_its_neighbours_on_the_fast_path():
+    """Of a hundred thousand, at most a few beside the bad one are looked at alone."""
+    count, bad = 100_000, 54_321
+    payloads = [b"\x08\x05"] * count
+    payloads[bad] = b"\x08"
+    decoder = Counting(parse(proto3("int32 i = 1;")))
+
+    value, error = decoder.decode(pa.array(payloads, pa.binary()))
+
+    assert count > 6 * BLOCK_ROWS
+    assert MAX_ROWS_ONE_BY_ONE >= decoder.looked_at
+    assert "Field `i` breaks off in a number at byte 1" == error[bad].as_py()
+    assert (1, count - 1) == (value.null_count, error.null_count)
+    assert 5 * (count - 1) == sum(row["i"] for row in value.to_pylist() if row)
+
+
+@pytest.mark.parametrize("syntax", ["proto2", "proto3"])
+def test_bad_payloads_anywhere_are_replaced_by_reasons(syntax):
+    """In all places of the chunks that are parsed at once, between messages whose length takes one to three bytes."""
+    sizes = [0, 1, 127, 128, 16_383, 16_384, 20_000]
+    good = [b"\x08\x05" + _bytes_field(b"x" * sizes[row % len(sizes)]) for row in range(211)]
+    bad = {row: payload for row, payload in enumerate(good) if row % 7 == 3 or row in (0, 15, 16, 31, 32, 33, 210)}
+    damaged = {row: (payload[:1], b"\xff", b"\x10\x01\x08")[row % 3] for row, payload in bad.items()}
+    label = "required" if syntax == "proto2" else ""
+    definition = parse(f'syntax = "{syntax}"; message M {{ {label} int32 i = 1; {label} bytes b = 2; }}')
+
+    rows = read(definition.text, *[damaged.get(row, payload) for row, payload in enumerate(good)])
+
+    assert list(bad) == [row for row, value in enumerate(rows) if isinstance(value, str)]
+    assert [rows[row] for row in bad] == [read(definition.text, payload)[0] for payload in damaged.values()]
+    assert [{"i": 5, "b": b"x" * sizes[row % len(sizes)]} for row in range(211) if row not in bad] == [
+        value for value in rows if isinstance(value, dict)
+    ]
+
+
+def _bytes_field(value: bytes) -> bytes:
+    length = len(value)
+    encoded = bytearray()
+    while length > 0x7F:
+        encoded.append(length & 0x7F | 0x80)
+        length >>= 7
+    return b"\x12" + bytes([*encoded, length]) + value
+
+
+def test_nothing_but_bad_payloads_is_as_many_reasons():
+    """No row is lost, none is made."""
+    rows = read(proto3("int32 i = 1;"), *[b"\x08"] * 2000)
+
+    assert ["Field `i` breaks off in a number at byte 1"] * 2000 == rows
+
+
+def test_no_payloads_are_no_rows_of_the_declared_type():
+    """Empty has the declared type."""
+    decoder = ProtobufDecoder(parse(proto3("int32 i = 1; repeated string s = 2;")))
+    value, error = decoder.decode(pa.array([], pa.binary()))
+
+    assert (decoder.type, pa.string(), 0, 0) == (value.type, error.type, len(value), len(error))
+
+
+def test_payloads_of_any_size_are_rows():
+    """One may be larger than a block."""
+    large = b"\x0a\x80\x80\x80\x08" + bytes(16 << 20)
+    rows = read(proto3("bytes b = 1;"), b"\x0a\x01x", large, b"\x0a\x01y")
+
+    assert [1, 16 << 20, 1] == [len(row["b"]) for row in rows]
+
+
+@pytest.mark.parametrize("number", [1 << 18, 536_870_911])
+def test_field_numbers_may_be_as_high_as_they_are(number):
+    """ptars would take gigabytes for the highest; such schemas are read from Python objects."""
+    definition = parse(proto3(f"string s = {number}; repeated N ns = 2; message N {{ int32 x = 1; }}"))
+    message: Any = definition.message_class(s="x", ns=[{"x": 1}, {}])
+
+    assert [{"s": "x", "ns": [{"x": 1}, {"x": 0}]}, "The message breaks off in a number at byte 0"] == read(
+        definition.text, message.SerializeToString(), b"\xff"
+    )
+
+
+V1 = "string name = 1; int32 count = 2; enum E { A = 0; } E e = 3; message N { string x = 1; } N n = 4;"
+V2 = """
+string title = 1; int64 added = 7; enum E { A = 0; B = 1; } E e = 3; message N { string x = 1; bool y = 2; } N n = 4;
+"""
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "fields", "row"),
+    [
+        (V1, V2, {"name": "x", "count": 3}, {"title": "x", "added": 0, "e": "A", "n": None}),
+        (V1, V2, {"n": {"x": "q"}}, {"title": "", "added": 0, "e": "A", "n": {"x": "q", "y": False}}),
+        (V2, V1, {"title": "x", "added": 9}, {"name": "x", "count": 0, "e": "A", "n": None}),
+        (V2, V1, {"e": 1, "n": {"y": True}}, {"name": "", "count": 0, "e": "UNKNOWN_ENUM_VALUE_E_1", "n": {"x": ""}}),
+        ("int32 a = 1;", "optional int32 b = 2;", {"a": 1}, {"b": None}),
+        ("int32 a = 1;", "int64 a = 1;", {"a": -1}, {"a": -1}),
+        ("string a = 1;", "bytes a = 1;", {"a": "x"}, {"a": b"x"}),
+        ("int32 a = 1;", "string a = 1;", {"a": 1}, {"a": ""}),
+        ("int32 a = 1;", "repeated int32 a = 1;", {"a": 1}, {"a": [1]}),
+        ("repeated int32 a = 1;", "oneof c { int32 b = 2; }", {"a": [1, 2]}, {"b": None}),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
+def test_revisions_meet_by_field_number(writer, reader, fields, row, encoding):
+    """Added, removed, renamed, widened: what protobuf makes of bytes; and JSON goes by the writer's names."""
+    from google.protobuf import json_format
+
+    message: Any = parse(proto3(writer)).message_class(**fields)
+    payload = message.SerializeToString() if encoding == "BINARY" else json_format.MessageToJson(message).encode()
+
+    assert [row] == read(proto3(reader), payload, encoding=encoding, writer=proto3(writer))
+
+
+def test_json_has_the_forms_of_the_mapping():
+    """Both spellings, numbers in strings, base64, enum numbers, and the well-known types' own."""
+    text = proto3(
+        "int64 big_number = 1; bytes b = 2; enum E { A = 0; B = 1; } repeated E es = 3; "
+        "google.protobuf.Timestamp t = 4; google.protobuf.Duration d = 5; google.protobuf.BoolValue w = 6; "
+        "google.protobuf.Struct s = 7; map<int32, string> m = 8; double x = 9; google.protobuf.FieldMask f = 10;"
+    )
+    row = {
+        "big_number": 2**63 - 1,
+        "b": b"\xff\xfe",
+        "es": ["B", "B", "UNKNOWN_ENUM_VALUE_E_7"],
+        "t": dt.datetime(2024, 2, 29, 12, 0, 0, 123_456, tzinfo=dt.UTC),
+        "d": dt.timedelta(seconds=-1, microseconds=-500_000),
+        "w": {"value": True},
+        "s": '{"a": [1.0, null]}',
+        "m": [(-1, "x")],
+        "x": float("-inf"),
+        "f": {"paths": ["a.b_c", "d"]},
+    }
+    json = (
+        b'{"bigNumber": "9223372036854775807", "b": "//4=", "es": ["B", 1, 7], "t": "2024-02-29T12:00:00.123456Z", '
+        b'"d": "-1.5s", "w": true, "s": {"a": [1, null]}, "m": {"-1": "x"}, "x": "-Infinity", "f": "a.bC,d"}'
+    )
+
+    assert [row, row] == read(text, json, json.replace(b"bigNumber", b"big_number"), encoding="JSON")
+
+
+@pytest.mark.parametrize(
+    ("body", "text", "row"),
+    [
+        ("float f = 1;", b'{"f": 3.4028235e38}', {"f": 3.4028234663852886e38}),
+        ("M f = 1; int32 i = 2;", b'{"i": "3"}', None),
+        ("int32 snake_case = 1; int32 i = 2;", b'{"snakeCase": null, "i": 1e2}', {"snake_case": 0, "i": 100}),
+        ("oneof c { int32 a = 1; int32 b = 2; }", b'{"a": 1, "b": null}', {"a": 1, "b": None}),
+        ("google.protobuf.Value f = 1;", b'{"f": null}', {"f": "null"}),
+        ("map<bool, string> f = 1;", b'{"f": {"true": "x"}}', {"f": [(True, "x")]}),
+        (
+            "google.protobuf.Timestamp f = 1;",
+            b'{"f": "1970-01-01T01:00:00+01:00"}',
+            {"f": dt.datetime(1970, 1, 1, tzinfo=dt.UTC)},
+        ),
+    ],
+)
+def test_json_in_usual_and_unusual_forms(body, text, row):
+    """Read at once or by json_format, which is asked about whatever looks odd."""
+    definition = parse(proto3(body))
+    if row is None:
+        assert 3 == getattr(definition.json_reader.read(text), "i")  # noqa: B009 (its class is made at run time)
+    else:
+        assert [row] == read(definition.text, text, encoding="JSON")
+
+
+def test_json_that_does_not_fit_says_why():
+    """Row by row, whatever the schema requires of the others."""
+    rows = read(proto2("required int32 a = 1;"), b'{"a": 1}', b"{}", b'{"a": "x"}', b"\xff", b"", encoding="JSON")
+
+    assert {"a": 1} == rows[0]
+    assert "Field `a` is required and missing" == rows[1]
+    assert rows[2].startswith("The message does not fit: Failed to parse")
+    assert "The message is not valid UTF-8, and JSON is" == rows[3]
+    assert "The message is not a JSON object" == rows[4]
+
+
+@pytest.mark.parametrize(
+    "field", ["repeated float f = 1;", "map<string, int32> f = 1;", "google.protobuf.Duration f = 1;"]
+)
+def test_a_reason_is_text_whatever_it_quotes(field):
+    """Half of a surrogate pair, which JSON may have and UTF-8 not, is escaped where the reason quotes it."""
+    [reason, other] = read(proto3(field), b'{"f": "\\ud800"}', b"{}", encoding="JSON")
+
+    assert r"\ud800" in reason
+    assert "f" in other
+
+
+def test_a_map_has_the_same_order_each_time():
+    """Rows of a batch are the same however often it is read."""
+    definition = parse(proto3("map<string, int32> m = 1;"))
+    message: Any = definition.message_class(m={f"k{n}": n for n in range(50)})
+    shuffled: Any = definition.message_class(m={f"k{n}": n for n in reversed(range(50))})
+
+    one, other = read(definition.text, message.SerializeToString(), shuffled.SerializeToString())
+
+    assert one == other
+
+
+class PanicException(BaseException):
+    """What a panic in Rust is in Python: no Exception."""
+
+
+@pytest.mark.parametrize("failure", [PanicException("boom"), ValueError("cannot")])
+def test_what_ptars_cannot_read_is_read_from_objects(failure):
+    """Should it ever fail at what upb has written: a slower row, and no lost one."""
+
+    class Failing:
+        def list_to_record_batch(self, payloads: list[bytes]) -> pa.RecordBatch:
+            raise failure
+
+    decoder = ProtobufDecoder(parse(proto3("int32 i = 1;")))
+    decoder._batch = Failing()
+
+    value, error = decoder.decode(pa.array([b"\x08\x01", b"", b"\xff"], pa.binary()))
+
+    assert [{"i": 1}, {"i": 0}, None] == value.to_pylist()
+    assert [None, None, "The message breaks off in a number at byte 0"] == error.to_pylist()
+
+
+def test_an_interrupt_is_not_swallowed():
+    """Only panics are findings."""
+
+    class Interrupted:
+        def list_to_record_batch(self, payloads: list[bytes]) -> pa.RecordBatch:
+            raise KeyboardInterrupt
+
+    decoder = ProtobufDecoder(parse(proto3("int32 i = 1;")))
+    decoder._batch = Interrupted()
+
+    with pytest.raises(KeyboardInterrupt):
+        decoder.decode(pa.array([b""], pa.binary()))

@@ -1,0 +1,343 @@
+"""A `.proto` definition: what parses, which messages fit it, which revision may follow."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pubsub_spark.codec import schema_types
+from pubsub_spark.codec.definition import Encoding, IncompatibleSchema, InvalidMessage, InvalidSchema
+from pubsub_spark.codec.protobuf import parse
+from pubsub_spark.codec.protobuf.protoc import MAX_BYTES
+
+FLIGHT = """
+syntax = "proto3";
+package air;
+message Flight {
+  string carrier = 1;
+  int32 number = 2;
+  message Leg { string origin = 1; string dest = 2; }
+  repeated Leg legs = 3;
+}
+"""
+STRICT = """
+syntax = "proto2";
+message M {
+  required int32 a = 1;
+  optional string s = 2;
+  enum E { X = 1; Y = 2; }
+  repeated E es = 3;
+  optional M child = 4;
+  repeated fixed32 words = 5;
+}
+"""
+
+
+def verdict(text: str, data: bytes, encoding: Encoding) -> str | None:
+    """What validation says against a message, or None."""
+    try:
+        parse(text).validate(data, encoding)
+    except InvalidMessage as error:
+        return str(error)
+    return None
+
+
+def objection(old: str, new: str) -> str | None:
+    """What is said against a revision, or None."""
+    try:
+        schema_types.check_compatible(parse(old), parse(new))
+    except IncompatibleSchema as error:
+        return str(error)
+    return None
+
+
+def test_a_definition_is_asked_for_by_its_type():
+    """`codec.schema_types.parse` hands PROTOCOL_BUFFER texts to this codec."""
+    parsed = schema_types.parse("PROTOCOL_BUFFER", FLIGHT)
+
+    assert "PROTOCOL_BUFFER" == parsed.type
+    assert FLIGHT == parsed.text
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            'syntax = "proto3";\nmessage M {\n  int32 a = 1\n}',
+            'The definition is wrong at line 4, column 1: Expected ";"',
+        ),
+        ("message M { optional Foo a = 1; }", 'The definition is wrong at line 1, column 22: "Foo" is not defined'),
+        ("", "The definition must have exactly one top-level message, it has none"),
+        ("message A {} message B {}", "The definition must have exactly one top-level message, it has `A`, `B`"),
+        ("message A {} service S {}", "The definition has the service `S`; it may only have a message"),
+        (
+            "message A { message B { optional group G = 1 {} } }",
+            "Field `A.B.g` is a group; write a nested message instead",
+        ),
+        (
+            'edition = "2023"; message A {}',
+            'The definition is of an edition; Pub/Sub knows `syntax = "proto2"` and `syntax = "proto3"`',
+        ),
+        ("message A {}\n\x01", "The definition has a control character at line 2, column 1"),
+        ("message A { // \ud800\n}", "The definition has characters that UTF-8 cannot express"),
+        ("message A {}" + " " * MAX_BYTES, "The definition is longer than 300,000 bytes"),
+        ("message A { optional group G = 1 {" * 5000, "The definition is nested deeper than 200 levels"),
+    ],
+)
+def test_what_is_no_definition_is_refused(text, sentence):
+    """The sentence says what is wrong and where."""
+    with pytest.raises(InvalidSchema) as refused:
+        parse(text)
+
+    assert sentence == str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["other.proto", "google/protobuf/descriptor.proto", "google/protobuf/../../etc/passwd"]
+)
+def test_only_well_known_types_are_imported(name):
+    """Not other files, and not what would let protoc recurse through custom options."""
+    with pytest.raises(InvalidSchema, match=f"^The definition imports `{name}`, and only `google/protobuf/any.proto`"):
+        parse(f'import "{name}"; message M {{}}')
+
+
+def test_stray_quotes_and_brackets_do_not_hide_depth():
+    """The count of levels follows protoc's tokenizer through broken strings and comments."""
+    hidden = '"} } } } // /* "\n{ /* } */ { \'}\n' * 5000
+    with pytest.raises(InvalidSchema, match="nested deeper than 200 levels"):
+        parse(hidden)
+
+
+def test_a_well_known_import_that_is_not_used_is_no_news(capfd):
+    """Nothing is written to standard error, whatever protoc would say there."""
+    parsed = parse('import "google/protobuf/timestamp.proto"; message M {}')
+
+    assert "M" == parsed.message.name
+    assert ("", "") == capfd.readouterr()
+
+
+def test_revisions_of_one_message_live_side_by_side():
+    """Two definitions of the same name do not meet: each has its own pool."""
+    old, new = parse("message M { optional int32 a = 1; }"), parse("message M { optional string a = 1; }")
+
+    assert 1 == old.message_class(a=1).a
+    assert "x" == new.message_class(a="x").a
+
+
+def test_many_threads_parse_at_once():
+    """Each compilation is a process of its own."""
+    texts = [f'syntax = "proto3"; message M{n} {{ int32 f{n} = {n + 1}; }}' for n in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        parsed = list(threads.map(parse, texts))
+
+    assert [f"M{n}" for n in range(40)] == [one.message.name for one in parsed]
+
+
+@pytest.mark.parametrize("data", [b"\x08\x01", b"\x08\x01\x12\x00", b"\x08\x01\x1a\x02\x01\x02", b"\x12\x01x\x08\x02"])
+def test_a_message_of_the_schema_is_valid(data):
+    """In any order of fields, packed or not."""
+    assert None is verdict(STRICT, data, "BINARY")
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"", "Field `a` is required and missing"),
+        (b"\x08\x01\x22\x00", "Field `child.a` is required and missing"),
+        (b"\x08", "Field `a` breaks off in a number at byte 1"),
+        (b"\x08" + b"\xff" * 10, "Field `a` has a number of more than 10 bytes at byte 1"),
+        (b"\x08\x01\x12\x05ab", "Field `s` breaks off: 5 bytes announced at byte 3, 2 there"),
+        (b"\x08\x01\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "announced at byte 3, 0 there"),
+        (b"\x08\x01\x22\x03\x08\x01\x12", "Field `child.s` breaks off in a number at byte 7"),
+        (b"\x08\x01\x2a\x05abcde", "Field `words` has 5 bytes of packed values, no multiple of 4"),
+        (b"\x08\x01\x2dab", "Field `words` breaks off: 2 of 4 bytes"),
+        (b"\x08\x01\x0c", "The message ends a group that never began, at byte 2"),
+        (b"\x08\x01\x3b\x08\x01", "The message does not end the group that it began"),
+        (b"\x08\x01\x3b\x44", "The message ends another group than it began, at byte 3"),
+        (b"\x08\x01\x07", "The message has no valid field number at byte 2"),
+        (b"\x08\x01\x0f", "The message has the unknown wire type 7 at byte 2"),
+        (b"\x08\x01" + b"\x3b" * 101 + b"\x3c" * 101, "The message is nested deeper than 100 levels"),
+        (b"\x08\x01" + b"\x22\x7f" * 3, "Field `child` breaks off: 127 bytes announced at byte 3, 4 there"),
+        (b"\x08\x01\x38\x01", "The message has field number 7, which the schema does not know"),
+        (b"\x08\x01\x22\x04\x08\x01\x38\x01", "Field `child` has field number 7, which the schema does not know"),
+        (b"\x08\x01\x1a\x02\x01\x05", "Field `es` is 5, which enum `E` does not have"),
+        (b"\x08\x01\x15abcd", "Field `s` holds 4 bytes where its type has a length"),
+    ],
+)
+def test_a_payload_that_does_not_fit_is_explained(data, sentence):
+    """Where and why: the path, the byte, the reason. Validation is strict, so unknown fields count."""
+    assert sentence in str(verdict(STRICT, data, "BINARY"))
+
+
+def test_the_search_for_a_fault_has_an_end():
+    """In megabytes of good fields before the bad one, the reason is short of the place."""
+    assert "The message is malformed, somewhere behind its first 100,000 numbers" == verdict(
+        STRICT, b"\x08\x01" * 2_000_000 + b"\x08", "BINARY"
+    )
+
+
+def test_text_that_is_not_utf8_is_malformed_in_proto3():
+    """As every protobuf library has it; proto2 lets it pass."""
+    assert "Field `legs.origin` is not valid UTF-8" == verdict(FLIGHT, b"\x1a\x04\x0a\x02\xff\xfe", "BINARY")
+    assert None is verdict(STRICT, b"\x08\x01\x12\x02\xff\xfe", "BINARY")
+
+
+@pytest.mark.parametrize("data", [b"{}", b'{"carrier": "UA", "legs": [{"origin": "JFK"}, {}]}', b'{"number": "12"}'])
+def test_json_of_the_schema_is_valid(data):
+    """The proto3 mapping: numbers may be strings, what is left out is absent."""
+    assert None is verdict(FLIGHT, data, "JSON")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{",
+        b'{"carrier": 1}',
+        b'{"tail": "N1"}',
+        b'{"number": 1, "number": 2}',
+        b'{"number": 2147483648}',
+        b'{"number": 1e400}',
+        b'{"number": ' + b"9" * 5000 + b"}",
+        b'{"carrier": "\xff"}',
+        b'{"legs": {}}',
+        b'{"legs": ' + b"[" * 100_000,
+        b'{"legs": [{"origin": ' + b'{"a":' * 5000,
+        b'{} {"carrier": "UA"}',
+    ],
+)
+def test_json_that_does_not_fit_is_refused(data):
+    """Strict as the mapping is, and hostile text is a sentence, too."""
+    sentence = str(verdict(FLIGHT, data, "JSON"))
+
+    assert sentence.startswith("The message ")
+    assert 400 > len(sentence)
+
+
+def test_missing_required_fields_are_missed_in_json():
+    """json_format does not look; we do."""
+    assert "Field `a` is required and missing" == verdict(STRICT, b'{"s": "x"}', "JSON")
+
+
+@pytest.mark.parametrize("bad", [0, 3, 999])
+def test_the_first_invalid_of_a_request_is_found(bad):
+    """Messages are looked at all at once; one by one only when something is wrong."""
+    messages = [b"\x08\x01"] * 1000
+    messages[bad] = b"\x38\x01"
+
+    assert bad == parse(STRICT).first_invalid(messages, "BINARY")
+
+
+@pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
+def test_a_request_without_invalid_messages_has_no_first(encoding):
+    """None, for a request without messages as well."""
+    good = {"BINARY": b"\x08\x01", "JSON": b'{"a": 1}'}[encoding]
+
+    assert None is parse(STRICT).first_invalid([], encoding)
+    assert None is parse(STRICT).first_invalid([good] * 3, encoding)
+    assert 1 == parse(STRICT).first_invalid([good, b"\x00"], encoding)
+
+
+BASE = """
+  string name = 1;
+  optional int32 count = 2;
+  repeated string tags = 3;
+  map<string, int32> sizes = 4;
+  Kind kind = 5;
+  Part part = 6;
+  oneof choice { string left = 7; string right = 8; }
+  enum Kind { UNKNOWN = 0; OTHER = 1; }
+  message Part { int32 id = 1; string label = 2; }
+"""
+
+
+def revision(*edits: tuple[str, str], name: str = "M") -> str:
+    body = BASE
+    for old, new in edits:
+        assert old in body
+        body = body.replace(old, new)
+    return f'syntax = "proto3"; package p; message {name} {{ {body} }}'
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("string name = 1;", "string name = 1; int64 added = 20;"),
+        ("string name = 1;", "string name = 1; optional Part added = 20;"),
+        ("string name = 1;", ""),
+        ("optional int32 count = 2;", "reserved 2;"),
+        ("int32 id = 1;", "int32 id = 1; string more = 3;"),
+        ("string label = 2;", ""),
+        ("OTHER = 1;", "OTHER = 1; THIRD = 2;"),
+        ("string right = 8;", ""),
+        ("message Part {", "message New { int32 x = 1; } message Part {"),
+    ],
+)
+def test_optional_fields_come_and_go(edit):
+    """Added and removed, nested as well; and an enum may learn."""
+    assert None is objection(revision(), revision(edit))
+
+
+@pytest.mark.parametrize(
+    ("edit", "sentence"),
+    [
+        (("string name = 1;", "string title = 1;"), "Field `name` changes its name from `name` to `title`"),
+        (("string name = 1;", "bytes name = 1;"), "Field `name` changes its type from `string` to `bytes`"),
+        (("string name = 1;", "string name = 20;"), "Field `name` changes its number from 1 to 20"),
+        (
+            ("string name = 1;", "optional string name = 1;"),
+            "Field `name` changes its label from `optional` to `explicitly optional`",
+        ),
+        (
+            ("string name = 1;", "repeated string name = 1;"),
+            "Field `name` changes its label from `optional` to `repeated`",
+        ),
+        (("string name = 1;", "string name = 1; repeated int32 more = 20;"), "Field `more` is repeated and is added"),
+        (("repeated string tags = 3;", ""), "Field `tags` is repeated and is removed"),
+        (
+            ("map<string, int32>", "map<string, int64>"),
+            "Field `SizesEntry.value` changes its type from `int32` to `int64`",
+        ),
+        (("int32 id = 1;", "int64 id = 1;"), "Field `Part.id` changes its type from `int32` to `int64`"),
+        (("OTHER = 1;", ""), "Enum `Kind` loses its value `OTHER`"),
+        (("OTHER = 1;", "OTHER = 2;"), "Enum `Kind` changes the number of `OTHER` from 1 to 2"),
+        (("oneof choice { string left = 7;", "string left = 7; oneof choice {"), "Field `left` changes its oneof"),
+        (("string name = 1;", 'string name = 1 [json_name = "n"];'), "Field `name` changes its JSON name"),
+    ],
+)
+def test_other_edits_are_refused(edit, sentence):
+    """Pub/Sub's rule is narrower than the wire's: existing fields stay as they are."""
+    said = str(objection(revision(), revision(edit)))
+
+    assert said.startswith(sentence)
+    assert said.endswith("; a new revision may only add and remove optional fields")
+
+
+def test_the_message_may_be_renamed():
+    """That edits no field, though types of fields are named after it."""
+    assert None is objection(revision(), revision(name="Renamed"))
+
+
+def test_the_syntax_stays():
+    """It changes what absent means in every field."""
+    said = str(objection("message M {}", 'syntax = "proto3"; message M {}'))
+
+    assert said.startswith("The syntax changes from proto2 to proto3")
+
+
+@pytest.mark.parametrize(("old", "new"), [("", "required int32 a = 1;"), ("required int32 a = 1;", "")])
+def test_required_fields_neither_come_nor_go(old, new):
+    """Messages of the other revision would be malformed."""
+    said = str(objection(f"message M {{ {old} }}", f"message M {{ {new} }}"))
+
+    assert said.startswith("Field `a` is required and is")
+
+
+def test_a_schema_keeps_its_type():
+    """An Avro revision cannot follow."""
+    avro = schema_types.parse("AVRO", '{"type": "record", "name": "M", "fields": []}')
+    with pytest.raises(IncompatibleSchema):
+        schema_types.check_compatible(parse("message M {}"), avro)

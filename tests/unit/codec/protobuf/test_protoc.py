@@ -1,0 +1,117 @@
+"""The compiler of `.proto` texts: where it says a text is wrong, how long it takes, and what its failure does."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+
+import pytest
+
+from pubsub_spark.codec.definition import InvalidSchema
+from pubsub_spark.codec.protobuf import parse, protoc
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    """Each test compiles anew."""
+    protoc._compile.cache_clear()
+
+
+def compiled_within(seconds: float, text: str) -> str | None:
+    """What is said against a text, which takes less than so many seconds."""
+    started = time.monotonic()
+    try:
+        parse(text)
+    except InvalidSchema as error:
+        return str(error)
+    finally:
+        assert time.monotonic() - started < seconds
+    return None
+
+
+@pytest.mark.parametrize("count", [30, 1_000, 10_000])
+def test_leading_block_comments_take_no_time(count):
+    """A text without `syntax` behind many comments: once each of them doubled the time of the search for it."""
+    comments = "/* licence */\n" * count
+
+    assert None is compiled_within(20, f"{comments}message M {{}}")
+    assert (
+        compiled_within(20, f"{comments}message M {{ Foo a = 1; }}")
+        == f'The definition is wrong at line {count + 1}, column 13: Expected "required", "optional", or "repeated"'
+    )
+    assert str(compiled_within(20, f'{comments}edition = "2023"; message M {{}}')).startswith(
+        "The definition is of an edition"
+    )
+
+
+@pytest.mark.parametrize("unit", ["/*", "*/ /*", '"\\', "'", "//", "/", "{}", "\\\n", " ", "/* x */ edition"])
+def test_any_text_of_the_greatest_length_is_looked_through_in_seconds(unit):
+    """The scan for control characters, nesting and editions takes time in proportion to the text."""
+    started = time.monotonic()
+    with contextlib.suppress(InvalidSchema):
+        protoc._check(unit * (protoc.MAX_BYTES // len(unit)))
+
+    assert time.monotonic() - started < 20
+
+
+def test_line_and_column_are_those_of_the_text():
+    """Also with a byte order mark, without `syntax`, and behind comments of several lines."""
+    assert (
+        compiled_within(20, "\ufeff/* a\n   b */ // c\nmessage M {\n  optional Foo a = 1;\n}\n")
+        == 'The definition is wrong at line 4, column 12: "Foo" is not defined'
+    )
+
+
+def test_a_definition_that_imports_itself_is_refused():
+    """The compiler has no place for that complaint."""
+    assert (
+        compiled_within(20, 'syntax = "proto3"; import "schema.proto"; message M {}')
+        == "The definition is wrong: File recursively imports itself: schema.proto -> schema.proto"
+    )
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "/etc/passwd", "schema.proto/x", "pyproject.toml", "any.proto"])
+def test_no_file_of_the_machine_can_be_imported(name):
+    """The compiler knows the well-known types alone."""
+    assert str(compiled_within(20, f'import "{name}"; message M {{}}')).startswith(f"The definition imports `{name}`")
+
+
+def test_a_text_is_compiled_once():
+    """Cold it costs a process, then nothing; another text has a process of its own."""
+    text = 'syntax = "proto3"; message M { int32 a = 1; }'
+    first, second = parse(text), parse(text)
+
+    assert first.file == second.file
+    assert (1, 1) == protoc._compile.cache_info()[:2]
+
+
+def test_a_crash_of_the_compiler_is_an_invalid_definition(monkeypatch):
+    """It ends a process that nobody else is in."""
+    monkeypatch.setattr(protoc, "_COMMAND", "import os; os.abort()")
+
+    assert compiled_within(20, "message M {}") == "The definition cannot be compiled: protoc was ended by signal 6"
+
+
+def test_a_compiler_that_does_not_end_is_stopped(monkeypatch):
+    """The definition is to blame, as far as anyone can tell."""
+    monkeypatch.setattr(protoc, "_COMMAND", "import time; time.sleep(60)")
+    monkeypatch.setattr(protoc, "TIMEOUT_SECONDS", 0.5)
+
+    assert compiled_within(20, "message M {}") == "The definition cannot be compiled: protoc did not end in 0.5 seconds"
+
+
+def test_a_compiler_that_cannot_start_says_why(monkeypatch):
+    """The last words of standard error."""
+    monkeypatch.setattr(protoc, "_COMMAND", "import sys; sys.exit('no compiler here')")
+
+    assert compiled_within(20, "message M {}") == "The definition cannot be compiled: no compiler here"
+
+
+def test_the_compiler_is_found_where_this_process_finds_modules(monkeypatch, tmp_path):
+    """A cluster adds folders to `sys.path` at run time, and environment variables of Python's do not matter."""
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    monkeypatch.setenv("PYTHONINSPECT", "1")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+
+    assert None is compiled_within(20, "message M {}")

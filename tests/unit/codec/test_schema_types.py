@@ -1,0 +1,57 @@
+"""The table of schema types: what it lists, and what its use brings into a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+from google.pubsub_v1 import types
+
+from pubsub_spark.codec.definition import Encoding, InvalidSchema
+from pubsub_spark.codec.schema_types import (
+    ENCODINGS_BY_NUMBER,
+    SCHEMA_TYPES,
+    SCHEMA_TYPES_BY_NUMBER,
+    SchemaType,
+    codec_module,
+    parse,
+)
+
+SMALLEST = {"AVRO": '"int"', "PROTOCOL_BUFFER": "message M {}"}
+
+
+def test_table_has_each_schema_type_and_encoding_of_the_service():
+    """Names and numbers are those of Google's client library, but for the ones that mean unspecified."""
+    assert {number: types.Schema.Type(number).name for number in SCHEMA_TYPES_BY_NUMBER} == SCHEMA_TYPES_BY_NUMBER
+    assert {number: types.Encoding(number).name for number in ENCODINGS_BY_NUMBER} == ENCODINGS_BY_NUMBER
+    assert set(get_args(SchemaType)) == set(SCHEMA_TYPES)
+    assert set(get_args(Encoding)) == set(ENCODINGS_BY_NUMBER.values())
+
+
+def test_unknown_schema_type_is_refused():
+    """The sentence names the types that there are."""
+    with pytest.raises(InvalidSchema, match=r"^A schema's type is AVRO or PROTOCOL_BUFFER, not `THRIFT`$"):
+        parse("THRIFT", "")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("schema_type", SCHEMA_TYPES)
+def test_package_of_a_schema_type_offers_what_is_asked_of_it(schema_type):
+    """A definition of that type, and the three functions of a codec."""
+    assert schema_type == parse(schema_type, SMALLEST[schema_type]).type
+    assert all(callable(getattr(codec_module(schema_type), name)) for name in ("value_type", "decoder", "encoder"))
+
+
+@pytest.mark.parametrize("schema_type", SCHEMA_TYPES)
+def test_definitions_need_neither_spark_nor_the_read_path(schema_type):
+    """The emulator parses, validates and compares schemas where PySpark is not installed."""
+    program = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from pubsub_spark.codec.schema_types import check_compatible, parse\n"
+        f"schema = parse({schema_type!r}, {SMALLEST[schema_type]!r}); check_compatible(schema, schema)\n"
+        "schema.first_invalid([b''] * 50, 'BINARY')\n"
+        "print(sorted(m for m in sys.modules if m.startswith(('pubsub_spark.read', 'pubsub_spark.codec.registry'))))"
+    )
+
+    assert "[]\n" == subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,318 @@
+"""The ack worker: acks follow commits, leases of long batches are extended, no failure here fails the query."""
+
+import logging
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from pubsub_spark.errors import StagingError
+from pubsub_spark.read import ack_worker, lease_extender
+from pubsub_spark.read.ack_worker import AckWorker
+from pubsub_spark.read.deduplication import Deduplication
+from pubsub_spark.read.driver_stream import DriverStream
+from pubsub_spark.read.lease_extender import LeaseExtender
+from pubsub_spark.read.leases import LEASE_SECONDS, STREAM_LEASE_SECONDS, TRACK_AFTER_SECONDS, Leases
+from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.streaming_pull import StreamSettings
+from tests.unit.read import service
+from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError, response
+
+LONG = 30.0
+
+
+@dataclass
+class Driver:
+    """An ack worker with all that it works on, and a clock that the test sets."""
+
+    staging: Staging
+    service: Service = field(default_factory=Service)
+    leases: Leases = field(default_factory=Leases)
+    now: float = 0.0
+
+    def start(self) -> None:
+        connection: Any = self.service
+        self.stream = DriverStream(connection, StreamSettings(SUBSCRIPTION, "stream-0", 60, 1000, 10**6), self.clock)
+        self.deduplication = Deduplication(self.staging, self.leases, self.clock)
+        self.extender = LeaseExtender(connection, self.staging, self.leases, self.stream, self.clock)
+        self.worker = AckWorker(connection, self.staging, self.leases, self.stream, self.deduplication, self.extender)
+
+    def clock(self) -> float:
+        return self.now
+
+    def stage(self, batch: int, part: int, *texts: str) -> None:
+        """Plan a batch, and stage one of its parts."""
+        with self.leases.lock:
+            self.leases.plan(batch, self.now)
+        self.staging.create(f"{batch}/part-{part}", service.part(texts))
+
+    def recent_ids(self) -> list[str]:
+        found: list[str] = self.deduplication.ids_to_exclude(0.0).to_pylist()
+        return found
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    monkeypatch.setattr(ack_worker, "_TICK_SECONDS", 0.01)
+    made = Driver(Staging(str(tmp_path), SUBSCRIPTION, uuid.uuid4().hex))
+    made.start()
+    yield made
+    made.worker.stop(LONG)
+
+
+def test_commit_sends_the_acks_and_deletes_the_files(driver: Driver):
+    """The acks of all parts go out, then the batch's files go away."""
+    driver.stage(1, 0, "a", "b")
+    driver.stage(1, 1, "c")
+    driver.worker.commit(1)
+
+    assert driver.worker.flush(LONG)
+    assert ["ack-a", "ack-b", "ack-c"] == driver.service.acked_ids
+    assert (1, {}) == (driver.staging.last_acknowledged(), driver.staging.parts(1))
+    assert 3 == driver.worker.acknowledged
+
+
+def test_uncommitted_batch_is_not_acknowledged(driver: Driver):
+    """Staged is not committed: flush has nothing to wait for, and stop acknowledges nothing."""
+    driver.stage(1, 0, "a")
+    assert driver.worker.flush(0)
+    driver.worker.stop(LONG)
+
+    assert [] == driver.service.acked
+    assert [1] == driver.staging.batches()
+
+
+def test_part_after_the_manifest_is_not_acknowledged(driver: Driver):
+    """A part that a dead task stages after the manifest of its batch was never given to Spark."""
+    driver.stage(1, 0, "a")
+    driver.staging.write_manifest(1)
+    driver.stage(1, 1, "zombie")
+    driver.worker.commit(1)
+
+    assert driver.worker.flush(LONG)
+    assert ["ack-a"] == driver.service.acked_ids
+
+
+def test_messages_of_a_late_ack_are_recent(driver: Driver):
+    """The service may ignore an ack after the lease: the messages are dropped when they are delivered again."""
+    driver.stage(1, 0, "a")
+    driver.now = STREAM_LEASE_SECONDS
+    driver.worker.commit(1)
+
+    assert driver.worker.flush(LONG)
+    assert ["id-a"] == driver.recent_ids()
+
+
+def test_messages_of_an_ack_in_time_are_not_recent(driver: Driver):
+    """In the usual case no message has to be dropped later."""
+    driver.stage(1, 0, "a")
+    driver.worker.commit(1)
+
+    assert driver.worker.flush(LONG)
+    assert [] == driver.recent_ids()
+
+
+def test_messages_of_a_refused_ack_are_recent_and_counted(driver: Driver):
+    """An ack that the service refuses fails nothing; its messages are dropped when they are delivered again."""
+    driver.service.answers = [StatusError(grpc.StatusCode.FAILED_PRECONDITION)]
+    driver.stage(1, 0, "a")
+    driver.worker.commit(1)
+
+    assert driver.worker.flush(LONG)
+    assert ["id-a"] == driver.recent_ids()
+    assert (0, 1) == (driver.worker.acknowledged, driver.worker.failed_acks)
+
+
+def test_unanswered_acks_keep_the_batch_staged(driver: Driver, monkeypatch: pytest.MonkeyPatch):
+    """While the service is away no batch is deleted, not even a later one; when it is back all is acknowledged."""
+    monkeypatch.setattr(ack_worker, "_ACK_TIMEOUT_SECONDS", 0.0)
+    away = [StatusError(grpc.StatusCode.UNAVAILABLE)]
+    driver.service.answers = [None, *away * 3]
+    driver.stage(1, 0, "a")
+    driver.stage(1, 1, "b")
+    driver.stage(2, 0, "c")
+    driver.worker.commit(2)
+
+    assert driver.worker.flush(LONG)
+    assert ["ack-a", "ack-b", "ack-b", "ack-b", "ack-b", "ack-c"] == driver.service.acked_ids
+    assert (2, 3, 0) == (
+        driver.staging.last_acknowledged(),
+        driver.worker.acknowledged,
+        driver.worker.failed_acks,
+    )
+    assert [] == driver.recent_ids()
+
+
+def test_long_batch_is_extended(driver: Driver):
+    """The parts of a batch that Spark works on for long are listed, and their leases set to the longest."""
+    driver.stage(1, 0, "a")
+    driver.stage(1, 1, "b")
+    driver.now = TRACK_AFTER_SECONDS
+    _until(driver, lambda: len(driver.service.modified) >= 2)
+    _until(driver, lambda: not driver.leases.due(driver.now + LEASE_SECONDS / 4 - 1))
+
+    assert [(int(LEASE_SECONDS), ["ack-a"]), (int(LEASE_SECONDS), ["ack-b"])] == driver.service.modified
+
+
+def test_long_batch_is_extended_again(driver: Driver):
+    """A batch that takes hours keeps its leases: the second extension comes at a quarter of the first."""
+    driver.stage(1, 0, "a")
+    driver.now = TRACK_AFTER_SECONDS
+    _until(driver, lambda: len(driver.service.modified) == 1)
+    driver.now = TRACK_AFTER_SECONDS + LEASE_SECONDS / 4
+    _until(driver, lambda: len(driver.service.modified) == 2)
+
+    assert [] == driver.service.acked
+
+
+def test_unanswered_extension_is_tried_again(driver: Driver, monkeypatch: pytest.MonkeyPatch):
+    """An extension that the service did not answer is no extension."""
+    monkeypatch.setattr(lease_extender, "_TIMEOUT_SECONDS", 0.0)
+    driver.service.answers = [StatusError(grpc.StatusCode.UNAVAILABLE)] * 2
+    driver.stage(1, 0, "a")
+    driver.now = TRACK_AFTER_SECONDS
+    _until(driver, lambda: len(driver.service.modified) == 3)
+
+    assert [(int(LEASE_SECONDS), ["ack-a"])] * 3 == driver.service.modified
+    _until(driver, lambda: not driver.leases.is_expired(1, 0, STREAM_LEASE_SECONDS))
+    assert 1 == driver.extender.extended
+
+
+def test_refused_extension_expires_the_lease(driver: Driver):
+    """A part whose extension was refused is expired: its messages are delivered again, and dropped then."""
+    driver.service.answers = [StatusError(grpc.StatusCode.FAILED_PRECONDITION)]
+    driver.stage(1, 0, "a")
+    driver.now = TRACK_AFTER_SECONDS
+
+    _until(driver, lambda: driver.leases.is_expired(1, 0, driver.now))
+
+
+def test_committed_batch_is_extended_while_its_acks_are_not_answered(driver: Driver, monkeypatch: pytest.MonkeyPatch):
+    """Messages are not delivered again because acks fail for a while."""
+    monkeypatch.setattr(ack_worker, "_ACK_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(Service, "acknowledge", lambda *_: Answer(StatusError(grpc.StatusCode.UNAVAILABLE)))
+    driver.stage(1, 0, "a")
+    driver.worker.commit(1)
+    driver.now = TRACK_AFTER_SECONDS
+    _until(driver, lambda: bool(driver.service.modified))
+
+    assert [(int(LEASE_SECONDS), ["ack-a"])] == driver.service.modified
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+def test_leases_have_their_turn_between_the_acks_of_batches(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, deletes: bool
+):
+    """Leases are extended between the acks of two batches, for acks may be slow; also where files cannot be deleted."""
+
+    def refused(*_: object) -> None:
+        raise StagingError("no right to delete")
+
+    if not deletes:
+        monkeypatch.setattr(Staging, "delete_acknowledged", refused)
+    turns: list[str] = []
+    acknowledge = AckWorker._acknowledge
+
+    def acknowledged(worker: AckWorker, batch: int) -> bool:
+        turns.append(f"ack {batch}")
+        return acknowledge(worker, batch)
+
+    monkeypatch.setattr(AckWorker, "_acknowledge", acknowledged)
+    monkeypatch.setattr(LeaseExtender, "extend_due", lambda _: turns.append("extend"))
+    driver.stage(1, 0, "a")
+    driver.stage(2, 0, "b")
+    driver.worker.commit(2)
+    assert driver.worker.flush(LONG)
+
+    assert "extend" in turns[turns.index("ack 1") : turns.index("ack 2")]
+
+
+@pytest.mark.parametrize("call", ["delete_acknowledged", "write_recent_ids"])
+def test_acks_go_on_where_files_may_not_be_deleted(driver: Driver, monkeypatch: pytest.MonkeyPatch, call: str):
+    """Without the permission to delete or overwrite files batches are acknowledged, and their files are left."""
+
+    def refused(*_: object) -> None:
+        raise StagingError("no right to delete")
+
+    monkeypatch.setattr(Staging, call, refused)
+    driver.deduplication._recent.add(pa.array(["x"]), 0)
+    driver.stage(1, 0, "a")
+    driver.stage(2, 0, "b")
+    driver.worker.commit(2)
+
+    assert driver.worker.flush(LONG)
+    assert ["ack-a", "ack-b"] == driver.service.acked_ids
+
+
+def test_part_that_is_about_to_be_staged_is_waited_for(driver: Driver, caplog: pytest.LogCaptureFixture):
+    """The driver has tracked the lease of its part, and is staging it."""
+    with driver.leases.lock:
+        driver.leases.plan(1, 0)
+        driver.leases.track(1, 0)
+    driver.now = TRACK_AFTER_SECONDS
+    driver.service.calls[0].say(response("x"))
+    _until(driver, lambda: driver.stream.message_count == 1)  # the extender has polled
+    driver.stage(1, 0, "a")
+    _until(driver, lambda: bool(driver.service.modified))
+
+    assert "acks or lease extensions failed" not in caplog.text
+
+
+def test_failed_driver_stream_does_not_stop_the_extensions(driver: Driver):
+    """The error waits for Spark's next call; the batch that runs keeps its leases until then."""
+    driver.stage(1, 0, "a")
+    driver.service.calls[0].say(grpc.StatusCode.PERMISSION_DENIED)
+    _until(driver, lambda: driver.stream._stream.ended)
+    driver.now = TRACK_AFTER_SECONDS
+
+    _until(driver, lambda: bool(driver.service.modified))
+
+
+def test_buffered_messages_are_extended(driver: Driver):
+    """The leases of messages that are buffered for long, because Spark is slow, do not expire."""
+    driver.service.calls[0].say(response("a"))
+    _until(driver, lambda: driver.stream.message_count == 1)
+    driver.now = STREAM_LEASE_SECONDS / 2
+    _until(driver, lambda: bool(driver.service.modified))
+
+    assert [(int(LEASE_SECONDS), ["ack-a"])] == driver.service.modified
+
+
+def test_stop_nacks_buffered_messages(driver: Driver):
+    """Buffered messages are delivered again at once, to the next reader."""
+    driver.service.calls[0].say(response("ab"))
+    _until(driver, lambda: driver.stream.message_count == 2)
+    driver.worker.stop(LONG)
+
+    assert [(0, ["ack-a", "ack-b"])] == driver.service.modified
+
+
+def test_unreadable_staging_is_tried_again(driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: Any):
+    """A staging area that fails for a while delays the acks, and loses none."""
+    driver.stage(1, 0, "a")
+    parts, failures = driver.staging.parts, [OSError("no route"), OSError("no route")]
+
+    def failing(staging: Staging, batch: int) -> dict[int, int]:
+        if failures:
+            raise failures.pop()
+        return parts(batch)
+
+    monkeypatch.setattr(Staging, "parts", failing)
+    with caplog.at_level(logging.ERROR):
+        driver.worker.commit(1)
+        assert driver.worker.flush(LONG)
+
+    assert ["ack-a"] == driver.service.acked_ids
+    assert "acks or lease extensions failed" in caplog.text
+
+
+def _until(driver: Driver, condition: Any) -> None:
+    with driver.worker._changed:
+        while not condition():
+            driver.worker._changed.wait(0.005)

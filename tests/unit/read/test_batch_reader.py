@@ -1,0 +1,73 @@
+"""A batch read: up to `maxMessages` messages, all of which are nacked, also when the read fails."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+from pyspark.sql.datasource import InputPartition
+
+from pubsub_spark.errors import ForbiddenError, MissingError
+from pubsub_spark.options import ReadOptions
+from pubsub_spark.read import pull, streaming_pull
+from pubsub_spark.read.batch_reader import PubSubBatchReader
+from pubsub_spark.read.rows import Rows
+from tests.unit.read.service import SUBSCRIPTION, Service, response
+
+LONG = 30.0  # seconds that a test never waits in full
+Code = grpc.StatusCode
+
+
+class _Admin:
+    """An admin client without the permission to get a subscription."""
+
+    def subscription(self, name: str) -> Any:
+        raise ForbiddenError(name)
+
+
+@dataclass
+class _Backend:
+    """A backend with one scripted connection."""
+
+    service: Any
+
+    def connect(self) -> Any:
+        self.service.admin = _Admin()
+        return self.service
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream reopens without a pause, and however slow the machine is no pause between messages ends a read."""
+    monkeypatch.setattr(streaming_pull, "delays", lambda: iter(lambda: 0.001, None))
+    monkeypatch.setattr(pull, "IDLE_AFTER_MESSAGES_SECONDS", LONG)
+
+
+def peek(service: Service) -> list[bytes]:
+    """The payloads of up to three messages."""
+    options = ReadOptions(
+        subscription_id=SUBSCRIPTION, endpoint="fake:443", max_messages=3, max_fetch_period=LONG, idle_timeout=LONG
+    )
+    backend: Any = _Backend(service)
+    batches = PubSubBatchReader(options, backend, Rows(options, backend)).read(InputPartition(0))
+    return [data for batch in batches for data in batch.column("data").to_pylist()]
+
+
+@pytest.mark.parametrize(("code", "error"), [(Code.NOT_FOUND, MissingError), (Code.PERMISSION_DENIED, ForbiddenError)])
+def test_peek_that_ends_for_good_midway_is_no_answer(code: grpc.StatusCode, error: type[Exception]):
+    """A read that ends with a final error fails, for its rows would pass for all there are, and nacks its messages."""
+    service = Service(scripts=[[response("ab"), code]])
+    with pytest.raises(error, match=f"`{SUBSCRIPTION}`"):
+        peek(service)
+
+    assert [(0, ["ack-a", "ack-b"])] == service.modified
+    assert [] == service.acked
+    assert service.closed
+
+
+def test_peek_goes_on_where_the_service_closed_its_stream():
+    """Streams end now and then: the next one brings the rest, and all messages are nacked."""
+    service = Service(scripts=[[response("ab"), Code.UNAVAILABLE], [response("c")]])
+
+    assert [b"a", b"b", b"c"] == peek(service)
+    assert ["ack-a", "ack-b", "ack-c"] == [ack_id for seconds, ids in service.modified if not seconds for ack_id in ids]

@@ -1,0 +1,83 @@
+"""Partitions: how a trigger's budget is divided, and which batch says that there is a backlog."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pubsub_spark.read.partitions import Budget, is_backlogged, replay_partitions
+from pubsub_spark.read.staged_part import Footer
+from pubsub_spark.read.staging import Staging
+
+STAGING = Staging("memory", "projects/p/subscriptions/sub", "stream")
+
+
+def footer(rows: int, ended: str, oldest: float | None = None, dropped: int = 0) -> Footer:
+    return Footer(rows, 0, dropped, ended, oldest, 0, [])
+
+
+def test_budget_is_shared_equally():
+    """Ten messages for three tasks are four, three and three."""
+    shares = Budget(10, 3000).shares(STAGING, 1, 3, 0, 0, False)
+
+    assert [(1, 4, 1000), (2, 3, 1000), (3, 3, 1000)] == [(s.part, s.max_messages, s.max_bytes) for s in shares]
+
+
+def test_driver_stream_uses_up_budget():
+    """Messages of the driver stream are not pulled for again."""
+    assert [6] == [share.max_messages for share in Budget(10, 3000).shares(STAGING, 1, 1, 4, 100, False)]
+
+
+def test_every_share_has_room_for_a_byte():
+    """A limit of 0 bytes would be none; fewer bytes than tasks are one for each."""
+    assert [1, 1, 1] == [share.max_bytes for share in Budget(10, 2).shares(STAGING, 1, 3, 0, 0, False)]
+
+
+def test_spent_budget_asks_nobody():
+    """When the driver stream alone has used up messages or bytes there are no pulls."""
+    assert [] == Budget(10, 3000).shares(STAGING, 1, 3, 10, 100, False)
+    assert [] == Budget(10, 3000).shares(STAGING, 1, 3, 1, 3000, False)
+
+
+@given(st.integers(1, 10_000), st.integers(1, 10**9), st.integers(1, 50), st.integers(0, 10_000))
+def test_shares_add_up(messages: int, volume: int, partitions: int, buffered: int):
+    """Shares are never empty, and never more than the budget in all."""
+    shares = Budget(messages, volume).shares(STAGING, 1, partitions, buffered, 0, False)
+
+    assert max(0, messages - buffered) == sum(share.max_messages for share in shares)
+    assert all(share.max_messages >= 1 and share.max_bytes >= 1 for share in shares)
+    assert [*range(1, len(shares) + 1)] == [share.part for share in shares]
+
+
+def test_replay_has_the_partitions_of_the_first_time():
+    """The driver stream's rows come with the first pull's; a task that staged nothing leaves its place empty."""
+    assert [[0, 1], [2], [3]] == [partition.parts for partition in replay_partitions(STAGING, 1, [0, 1, 2, 3])]
+    assert [[0], [], [3]] == [partition.parts for partition in replay_partitions(STAGING, 1, [0, 3])]
+    assert [[0]] == [partition.parts for partition in replay_partitions(STAGING, 1, [0])]
+
+
+def test_full_pull_means_more():
+    """A pull that ended because its share was full leaves a backlog behind."""
+    assert is_backlogged([footer(0, "idle"), footer(10, "full")])
+    assert is_backlogged([footer(10, "period", oldest=99.0)])
+
+
+def test_idle_pulls_mean_no_more():
+    """When every pull waited in vain at its end, the driver stream is enough."""
+    assert not is_backlogged([footer(10, "idle"), footer(3, "idle")])
+
+
+def test_period_that_brought_nothing_means_no_more():
+    """A short `maxFetchPeriod` that ends an empty pull is no backlog."""
+    assert not is_backlogged([footer(0, "period")])
+
+
+def test_dropped_redeliveries_count():
+    """A pull full of redeliveries says that there is more, though it has no rows, and also with `availableNow`."""
+    assert is_backlogged([footer(0, "full", dropped=10)])
+    assert is_backlogged([footer(0, "full", dropped=10)], drained_from=100.0)
+    assert is_backlogged([footer(10, "full", dropped=10)])
+
+
+def test_backlog_ends_at_the_start_of_available_now():
+    """With `availableNow` a batch that met only what was published later is the last."""
+    assert is_backlogged([footer(10, "full", oldest=100.0), footer(1, "idle", oldest=101.0)], drained_from=100.0)
+    assert not is_backlogged([footer(10, "full", oldest=101.0)], drained_from=100.0)

@@ -1,0 +1,84 @@
+"""The stream reader: SIGTERM, by which Spark ends its process, and Spark's read limits."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from pubsub_spark.backend import EmulatorBackend
+from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.partitions import Budget
+from pubsub_spark.read.rows import Rows
+from pubsub_spark.read.stream_reader import PubSubStreamReader, SigtermHandler
+from tests.unit.read.service import SUBSCRIPTION
+
+
+@pytest.fixture
+def sigterm() -> Iterator[SigtermHandler]:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    listening = SigtermHandler()
+    listening.install()
+    yield listening
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_between_calls_it_ends_at_once(sigterm: SigtermHandler):
+    with sigterm:
+        pass
+    with pytest.raises(SystemExit):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_call_is_finished_first(sigterm: SigtermHandler):
+    did = []
+
+    def call() -> None:
+        with sigterm:
+            signal.raise_signal(signal.SIGTERM)
+            did.append("the rest of the call")
+
+    with pytest.raises(SystemExit):
+        call()
+    assert ["the rest of the call"] == did
+
+
+def test_one_that_was_swallowed_ends_the_next_call(sigterm: SigtermHandler):
+    """A SystemExit that was swallowed, as in a `__del__`, is raised again at the next call."""
+    with pytest.raises(SystemExit):
+        signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(SystemExit), sigterm:
+        pytest.fail("the call was made")
+
+
+def test_stop_is_not_disturbed(sigterm: SigtermHandler):
+    sigterm.ignore()
+    signal.raise_signal(signal.SIGTERM)
+    assert signal.SIG_DFL != signal.getsignal(signal.SIGTERM)
+
+
+def test_a_handler_of_somebody_else_stays():
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        SigtermHandler().install()
+        assert signal.SIG_IGN == signal.getsignal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_read_limits_are_kept():
+    """`maxMessagesPerTrigger` is Spark's limit by default; what Spark asks for only lowers it."""
+    limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="Spark 4.2 and later ask")
+    options = ReadOptions(subscription_id=SUBSCRIPTION, max_messages_per_trigger=10, max_bytes_per_trigger=100)
+    reader = PubSubStreamReader(options, EmulatorBackend("localhost:1"), Rows(options, EmulatorBackend("localhost:1")))
+
+    assert limits.ReadMaxRows(10) == reader.getDefaultReadLimit()
+    for limit, messages, volume in [
+        (limits.ReadMaxRows(7), 7, 100),
+        (limits.ReadMaxRows(11), 10, 100),
+        (limits.ReadMaxBytes(9), 10, 9),
+        (limits.ReadAllAvailable(), 10, 100),
+        (None, 10, 100),
+    ]:
+        assert Budget(messages, volume) == reader._budget(limit)

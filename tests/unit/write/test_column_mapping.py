@@ -1,0 +1,137 @@
+"""The column mapping: which column is which field of a message, and every complaint about columns."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import types as spark
+
+from pubsub_spark.errors import SchemaError
+from pubsub_spark.options import WriteOptions
+from pubsub_spark.write.column_mapping import ColumnMapping
+
+SPARK_ATTRIBUTES = spark.MapType(spark.StringType(), spark.StringType())
+BINARY, STRING, LONG = spark.BinaryType(), spark.StringType(), spark.LongType()
+
+
+def schema(**columns: spark.DataType) -> spark.StructType:
+    return spark.StructType([spark.StructField(name, kind) for name, kind in columns.items()])
+
+
+def mapping(of: spark.StructType, **options: str) -> ColumnMapping:
+    return ColumnMapping.of(of, WriteOptions.parse({"topicId": "projects/p/topics/ttt"} | options, {}))
+
+
+def complaint(of: spark.StructType, **options: str) -> str:
+    with pytest.raises(SchemaError) as caught:
+        mapping(of, **options)
+    return str(caught.value)
+
+
+def test_of_two_columns_the_exact_name_wins():
+    """A case-sensitive session may have both; where neither is exact the name is ambiguous."""
+    assert (1,) == mapping(schema(Data=LONG, data=BINARY), ignoreExtraColumns="true").payload
+    assert "`Data` and `DATA` are both `data`" in complaint(schema(Data=BINARY, DATA=BINARY))
+
+
+def test_a_struct_named_value_is_the_message():
+    """A `value` that is no struct is a column like any other."""
+    found = mapping(schema(message_id=STRING, value=schema(a=LONG)))
+    assert ("value", (1,)) == (found.payload_kind, found.payload)
+    plain = mapping(schema(id=LONG, value=spark.DoubleType()))
+    assert ("row", (0, 1)) == (plain.payload_kind, plain.payload)
+
+
+def test_copies_stay_in_the_payload_where_the_schema_has_them():
+    """A column sent as attribute or key is encoded too, if the topic's schema has such a field."""
+    found = mapping(schema(id=LONG, Kind=STRING, key=STRING), attributeColumns="kind", orderingKey="key")
+
+    assert (0, 1, 2) == found.payload
+    assert (0, 1) == found.for_schema(["id", "kind"]).payload
+
+
+def test_what_is_sent_beside_the_row_is_in_it_where_the_schema_has_it():
+    """A field may have the name of a part of a message: the column is both, and nothing of it is lost."""
+    found = mapping(schema(id=LONG, attributes=SPARK_ATTRIBUTES, Ordering_Key=STRING))
+
+    assert (0,) == found.payload == found.for_schema(["id"]).payload
+    both = found.for_schema(["id", "attributes", "ordering_key"])
+    assert ((0, 1, 2), 1, 2) == (both.payload, both.attributes, both.ordering_key)
+
+
+def test_what_an_option_says_instead_is_a_column_of_the_row():
+    """`topic` with `topicId`, `ordering_key` with `orderingKey`: such a column has no other meaning, so it is sent."""
+    of = schema(id=LONG, topic=STRING, ordering_key=STRING)
+    found = mapping(of, orderingKey="id")
+
+    assert ((0, 1, 2), None, 0) == (found.payload, found.topic, found.ordering_key)
+    assert (1, 2) == found.for_schema(["topic"]).payload
+    by_row = ColumnMapping.of(of, WriteOptions.parse({"projectId": "p"}, {}))
+    assert ((0,), 1, 2) == (by_row.payload, by_row.topic, by_row.ordering_key)
+
+
+@pytest.mark.parametrize(
+    "of", [schema(id=LONG, ordering_key=LONG), schema(attributes=STRING), schema(attributes=spark.MapType(LONG, LONG))]
+)
+def test_a_field_that_cannot_be_what_its_name_says(of):
+    """The way out is told to who may have meant a field; with `data` it is none."""
+    way_out = "if it is a field of the message, send the message as a struct `value`"
+
+    assert way_out in complaint(of)
+    assert way_out not in complaint(spark.StructType([*of.fields, spark.StructField("data", BINARY)]))
+
+
+def test_what_our_reader_adds_is_left_out():
+    """A stream that is read and passed on needs no `drop`."""
+    of = schema(message_id=STRING, data=BINARY, publish_time=spark.TimestampType(), delivery_attempt=LONG)
+
+    assert ("data", (1,)) == (mapping(of).payload_kind, mapping(of).payload)
+
+
+def test_encode_topic_takes_data_as_a_column():
+    """`encode=topic` wants a row encoded, also one with a column that is named `data`."""
+    found = mapping(schema(id=LONG, data=BINARY), encode="topic")
+
+    assert ("row", (0, 1)) == (found.payload_kind, found.payload)
+
+
+@pytest.mark.parametrize(
+    ("of", "options", "expected"),
+    [
+        (schema(data=LONG), {}, "`data` is `bigint`, but must be binary or string"),
+        (
+            schema(data=BINARY, attributes=spark.MapType(STRING, BINARY)),
+            {},
+            "`attributes` is `map<string,binary>`, but attributes are text: cast it to `map<string,string>`",
+        ),
+        (schema(data=BINARY, attributes=STRING), {}, "`attributes` is `string`, but must be `map<string,string>`"),
+        (schema(data=BINARY, ordering_key=LONG), {}, "`ordering_key` is `bigint`, but must be a string"),
+        (schema(data=BINARY, x=LONG), {}, "`x` is no part of a message: drop it"),
+        (schema(data=BINARY, atributes=SPARK_ATTRIBUTES), {}, "message (did you mean `attributes`?): drop it, name"),
+        (schema(data=BINARY), {"orderingKey": "key"}, "`orderingKey` names `key`, but the columns are `data`"),
+        (schema(data=BINARY), {"attributeColumns": "a"}, "`attributeColumns` names `a`, but the columns are `data`"),
+        (
+            schema(data=BINARY, a=spark.DoubleType()),
+            {"attributeColumns": "a"},
+            "`a` is `double`, but must be a string, an integer, a boolean or a date",
+        ),
+        (schema(data=BINARY, value=schema(a=LONG)), {}, "`data` and `value` are both a message; drop one"),
+        (schema(attributes=SPARK_ATTRIBUTES), {}, "no column `data`, `value` or any other to make a message of"),
+    ],
+)
+def test_columns_that_do_not_fit(of, options, expected):
+    """Each is one sentence with the column's name."""
+    assert expected in complaint(of, **options)
+
+
+def test_all_complaints_come_together():
+    """One error names every column that does not fit."""
+    text = complaint(schema(data=LONG, ordering_key=LONG, attributes=STRING))
+
+    assert text.startswith("These columns cannot be published: `data`")
+    assert 2 == text.count(";")
+
+
+def test_no_topic_at_all_is_said():
+    """Neither `topicId` nor a column `topic`."""
+    with pytest.raises(SchemaError, match="there is neither the option `topicId` nor a column `topic`"):
+        ColumnMapping.of(schema(data=BINARY), WriteOptions.parse({}, {}))
