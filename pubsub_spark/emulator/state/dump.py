@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pubsub_spark.codec import definition
+from pubsub_spark.codec import schema_types
 from pubsub_spark.emulator.state.backlog import NEVER
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer, Delivery
@@ -241,7 +241,7 @@ def load_schemas(schemas: Schemas, dumped: Iterable[Any]) -> None:
     """Fill empty schemas; the definitions are parsed again."""
     for name, revisions, numbers in dumped:
         loaded = tuple(
-            Revision(id_, number, created, definition.parse(kind, text))
+            Revision(id_, number, created, schema_types.parse(kind, text))
             for (id_, number, created), kind, text in revisions
         )
         schemas._schemas[name] = Schema(name, loaded, dict(numbers))

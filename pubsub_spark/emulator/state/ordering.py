@@ -55,11 +55,11 @@ class KeyQueues:
 
     @property
     def due(self) -> float:
-        """When the next shut queue opens; infinity when none is shut."""
+        """The time when the next backoff ends; infinity when no queue is backing off."""
         return self._backing_off[0][0] if self._backing_off else float("inf")
 
     def add(self, message: Message) -> None:
-        """A newly published message joins the end of its queue."""
+        """Put a newly published message at the end of its queue."""
         queue = self._queues.get(message.key)
         if queue is None:
             queue = self._queues[message.key] = KeyQueue()
@@ -84,7 +84,7 @@ class KeyQueues:
             self._settle(key, queue)
 
     def retire(self, delivery: Delivery) -> list[Delivery]:
-        """`delivery` is done with; returns what is done with for good, which is everything up to the first gap."""
+        """Mark `delivery` as acked; returns those that are so for good: everything up to the first gap."""
         key = delivery.message.key
         queue = self._queues[key]
         delivery.acked = True
@@ -96,7 +96,7 @@ class KeyQueues:
         return done
 
     def rewind(self, delivery: Delivery, opens: float) -> list[Delivery]:
-        """`delivery` failed: it and what went out behind it wait again, until `opens`; returns those withdrawn.
+        """Withdraw a delivery that failed and those behind it, to wait until `opens`; returns them.
 
         None are when it waits already, withdrawn by one before it that failed at the same moment.
         """
@@ -126,7 +126,7 @@ class KeyQueues:
             yield from queue.waiting
 
     def prune(self, horizon: float) -> None:
-        """Forget what has waited beyond its retention."""
+        """Drop the waiting messages beyond their retention."""
         for key, queue in list(self._queues.items()):
             queue.waiting = deque(entry for entry in queue.waiting if message_of(entry).published > horizon)
             if not queue.waiting and queue.state in (QueueState.READY, QueueState.BACKING_OFF):

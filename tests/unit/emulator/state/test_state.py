@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from pubsub_spark.codec.definition import parse
+from pubsub_spark.codec.schema_types import parse
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.resources import resource_validation
 from pubsub_spark.emulator.resources.resource_format import RESOURCE_FORMAT
