@@ -29,8 +29,8 @@ from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import EVERY, Fault, Faults
 from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
-from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Delivery, message_of
+from pubsub_spark.emulator.state.state import State
 from pubsub_spark.emulator.transport import listener
 from pubsub_spark.emulator.transport.http_app import Document, Rest
 from pubsub_spark.emulator.transport.listener import Listener, address
@@ -100,7 +100,7 @@ class Emulator:
         if self._parts is not None:
             raise RuntimeError("The emulator is running; stop it before it is started again.")
         with ExitStack() as ending:
-            engine = Engine(Broker(remembered=self._remembered), Clock())
+            engine = Engine(State(remembered=self._remembered), Clock())
             ending.callback(engine.close)
             signer, faults = Signer(), Faults()
             push_workers = PushWorkers(engine, signer)

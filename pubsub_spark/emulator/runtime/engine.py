@@ -17,6 +17,7 @@ from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.events import Event
+from pubsub_spark.emulator.state.state import State
 
 _NEVER = float("inf")
 _LONGEST_SLEEP = 3600.0  # threading refuses waits beyond a few centuries, and an agenda may be that empty
@@ -35,8 +36,9 @@ class Session(NamedTuple):
 class Engine:
     """Where requests from many threads become one sequence of state changes."""
 
-    def __init__(self, broker: Broker, clock: Clock) -> None:
-        self.broker = broker
+    def __init__(self, state: State, clock: Clock) -> None:
+        self.state = state
+        self.broker = state.broker
         self.clock = clock
         self._lock = threading.RLock()
         self._alarm = threading.Condition(self._lock)
@@ -138,11 +140,11 @@ class Engine:
             self.broker.events.clear()
             for listener in self._listeners:
                 listener(events)
-        called = self.broker.called
-        for consumer in called:
+        ready_consumers = self.broker.ready_consumers
+        for consumer in ready_consumers:
             if consumer.condition is not None:
                 consumer.condition.notify_all()
-        called.clear()
+        ready_consumers.clear()
         if self.broker.due < self._alarm_at:
             self._alarm.notify()
 

@@ -16,7 +16,7 @@ from pubsub_spark.emulator.runtime.faults import Faults
 from pubsub_spark.emulator.seed_file import SeedFileError
 from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
-from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.state import State
 
 EXAMPLE = """
 project: my-project
@@ -38,7 +38,7 @@ subscriptions:
 
 @pytest.fixture
 def services() -> Iterator[Registry]:
-    engine = Engine(Broker(), Clock())
+    engine = Engine(State(), Clock())
     yield Registry(engine, Faults(), PushWorkers(engine, Signer()))
     engine.close()
 

@@ -18,7 +18,7 @@ from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
 from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
-from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.state import State
 from pubsub_spark.emulator.transport.calls import Caller
 
 SCHEMA = "projects/p/schemas/schema"
@@ -37,7 +37,7 @@ MESSAGE = 'syntax = "proto3"; message M { int32 a = 1; }'
 
 @pytest.fixture
 def services() -> Iterator[Registry]:
-    engine = Engine(Broker(), Clock())
+    engine = Engine(State(), Clock())
     yield Registry(engine, Faults(), PushWorkers(engine, Signer()))
     engine.close()
 

@@ -16,8 +16,8 @@ from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
 from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
-from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Delivery
+from pubsub_spark.emulator.state.state import State
 
 TOPIC, SUBSCRIPTION = "projects/p/topics/topic", "projects/p/subscriptions/sub"
 
@@ -65,7 +65,7 @@ class Call:
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    engine = Engine(Broker(), Clock())
+    engine = Engine(State(), Clock())
     yield engine
     engine.close()
 
