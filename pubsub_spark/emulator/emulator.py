@@ -30,8 +30,8 @@ from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import EVERY, Fault, Faults
 from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
-from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Delivery, message_of
+from pubsub_spark.emulator.state.state import State
 from pubsub_spark.emulator.transport import event_loop
 from pubsub_spark.emulator.transport.http_app import Document
 from pubsub_spark.emulator.transport.listener import address, listen, tls_context
@@ -114,7 +114,7 @@ class Emulator:
             listening = listen(self.host, self.port)
             ending.callback(listening.close)
             tls = tls_context(*self._tls) if self._tls else None
-            engine = Engine(Broker(remembered=self._remembered), Clock())
+            engine = Engine(State(remembered=self._remembered), Clock())
             ending.callback(engine.close)
             signer, faults, recorder = Signer(), Faults(), Recorder()
             push_workers = PushWorkers(engine, signer)

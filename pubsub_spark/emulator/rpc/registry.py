@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from google.iam.v1 import iam_policy_pb2
 
 from pubsub_spark.emulator.api import protos
-from pubsub_spark.emulator.handlers.iam import IamPolicy, Policies
+from pubsub_spark.emulator.handlers.iam import IamPolicy
 from pubsub_spark.emulator.handlers.publisher import Publisher
 from pubsub_spark.emulator.handlers.schemas import SchemaService
 from pubsub_spark.emulator.handlers.snapshots import Snapshots
@@ -21,7 +21,6 @@ from pubsub_spark.emulator.handlers.subscriber import Subscriber
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
 from pubsub_spark.emulator.state import wire_format
-from pubsub_spark.emulator.state.schema_store import Schemas
 
 PUBLISHER = "google.pubsub.v1.Publisher"
 SUBSCRIBER = "google.pubsub.v1.Subscriber"
@@ -50,14 +49,11 @@ class Registry:
 
     def __init__(self, engine: Engine, faults: Faults) -> None:
         self._engine = engine
-        self._definitions = Schemas()
-        self.publisher = Publisher(engine, self._definitions)
+        self.publisher = Publisher(engine)
         self.subscriber = Subscriber(engine, faults)
         self.snapshots = Snapshots(engine)
-        self.schemas = SchemaService(engine, self._definitions)
-        broker = engine.broker
-        resources = (broker.topics, broker.subscriptions, broker.snapshots, self._definitions)
-        self.iam = IamPolicy(engine, Policies(), resources)
+        self.schemas = SchemaService(engine)
+        self.iam = IamPolicy(engine)
 
     def table(self) -> dict[str, Rpc]:
         """The RPCs with one request by method, as in `/google.pubsub.v1.Publisher/Publish`."""
@@ -135,9 +131,8 @@ class Registry:
 
     def reset(self) -> None:
         """Forget every resource and the time that was moved; open streams end with NOT_FOUND."""
-        with self._engine.open() as (broker, _):
-            broker.clear()
-            self._definitions.clear()
+        with self._engine.open():
+            self._engine.state.clear()
             self._engine.restart_clock()
 
 

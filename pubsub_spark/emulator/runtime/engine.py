@@ -23,6 +23,7 @@ from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.events import Event
+from pubsub_spark.emulator.state.state import State
 
 _log = logging.getLogger("pubsub_spark.emulator")
 
@@ -67,8 +68,9 @@ class Wakeup:
 class Engine:
     """The place where requests from many threads become one sequence of state changes."""
 
-    def __init__(self, broker: Broker, clock: Clock) -> None:
-        self.broker = broker
+    def __init__(self, state: State, clock: Clock) -> None:
+        self.state = state
+        self.broker = state.broker
         self.clock = clock
         self.failure: BaseException | None = None
         self.on_failure: Callable[[], None] = lambda: None
@@ -198,11 +200,11 @@ class Engine:
             self.broker.events.clear()
             for listener in self._listeners:
                 listener(events)
-        called = self.broker.called
-        for consumer in called:
+        ready_consumers = self.broker.ready_consumers
+        for consumer in ready_consumers:
             if consumer.condition is not None:
                 consumer.condition.notify_all()
-        called.clear()
+        ready_consumers.clear()
         if self.broker.due < self._alarm_at:
             self._alarm.notify()
 

@@ -14,7 +14,7 @@ from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
 from pubsub_spark.emulator.seed_file import SeedFileError
-from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.state import State
 
 EXAMPLE = """
 project: my-project
@@ -36,7 +36,7 @@ subscriptions:
 
 @pytest.fixture
 def services() -> Iterator[Registry]:
-    engine = Engine(Broker(), Clock())
+    engine = Engine(State(), Clock())
     yield Registry(engine, Faults())
     engine.close()
 

@@ -18,7 +18,7 @@ from pubsub_spark.emulator.rpc.registry import Registry
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
-from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.state import State
 
 SCHEMA = "projects/p/schemas/schema"
 TOPIC = "projects/p/topics/topic"
@@ -36,7 +36,7 @@ MESSAGE = 'syntax = "proto3"; message M { int32 a = 1; }'
 
 @pytest.fixture
 def services() -> Iterator[Registry]:
-    engine = Engine(Broker(), Clock())
+    engine = Engine(State(), Clock())
     yield Registry(engine, Faults())
     engine.close()
 

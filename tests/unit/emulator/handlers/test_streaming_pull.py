@@ -14,8 +14,8 @@ from pubsub_spark.emulator.rpc.registry import Registry
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
-from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Delivery
+from pubsub_spark.emulator.state.state import State
 
 TOPIC, SUBSCRIPTION = "projects/p/topics/topic", "projects/p/subscriptions/sub"
 
@@ -47,7 +47,7 @@ class Call:
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    engine = Engine(Broker(), Clock())
+    engine = Engine(State(), Clock())
     yield engine
     engine.close()
 

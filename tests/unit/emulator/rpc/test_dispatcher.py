@@ -17,7 +17,7 @@ from pubsub_spark.emulator.rpc.registry import Registry, Rpc
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Fault, Faults
-from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.state import State
 
 CREATE_TOPIC = "/google.pubsub.v1.Publisher/CreateTopic"
 GET_TOPIC = "/google.pubsub.v1.Publisher/GetTopic"
@@ -26,7 +26,7 @@ TOPIC = protos.Topic(name="projects/p/topics/news").SerializeToString()
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    engine = Engine(Broker(), Clock())
+    engine = Engine(State(), Clock())
     yield engine
     engine.close()
 
