@@ -195,6 +195,14 @@ class ReadOptions(ServiceOptions):
         low=0.01,
         high=600,
     )
+    fail_after: float | None = declare(
+        "failAfter",
+        "duration",
+        None,
+        "How long a running query may be without a connection to Pub/Sub before it fails.",
+        shown="never: it warns and goes on trying",
+        low=1,
+    )
     staging_location: str | None = declare(
         "stagingLocation",
         "string",

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 WARN_AFTER_SECONDS = 10.0  # without a connection
+_HEADERS_SECONDS = 0.1  # of connection, after which the headers were not those of a refused one
 STEADY_SECONDS = 1.0  # of connection, after which an outage is over though no message has come
 MAX_CREDENTIAL_FAILURES = 8  # in a row, about 20 s: a metadata server may be restarting
 
@@ -37,14 +38,15 @@ class StreamHealth:
     last_response: float | None = None
     last_error: str = ""
     failing_since: float | None = None  # when the outage began; set until `_is_steady`
+    last_answer: float = 0.0  # of any kind
     credential_failures: int = 0  # in a row
     _connected_at: float = 0.0
+    _has_connected: bool = False
     _lost_at: float | None = None  # the beginning of the outage that the user knows of
 
-    @property
-    def was_connected(self) -> bool:
-        """Whether any stream was ever connected."""
-        return self._connected_at > 0
+    def was_connected(self, now: float) -> bool:
+        """Whether any stream was ever connected; gRPC hands over headers of refused connections, too."""
+        return self._has_connected or (self.connected and now - self._connected_at >= _HEADERS_SECONDS)
 
     def opening(self, now: float) -> None:
         """Record that a stream is being opened."""
@@ -58,22 +60,30 @@ class StreamHealth:
         if not self.connected:
             self._connected_at = now
             self.connected = True
+        self.last_answer = now
 
     def responded(self, now: float) -> None:
         """Record a response of the stream."""
         self.answered(now)
+        self._has_connected = True
         self.last_response = now
         self.failing_since = None
         self.credential_failures = 0
 
     def failed(self, now: float, error: str, is_credential_failure: bool = False) -> None:
         """Record that the stream has ended, or that a probe was not answered."""
+        self._has_connected = self.was_connected(now)
         self._end_outage_if_steady(now)
         self.connected = False
         if self.failing_since is None:
             self.failing_since = now
         self.last_error = error
         self.credential_failures = self.credential_failures + 1 if is_credential_failure else 0
+
+    def rested(self) -> None:
+        """Record that no stream is wanted now, because there is no room for its messages: that is no outage."""
+        self.connected = False
+        self.failing_since = None
 
     def idle_seconds(self, now: float) -> float:
         """Seconds since the last response or the beginning of the connection; 0 without a connection."""

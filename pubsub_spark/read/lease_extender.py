@@ -45,6 +45,7 @@ class LeaseExtender:
         """Set the leases that are due to LEASE_SECONDS."""
         with suppress(PubSubError):  # Spark's next call meets it, too, and fails the query with its message
             self._stream.poll()
+        self._stream.log_outage()
         now = self._clock()
         buffered = self._stream.due(now)
         if buffered and (refused := self._extend(buffered)) is not None:

@@ -45,6 +45,7 @@ from .streaming_pull import StreamSettings
 
 LINGER_SECONDS = 0.03  # from the first buffered message until its batch is planned, so that others may join it
 _STOP_POLL_SECONDS = 0.5  # between two looks at whether the query is stopping
+_OUTAGE_POLL_SECONDS = 0.1  # between two looks at whether a stream that is not connected is
 _FLUSH_TIMEOUT_SECONDS = 5.0  # in which an idle trigger waits for acks in flight
 _STOP_TIMEOUT_SECONDS = 5.0
 # Leases expire while a machine sleeps. Linux's monotonic clock stands still then; those of other systems do not.
@@ -114,6 +115,7 @@ class Session:
         opened = self._open(start)
         self._commit(start, opened)
         self._budget = budget
+        opened.stream.check_outage(self.options.fail_after)
         if self._backlogged or self._has_messages(opened.stream, opened.worker):
             self._planned = start.next
             return self._planned
@@ -252,9 +254,7 @@ class Session:
         stream.poll()
         if stream.oldest_arrival is None and self._drained_from is not None:
             worker.flush(_FLUSH_TIMEOUT_SECONDS)  # with ordering keys an unacknowledged message holds back others
-            end = time.monotonic() + self.options.idle_timeout
-            while stream.message_count == 0 and not self.is_stopping() and (rest := end - time.monotonic()) > 0:
-                stream.poll(min(rest, _STOP_POLL_SECONDS))
+            self._wait_until_idle(stream)
         if stream.oldest_arrival is None:
             return False
         while not stream.is_flow_controlled and (rest := stream.oldest_arrival + LINGER_SECONDS - self.clock()) > 0:
@@ -262,6 +262,17 @@ class Session:
         oldest = stream.oldest_publish_time
         # Later messages stay buffered until the query ends: nacked at each trigger, they would use up their attempts.
         return oldest is None or oldest <= (self._drained_from or float("inf"))
+
+    def _wait_until_idle(self, stream: DriverStream) -> None:
+        """Wait for a message, until the connected stream is idle; ServiceError after `connectTimeout` of an outage."""
+        began = time.monotonic()
+        while stream.message_count == 0 and not self.is_stopping():
+            rest = self.options.idle_timeout - (time.monotonic() - began)
+            if rest <= 0 and stream.is_idle(self.options.idle_timeout):
+                stream.poll()  # what came while the service was probed
+                return
+            stream.check_outage(self.options.connect_timeout)
+            stream.poll(min(rest, _STOP_POLL_SECONDS) if rest > 0 else _OUTAGE_POLL_SECONDS)
 
     def _plan(self, end: Offset, opened: _Opened) -> list[Partition]:
         # A staged batch that the offset log has lost is a replay, too; buffered messages stay buffered, in their order.
