@@ -13,14 +13,15 @@ MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/lowest
 demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven complete
 	@$(BIN)/pubsub-spark demo
 
-test: lint java $(NODE)  ## linter, type checker, tests; the promise on the oldest Spark, too
+test: lint java $(NODE)  ## linter, type checker, import contracts, tests; the promise on the oldest Spark, too
 	$(BIN)/pytest -n 2 --dist worksteal
 	.ci/matrix -t tests/spark/test_read.py any/4.0
 
-lint: $(READY)  ## linter and type checker alone
+lint: $(READY)  ## linter, type checker and import contracts alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 
 docs: $(READY)  ## the README's tables, from the code
 	$(BIN)/python docs/tables.py

@@ -31,23 +31,23 @@ from typing import NoReturn
 from google.pubsub_v1 import types
 
 PER_RESPONSE = 1000
-POOL = 100  # different responses
+POOL_SIZE = 100  # different responses
 SUBSCRIPTION = "projects/bench/subscriptions/canned"
 
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 8
 _END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_FRAME = 16384  # bytes of payload, until the client says more
-_WIDEST = 2**31 - 1
+_DEFAULT_FRAME_BYTES = 16384  # of payload, unless the client allows more
+_MAX_WINDOW_BYTES = 2**31 - 1
 _HEADER_TABLE_SIZE, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE = 1, 4, 5
-_WAIT = 0.01  # seconds between two looks at whether there is something to send after all
+_POLL_SECONDS = 0.01  # between two looks at whether there is something to send
 _PULL = b"/google.pubsub.v1.Subscriber/StreamingPull"
 _ACKNOWLEDGE = b"/google.pubsub.v1.Subscriber/Acknowledge"
-_FIRST = 512  # bytes of a request that have its first ack id
+_ACK_ID_SEARCH_BYTES = 512  # at the start of a request, which have its first ack id
 _RESPONSE = types.StreamingPullResponse.pb()
 
 
-def responses(count: int = POOL, size: int = PER_RESPONSE) -> list[bytes]:
+def responses(count: int = POOL_SIZE, size: int = PER_RESPONSE) -> list[bytes]:
     """Serialized StreamingPullResponses of `size` messages each."""
     rng = random.Random(7)
     made = []
@@ -131,7 +131,7 @@ class _Connection:
         self._socket = connection
         self._calls: dict[int, _Call] = {}
         self._window = self._initial_window = 65535
-        self._largest = _FRAME
+        self._largest = _DEFAULT_FRAME_BYTES
         self._unacknowledged = 0  # bytes of DATA that the client has not been told we have read
 
     def run(self) -> None:
@@ -143,12 +143,12 @@ class _Connection:
         while filled < len(_PREFACE):
             filled += connection.recv_into(memoryview(buffer)[filled : len(_PREFACE)])
         # No header table: then each path comes as it is. HPACK is not needed.
-        settings = struct.pack(">HIHI", _HEADER_TABLE_SIZE, 0, _INITIAL_WINDOW_SIZE, _WIDEST)
-        widen = struct.pack(">I", _WIDEST - 65535)
+        settings = struct.pack(">HIHI", _HEADER_TABLE_SIZE, 0, _INITIAL_WINDOW_SIZE, _MAX_WINDOW_BYTES)
+        widen = struct.pack(">I", _MAX_WINDOW_BYTES - 65535)
         connection.sendall(_frame(_SETTINGS, 0, 0, settings) + _frame(_WINDOW_UPDATE, 0, 0, widen))
         view, filled = memoryview(buffer), 0
         while True:
-            if select.select([connection], [], [], _WAIT)[0]:
+            if select.select([connection], [], [], _POLL_SECONDS)[0]:
                 count = connection.recv_into(view[filled:])
                 if not count:
                     return
@@ -185,9 +185,9 @@ class _Connection:
             if call is not None and call.path == _PULL and call.most is None:
                 call.request += payload
                 self._open(call)
-            elif call is not None and call.path == _ACKNOWLEDGE and len(call.request) < _FIRST:
-                call.request += payload[:_FIRST]  # frames may be cut anywhere
-                if len(call.request) >= _FIRST and self._canned.small_ack_id in call.request:
+            elif call is not None and call.path == _ACKNOWLEDGE and len(call.request) < _ACK_ID_SEARCH_BYTES:
+                call.request += payload[:_ACK_ID_SEARCH_BYTES]  # frames may be cut anywhere
+                if len(call.request) >= _ACK_ID_SEARCH_BYTES and self._canned.small_ack_id in call.request:
                     self._canned.small_acknowledged += 1
         elif kind == _HEADERS:
             block = bytes(payload)
@@ -216,10 +216,10 @@ class _Connection:
             call.half_closed = True
 
     def _open(self, call: _Call) -> None:
-        length = int.from_bytes(call.request[1:5], "big") if len(call.request) >= 5 else _WIDEST
+        length = int.from_bytes(call.request[1:5], "big") if len(call.request) >= 5 else _MAX_WINDOW_BYTES
         if len(call.request) >= 5 + length:
             first = types.StreamingPullRequest.pb().FromString(bytes(call.request[5 : 5 + length]))
-            call.most = first.max_outstanding_messages if first.max_outstanding_messages > 0 else _WIDEST
+            call.most = first.max_outstanding_messages if first.max_outstanding_messages > 0 else _MAX_WINDOW_BYTES
 
     def _end(self, number: int, call: _Call) -> None:
         """Send the response of a unary call, or the end of a stream."""

@@ -3,8 +3,9 @@
     python benchmarks/codec.py [--messages N] [SCHEMA ...]
 
 Per schema: messages/s of our decoder against `fastavro` and `pa.Table.from_pylist`, of our encoder against a loop over
-`fastavro.schemaless_writer` (which is given its rows as dicts for nothing), of our decoder when one message in a
-thousand is bad, of a reader that is one revision ahead, and of validation: a request of 1000 messages, and one by one.
+`fastavro.schemaless_writer` (which is given its rows as dicts for nothing), both against `pyruhvro` where it is there
+and has the types, of our decoder when one message in a thousand is bad, when ten messages come at a time, of a reader
+that is one revision ahead, of JSON both ways, and of validation: a request of 1000 messages, and one by one.
 The best of some runs counts, in seconds of the processor: all of it runs on one core, and the machine may be busy.
 """
 
@@ -25,13 +26,19 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
+try:
+    import pyruhvro
+except ImportError:  # no dependency of ours: `pip install pyruhvro` to compare
+    pyruhvro = None
+
 sys.path[:0] = [str(Path(__file__).parent.parent)]
 
 from pubsub_spark.codec import avro  # noqa: E402
 from pubsub_spark.codec.avro.codec import decoder, encoder, value_type  # noqa: E402
 from pubsub_spark.demo import flights  # noqa: E402
 
-REQUEST = 1000
+REQUEST_MESSAGES = 1000
+FEW_MESSAGES = 10
 NEW_YEAR = datetime(2013, 1, 1, tzinfo=UTC)
 
 
@@ -166,6 +173,9 @@ def measure(name: str, declared: dict[str, Any], rows: list[dict[str, Any]]) -> 
     theirs, ours = best(lambda: read_all(messages), 2), best(lambda: decode(data))
     print(f"\n{name}: {count:,} messages of {data.nbytes // count} bytes")
     line("decode", count, ours, theirs, "fastavro and from_pylist")
+    compare_pyruhvro(json.dumps(declared), messages, ours, best(lambda: encode(column)))
+    few = [data.slice(start, FEW_MESSAGES) for start in range(0, REQUEST_MESSAGES, FEW_MESSAGES)]
+    line("decode, 10 at a time", REQUEST_MESSAGES, best(lambda: [decode(some) for some in few]), None, "")
     line("decode, 1 of 1000 bad", count, best(lambda: decode(some_bad)), ours, "all good")
     resolve = decoder(definition, ahead, "BINARY")
     line("decode, reader one revision ahead", count, best(lambda: resolve(data)), ours, "same revision")
@@ -176,7 +186,11 @@ def measure(name: str, declared: dict[str, Any], rows: list[dict[str, Any]]) -> 
         best(lambda: [write(row) for row in rows], 2),
         "fastavro.schemaless_writer",
     )
-    request = messages[:REQUEST]
+    to_json, from_json = encoder(definition, "JSON", column.type, False), decoder(definition, definition, "JSON")
+    texts = to_json(column[:REQUEST_MESSAGES])
+    line("encode JSON", REQUEST_MESSAGES, best(lambda: to_json(column[:REQUEST_MESSAGES])), None, "")
+    line("decode JSON", REQUEST_MESSAGES, best(lambda: from_json(texts)), None, "")
+    request = messages[:REQUEST_MESSAGES]
 
     def validate() -> None:
         for message in request:
@@ -191,6 +205,24 @@ def measure(name: str, declared: dict[str, Any], rows: list[dict[str, Any]]) -> 
         one_by_one,
         "one by one",
     )
+
+
+def compare_pyruhvro(declared: str, messages: list[bytes], our_decode: float, our_encode: float) -> None:
+    """What pyruhvro (Rust) takes for the same; it wants a list of bytes, where we are given an array."""
+    if pyruhvro is None:
+        print("  pyruhvro: not installed")
+        return
+    try:
+        batch = pyruhvro.deserialize_array(messages, declared)
+    except BaseException as error:  # what it has no type for is a panic, which is no Exception
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        print(f"  pyruhvro: cannot read this schema ({type(error).__name__}: {error})")
+        return
+    decode = best(lambda: pyruhvro.deserialize_array(messages, declared))
+    line("  by pyruhvro: decode", len(messages), decode, our_decode, "ours")
+    encode = best(lambda: pyruhvro.serialize_record_batch(batch, declared, 1))
+    line("  by pyruhvro: encode", len(messages), encode, our_encode, "ours")
 
 
 def _members(value: Any) -> dict[str, Any] | None:

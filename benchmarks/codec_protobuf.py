@@ -186,9 +186,14 @@ def read_json_by_hand(message_class: Any, texts: pa.BinaryArray, read: Any) -> l
 
 
 def bad_payloads(decoder: ProtobufDecoder, data: pa.BinaryArray) -> None:
-    for what, every in (("one bad payload", len(data)), ("one in 10,000", 10_000), ("one in 100", 100)):
+    for what, every, damage in (
+        ("one bad payload", len(data), lambda _: b"\xff"),
+        ("one in 10,000", 10_000, lambda _: b"\xff"),
+        ("one in 100", 100, lambda _: b"\xff"),
+        ("one in 100 that lacks its second half", 100, lambda payload: payload[: len(payload) // 2]),
+    ):
         payloads = data.to_pylist()
-        payloads[every // 2 :: every] = [b"\xff"] * len(payloads[every // 2 :: every])
+        payloads[every // 2 :: every] = map(damage, payloads[every // 2 :: every])
         damaged = pa.array(payloads, pa.binary())
         whole = rate(len(data), lambda: decoder.decode(data))
         speed = rate(len(damaged), lambda damaged=damaged: decoder.decode(damaged))  # type: ignore[misc]

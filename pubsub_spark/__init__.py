@@ -9,7 +9,8 @@ A map of this package, in the order of the data (the ack takes the same path bac
                partition_reader (a task's side), pull, streaming_pull, staging, staged_part
                leases (pure), ack_worker, acks, lease_extender, deduplication, batch_reader (`spark.read`)
     codec/     columns of a message; Avro and Protobuf payloads
-    write/     rows to messages, publish, writer
+    write/     writer (start here), plan (driver), data_writer (a task), column_mapping, messages, row_encoder, limits
+               requests, request_queue (pure), publisher, retry_scheduler, dead_letters, metrics, summary
     emulator/  a Pub/Sub server in pure Python (of its own; the connector never imports it)
     cli        the `pubsub-spark` command        memory  how a long-lived process keeps memory
     slices     ranges of a column, bounded in entries and bytes

@@ -389,7 +389,7 @@ class WriteOptions(ServiceOptions):
         "attributeColumns", "list", (), "Columns that are sent as attributes, e.g. `country,kind`."
     )
     id_attribute: str | None = declare(
-        "idAttribute", "string", None, "Attribute to carry a deterministic id by which repeated messages can be told."
+        "idAttribute", "string", None, "Attribute with a deterministic id by which repeated messages are recognised."
     )
     encode: str | None = declare(
         "encode",
@@ -412,7 +412,7 @@ class WriteOptions(ServiceOptions):
         "maxOutstandingRequests",
         "integer",
         8,
-        "Publish requests of a task that may be under way at once.",
+        "Publish requests of a task that may be in flight at once.",
         low=1,
         high=1000,
     )

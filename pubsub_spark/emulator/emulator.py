@@ -204,8 +204,8 @@ class Emulator:
 
     def backlog(self, subscription: str) -> int:
         """How many messages are not acked, the leased ones included."""
-        with self._running.engine.open() as (broker, now):
-            return len(find(broker, subscription).unacked(now))
+        with self._running.engine.open() as (broker, _):
+            return broker.backlog(find(broker, subscription))
 
     def streams(self) -> int:
         """How many StreamingPulls are open."""

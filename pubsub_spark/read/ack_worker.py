@@ -34,7 +34,10 @@ _log = logging.getLogger(__name__)
 
 
 class AckWorker:
-    """Owns the thread. acknowledged, failed_acks: acks that the service has accepted and refused so far."""
+    """The background thread of one session.
+
+    acknowledged, failed_acks: the number of acks that the service has accepted and refused so far.
+    """
 
     def __init__(
         self,
@@ -124,7 +127,7 @@ class AckWorker:
             )
         self._done.clear()
         with self._changed:
-            self._leases.acknowledged(batch)
+            self._leases.record_acknowledged(batch)
             self._changed.notify_all()
         return True
 
@@ -147,9 +150,9 @@ class AckWorker:
                 self._staging.subscription,
             )
             return False
-        self._deduplication.acknowledged(batch, part, length, failed.refused)
+        self._deduplication.add_after_acks(batch, part, length, failed.refused)
         self.acknowledged += count - len(failed.refused)
         self.failed_acks += len(failed.refused)
         if part == 0:
-            self._stream.acknowledged(count)
+            self._stream.record_acks(count)
         return True

@@ -6,7 +6,7 @@ exactly-once delivery the service names the ids that failed (google.rpc.ErrorInf
 permanent ones are refused.
 
 A failed ack is never an error here: the ids that the service did not accept are the result. What happens to them is in
-`ack_worker` (retry or give up) and `deduplication` (drop the messages when they are delivered again).
+`ack_worker` (send them again, or not) and `deduplication` (drop the messages when they are delivered again).
 
 Limits: https://cloud.google.com/pubsub/quotas#resource_limits (512 KiB a request); 1000 ids is what Google's clients
 send. Failures: https://cloud.google.com/pubsub/docs/exactly-once-delivery#handle_failures

@@ -3,8 +3,8 @@
 A message may be delivered again when its ack failed, when its ack came after its lease had expired, when nobody knows
 whether its ack was sent (a restart), or, with `idAttribute`, when its publisher sent it twice. The rule:
 
-    1. The deduplication ids of such messages are recent ids, for LEASE_SECONDS: no longer can a lease last that was
-       granted before. Which messages they are is decided here: `acknowledged`, `committed`, `restarted`, `add_expired`.
+    1. The deduplication ids of such messages are recent ids for LEASE_SECONDS, the longest time that a lease lasts.
+       Which messages they are is decided here: `add_after_acks`, `add_committed`, `add_all`, `add_expired`.
     2. The recent ids at the time when a batch is planned are the excluded ids of the batch (`ids_to_exclude`).
     3. The rows with an excluded id are dropped (`exclude`). Their receipts stay, so that they are acknowledged with
        the batch that dropped them.
@@ -57,7 +57,7 @@ class RecentIds:
 
 
 class Deduplication:
-    """The recent ids of one stream, and the decision which messages they are of.
+    """The recent ids of one stream, and the rules by which they are added.
 
     every_batch: whether all messages may come again and not only those whose ack is in doubt, as with `idAttribute`.
     """
@@ -73,14 +73,14 @@ class Deduplication:
         self._saved_version = self._recent.version
         self._expired: set[tuple[int, int]] = set()  # (batch, part) added by `add_expired`
 
-    def acknowledged(self, batch: int, part: int, length: int, refused: pa.Array) -> None:
+    def add_after_acks(self, batch: int, part: int, length: int, refused: pa.Array) -> None:
         """Add the messages of a part whose acks were refused, or all of them if its lease had expired before."""
         with self._leases.lock:
             expired = self._leases.is_expired(batch, part, self._clock())
         if expired or len(refused):
             self._add(batch, part, length, None if expired else refused)
 
-    def committed(self, batch: int, lengths: Mapping[int, int]) -> None:
+    def add_committed(self, batch: int, lengths: Mapping[int, int]) -> None:
         """Add the parts of a committed batch whose leases have expired; all with `every_batch`.
 
         Before the next batch is planned, because redeliveries may be in the driver stream's buffer already.
@@ -90,7 +90,7 @@ class Deduplication:
             parts = [part for part in lengths if self._every_batch or self._leases.is_expired(batch, part, now)]
         self._add_parts(batch, lengths, parts)
 
-    def restarted(self, batch: int, lengths: Mapping[int, int]) -> None:
+    def add_all(self, batch: int, lengths: Mapping[int, int]) -> None:
         """Add all parts of a batch that an earlier run staged: what has become of its acks and leases is not known."""
         self._add_parts(batch, lengths, lengths)
 

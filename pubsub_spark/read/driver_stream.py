@@ -179,7 +179,7 @@ class DriverStream:
         lease = min((each.lease for each in taken), key=lambda lease: (not lease.expired, lease.end), default=None)
         return lease, [each.received for each in taken]
 
-    def acknowledged(self, messages: int) -> None:
+    def record_acks(self, messages: int) -> None:
         """Record that messages of this stream were acknowledged: flow control admits as many more."""
         with self._lock:
             while messages > 0 and self._outstanding:
@@ -193,7 +193,7 @@ class DriverStream:
         with self._lock:
             return [each.received.receipts for each in self._buffer if each.lease.is_due(now)]
 
-    def extended(self, sent: float, answered: float, refused: bool = False) -> None:
+    def record_extension(self, sent: float, answered: float, refused: bool = False) -> None:
         """Record the answer to an extension of the leases that were due at `sent`; see `Lease.extended`."""
         with self._lock:
             self._buffer = [

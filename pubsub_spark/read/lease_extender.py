@@ -1,4 +1,4 @@
-"""Extending the leases of messages that wait for long: buffered in the driver stream, or in batches not acknowledged.
+"""Lease extension for messages that wait for long: buffered in the driver stream, or in batches not acknowledged.
 
 Runs on the driver, in the ack worker's thread, once a second. It decides nothing: `Leases` and `DriverStream` say whose
 lease is due. An extension that the service does not answer is due again in the next second; one that it refuses makes
@@ -24,7 +24,10 @@ _TIMEOUT_SECONDS = 30.0  # in which one extension is tried again
 
 
 class LeaseExtender:
-    """Extends what is due. extended: the messages whose lease was set so far. clock: seconds, monotonic."""
+    """The extension of the leases that are due.
+
+    extended: the number of messages whose lease was extended so far. clock: seconds, monotonic.
+    """
 
     def __init__(
         self,
@@ -49,12 +52,12 @@ class LeaseExtender:
         now = self._clock()
         buffered = self._stream.due(now)
         if buffered and (refused := self._extend(buffered)) is not None:
-            self._stream.extended(now, self._clock(), refused)
+            self._stream.record_extension(now, self._clock(), refused)
         for batch, part, length in self._due_parts(now):
             refused = self._extend(self._staging.receipts(batch, part, length))
             if refused is not None:
                 with self._leases.lock:
-                    self._leases.extended(batch, part, now, self._clock(), refused)
+                    self._leases.record_extension(batch, part, now, self._clock(), refused)
 
     def _due_parts(self, now: float) -> Iterator[tuple[int, int, int]]:
         """The staged parts whose lease is due: batch, part, and its length in bytes."""

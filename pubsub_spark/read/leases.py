@@ -8,16 +8,16 @@ each once. A crash forgets all of it; the staging area still has the receipts, a
 
 The states of a batch:
 
-    (none)          plan(n)            -> uncommitted       Spark asks for the partitions of batch n
-    uncommitted     commit(m >= n)     -> unacknowledged    Spark's commit log holds batch m
-    unacknowledged  acknowledged(n)    -> (none)            the service has taken its acks, or refused them for good
+    (none)          plan(n)                 -> uncommitted     Spark asks for the partitions of batch n
+    uncommitted     commit(m >= n)          -> unacknowledged  Spark's commit log holds batch m
+    unacknowledged  record_acknowledged(n)  -> (none)          its acks were accepted, or refused for good
 
-The states of the lease of a part, which holds in either state of its batch:
+The states of the lease of a part, which exists in either state of its batch:
 
-    (none)          the part is pulled                         -> leased for STREAM_LEASE_SECONDS
-    leased          extended(), answered before its end        -> leased for LEASE_SECONDS from then on
-    leased          its end is reached, or the service refuses -> expired: its messages may be delivered again
-    expired         extended()                                 -> expired for ever
+    (none)          the part is pulled                           -> leased for STREAM_LEASE_SECONDS
+    leased          record_extension, answered before its end    -> leased for LEASE_SECONDS from then on
+    leased          its end is reached, or the service refuses   -> expired: its messages may be delivered again
+    expired         record_extension                             -> expired for ever
 
 Tasks pull with a lease of STREAM_LEASE_SECONDS and never extend it: most batches are committed and acknowledged long
 before its end. `to_track(now)` names the batches that are not, whose staged parts the lease extender then lists and
@@ -83,7 +83,7 @@ class Leases:
     _unacknowledged: dict[int, _Batch] = field(default_factory=dict)
 
     def plan(self, batch: int, now: float) -> None:
-        """Add a batch whose parts are pulled from `now` on, or were pulled after `now` by an earlier run."""
+        """Add a batch whose leases begin at `now` or later, or count as if they had begun at `now` (a replay)."""
         if batch not in self._unacknowledged:
             self._uncommitted.setdefault(batch, _Batch(now))
 
@@ -106,7 +106,7 @@ class Leases:
             if lease.is_due(now)
         )
 
-    def extended(self, batch: int, part: int, sent: float, answered: float, refused: bool = False) -> None:
+    def record_extension(self, batch: int, part: int, sent: float, answered: float, refused: bool = False) -> None:
         """Record the answer to an extension of a part's lease; see `Lease.extended`."""
         owner = self._batches.get(batch)
         if owner is not None:
@@ -134,7 +134,7 @@ class Leases:
             number for number, batch in self._unacknowledged.items() if now - batch.planned >= STREAM_LEASE_SECONDS
         )
 
-    def acknowledged(self, batch: int) -> None:
+    def record_acknowledged(self, batch: int) -> None:
         """Remove a committed batch: the service has answered all of its acks."""
         self._unacknowledged.pop(batch, None)
 

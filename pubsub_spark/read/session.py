@@ -214,7 +214,7 @@ class Session:
         self._opened = _Opened(connection, staging, leases, deduplication, stream, extender, worker, frozenset(staged))
         for batch in leases.uncommitted:
             lengths = staging.parts(batch)
-            deduplication.restarted(batch, lengths)
+            deduplication.add_all(batch, lengths)
             self._footers[batch] = staging.footers(batch, lengths)
         worker.commit(start.batch)
         _log.info(
@@ -236,7 +236,7 @@ class Session:
             pulls = [f for part, f in zip(lengths, footers, strict=True) if part > 0]
             pulled = any(isinstance(partition, PullPartition) for partition in partitions)
             self._backlogged = pulled and is_backlogged(pulls, self._drained_from)
-            opened.deduplication.committed(batch, lengths)
+            opened.deduplication.add_committed(batch, lengths)
             malformed = opened.staging.malformed(batch) if self.options.decode == "topic" else 0
             counts = ReadCounts.of(footers, malformed)
             self.counts += counts
@@ -327,7 +327,7 @@ class Session:
         """The partitions of a batch that an earlier run staged."""
         staged = opened.staging.write_manifest(batch)
         with suppress(*MISSING):  # the batch has just been acknowledged and deleted
-            opened.deduplication.restarted(batch, opened.staging.parts(batch))
+            opened.deduplication.add_all(batch, opened.staging.parts(batch))
         _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, self.options.subscription, len(staged))
         return [*replay_partitions(opened.staging, batch, staged)]
 

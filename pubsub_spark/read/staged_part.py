@@ -43,7 +43,7 @@ class Footer:
 
 
 class PartBuilder:
-    """Builds the bytes of a part as its messages arrive, in buffers that are never copied into one.
+    """The bytes of a part as its messages arrive, in buffers that are never copied into one.
 
     Receipts may outnumber messages: redeliveries that were dropped are acknowledged with the batch that dropped them.
     compression: Arrow's name of a codec, or None.

@@ -64,7 +64,7 @@ class SigtermHandler(AbstractContextManager[None]):
             signal.signal(signal.SIGTERM, self._handle)
 
     def ignore(self) -> None:
-        """Let later signals pass."""
+        """Ignore later signals, so that `stop` is not interrupted."""
         self.received = True
 
     def _handle(self, *_: object) -> None:

@@ -1,18 +1,22 @@
 """The publisher of a task: sends requests, retries them on the service's retryable codes, counts message ids.
 
-Runs in a task. `RequestQueue` decides which requests may be sent; this puts a lock, gRPC's callbacks and a timer for
+Runs in a task. `RequestQueue` decides which requests may be sent; this puts a lock, gRPC's callbacks and a scheduler of
 retries around it. The task's own thread adds requests and blocks while flow control asks it to; responses are handled
 on gRPC's thread, which then sends the next requests.
 
 The promise: `finish` returns only when the service has given a message id for every message that was sent. A call
 whose response was lost is sent again, so a message may be published twice: at least once.
+
+A task always ends. Each call has a deadline. After the first request that fails for good, the queued requests of other
+ordering keys have `publishTimeout` to be published. An exception on gRPC's or the scheduler's thread ends the task.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Self
 
@@ -24,9 +28,10 @@ from ..errors import PubSubError, ServiceError
 from .metrics import WriteMetrics
 from .request_queue import RequestQueue
 from .requests import EncodedRequest
+from .retry_scheduler import RetryScheduler
 
-# The encoded requests of a task, queued or in flight. Enough for the requests of a few hundred ordering keys to queue
-# for their turn; little beside the Arrow batches that they were made of.
+# The memory of the outstanding requests of a task (`RequestQueue` counts it). Enough for the requests of a few hundred
+# ordering keys to queue for their turn; little beside the Arrow batches that they were made of.
 MAX_OUTSTANDING_BYTES = 32 * 2**20
 # The deadline of a call, unless half of `publishTimeout` is longer; a call that hangs is sent again after it.
 _CALL_TIMEOUT_SECONDS = 30.0
@@ -37,9 +42,16 @@ _MAX_IDS_IN_ERROR = 3
 class _Attempts:
     """The attempts at one request: when the first began, and the delays before the next ones."""
 
+    __slots__ = ("delays", "started_at")
+
     def __init__(self) -> None:
         self.started_at = time.monotonic()
-        self.delays: Iterator[float] = delays()
+        self.delays: Iterator[float] | None = None
+
+    def next_delay(self) -> float:
+        if self.delays is None:
+            self.delays = delays()
+        return next(self.delays)
 
 
 class Publisher:
@@ -51,19 +63,21 @@ class Publisher:
         self._queue = RequestQueue(max_in_flight, MAX_OUTSTANDING_BYTES)
         self._changed = threading.Condition()
         self._attempts: dict[EncodedRequest, _Attempts] = {}
-        self._timers: set[threading.Timer] = set()
+        self._retry_scheduler = RetryScheduler(self._on_retries_due)
         self._closed = False
         self._error: PubSubError | None = None
+        self._give_up_at = math.inf
+        self._thread_error: BaseException | None = None
         self._first_ids: list[str] = []
         self._messages = self._bytes = self._requests = self._retries = 0
 
     def send(self, request: EncodedRequest) -> None:
         """Publish a request, now or when its turn comes; blocks while flow control asks. Raises the first failure."""
         with self._changed:
-            self._changed.wait_for(lambda: self._queue.has_capacity or self._error is not None)
+            self._wait_for(lambda: self._queue.has_capacity or self._error is not None)
             if self._error is None:
                 self._queue.add(request)
-            sendable = self._queue.take_sendable()
+            sendable = self._take_sendable()
         self._start_calls(sendable)
         if self._error is not None:
             self.finish()
@@ -71,7 +85,7 @@ class Publisher:
     def finish(self) -> WriteMetrics:
         """The metrics, once every message has its id. Raises the first failure when no request is outstanding."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._queue.has_outstanding)
+            self._wait_for(lambda: not self._queue.has_outstanding)
             if self._error is not None:
                 raise type(self._error)(f"{self._error} {self._confirmed_sentence()}")
             return WriteMetrics(self._messages, self._bytes, self._requests, self._retries)
@@ -79,7 +93,7 @@ class Publisher:
     def finish_outstanding(self) -> str:
         """A sentence about the confirmed messages, once no request is outstanding."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._queue.has_outstanding)
+            self._wait_for(lambda: not self._queue.has_outstanding)
             return self._confirmed_sentence()
 
     def __enter__(self) -> Self:
@@ -88,8 +102,18 @@ class Publisher:
     def __exit__(self, *_: object) -> None:
         with self._changed:
             self._closed = True
-            for timer in self._timers:
-                timer.cancel()
+        self._retry_scheduler.close()
+
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition; raises an exception of another thread that ends the task."""
+        self._changed.wait_for(lambda: self._thread_error is not None or condition())
+        if self._thread_error is not None:
+            raise self._thread_error
+
+    def _take_sendable(self) -> list[EncodedRequest]:
+        if time.monotonic() >= self._give_up_at:
+            self._queue.drop_queued()
+        return self._queue.take_sendable()
 
     def _confirmed_sentence(self) -> str:
         if not self._messages:
@@ -102,13 +126,39 @@ class Publisher:
             if self._closed:
                 return
             started_at = self._attempts.setdefault(request, _Attempts()).started_at
-            left = started_at + self._publish_timeout - time.monotonic()
+            left = min(started_at + self._publish_timeout, self._give_up_at) - time.monotonic()
             longest = max(_CALL_TIMEOUT_SECONDS, self._publish_timeout / 2)
             call = self._connection.publish(request.topic, request.body, max(0.1, min(left, longest)))
             call.add_done_callback(partial(self._on_response, request))
 
     def _on_response(self, request: EncodedRequest, call: Any) -> None:
-        """Handle the end of a call; runs on gRPC's thread."""
+        """Handle the end of a call; runs on gRPC's thread, which would swallow an exception."""
+        try:
+            self._handle_response(request, call)
+        except BaseException as error:
+            self._fail_task(error)
+
+    def _on_retries_due(self, requests: list[EncodedRequest]) -> None:
+        """Send requests again; runs on the scheduler's thread."""
+        try:
+            with self._changed:
+                if self._closed:
+                    return
+                for request in reversed(requests):
+                    self._queue.retry(request)
+                sendable = self._take_sendable()
+                self._changed.notify_all()
+            self._start_calls(sendable)
+        except BaseException as error:
+            self._fail_task(error)
+
+    def _fail_task(self, error: BaseException) -> None:
+        """Let the task's own thread raise an exception of this thread."""
+        with self._changed:
+            self._thread_error = self._thread_error or error
+            self._changed.notify_all()
+
+    def _handle_response(self, request: EncodedRequest, call: Any) -> None:
         ids: list[str] = []
         try:
             response = call.result()
@@ -128,7 +178,7 @@ class Publisher:
                 self._fail(request, ServiceError(f"{sentence} published to Topic `{request.topic}`."))
             else:
                 self._retry_or_fail(request, code, detail)
-            sendable = self._queue.take_sendable()
+            sendable = self._take_sendable()
             self._changed.notify_all()
         self._start_calls(sendable)
 
@@ -145,32 +195,20 @@ class Publisher:
         attempts, timeout = self._attempts[request], self._publish_timeout
         if code in _NO_RESPONSE and not self._messages:
             timeout = min(timeout, self._connection.connect_timeout)  # the service has not answered this task yet
-        delay = next(attempts.delays)
-        if code not in RETRYABLE_FOR_PUBLISH or time.monotonic() + delay > attempts.started_at + timeout:
+        delay, retry_until = attempts.next_delay(), min(attempts.started_at + timeout, self._give_up_at)
+        if code not in RETRYABLE_FOR_PUBLISH or time.monotonic() + delay > retry_until:
             address = self._connection.address
             self._fail(request, failure(code, detail, "publish to", "Topic", request.topic, address))
             return
         self._retries += 1
         self._queue.await_retry()
-        timer = threading.Timer(delay, self._retry_now, [request])
-        timer.daemon = True
-        self._timers.add(timer)
-        timer.start()
-
-    def _retry_now(self, request: EncodedRequest) -> None:
-        """Send a request again; runs on a timer's thread."""
-        with self._changed:
-            self._timers.discard(threading.current_thread())
-            if self._closed:
-                return
-            self._queue.retry(request)
-            sendable = self._queue.take_sendable()
-        self._start_calls(sendable)
+        self._retry_scheduler.schedule(request, delay)
 
     def _fail(self, request: EncodedRequest, error: PubSubError) -> None:
         del self._attempts[request]
         self._queue.fail(request)
         if self._error is None:
+            self._give_up_at = time.monotonic() + self._publish_timeout
             where = f" Nothing further was sent with ordering key `{request.ordering_key}`."
             self._error = type(error)(f"{error}{where if request.ordering_key else ''}")
 

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 import grpc
 from google.protobuf import json_format
 
-from pubsub_spark.emulator.transport import transcoding
+from pubsub_spark.emulator.transport import routes
 from tests.conformance.script import STEPS, Step
 
 PATIENCE = 3.0  # seconds for messages to come
@@ -150,8 +150,8 @@ def _written(rpc: str, request: Mapping[str, Any]) -> tuple[str, str, str | None
     raise InexpressibleError
 
 
-def _routes(rpc: str) -> list[transcoding.Route]:
-    return [route for route in transcoding.routes() if route.rpc.rpartition(".")[2] == rpc]
+def _routes(rpc: str) -> list[routes.Route]:
+    return [route for route in routes.routes() if route.rpc.rpartition(".")[2] == rpc]
 
 
 def _filled(value: Any, saved: Mapping[str, Any]) -> Any:

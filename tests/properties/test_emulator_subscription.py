@@ -232,7 +232,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.held: list[int] = []
         self.streams = [Consumer(ack_deadline=deadline, max_messages=most) for deadline, most in ((20, 1), (30, 3))]
         for stream in self.streams:
-            self.subscription.join(stream)
+            self.broker.join(self.subscription, stream)
         self._look(self.streams)
 
     @rule(key=st.sampled_from(KEYS), count=st.integers(1, 4))
@@ -244,9 +244,9 @@ class BrokerMachine(RuleBasedStateMachine):
     def answer(self, chosen: list[int], acked: bool) -> None:
         numbers = [self.held[-1 - each] for each in chosen if each < len(self.held)]
         if acked:
-            self.subscription.ack(numbers, self.now)
+            self.broker.ack(self.subscription, numbers, self.now)
         else:
-            self.subscription.modify(numbers, 0, self.now)
+            self.broker.modify(self.subscription, numbers, 0, self.now)
         self._serve()
 
     @rule(seconds=st.sampled_from([1, 20, 61, 600]))
@@ -269,7 +269,6 @@ class BrokerMachine(RuleBasedStateMachine):
         assert not (self.subscription.has_ready and self.subscription.waiting)
 
     def _serve(self) -> None:
-        self.broker.schedule(self.subscription, self.now)
         while self.broker.called:
             called = [stream for stream in self.streams if stream in self.broker.called]
             self.broker.called.clear()
@@ -277,10 +276,9 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _look(self, streams: list[Consumer]) -> None:
         for stream in streams:
-            while batch := self.subscription.take(stream, self.now):
+            while batch := self.broker.take(self.subscription, stream, self.now):
                 self.held += batch.numbers
-            self.subscription.wait(stream)
-            self.broker.schedule(self.subscription, self.now)
+            self.broker.wait(self.subscription, stream)
 
 
 TestBroker = BrokerMachine.TestCase

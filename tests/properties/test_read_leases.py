@@ -59,7 +59,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.wait(took)
         if answer != "lost":
             for batch, part in due:
-                self.leases.extended(batch, part, sent, self.now, refused=answer == "refused")
+                self.leases.record_extension(batch, part, sent, self.now, refused=answer == "refused")
 
     @rule()
     def commit(self) -> None:
@@ -71,7 +71,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def acknowledge(self) -> None:
         for batch in self.leases.unacknowledged:
             assert batch in self.committed, "acknowledged is a part of committed"
-            self.leases.acknowledged(batch)
+            self.leases.record_acknowledged(batch)
             self.parts = {key: part for key, part in self.parts.items() if key[0] != batch}
 
     @rule(seconds=st.sampled_from([1, 14, 46, 61, 150, 601]))

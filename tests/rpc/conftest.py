@@ -14,12 +14,12 @@ from google.protobuf import field_mask_pb2
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
-from pubsub_spark.emulator.transport import transcoding
+from pubsub_spark.emulator.transport import routes
 
 TOPIC, SUB, OTHER = "projects/p/topics/news", "projects/p/subscriptions/all", "projects/p/subscriptions/other"
 DAY = 86_400
 
-_ROUTES = {route.rpc.rpartition(".")[2]: route for route in transcoding.routes()}
+_ROUTES = {route.rpc.rpartition(".")[2]: route for route in routes.routes()}
 
 
 class Client:

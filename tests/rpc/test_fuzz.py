@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
-from pubsub_spark.emulator.transport import transcoding
+from pubsub_spark.emulator.transport import routes
 from tests.rpc.conftest import OTHER, SUB, TOPIC, Client
 
 SNAPSHOT, SCHEMA = "projects/p/snapshots/moment", "projects/p/schemas/point"
-ROUTES = {route.rpc: route for route in transcoding.routes()}
+ROUTES = {route.rpc: route for route in routes.routes()}
 TEXTS = [
     *("", "a", "é", "a" * 300, "\x00", "projects/p", "projects//", "projects/p/topics/a", "projects/p/topics/googol"),
     *(TOPIC, SUB, OTHER, SNAPSHOT, SCHEMA, f"{SCHEMA}@", f"{SCHEMA}@00000000", "_deleted-topic_", "_deleted-schema_"),

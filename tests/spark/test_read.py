@@ -129,7 +129,7 @@ def test_parquet_has_everything_once(scenario: Scenario):
     texts = [*MANY, "late"]
     scenario.run(
         Publish(*MANY), Do(start), Until("rows at the gate", lambda run: (gate / "arrived").exists()),
-        KillDriverWorker(), Do(lambda run: run.running.stop()), Backlog(len(MANY)), Advance(LEASE),
+        KillDriverWorker(), Stop(), Backlog(len(MANY)), Advance(LEASE),
         Publish("late"), Do(lambda run: (gate / "open").touch()), Do(start), Acked(*texts),
     )  # fmt: skip
     assert sorted(texts) == sorted(row.text for row in scenario.spark.read.parquet(str(sink)).collect())

@@ -1,4 +1,4 @@
-"""What `codec.registry` asks of Avro: a column's type, a decoder, an encoder."""
+"""The functions that `codec.registry` calls for Avro: a column's type, a decoder, an encoder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from pubsub_spark.codec.avro import json, types
+from pubsub_spark.codec.avro import json_encoding, types
 from pubsub_spark.codec.avro.decode import AvroDecoder
 from pubsub_spark.codec.avro.definition import AvroDefinition
 from pubsub_spark.codec.avro.encode import compile_rows, unknown_columns
@@ -41,11 +41,10 @@ def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructTy
 
 def _as_json(avro: AvroDefinition, binary: Encode) -> Encode:
     """By way of the binary message: it has been checked already, and its datum says which branch a union took."""
-    write = json.message_writer(avro.root)
-    read = avro.read_binary
 
     def encode(rows: pa.StructArray) -> pa.BinaryArray:
-        return pa.array([write(read(message.as_py())) for message in binary(rows)], pa.binary())
+        datums = (avro.messages.read(message) for message in binary(rows).to_pylist())
+        return pa.array([json_encoding.write_message(avro.root, datum) for datum in datums], pa.binary())
 
     return encode
 

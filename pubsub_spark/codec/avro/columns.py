@@ -1,11 +1,11 @@
-"""Avro binary to Arrow, all messages of a batch in step: the fast path.
+"""Avro binary to Arrow, all messages of a batch at once.
 
-`compile_columns(writer, reader)` turns a pair of schemas into nested functions from `Lanes` to an Arrow array, so that
-the loop over messages decides nothing. The writer's schema says what to read, the reader's what to make of it:
+`compile_columns(writer, reader)` turns a pair of schemas into nested functions from `Cursors` to an Arrow array, so
+that the loop over messages decides nothing. The writer's schema says what to read, the reader's what to make of it:
 promotions, defaults, reordered and removed fields, enum defaults and unions are all settled when the pair is compiled.
-A message that is not plainly right leaves its lane (see `lanes`); `decode` then asks the slow path about it.
+A message that is not plainly right falls back (see `cursors`); `decode` then finds out why.
 
-Pairs with a recursive writer or with items of no bytes (arrays of nulls) are not compiled: NotInStep.
+`path` leads to the values of a function, innermost step first, with `{}` for each array or map.
 """
 
 from __future__ import annotations
@@ -18,158 +18,176 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pubsub_spark.codec.avro import decimals
-from pubsub_spark.codec.avro.binary import least_bytes
 from pubsub_spark.codec.avro.compatibility import best_branch, written_field
-from pubsub_spark.codec.avro.lanes import Batch, Bits, Lanes, Longs, numbers, offsets_of, spread
-from pubsub_spark.codec.avro.resolution import (
-    Unresolvable,
-    check_logical,
-    constant,
-    enum_symbols,
-    time_scale,
-    unresolvable,
+from pubsub_spark.codec.avro.cursors import ITEM, Batch, Bits, Cursors, Longs, numbers, offsets_of, spread
+from pubsub_spark.codec.avro.error_locator import least_bytes
+from pubsub_spark.codec.avro.item_steps import Read, empty_items, item_steps, repeats
+from pubsub_spark.codec.avro.json_encoding import quoted
+from pubsub_spark.codec.avro.messages import Messages
+from pubsub_spark.codec.avro.mismatch import Mismatch, Unresolvable
+from pubsub_spark.codec.avro.nodes import (
+    INT,
+    LONG,
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    Union,
+    weight,
+    without_logical,
 )
-from pubsub_spark.codec.avro.rounds import repeats, rounds
-from pubsub_spark.codec.avro.schema import INT, LONG, Array, Enum, Fixed, Map, Node, Primitive, Record, Union
+from pubsub_spark.codec.avro.resolution import check_logical, enum_symbols, time_scale, unresolvable
 from pubsub_spark.codec.avro.types import column_of, variants, widened
 from pubsub_spark.errors import SchemaError
 from pubsub_spark.slices import slices
 
-Read = Callable[[Lanes], pa.Array]
+Path = tuple[str, ...]
 
 # Messages, and their bytes, per batch: the cursors and intermediate values of one field then stay in the processor's
 # cache, and what is copied of large messages stays small.
-BATCH: Final = 1 << 14
-BATCH_BYTES: Final = 1 << 24
+MAX_BATCH_MESSAGES: Final = 1 << 14
+MAX_BATCH_BYTES: Final = 1 << 24
 # Strings that are looked at together for one that is no UTF-8.
-HANDFUL: Final = 128
-# A schema whose parked lanes would need more zeros than this (a fixed of a megabyte) is left to the slow path.
-MAX_ZONE: Final = 1 << 16
+_UTF8_CHECK_ITEMS: Final = 128
 
 
-class NotInStep(Exception):  # noqa: N818 (a finding: the slow path does it)
-    """Messages of this pair cannot be decoded in step."""
-
-
-class Columns(NamedTuple):
-    """A compiled pair."""
+class ColumnReader(NamedTuple):
+    """A compiled pair; `padding` is the number of bytes that an inactive cursor may still read."""
 
     read: Read
-    zone: int
+    padding: int
 
-    def decode(self, data: pa.BinaryArray) -> tuple[pa.Array, Bits]:
-        """The column of the reader's type, and which messages left: their values mean nothing."""
-        batch = Batch(data, self.zone)
-        lanes = batch.lanes
-        column = self.read(lanes)
-        lanes.leave((lanes.at != lanes.end) & ~batch.left)
-        return column, batch.left
+    def decode(self, data: pa.BinaryArray) -> tuple[pa.Array, Batch]:
+        """The column of the reader's type, and which messages fell back: their values mean nothing."""
+        batch = Batch(data, self.padding)
+        cursors = batch.cursors
+        column = self.read(cursors)
+        cursors.fall_back((cursors.at != cursors.end) & ~batch.fell_back)
+        return column, batch
 
 
 def batches(data: pa.BinaryArray) -> list[tuple[int, int]]:
-    """Where to begin and end, so that a batch is at most BATCH messages and, unless it is one, BATCH_BYTES."""
-    return list(slices(offsets_of(data), BATCH, BATCH_BYTES))
+    """The first message of each batch and the one after its last: each is, unless it is one, within both limits."""
+    return list(slices(offsets_of(data), MAX_BATCH_MESSAGES, MAX_BATCH_BYTES))
 
 
-def compile_columns(writer: Node, reader: Node) -> Columns:
-    """The fast path of a pair; NotInStep when there is none, Unresolvable when no message can ever be read."""
-    zone = _zone(writer, {})
-    if zone > MAX_ZONE:
-        raise NotInStep
-    try:
-        return Columns(_compile(writer, reader), zone)
-    except SchemaError:  # a field that only the writer has, of a type that Spark has not
-        raise NotInStep from None
+def compile_columns(writer: Node, reader: Node) -> ColumnReader:
+    """The reader of a pair; Unresolvable when no message can ever be read, SchemaError when Spark has no such type."""
+    return ColumnReader(_compile(writer, reader, ()), _padding(writer, {}))
 
 
-def _zone(node: Node, known: dict[Record, int | None]) -> int:
-    """How many bytes a lane may still read after it left: the rest of what it was at, then zeros."""
+def constant(field: Field) -> pa.Array:
+    """The default of a field that was not written, as an array of one; Unresolvable where there is none for Spark."""
+    if not field.has_default:
+        raise Unresolvable("was not written and has no default")
+    value, batch = compile_columns(field.node, field.node).decode(
+        pa.array([Messages(field.node).write(field.default)], pa.binary())
+    )
+    for mismatch in batch.reasons.values():
+        raise Unresolvable(
+            f"takes its default `{quoted(field.node, field.default)}`, for which Spark has no value: "
+            f"{mismatch.sentence('it')}"
+        )
+    return value
+
+
+def _padding(node: Node, known: dict[Record, int]) -> int:
     match node:
         case Primitive(kind):
             return {"null": 0, "float": 4, "double": 8}.get(kind, 1)
-        case Fixed(size=size):
-            return size
+        case Fixed():
+            return 0
         case Union(branches):
-            return 1 + max((_zone(branch, known) for branch in branches), default=0)
+            return 1 + max((_padding(branch, known) for branch in branches), default=0)
         case Record(fields=fields):
             if node not in known:
-                known[node] = None  # under way: met again, it is recursive
-                known[node] = sum(_zone(field.node, known) for field in fields)
-            zone = known[node]
-            if zone is None:
-                raise NotInStep
-            return zone
+                known[node] = 0  # a record inside of itself is skipped, which moves no inactive cursor
+                known[node] = sum(_padding(field.node, known) for field in fields)
+            return known[node]
         case Array(items) | Map(items):
-            if isinstance(node, Array) and not least_bytes(items):
-                raise NotInStep
-            return 3 + _zone(items, known)  # the rest of the item and of its key, where the lane left, and the ends
+            return 3 + _padding(items, known)  # the rest of an item and of its key, and the ends
         case _:
             return 1
 
 
-def _compile(writer: Node, reader: Node) -> Read:
+def _compile(writer: Node, reader: Node, path: Path) -> Read:
     if isinstance(writer, Union):
-        return _written_union(writer, reader)
+        return _written_union(writer, reader, path)
     if isinstance(reader, Union):
-        return _into_union(writer, reader)
+        return _into_union(writer, reader, path)
     match writer, reader:
         case Record(), Record():
-            return _record(writer, reader)
+            return _record(writer, reader, path)
         case Array(), Array():
-            return _array(writer, reader)
+            return _array(writer, reader, path)
         case Map(), Map():
-            return _map(writer, reader)
+            return _map(writer, reader, path)
         case Enum(), Enum():
-            return _enum(writer, reader)
+            return _enum(writer, reader, path)
         case ((Fixed() | Primitive()), (Fixed() | Primitive())):
-            return _scalar(writer, reader)
+            return _scalar(writer, reader, path)
     raise unresolvable(writer, reader)
+
+
+def _mismatch(reason: str, path: Path) -> Mismatch:
+    """The finding at a value; a new one each time, since its path is completed."""
+    mismatch = Mismatch(reason)
+    mismatch.steps.extend(path)
+    return mismatch
 
 
 # ---------------------------------------------------------------------------------------------------------- scalars
 
 
-def _scalar(writer: Fixed | Primitive, reader: Fixed | Primitive) -> Read:
+def _scalar(writer: Fixed | Primitive, reader: Fixed | Primitive, path: Path) -> Read:
     check_logical(writer, reader)
     type_ = column_of(reader).type
     match writer.kind, reader.kind:
         case "null", "null":
-            return lambda lanes: pa.nulls(len(lanes))
+            return lambda cursors: pa.nulls(len(cursors))
         case "boolean", "boolean":
-            return lambda lanes: pa.array(lanes.booleans())
+            return lambda cursors: pa.array(cursors.booleans())
         case ("int", ("int" | "long")) | ("long", "long"):
-            return _integer(writer.kind == "int", *time_scale(writer, reader), type_)
+            return _integer(writer.kind == "int", *time_scale(writer, reader), type_, path)
         case (("int" | "long"), ("float" | "double")):
-            integer = _integer(writer.kind == "int", 1, 1, pa.int64())
-            return lambda lanes: integer(lanes).cast(type_, safe=False)
+            integer = _integer(writer.kind == "int", 1, 1, pa.int64(), path)
+            return lambda cursors: integer(cursors).cast(type_, safe=False)
         case "float", ("float" | "double"):
-            return lambda lanes: numbers(lanes.floats(), pa.float32()).cast(type_)
+            return lambda cursors: numbers(cursors.floats(), pa.float32()).cast(type_)
         case "double", "double":
-            return lambda lanes: numbers(lanes.doubles(), pa.float64())
+            return lambda cursors: numbers(cursors.doubles(), pa.float64())
         case ("bytes", "bytes") | ("fixed", "fixed"):
             if isinstance(writer, Fixed) and isinstance(reader, Fixed) and writer.size != reader.size:
                 raise unresolvable(writer, reader)
             take = _segments(writer)
-            return _decimal(take, type_) if pa.types.is_decimal(type_) else take
-        case ("string", "string") | ("bytes", "string"):
+            return _decimal(take, type_, path) if pa.types.is_decimal(type_) else take
+        case "string", "string":
             return _strings
+        case "bytes", "string":
+            return lambda cursors: _strings(cursors, lambda _: _mismatch("is not valid UTF-8", path))
         case "string", "bytes":
-            if reader.logical:
-                raise NotInStep  # a decimal out of text: nobody does it, and the slow path can
-            return lambda lanes: _strings(lanes).cast(pa.binary())
+            text = _bytes_of_strings
+            return _decimal(text, type_, path) if pa.types.is_decimal(type_) else text
     raise unresolvable(writer, reader)
 
 
-def _integer(narrow: bool, times: int, over: int, type_: pa.DataType) -> Read:
+def _integer(narrow: bool, times: int, over: int, type_: pa.DataType, path: Path) -> Read:
     low, high = INT if narrow else (-(LONG[1] // times), LONG[1] // times)
     width: type[Any] = np.int32 if type_.bit_width == 32 else np.int64
     bounded = narrow or times > 1
 
-    def read(lanes: Lanes) -> pa.Array:
-        values = lanes.longs()
+    def beyond(value: int) -> Mismatch:
+        return _mismatch(f"is a timestamp of value {value}, beyond Spark's range", path)
+
+    def read(cursors: Cursors) -> pa.Array:
+        values = cursors.longs()
         if bounded:
             wrong = (values < low) | (values > high)
-            if lanes.leave(wrong):
+            if cursors.fall_back(wrong, lambda index: beyond(values[index])):
                 values[wrong] = 0
         if times > 1:
             values *= times
@@ -180,37 +198,41 @@ def _integer(narrow: bool, times: int, over: int, type_: pa.DataType) -> Read:
     return read
 
 
-def _segments(writer: Fixed | Primitive) -> Callable[[Lanes], pa.BinaryArray]:
+def _segments(writer: Fixed | Primitive) -> Callable[[Cursors], pa.BinaryArray]:
     if not isinstance(writer, Fixed):
-        return lambda lanes: lanes.segments(lanes.lengths())
+        return lambda cursors: cursors.segments(cursors.lengths())
     size = writer.size
 
-    def read(lanes: Lanes) -> pa.BinaryArray:
-        lanes.leave(lanes.at + size > lanes.end)
-        return lanes.segments(np.where(lanes.parked(), 0, size))
+    def read(cursors: Cursors) -> pa.BinaryArray:
+        cursors.fall_back(cursors.at + size > cursors.end)
+        return cursors.segments(np.where(cursors.inactive(), 0, size))
 
     return read
 
 
-def _strings(lanes: Lanes) -> pa.StringArray:
-    data = lanes.segments(lanes.lengths())
+def _strings(cursors: Cursors, reason: Callable[[int], Mismatch] | None = None) -> pa.StringArray:
+    data = cursors.segments(cursors.lengths())
     try:
         return data.cast(pa.string())
     except pa.ArrowInvalid:
         wrong = _not_utf8(data)
-        lanes.leave(wrong)
+        cursors.fall_back(wrong, reason)
         return pc.if_else(pa.array(wrong), b"", data).cast(pa.string())
 
 
+def _bytes_of_strings(cursors: Cursors) -> pa.BinaryArray:
+    return _strings(cursors).cast(pa.binary())
+
+
 def _not_utf8(data: pa.BinaryArray) -> Bits:
-    """Which items are no text; a handful at a time, so that one of them does not slow all."""
+    """The items that are no text; looked for among a few at a time, so that one of them does not slow all."""
     wrong = np.zeros(len(data), np.bool_)
-    for start in range(0, len(data), HANDFUL):
-        some = data.slice(start, HANDFUL)
+    for start in range(0, len(data), _UTF8_CHECK_ITEMS):
+        some = data.slice(start, _UTF8_CHECK_ITEMS)
         try:
             some.cast(pa.string())
         except pa.ArrowInvalid:
-            wrong[start : start + HANDFUL] = [not _is_utf8(item) for item in some.to_pylist()]
+            wrong[start : start + _UTF8_CHECK_ITEMS] = [not _is_utf8(item) for item in some.to_pylist()]
     return wrong
 
 
@@ -222,35 +244,41 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _decimal(take: Callable[[Lanes], pa.BinaryArray], type_: pa.Decimal128Type) -> Read:
-    def read(lanes: Lanes) -> pa.Array:
-        values, wrong = decimals.from_bytes(take(lanes), type_)
-        lanes.leave(wrong)
+def _decimal(take: Callable[[Cursors], pa.BinaryArray], type_: pa.Decimal128Type, path: Path) -> Read:
+    def read(cursors: Cursors) -> pa.Array:
+        data = take(cursors)
+        values, wrong = decimals.from_bytes(data, type_)
+        cursors.fall_back(wrong, lambda index: refused(data[index].as_py()))
         return values
+
+    def refused(data: bytes) -> Mismatch:
+        what = f"more than {type_.precision} digits" if data else "no bytes"
+        return _mismatch(f"is a decimal of {what}", path)
 
     return read
 
 
-def _enum(writer: Enum, reader: Enum) -> Read:
-    symbols = enum_symbols(writer, reader)
-    if not symbols:
-        raise NotInStep
+def _enum(writer: Enum, reader: Enum, path: Path) -> Read:
+    symbols = enum_symbols(writer, reader) or [None]  # without symbols every message falls back
     lacking = np.array([symbol is None for symbol in symbols])
     names = pa.array([symbol or "" for symbol in symbols], pa.string())
 
-    def read(lanes: Lanes) -> pa.Array:
-        index = _index(lanes, len(symbols))
-        lanes.leave(lacking[index])
+    def read(cursors: Cursors) -> pa.Array:
+        index = _index(cursors, len(writer.symbols))
+        cursors.fall_back(lacking[index], lambda at: unknown(writer.symbols[index[at]]))
         return names.take(pa.array(index))
+
+    def unknown(symbol: str) -> Mismatch:
+        return _mismatch(f"has the symbol `{symbol}`, which enum `{reader.name}` of the reader lacks", path)
 
     return read
 
 
-def _index(lanes: Lanes, count: int) -> Longs:
+def _index(cursors: Cursors, count: int) -> Longs:
     """The next symbol or branch of each lane, one of `count`."""
-    index = lanes.longs()
+    index = cursors.longs()
     wrong = index.view(np.uint64) >= count
-    if lanes.leave(wrong):
+    if cursors.fall_back(wrong):
         index[wrong] = 0
     return index
 
@@ -258,66 +286,73 @@ def _index(lanes: Lanes, count: int) -> Longs:
 # --------------------------------------------------------------------------------------------------- nested columns
 
 
-def _record(writer: Record, reader: Record) -> Read:
+def _record(writer: Record, reader: Record, path: Path) -> Read:
     type_ = column_of(reader).type
-    places: list[int | None] = [None] * len(writer.fields)
-    rest: list[tuple[int, Callable[[int], pa.Array]]] = []
+    reads: list[list[tuple[Read, int]]] = [[] for _ in writer.fields]  # of a written field, each with its column
+    constants: list[tuple[int, pa.Array]] = []
     for place, field in enumerate(reader.fields):
         index = written_field(writer, field)
-        if index is None:
-            rest.append((place, _repeated(constant(field), type_[place].type)))
-        elif places[index] is not None:
-            raise NotInStep  # two fields that by their aliases are one: the slow path reads it twice
-        else:
-            places[index] = place
+        try:
+            if index is None:
+                constants.append((place, constant(field)))
+            else:
+                node = writer.fields[index].node
+                reads[index].append((_compile(node, field.node, (f".{field.name}", *path)), place))
+        except Unresolvable as error:
+            raise error.inside(f".{field.name}") from None
     # What the reader does not want is decoded all the same: a message is right or wrong as a whole.
-    steps = [
-        (_compile(field.node, field.node if place is None else reader.fields[place].node), place)
-        for field, place in zip(writer.fields, places, strict=True)
-    ]
+    rest = [None if own else _unread(field.node) for field, own in zip(writer.fields, reads, strict=True)]
 
-    def read(lanes: Lanes) -> pa.Array:
+    def read(cursors: Cursors) -> pa.Array:
         columns: list[pa.Array] = [None] * len(type_)
-        for step, place in steps:
-            column = step(lanes)
-            if place is not None:
-                columns[place] = column
-        for place, repeat in rest:
-            columns[place] = repeat(len(lanes))
-        return pa.Array.from_buffers(type_, len(lanes), [None], children=columns)
+        for own, unread in zip(reads, rest, strict=True):
+            if unread:
+                unread(cursors)
+            for field, place in own[1:]:  # by their aliases, more than one of the reader's fields are this one
+                columns[place] = field(cursors.some(np.arange(len(cursors))))
+            for field, place in own[:1]:
+                columns[place] = field(cursors)
+        for place, one in constants:
+            columns[place] = one.take(pa.array(np.zeros(len(cursors), np.int32)))
+        return pa.Array.from_buffers(type_, len(cursors), [None], children=columns)
 
     return read
 
 
-def _repeated(value: Any, type_: pa.DataType) -> Callable[[int], pa.Array]:
-    one = pa.array([value], type_)
-    return lambda count: one.take(pa.array(np.zeros(count, np.int32)))
+def _unread(node: Node) -> Read:
+    """The function that moves cursors behind a field that only the writer has; one by one if it may contain itself."""
+    try:
+        return _compile(node, without_logical(node), ())
+    except SchemaError:
+        return lambda cursors: cursors.skip(node)
 
 
-def _array(writer: Array, reader: Array) -> Read:
+def _array(writer: Array, reader: Array, path: Path) -> Read:
     type_ = column_of(reader).type
-    item = _compile(writer.items, reader.items)
-    least = least_bytes(writer.items)
+    item = _compile(writer.items, reader.items, (ITEM, *path))
+    least, work = least_bytes(writer.items), weight(writer.items)
 
-    def read(lanes: Lanes) -> pa.Array:
-        offsets, [items] = rounds(lanes, least, [item], [type_.value_type])
-        return pa.Array.from_buffers(type_, len(lanes), [None, pa.py_buffer(offsets)], children=[items])
+    def read(cursors: Cursors) -> pa.Array:
+        if least:
+            offsets, [items] = item_steps(cursors, writer, least, [item], [type_.value_type])
+        else:
+            offsets, items = empty_items(cursors, work, item)
+        return pa.Array.from_buffers(type_, len(cursors), [None, pa.py_buffer(offsets)], children=[items])
 
     return read
 
 
-def _map(writer: Map, reader: Map) -> Read:
+def _map(writer: Map, reader: Map, path: Path) -> Read:
     type_ = column_of(reader).type
     entry = pa.struct([type_.key_field, type_.item_field])
-    item = _compile(writer.values, reader.values)
+    item = _compile(writer.values, reader.values, (ITEM, *path))
+    least = 1 + least_bytes(writer.values)
 
-    def read(lanes: Lanes) -> pa.Array:
-        offsets, columns = rounds(
-            lanes, 1 + least_bytes(writer.values), [_strings, item], [pa.string(), type_.item_type]
-        )
-        lanes.leave(repeats(columns[0], offsets))  # of two entries with one key the last counts: the slow path knows
+    def read(cursors: Cursors) -> pa.Array:
+        offsets, columns = item_steps(cursors, writer, least, [_strings, item], [pa.string(), type_.item_type])
+        cursors.fall_back(repeats(columns[0], offsets))  # of two entries with one key the last counts
         entries = pa.Array.from_buffers(entry, len(columns[0]), [None], children=columns)
-        return pa.Array.from_buffers(type_, len(lanes), [None, pa.py_buffer(offsets)], children=[entries])
+        return pa.Array.from_buffers(type_, len(cursors), [None, pa.py_buffer(offsets)], children=[entries])
 
     return read
 
@@ -325,67 +360,68 @@ def _map(writer: Map, reader: Map) -> Read:
 # ----------------------------------------------------------------------------------------------------------- unions
 
 
-def _written_union(writer: Union, reader: Node) -> Read:
+def _written_union(writer: Union, reader: Node, path: Path) -> Read:
     type_ = column_of(reader).type
-    branches: list[Read | None] = []
-    for branch in writer.branches:
+    branches: dict[int, Read] = {}
+    refused: dict[int, Unresolvable] = {}  # an error only for messages that use it
+    for index, branch in enumerate(writer.branches):
         try:
-            branches.append(_compile(branch, reader))
-        except Unresolvable:
-            branches.append(None)  # an error only for messages that use it
+            branches[index] = _compile(branch, reader, path)
+        except Unresolvable as error:
+            refused[index] = error
     nulls = frozenset(
         index
         for index, branch in enumerate(writer.branches)
-        if branch.kind == "null" and branches[index] is not None and not pa.types.is_null(type_)
+        if branch.kind == "null" and index not in refused and not pa.types.is_null(type_)
     )
-    if not branches:
-        raise NotInStep
 
-    def read(lanes: Lanes) -> pa.Array:
-        index = _index(lanes, len(branches))
-        pieces: list[pa.Array] = []
+    def refusal(index: int) -> Mismatch:
+        return _mismatch(refused[index].reason, (*refused[index].steps, *path))
+
+    def read(cursors: Cursors) -> pa.Array:
+        index = _index(cursors, len(writer.branches))
+        columns: list[pa.Array] = []
         places: list[Longs] = []
-        for number, branch in enumerate(branches):
+        for number in refused:
+            cursors.fall_back(index == number, lambda at: refusal(int(index[at])))
+        for number, branch in branches.items():
             if number in nulls:
                 continue
             which = np.flatnonzero(index == number)
-            if branch is None:
-                lanes.leave(index == number)
-                continue
-            if len(which) == len(lanes):
-                return branch(lanes)
+            if len(which) == len(cursors):
+                return branch(cursors)
             if len(which):
-                some = lanes.some(which)
-                pieces.append(branch(some))
-                lanes.resume(which, some)
+                some = cursors.some(which)
+                columns.append(branch(some))
+                cursors.resume(which, some)
                 places.append(which)
-        if not pieces:
-            return pa.nulls(len(lanes), type_)
-        if len(pieces) == 1:
-            return spread(pieces[0], places[0], len(lanes))
-        return spread(pa.concat_arrays(pieces), np.concatenate(places), len(lanes))
+        if not columns:
+            return pa.nulls(len(cursors), type_)
+        if len(columns) == 1:
+            return spread(columns[0], places[0], len(cursors))
+        return spread(pa.concat_arrays(columns), np.concatenate(places), len(cursors))
 
     return read
 
 
-def _into_union(writer: Node, reader: Union) -> Read:
+def _into_union(writer: Node, reader: Union, path: Path) -> Read:
     index = best_branch(writer, reader)
     if index is None:
         raise unresolvable(writer, reader)
     branch = reader.branches[index]
     type_ = column_of(reader).type
     if branch.kind == "null":
-        return lambda lanes: pa.nulls(len(lanes), type_)
+        return lambda cursors: pa.nulls(len(cursors), type_)
     kinds = variants(reader)
-    inner = _compile(writer, widened(reader) or branch)
+    inner = _compile(writer, widened(reader) or branch, path)
     if widened(reader) or len(kinds) == 1:
         return inner
     place = kinds.index(branch)
 
-    def read(lanes: Lanes) -> pa.Array:
-        count = len(lanes)
+    def read(cursors: Cursors) -> pa.Array:
+        count = len(cursors)
         members = [pa.nulls(count, field.type) for field in type_]
-        members[place] = inner(lanes)
+        members[place] = inner(cursors)
         return pa.Array.from_buffers(type_, count, [None], children=members)
 
     return read

@@ -1,4 +1,4 @@
-"""Whether data of one Avro schema can be read with another: the resolution rules of the specification.
+"""The compatibility rules: whether data of one Avro schema can be read with another, as the specification says.
 
 `unreadable(writer, reader)` is None or the first reason, with its path. Pub/Sub takes a new revision when the old and
 the new can each read what the other wrote. The rules about names are here too, for `resolution`, which applies to
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pubsub_spark.codec.avro.schema import Array, Enum, Field, Fixed, Map, Named, Node, Record, Union, type_name
+from pubsub_spark.codec.avro.nodes import Array, Enum, Field, Fixed, Map, Named, Node, Record, Union, type_name
 
 # what the writer wrote -> what a reader may take it for
 PROMOTIONS: Final[dict[str, frozenset[str]]] = {
@@ -31,12 +31,12 @@ def unreadable(writer: Node, reader: Node) -> str | None:
 
 
 def same_name(writer: Named, reader: Named) -> bool:
-    """Whether two named types are meant to be one: by unqualified name, or by one of the reader's aliases."""
+    """True if two named types are meant to be one: by unqualified name, or by one of the reader's aliases."""
     return _simple(writer.name) == _simple(reader.name) or writer.name in reader.aliases
 
 
 def written_field(writer: Record, reader_field: Field) -> int | None:
-    """Where the writer put what the reader calls `reader_field`: by its name, else by its aliases."""
+    """The index of the writer's field that the reader calls `reader_field`, by its name, else by its aliases."""
     names = [field.name for field in writer.fields]
     for name in (reader_field.name, *reader_field.aliases):
         if name in names:

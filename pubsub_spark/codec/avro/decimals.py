@@ -6,13 +6,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pubsub_spark.codec.avro.lanes import Bits, offsets_of
+from pubsub_spark.codec.avro.cursors import Bits, offsets_of
 
-_WIDTH = 16  # of Arrow's decimal128
+_WIDTH = 16  # bytes of Arrow's decimal128
 
 
 def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array, Bits]:
-    """The decimals, and which of them are none of 1 to 16 bytes or have more digits than the type: those are zero."""
+    """The decimals, and which of them have no bytes or more digits than the type: those are zero."""
     ends = offsets_of(data)
     length = np.diff(ends)
     # Sixteen bytes of room in front, so that the 16 bytes that end with a short value can be loaded too.
@@ -30,14 +30,18 @@ def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array
     values = np.empty((len(data), 2), np.int64)
     values[:, 0] = np.where(narrow, part, low.view(np.int64))
     values[:, 1] = np.where(narrow, part >> 63, part)
-    wrong = (length < 1) | (length > _WIDTH) | _beyond(values, type_.precision)
+    wrong = (length < 1) | _beyond(values, type_.precision)
+    for row in np.flatnonzero(length > _WIDTH).tolist():
+        # Longer numbers fit if the bytes in front of the last 16 only go on with the sign.
+        sign = b"\xff" if values[row, 1] < 0 else b"\0"
+        wrong[row] |= bool(room[_WIDTH + ends[row] : ends[row + 1]].tobytes().strip(sign))
     if wrong.any():
         values[wrong] = 0
     return pa.Array.from_buffers(type_, len(data), [None, pa.py_buffer(values)]), wrong
 
 
 def _beyond(values: npt.NDArray[np.int64], precision: int) -> Bits:
-    """Which numbers, given as (low, high) halves, have more than `precision` digits."""
+    """The numbers, of those given as (low, high) halves, that have more than `precision` digits."""
     low, high = values[:, 0].view(np.uint64), values[:, 1]
     most = 10**precision - 1
     least_high, least_low = np.int64(-most >> 64), np.uint64(-most & (2**64 - 1))

@@ -1,25 +1,27 @@
-"""Messages of one writer's revision as the reader's column: the fast path proves, the slow path explains.
+"""Messages of one writer's revision as the reader's column: `columns` reads them, and a reason is found for the rest.
 
-Binary messages are decoded in step (`columns`). Whatever is not plainly right there, and everything in JSON, is decoded
-alone: `binary` or `json` to a datum, `resolution` to the reader's value. So a message's outcome is that of the slow
-path, whichever way it took, and a bad one costs its neighbours nothing.
+A message that fell back is looked at alone. If it is no message of its schema, `error_locator` says where. Otherwise
+fastavro reads it and writes it again, and if that makes a difference (a map had a key twice), the columns read what it
+wrote. If it makes none, the message has no value, and the columns said why. A message in JSON is written as binary by
+fastavro first. So a message's outcome does not depend on its neighbours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from pubsub_spark.codec.avro.columns import Columns, NotInStep, batches, compile_columns
-from pubsub_spark.codec.avro.datum import Mismatch
+from pubsub_spark.codec.avro import error_locator
+from pubsub_spark.codec.avro.columns import batches, compile_columns
+from pubsub_spark.codec.avro.cursors import Bits, merge
 from pubsub_spark.codec.avro.definition import AvroDefinition
-from pubsub_spark.codec.avro.lanes import FEW, Bits, merge
-from pubsub_spark.codec.avro.resolution import Unresolvable, compile_values
+from pubsub_spark.codec.avro.mismatch import Mismatch, Unresolvable
 from pubsub_spark.codec.avro.types import column_of, value_type
 from pubsub_spark.codec.definition import Encoding, InvalidMessage
+
+Decoded = tuple[pa.StructArray, pa.StringArray]
 
 
 class AvroDecoder:
@@ -28,56 +30,84 @@ class AvroDecoder:
     def __init__(self, writer: AvroDefinition, reader: AvroDefinition, encoding: Encoding) -> None:
         self.type = value_type(reader.root)
         self._wrapped = not pa.types.is_struct(column_of(reader.root).type)
-        self._read = writer.read_binary if encoding == "BINARY" else writer.read_json
-        self._value = compile_values(writer.root, reader.root)
-        self._columns = _columns(writer, reader) if encoding == "BINARY" else None
+        self._writer = writer
+        self._decode = self._binary if encoding == "BINARY" else self._json
+        self._refusal: Unresolvable | None = None
+        try:
+            self._columns = compile_columns(writer.root, reader.root)
+        except Unresolvable as error:
+            self._refusal = error
 
-    def __call__(self, data: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
+    def __call__(self, data: pa.BinaryArray) -> Decoded:
         """The value of each message, null where the second array has the reason for it."""
-        if self._columns is None or len(data) < FEW:
-            return self._alone(item.as_py() for item in data)
-        parts = [self._in_step(self._columns, data.slice(start, end - start)) for start, end in batches(data)]
+        return self._decode(data)
+
+    def _binary(self, data: pa.BinaryArray) -> Decoded:
+        parts = [self._batch(data.slice(start, end - start)) for start, end in batches(data)]
         if len(parts) == 1:
             return parts[0]
-        values, errors = zip(*parts, strict=True)
+        values, errors = zip(self._refused([]), *parts, strict=True)
         return pa.concat_arrays(values), pa.concat_arrays(errors)
 
-    def _in_step(self, columns: Columns, data: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        column, left = columns.decode(data)
+    def _json(self, data: pa.BinaryArray) -> Decoded:
+        binary: dict[int, bytes] = {}
+        faults: dict[int, Mismatch] = {}
+        for row, message in enumerate(data.to_pylist()):
+            try:
+                binary[row] = self._writer.messages.write(self._writer.read_json(message))
+            except Mismatch as mismatch:
+                faults[row] = mismatch
+        decoded = self._binary(pa.array(binary.values(), pa.binary()))
+        return _merged([(binary, decoded), (faults, self._refused(faults.values()))]) if faults else decoded
+
+    def _batch(self, data: pa.BinaryArray) -> Decoded:
+        if self._refusal:
+            return self._refused(self._fault(message) or self._refusal for message in data.to_pylist())
+        column, batch = self._columns.decode(data)
         if self._wrapped:
             column = pa.Array.from_buffers(self.type, len(column), [None], children=[column])
-        if not left.any():
+        if not batch.any_fell_back:
             return column, pa.nulls(len(data), pa.string())
-        which = np.flatnonzero(left)
-        values, reasons = self._alone(data[index].as_py() for index in which.tolist())
-        index = np.zeros(len(data), np.int32)
-        index[which] = np.arange(len(which), dtype=np.int32)
-        errors = reasons.take(pa.array(index, mask=~left))
-        if values.null_count == len(values) and not column.null_count:
-            return _with_nulls(column, left), errors
-        stayed = np.flatnonzero(~left)
-        return merge([column.take(pa.array(stayed)), values], [stayed, which]), errors
-
-    def _alone(self, messages: Iterable[bytes | None]) -> tuple[pa.StructArray, pa.StringArray]:
-        values: list[Any] = []
-        errors: list[str | None] = []
-        for data in messages:
-            try:
-                value = self._value(self._read(data or b""))
-            except Mismatch as mismatch:
-                values.append(None)
-                errors.append(str(InvalidMessage(mismatch.sentence())))
+        faults: dict[int, Mismatch] = {}
+        again: dict[int, bytes] = {}
+        for row in np.flatnonzero(batch.fell_back).tolist():
+            message = data[row].as_py()
+            fault = self._fault(message)
+            if fault:
+                faults[row] = fault
+                continue
+            rewritten = self._writer.messages.write(self._writer.messages.read(message))
+            if rewritten == message:
+                faults[row] = batch.reasons.get(row) or Mismatch("cannot be read")  # the latter is not known to happen
             else:
-                values.append((value,) if self._wrapped else value)
-                errors.append(None)
-        return pa.array(values, self.type), pa.array(errors, pa.string())
+                again[row] = rewritten
+        refused = self._refused(faults.values())
+        if not again and not column.null_count:
+            index = np.zeros(len(data), np.int32)
+            index[list(faults)] = np.arange(len(faults), dtype=np.int32)
+            return _with_nulls(column, batch.fell_back), refused[1].take(pa.array(index, mask=~batch.fell_back))
+        good = np.flatnonzero(~batch.fell_back)
+        kept = column.take(pa.array(good)), pa.nulls(len(good), pa.string())
+        decoded_again = self._binary(pa.array(again.values(), pa.binary()))
+        return _merged([(good, kept), (faults, refused), (again, decoded_again)])
 
-
-def _columns(writer: AvroDefinition, reader: AvroDefinition) -> Columns | None:
-    try:
-        return compile_columns(writer.root, reader.root)
-    except (NotInStep, Unresolvable):
+    def _fault(self, message: bytes) -> Mismatch | None:
+        try:
+            error_locator.check(self._writer.root, message)
+        except Mismatch as mismatch:
+            return mismatch
         return None
+
+    def _refused(self, faults: Iterable[Mismatch]) -> Decoded:
+        errors = pa.array([str(InvalidMessage(fault.sentence())) for fault in faults], pa.string())
+        return pa.nulls(len(errors), self.type), errors
+
+
+def _merged(parts: list[tuple[Iterable[int], Decoded]]) -> Decoded:
+    """The outcomes of all rows; each part comes with its rows."""
+    rows = [np.array(list(part), np.int64) for part, _ in parts]
+    values, errors = zip(*(decoded for _, decoded in parts), strict=True)
+    return merge(list(values), rows), merge(list(errors), rows)
 
 
 def _with_nulls(column: pa.StructArray, absent: Bits) -> pa.StructArray:

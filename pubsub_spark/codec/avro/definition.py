@@ -1,20 +1,23 @@
-"""What `codec.definition` promises, for Avro: parse, validate, compare revisions."""
+"""A parsed revision of an Avro schema, as `codec.definition` wants it: parse, validate, compare revisions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from pubsub_spark.codec.avro import binary, json, schema
-from pubsub_spark.codec.avro.columns import Columns, NotInStep, compile_columns
+from pubsub_spark.codec.avro import error_locator, json_encoding, schema_parser
+from pubsub_spark.codec.avro.columns import ColumnReader, compile_columns
 from pubsub_spark.codec.avro.compatibility import unreadable
-from pubsub_spark.codec.avro.datum import Mismatch
-from pubsub_spark.codec.avro.lanes import FEW
+from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS
+from pubsub_spark.codec.avro.messages import Messages
+from pubsub_spark.codec.avro.mismatch import Mismatch
+from pubsub_spark.codec.avro.nodes import without_logical
 from pubsub_spark.codec.definition import Definition, Encoding, IncompatibleSchema, InvalidMessage
+from pubsub_spark.errors import SchemaError
 
 
 class AvroDefinition:
@@ -24,47 +27,45 @@ class AvroDefinition:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.root = schema.parse(text)
+        self.root = schema_parser.parse(text)
 
     @cached_property
-    def read_binary(self) -> Callable[[bytes], Any]:
-        """A message's datum; Mismatch when the bytes are not one message."""
-        return binary.message_reader(self.root)
+    def messages(self) -> Messages:
+        """The reader and writer of one message's datum."""
+        return Messages(self.root)
 
-    @cached_property
-    def read_json(self) -> Callable[[bytes], Any]:
-        """A message's datum; Mismatch when the text is not one message."""
-        return json.message_reader(self.root)
+    def read_json(self, data: bytes) -> Any:
+        """The datum of a message in JSON; Mismatch when the text is not one message."""
+        return json_encoding.read_message(self.root, data)
 
     def validate(self, data: bytes, encoding: Encoding) -> None:
         """Raise InvalidMessage unless `data` is exactly one message."""
         try:
-            self.read_binary(data) if encoding == "BINARY" else self.read_json(data)
+            error_locator.check(self.root, data) if encoding == "BINARY" else self.read_json(data)
         except Mismatch as mismatch:
             raise InvalidMessage(mismatch.sentence()) from None
 
     def first_invalid(self, messages: Sequence[bytes], encoding: Encoding) -> int | None:
         """The index of the first message that `validate` refuses, or None.
 
-        A Publish request's worth of binary messages is read in step, some ten times faster than one by one.
+        A Publish request's worth of binary messages is read at once, some ten times faster than one by one.
         """
         suspects: Iterable[int] = range(len(messages))
-        if encoding == "BINARY" and self._columns is not None and len(messages) >= FEW:
-            _, left = self._columns.decode(pa.array(messages, pa.binary()))
-            suspects = np.flatnonzero(left).tolist()
-        read = self.read_binary if encoding == "BINARY" else self.read_json
+        if encoding == "BINARY" and self._columns is not None and len(messages) >= MIN_VECTORISED_ROWS:
+            _, batch = self._columns.decode(pa.array(messages, pa.binary()))
+            suspects = np.flatnonzero(batch.fell_back).tolist()
         for index in suspects:
             try:
-                read(messages[index])
-            except Mismatch:
+                self.validate(messages[index], encoding)
+            except InvalidMessage:
                 return index
         return None
 
     @cached_property
-    def _columns(self) -> Columns | None:
+    def _columns(self) -> ColumnReader | None:
         try:
-            return compile_columns(self.root, self.root)
-        except NotInStep:
+            return compile_columns(self.root, without_logical(self.root))
+        except SchemaError:  # it may contain itself, or stands for too many columns
             return None
 
 

@@ -3,8 +3,8 @@
 `compile_rows(node, type)` fits the columns of a DataFrame to the schema: what `types` makes of the schema fits, and so
 does what is narrower without loss (Spark's own `to_avro` is as strict). Fields are found by name, then by name without
 case. A field without a column takes its default, or null. A column may be nullable where the schema is not: the first
-null is then an error of the data. The result writes all rows at once: each field contributes `pieces`, which are joined
-once per message.
+null is then an error of the data. The result writes all rows at once: each field contributes `buffers`, which are
+joined once per message.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pubsub_spark.codec.avro import decimals, pieces
-from pubsub_spark.codec.avro.lanes import offsets_of
-from pubsub_spark.codec.avro.pieces import Cell, Piece, Present
-from pubsub_spark.codec.avro.resolution import Unresolvable, constant
-from pubsub_spark.codec.avro.schema import Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union
+from pubsub_spark.codec.avro import buffers, decimals
+from pubsub_spark.codec.avro.buffers import Buffer, ByteColumn, Present
+from pubsub_spark.codec.avro.columns import constant
+from pubsub_spark.codec.avro.cursors import offsets_of
+from pubsub_spark.codec.avro.mismatch import Unresolvable
+from pubsub_spark.codec.avro.nodes import Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union
 from pubsub_spark.codec.avro.types import column_of, variants, widened
 from pubsub_spark.errors import RowError, SchemaError
 
 RowOf = Callable[[int], int]  # the row of the DataFrame that an item belongs to
-Write = Callable[[pa.Array, Present, RowOf], list[Piece]]
+Write = Callable[[pa.Array, Present, RowOf], list[Buffer]]
 
 # What a column may be, besides what is read from the schema: narrower, and nothing is lost.
 _NARROWER: Final[dict[pa.DataType, tuple[pa.DataType, ...]]] = {
@@ -39,7 +40,7 @@ _NARROWER: Final[dict[pa.DataType, tuple[pa.DataType, ...]]] = {
     pa.binary(): (pa.large_binary(),),
 }
 # Rows written at once: the values of one field then stay in the processor's cache.
-BATCH: Final = 1 << 14
+MAX_BATCH_ROWS: Final = 1 << 14
 _MILLIS: Final = ("timestamp-millis", "local-timestamp-millis")
 
 
@@ -51,8 +52,10 @@ def compile_rows(root: Node, type_: pa.DataType) -> Callable[[pa.StructArray], p
 
     def rows(array: pa.StructArray) -> pa.BinaryArray:
         made = [
-            pieces.join(write(array.slice(start, BATCH), None, start.__add__), min(BATCH, len(array) - start))
-            for start in range(0, len(array), BATCH)
+            buffers.join(
+                write(array.slice(start, MAX_BATCH_ROWS), None, start.__add__), min(MAX_BATCH_ROWS, len(array) - start)
+            )
+            for start in range(0, len(array), MAX_BATCH_ROWS)
         ]
         return pa.concat_arrays(made) if made else pa.array([], pa.binary())
 
@@ -82,7 +85,7 @@ def _scalar(node: Primitive | Fixed | Enum, found: pa.DataType, path: str) -> Wr
         raise _unfit(node, found, path)
     write = _writer(node, wanted, path)
 
-    def scalar(array: pa.Array, present: Present, row_of: RowOf) -> list[Piece]:
+    def scalar(array: pa.Array, present: Present, row_of: RowOf) -> list[Buffer]:
         _check_nulls(array, present, path, row_of)
         return write(array if found == wanted else array.cast(wanted), present, row_of)
 
@@ -110,21 +113,21 @@ def _writer(node: Primitive | Fixed | Enum, type_: pa.DataType, path: str) -> Wr
     return _WRITERS[node.kind]
 
 
-def _nulls(array: pa.Array, present: Present, row_of: RowOf) -> list[Piece]:  # noqa: ARG001
+def _nulls(array: pa.Array, present: Present, row_of: RowOf) -> list[Buffer]:  # noqa: ARG001
     return []
 
 
-def _booleans(array: pa.Array, present: Present, _: RowOf) -> list[Piece]:
+def _booleans(array: pa.Array, present: Present, _: RowOf) -> list[Buffer]:
     values = array.fill_null(False).to_numpy(zero_copy_only=False).view(np.uint8)
-    return [pieces.fixed(values, present)]
+    return [buffers.fixed(values, present)]
 
 
-def _floats(width: type[Any], array: pa.Array, present: Present, _: RowOf) -> list[Piece]:
-    return [pieces.fixed(_numpy(array, width), present)]
+def _floats(width: type[Any], array: pa.Array, present: Present, _: RowOf) -> list[Buffer]:
+    return [buffers.fixed(_numpy(array, width), present)]
 
 
-def _bytes(array: pa.Array, present: Present, _: RowOf) -> list[Piece]:
-    return pieces.sized(array.cast(pa.binary()), present)
+def _bytes(array: pa.Array, present: Present, _: RowOf) -> list[Buffer]:
+    return buffers.sized(array.cast(pa.binary()), present)
 
 
 _WRITERS: Final[dict[str, Write]] = {
@@ -137,12 +140,12 @@ _WRITERS: Final[dict[str, Write]] = {
 }
 
 
-def _integers(unit: int, array: pa.Array, present: Present, _: RowOf) -> list[Piece]:
+def _integers(unit: int, array: pa.Array, present: Present, _: RowOf) -> list[Buffer]:
     values = _numpy(array, np.int32 if array.type.bit_width == 32 else np.int64).astype(np.int64, copy=False)
-    return pieces.varints(values // unit if unit > 1 else values, present)
+    return buffers.varints(values // unit if unit > 1 else values, present)
 
 
-def _fixed(size: int, path: str, array: pa.Array, _: Present, row_of: RowOf) -> list[Piece]:
+def _fixed(size: int, path: str, array: pa.Array, _: Present, row_of: RowOf) -> list[Buffer]:
     wrong = pc.not_equal(pc.binary_length(array), size).fill_null(False)
     if pc.any(wrong).as_py():
         index = pc.index(wrong, True).as_py()
@@ -150,20 +153,20 @@ def _fixed(size: int, path: str, array: pa.Array, _: Present, row_of: RowOf) -> 
     return [array]
 
 
-def _symbols(node: Enum, path: str, array: pa.Array, present: Present, row_of: RowOf) -> list[Piece]:
+def _symbols(node: Enum, path: str, array: pa.Array, present: Present, row_of: RowOf) -> list[Buffer]:
     index = pc.index_in(array, value_set=pa.array(node.symbols, pa.string()))
     unknown = pc.and_(index.is_null(), array.is_valid())
     if pc.any(unknown).as_py():
         at = pc.index(unknown, True).as_py()
         raise _error(row_of(at), path, f"is `{array[at].as_py()}`, which is no symbol of enum `{node.name}`")
-    return pieces.varints(index.fill_null(0).to_numpy().astype(np.int64), present)
+    return buffers.varints(index.fill_null(0).to_numpy().astype(np.int64), present)
 
 
-def _decimals(size: int | None, array: pa.Array, present: Present, _: RowOf) -> list[Piece]:
+def _decimals(size: int | None, array: pa.Array, present: Present, _: RowOf) -> list[Buffer]:
     if size is not None:
-        return [Cell(decimals.as_fixed(array, size), present)]
+        return [ByteColumn(decimals.as_fixed(array, size), present)]
     data, kept = decimals.as_bytes(array)
-    return [*pieces.varints(kept.sum(axis=1), present), *pieces.ragged(data, kept, present)]
+    return [*buffers.varints(kept.sum(axis=1), present), *buffers.ragged(data, kept, present)]
 
 
 def _numpy(array: pa.Array, width: type[Any]) -> npt.NDArray[Any]:
@@ -187,13 +190,13 @@ def _record(node: Record, found: pa.DataType, path: str) -> Write:
         place = columns[field.name]
         steps.append(_absent(field, here) if place is None else (place, _compile(field.node, found[place].type, here)))
 
-    def record(array: pa.StructArray, present: Present, row_of: RowOf) -> list[Piece]:
+    def record(array: pa.StructArray, present: Present, row_of: RowOf) -> list[Buffer]:
         _check_nulls(array, present, path, row_of)
         children = array.flatten()
-        made: list[Piece] = []
+        made: list[Buffer] = []
         for step in steps:
             if isinstance(step, bytes):
-                made.append(pieces.constant(step, len(array), present))
+                made.append(buffers.constant(step, len(array), present))
             else:
                 made += step[1](children[step[0]], present, row_of)
         return made
@@ -202,7 +205,7 @@ def _record(node: Record, found: pa.DataType, path: str) -> Write:
 
 
 def _columns(node: Record, found: pa.StructType) -> dict[str, int | None]:
-    """Where each field's column is."""
+    """The index of each field's column."""
     names = [column.name for column in found]
     folded = [name.casefold() for name in names]
     places: dict[str, int | None] = {}
@@ -248,18 +251,18 @@ def _inside(path: str, name: str) -> str:
 
 
 def _absent(field: Field, path: str) -> bytes:
-    """What is written for a field without a column: its default, or null."""
+    """The bytes of a field without a column: its default, or null."""
     type_ = column_of(field.node).type
     if field.has_default:
         try:
-            value = pa.array([constant(field)], type_)
+            value = constant(field)
         except Unresolvable as error:
             raise SchemaError(f"Column `{path}` is missing and {error.reason}. Add the column") from None
     elif isinstance(field.node, Union) and len(variants(field.node)) < len(field.node.branches):
         value = pa.nulls(1, type_)
     else:
         raise SchemaError(f"Column `{path}` is missing: the schema wants `{_spelled(type_)}` and has no default for it")
-    data: bytes = pieces.join(_compile(field.node, type_, path)(value, None, int), 1)[0].as_py()
+    data: bytes = buffers.join(_compile(field.node, type_, path)(value, None, int), 1)[0].as_py()
     return data
 
 
@@ -268,11 +271,11 @@ def _array(node: Array, found: pa.DataType, path: str) -> Write:
         raise _unfit(node, found, path)
     item = _compile(node.items, found.value_type, f"{path}[]")
 
-    def array(lists: pa.ListArray, present: Present, row_of: RowOf) -> list[Piece]:
+    def array(lists: pa.ListArray, present: Present, row_of: RowOf) -> list[Buffer]:
         _check_nulls(lists, present, path, row_of)
         counts, row_of_item = _counts(lists, row_of)
         items = lists.flatten()
-        return pieces.blocks(pieces.join(item(items, None, row_of_item), len(items)), counts, present)
+        return buffers.blocks(buffers.join(item(items, None, row_of_item), len(items)), counts, present)
 
     return array
 
@@ -283,12 +286,12 @@ def _map(node: Map, found: pa.DataType, path: str) -> Write:
     key = _compile(Primitive("string"), found.key_type, f"{path}{{}}")
     value = _compile(node.values, found.item_type, f"{path}{{}}")
 
-    def map_(maps: pa.MapArray, present: Present, row_of: RowOf) -> list[Piece]:
+    def map_(maps: pa.MapArray, present: Present, row_of: RowOf) -> list[Buffer]:
         _check_nulls(maps, present, path, row_of)
         counts, row_of_entry = _counts(maps, row_of)
         keys, values = _entries(maps)
         made = key(keys, None, row_of_entry) + value(values, None, row_of_entry)
-        return pieces.blocks(pieces.join(made, len(keys)), counts, present)
+        return buffers.blocks(buffers.join(made, len(keys)), counts, present)
 
     return map_
 
@@ -314,7 +317,7 @@ def _union(node: Union, found: pa.DataType, path: str) -> Write:
     kinds = variants(node)
     null = next((index for index, branch in enumerate(node.branches) if branch.kind == "null"), None)
     if null is not None and pa.types.is_null(found):
-        return lambda array, present, _: [pieces.constant(bytes([2 * null]), len(array), present)]
+        return lambda array, present, _: [buffers.constant(bytes([2 * null]), len(array), present)]
     wide = widened(node)
     if wide:
         index = next(index for index, branch in enumerate(node.branches) if branch.kind == wide.kind)
@@ -328,7 +331,7 @@ def _union(node: Union, found: pa.DataType, path: str) -> Write:
     ]
     indices = np.array([node.branches.index(kind) for kind in kinds], np.int64)
 
-    def union(array: pa.StructArray, present: Present, row_of: RowOf) -> list[Piece]:
+    def union(array: pa.StructArray, present: Present, row_of: RowOf) -> list[Buffer]:
         children = array.flatten()
         given = np.zeros((len(children), len(array)), np.bool_)
         for place, child in enumerate(children):
@@ -341,7 +344,7 @@ def _union(node: Union, found: pa.DataType, path: str) -> Write:
             at = int(wrong.argmax())
             raise _error(row_of(at), path, f"has {number[at]} members that are not null, a union's value has one")
         index = np.where(number == 1, indices @ given, null or 0)
-        made = pieces.varints(index.astype(np.int64), present)
+        made = buffers.varints(index.astype(np.int64), present)
         for write, child, some in zip(members, children, given, strict=True):
             made += write(child, some, row_of)
         return made
@@ -353,12 +356,12 @@ def _nullable(write: Write, index: int, null: int | None) -> Write:
     """A union of one type, with null or alone."""
     tag = bytes([2 * index])
 
-    def nullable(array: pa.Array, present: Present, row_of: RowOf) -> list[Piece]:
+    def nullable(array: pa.Array, present: Present, row_of: RowOf) -> list[Buffer]:
         if not array.null_count or null is None:
-            return [pieces.constant(tag, len(array), present), *write(array, present, row_of)]
+            return [buffers.constant(tag, len(array), present), *write(array, present, row_of)]
         given = array.is_valid().to_numpy(zero_copy_only=False)
         tags = np.where(given, np.uint8(2 * index), np.uint8(2 * null))
-        return [Cell(tags, present), *write(array, given, row_of)]
+        return [ByteColumn(tags, present), *write(array, given, row_of)]
 
     return nullable
 

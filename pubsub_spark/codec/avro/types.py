@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from pubsub_spark.codec.avro.schema import Array, Enum, Fixed, Logical, Map, Node, Primitive, Record, Union
+from pubsub_spark.codec.avro.nodes import Array, Enum, Fixed, Logical, Map, Node, Primitive, Record, Union
 from pubsub_spark.errors import SchemaError
 
 _PRIMITIVES: Final[dict[str, pa.DataType]] = {

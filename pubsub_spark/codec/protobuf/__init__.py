@@ -5,8 +5,8 @@ compatibility  which revision may follow which                 descriptors   wha
 error_locator  where and why a payload breaks                  json          JSON messages, read and written
 column_tree    a message's descriptor as a tree of columns     types         a column's type in Arrow
 ptars_schema   the schema given to `ptars`                     decode        payloads to columns
-row_reader     message objects to rows, value by value         encode        columns to payloads
-codec          what `codec.registry` asks of a schema type
+column_arrays  the arrays that ptars makes, as columns         encode        columns to payloads
+row_reader     message objects to rows, value by value         codec         the functions that `codec.registry` calls
 
 Nothing here needs Spark, so the emulator can use it.
 """

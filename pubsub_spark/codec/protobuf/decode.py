@@ -14,9 +14,10 @@ of a oneof, a map's key twice, the number that a closed enum does not have. What
 the last three (and for messages of any shape, which it gets as bytes); schemas with one of them have their messages
 written again. So have messages that ptars then refuses: it knows no groups, which unknown fields may be.
 
-When a step fails, the bad rows are isolated: the block is split into parts, again and again, until the failing parts
-are a few rows, which are checked one by one. A bad row gets a reason and, in the block, the bytes of an empty message.
-Then the block is decoded again. So a bad payload costs the others in its block one more parse.
+When a step fails, the bad rows are isolated. Malformed messages: upb parses the block in chunks, and the rows of a
+failing chunk one by one; that costs the block one more parse. Messages that have no place in the columns: the block is
+split into parts, again and again, until the failing parts are a few rows. A bad row gets a reason and, in the block,
+the bytes of an empty message. Then the block is decoded again.
 
 Revisions: binary messages are read with the reader's descriptor whatever revision wrote them, since field numbers are
 what both share: a field that the writer did not have is absent, one that the reader does not have is skipped. JSON has
@@ -26,41 +27,43 @@ names instead of numbers, so it is read with the writer's descriptor and then pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
 
 from pubsub_spark.codec.definition import Encoding, InvalidMessage
 from pubsub_spark.codec.protobuf import ptars_schema, row_reader
+from pubsub_spark.codec.protobuf.column_arrays import assemble_structs, message_column, structs_without_fields
 from pubsub_spark.codec.protobuf.column_tree import (
     Array,
-    Column,
-    Duration,
     Enum,
     Json,
     Map,
     Node,
-    Scalar,
     Struct,
-    Timestamp,
     build_column_tree,
 )
-from pubsub_spark.codec.protobuf.definition import ProtobufDefinition
+from pubsub_spark.codec.protobuf.definition import ENVELOPE_TAG, ProtobufDefinition
 from pubsub_spark.codec.protobuf.descriptors import has_required
 from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage
-from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED, struct_type
+from pubsub_spark.codec.protobuf.types import struct_type
 from pubsub_spark.slices import slices
 
 # A block: small enough for the caches and for a parse to hold little memory, large enough to hide its fixed cost.
 BLOCK_ROWS: Final = 16_384
 BLOCK_BYTES: Final = 8 << 20
-# A block that cannot be decoded is split into so many parts, again and again, down to so many rows.
+# The rows of a block with malformed messages that are parsed at once: as fast, per row, as the whole block.
+CHUNK_ROWS: Final = 16
+# A block with messages that have no place in the columns is split into so many parts, down to so many rows.
 SPLIT_PARTS: Final = 8
 MAX_ROWS_ONE_BY_ONE: Final = 32
+_EMPTY_MESSAGE: Final = ENVELOPE_TAG + b"\x00"
 
 
 class DecodedPayloads(NamedTuple):
@@ -70,11 +73,17 @@ class DecodedPayloads(NamedTuple):
     error: pa.StringArray
 
 
-class _Parsed(NamedTuple):
-    """Messages parsed by upb, and the bytes that it parsed."""
+class _Messages:
+    """Messages as the bytes of one envelope, which upb parses when it is first asked for them."""
 
-    framed: bytes
-    envelope: Any
+    def __init__(self, framed: bytes, envelope_class: Any) -> None:
+        self.framed = framed
+        self._envelope_class = envelope_class
+
+    @cached_property
+    def envelope(self) -> Any:
+        """The parsed envelope; DecodeError where one of the messages is malformed."""
+        return self._envelope_class.FromString(self.framed)
 
 
 class ProtobufDecoder:
@@ -111,62 +120,95 @@ class ProtobufDecoder:
 
     def _block(self, data: pa.Array, start: int, reasons: dict[int, str]) -> pa.StructArray:
         """The rows of `data`, which begins at row `start`; a row with a reason is an empty message, to be made null."""
+        messages = self._messages(data)
         try:
-            return self._columns(self._parse(data))
+            self._check(messages.envelope)
+            return self._columns(messages)
         except (DecodeError, UnreadableMessage):
-            data = self._isolate_bad_rows(data, start, reasons, self._parse, self._parse_error)
-        # A row replaced by an empty message lacks its required fields, so these are not checked again.
-        try:
-            return self._columns(self._parse(data, complete=False))
-        except (DecodeError, UnreadableMessage):
-            data = self._isolate_bad_rows(
-                data, start, reasons, lambda part: self._columns(self._parse(part)), self._column_error
+            ends = _framed_ends(data)
+            malformed = self._bad_rows(
+                data, start, reasons, self._malformed_rows(messages.framed, ends), self._parse_error
             )
+            messages = self._messages_without(messages.framed, ends, malformed)
+        # Each message parses now, so they are not checked again: the empty ones may lack a required field.
         try:
-            return self._columns(self._parse(data, complete=False))
+            return self._columns(messages)
+        except UnreadableMessage:
+            data = _emptied(data, malformed)
+            suspects = _suspect_rows(data, lambda part: self._columns(self._messages(part)))
+            data = _emptied(data, self._bad_rows(data, start, reasons, suspects, self._column_error))
+        try:
+            return self._columns(self._messages(data))
         except UnreadableMessage:  # each alone is readable: ptars fails on something that this module does not know of
             return self._from_objects(map(self.definition.message_class.FromString, data.to_pylist()))
 
-    def _isolate_bad_rows(
+    def _bad_rows(
         self,
         data: pa.Array,
         start: int,
         reasons: dict[int, str],
-        check: Callable[[pa.Array], Any],
+        suspects: Iterable[int],
         reason_of: Callable[[bytes], str | None],
-    ) -> pa.Array:
-        """`data` with each bad row, its reason now in `reasons`, replaced by an empty message.
-
-        check: raises for an array with a bad row in it
-        reason_of: why a payload is bad, or None
-        """
-        bad = np.zeros(len(data), bool)
-        for row in _suspect_rows(data, check):
+    ) -> list[int]:
+        """The rows among the suspects that have a reason, which is in `reasons` from now on."""
+        bad = []
+        for row in suspects:
             if start + row not in reasons and (reason := reason_of(data[row].as_py())):
                 reasons[start + row] = reason
-                bad[row] = True
-        return pc.if_else(pa.array(bad), pa.scalar(b""), data)
+                bad.append(row)
+        return bad
 
-    def _parse(self, data: pa.Array, complete: bool = True) -> _Parsed:
-        """The messages, parsed; DecodeError where one is none, UnreadableMessage where it lacks a required field."""
-        framed = self._framed(data)
-        envelope = self.definition.envelope_class.FromString(framed)
-        if complete and self._required and not envelope.IsInitialized():
+    def _malformed_rows(self, framed: bytes, ends: npt.NDArray[np.int64]) -> Iterator[int]:
+        """The rows that upb refuses: malformed messages, and those without a required field."""
+        envelope = self.definition.envelope_class()
+        parse = envelope.ParseFromString
+
+        def is_refused(first: int, last: int) -> bool:
+            try:
+                parse(framed[first:last])
+                self._check(envelope)
+            except (DecodeError, UnreadableMessage):
+                return True
+            return False
+
+        count = len(ends) - 1
+        bounds = [*range(0, count, CHUNK_ROWS), count]
+        offsets = ends[bounds].tolist()
+        for chunk, (first, last) in enumerate(pairwise(offsets)):
+            if is_refused(first, last):
+                rows = range(bounds[chunk], bounds[chunk + 1])
+                places = pairwise(ends[rows.start : rows.stop + 1].tolist())
+                yield from (row for row, place in zip(rows, places, strict=True) if is_refused(*place))
+
+    def _messages(self, data: pa.Array) -> _Messages:
+        return _Messages(self._framed(data), self.definition.envelope_class)
+
+    def _messages_without(self, framed: bytes, ends: npt.NDArray[np.int64], rows: list[int]) -> _Messages:
+        """The messages of an envelope with those in `rows` replaced by empty ones."""
+        parts, done = [], 0
+        for row in rows:
+            first, last = ends[row : row + 2].tolist()
+            parts += [framed[done:first], _EMPTY_MESSAGE]
+            done = last
+        return _Messages(b"".join([*parts, framed[done:]]), self.definition.envelope_class)
+
+    def _check(self, envelope: Any) -> None:
+        """Raise UnreadableMessage when a message lacks a required field."""
+        if self._required and not envelope.IsInitialized():
             raise UnreadableMessage("A required field is missing")
-        return _Parsed(framed, envelope)
 
-    def _columns(self, parsed: _Parsed) -> pa.StructArray:
+    def _columns(self, messages: _Messages) -> pa.StructArray:
         """The columns of the messages; UnreadableMessage when one of them has no place there."""
         if not self.struct.columns:
-            return _empty(len(parsed.envelope.messages))
+            return structs_without_fields(len(messages.envelope.messages))
         if self._batch is None:
-            return self._from_objects(parsed.envelope.messages)
+            return self._from_objects(messages.envelope.messages)
         try:
-            framed = self._rewrite(parsed, self._discarded) if self._rewritten else parsed.framed
+            framed = self._rewrite(messages, self._discarded) if self._rewritten else messages.framed
             batch = self._read_batch(framed)
         except UnreadableMessage:
-            batch = self._read_batch(self._rewrite(parsed, discard=True))
-        return _struct(batch.column(0).values, self.struct, self.type, present=True)
+            batch = self._read_batch(self._rewrite(messages, discard=True))
+        return message_column(batch.column(0).values, self.struct, self.type, present=True)
 
     def _read_batch(self, framed: bytes) -> pa.RecordBatch:
         """The batch that ptars makes of an envelope; UnreadableMessage when it cannot."""
@@ -176,11 +218,11 @@ class ProtobufDecoder:
         except ValueError as error:
             raise UnreadableMessage(str(error)) from None
 
-    def _rewrite(self, parsed: _Parsed, discard: bool) -> bytes:
+    def _rewrite(self, messages: _Messages, discard: bool) -> bytes:
         """The envelope as upb writes it, maps in the same order each time; `discard`: without unknown fields."""
         if discard:
-            parsed.envelope.DiscardUnknownFields()
-        framed: bytes = parsed.envelope.SerializePartialToString(deterministic=self._maps)
+            messages.envelope.DiscardUnknownFields()
+        framed: bytes = messages.envelope.SerializePartialToString(deterministic=self._maps)
         return framed
 
     def _framed(self, data: pa.Array) -> bytes:
@@ -198,19 +240,19 @@ class ProtobufDecoder:
         """The reason why this payload is not a message, or None."""
         try:
             self.definition.read(payload, "BINARY")
+            self.definition.envelope_class.FromString(self._framed(pa.array([payload], pa.binary())))
         except InvalidMessage as error:
             return str(error)
+        except DecodeError:  # a hundred levels of unknown groups, and the envelope's is one too many
+            return "The message is nested too deeply"
         return None
 
     def _column_error(self, payload: bytes) -> str | None:
         """The reason why this message has no place in the columns, or None."""
         try:
             self._row(self.definition.message_class.FromString(payload))
-            self.definition.envelope_class.FromString(self._framed(pa.array([payload], pa.binary())))
         except UnreadableMessage as error:
             return str(error)
-        except DecodeError:  # a hundred levels of unknown groups, and the envelope's is one too many
-            return "The message is nested too deeply"
         return None
 
 
@@ -255,116 +297,28 @@ def _to_binary(data: pa.Array, writer: ProtobufDefinition, reasons: dict[int, st
     return pa.array(payloads, pa.binary())
 
 
+def _emptied(data: pa.Array, rows: list[int]) -> pa.Array:
+    """The payloads with those in `rows` replaced by the bytes of an empty message."""
+    mask = np.zeros(len(data), bool)
+    mask[rows] = True
+    return pc.if_else(pa.array(mask), pa.scalar(b""), data)
+
+
+def _framed_ends(data: pa.Array) -> npt.NDArray[np.int64]:
+    """The offsets in the envelope of `data` where its messages begin and, last, where it ends."""
+    lengths = pc.binary_length(data).to_numpy(zero_copy_only=False)
+    framed_lengths = lengths + (len(ENVELOPE_TAG) + 1)
+    for bits in (7, 14, 21, 28):  # a length takes one byte more from here on
+        framed_lengths += lengths >> bits > 0
+    ends: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum(framed_lengths, dtype=np.int64)])
+    return ends
+
+
 def _blocks(data: pa.Array) -> Iterator[tuple[int, int]]:
     """The blocks as (first row, rows): at most BLOCK_ROWS and, unless it is one row, BLOCK_BYTES each."""
     ends = np.cumsum(pc.binary_length(data).to_numpy(zero_copy_only=False), dtype=np.int64)
     for start, end in slices(np.concatenate([[0], ends]), BLOCK_ROWS, BLOCK_BYTES):
         yield start, end - start
-
-
-def _struct(array: pa.StructArray, struct: Struct, type_: pa.StructType, present: bool) -> pa.StructArray:
-    """The column of a message; `present`: none of its values may be null, as in lists and maps."""
-    children = [_column(array.field(ptars_schema.field_name(c)), c, type_.field(c.name).type) for c in struct.columns]
-    validity = None if present or not array.null_count else pc.is_valid(array)
-    return _assemble(type_, len(array), validity, children)
-
-
-def _column(array: pa.Array, column: Column, type_: pa.DataType) -> pa.Array:
-    """The column of a field, with the defaults of absent values."""
-    values = _values(array, column.node, type_, column.path)
-    if column.default is not None and values.null_count:
-        default = column.node.name_of(column.default) if isinstance(column.node, Enum) else column.default
-        if isinstance(column.node, Scalar) and column.node.kind in UNSIGNED:
-            return values.fill_null(pa.scalar(default, UNSIGNED[column.node.kind]).cast(type_, safe=False))
-        return values.fill_null(pa.scalar(default, type_))
-    if column.required and values.null_count:  # below a message that is absent, or in a row that has an error
-        return _without_nulls(values)
-    return values
-
-
-def _values(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Array:
-    """The column of a node."""
-    match node:
-        case Scalar(kind):
-            return array.view(type_) if kind in UNSIGNED else array
-        case Enum():
-            return _enum_names(array, node)
-        case Timestamp() | Duration():
-            return _micros(array, type_, path)
-        case Json():
-            return _json(array, node)
-        case Array(element):
-            values = _elements(array.values, element, type_.value_type, f"{path}[]")
-            return pa.ListArray.from_arrays(array.offsets, values, type=type_)
-        case Map(key, value):
-            keys = _values(array.values.field("key"), key, type_.key_type, path)
-            items = _elements(array.values.field("value"), value, type_.item_type, f"{path}{{}}")
-            entries = _assemble(pa.struct([type_.key_field, type_.item_field]), len(keys), None, [keys, items])
-            return pa.Array.from_buffers(type_, len(array), [None, array.offsets.buffers()[1]], children=[entries])
-        case Struct():
-            return _struct(array, node, type_, present=False)
-
-
-def _elements(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Array:
-    """The elements of a list or the values of a map, where an absent message is an empty one."""
-    if isinstance(node, Struct):
-        return _struct(array, node, type_, present=True)
-    return _values(_without_nulls(array) if array.null_count else array, node, type_, path)
-
-
-def _enum_names(array: pa.Int32Array, enum: Enum) -> pa.StringArray:
-    """The names of an enum's numbers."""
-    numbers = list(enum.names)
-    found = pc.index_in(array, value_set=pa.array(numbers, pa.int32()))
-    if found.null_count > array.null_count:  # an open enum keeps numbers that it has no name for
-        numbers += [n for n in pc.unique(array).to_pylist() if n is not None and n not in enum.names]
-        found = pc.index_in(array, value_set=pa.array(numbers, pa.int32()))
-    return pa.array([enum.name_of(number) for number in numbers], pa.string()).take(found)
-
-
-def _micros(array: pa.StructArray, type_: pa.DataType, path: str) -> pa.Array:
-    """The timestamps or durations of arrays of seconds and nanoseconds."""
-    seconds, nanos = array.field("seconds"), array.field("nanos")
-    extremes = pc.min_max(seconds).as_py()
-    if len(array) and (extremes["min"] < -MAX_SECONDS or extremes["max"] > MAX_SECONDS):
-        raise UnreadableMessage(f"Field `{path}` is out of range")
-    micros = pc.add(pc.multiply(seconds, 1_000_000), pc.divide(nanos, 1_000).cast(pa.int64()))
-    return _null_where_null(micros, array).view(type_)
-
-
-def _json(array: pa.BinaryArray, node: Json) -> pa.StringArray:
-    read = GetMessageClass(node.message).FromString
-    try:
-        texts = [None if value is None else row_reader.json_text(read(value)) for value in array.to_pylist()]
-    except ValueError as error:
-        raise UnreadableMessage(str(error)) from None
-    return pa.array(texts, pa.string())
-
-
-def _null_where_null(values: pa.Array, like: pa.Array) -> pa.Array:
-    """The values, null where `like` is null."""
-    if not like.null_count:
-        return values
-    return pc.if_else(pc.is_valid(like), values, pa.scalar(None, values.type))
-
-
-def _without_nulls(array: pa.Array) -> pa.Array:
-    """The same values, none of them null: ptars leaves the type's zero in the place of a null."""
-    if pa.types.is_struct(array.type):
-        children = [array.field(index) for index in range(array.type.num_fields)]
-        return pa.Array.from_buffers(array.type, len(array), [None], children=children)
-    return pa.Array.from_buffers(array.type, len(array), [None, *array.buffers()[1:]])
-
-
-def _assemble(
-    type_: pa.StructType, length: int, validity: pa.BooleanArray | None, children: list[pa.Array]
-) -> pa.StructArray:
-    bits = None if validity is None else validity.buffers()[1]
-    return pa.Array.from_buffers(type_, length, [bits], children=children)
-
-
-def _empty(length: int) -> pa.StructArray:
-    return pa.Array.from_buffers(pa.struct([]), length, [None])
 
 
 def _with_nulls(value: pa.StructArray, reasons: dict[int, str]) -> pa.StructArray:
@@ -374,7 +328,7 @@ def _with_nulls(value: pa.StructArray, reasons: dict[int, str]) -> pa.StructArra
     valid = np.ones(len(value), bool)
     valid[list(reasons)] = False
     children = [value.field(index) for index in range(value.type.num_fields)]
-    return _assemble(value.type, len(value), pa.array(valid), children)
+    return assemble_structs(value.type, len(value), pa.array(valid), children)
 
 
 def _reason_column(reasons: dict[int, str], length: int) -> pa.StringArray:

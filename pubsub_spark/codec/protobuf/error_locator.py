@@ -168,6 +168,8 @@ class _PayloadWalk:
         self.numbers_left -= 1
         if self.numbers_left < 0:
             raise _NumbersExhausted
+        if at < end and (byte := self.data[at]) < 0x80:
+            return byte, at + 1
         value = 0
         for shift, index in enumerate(range(at, min(end, at + 10))):
             byte = self.data[index]

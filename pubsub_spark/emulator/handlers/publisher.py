@@ -6,6 +6,7 @@ Each handler parses, checks, asks the broker once and replies. `publish` is a ho
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 from pubsub_spark import names
@@ -15,10 +16,10 @@ from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError, already_exists, invalid, invalid_argument, not_found
 from pubsub_spark.emulator.resources import field_masks, limits, pagination, resource_validation
 from pubsub_spark.emulator.runtime.engine import Engine
-from pubsub_spark.emulator.sinks.push_worker import PushWorkers
 from pubsub_spark.emulator.state import wire_format
-from pubsub_spark.emulator.state.broker import Broker, Topic
+from pubsub_spark.emulator.state.broker import Broker, Snapshot, Topic
 from pubsub_spark.emulator.state.schema_store import Revision, Schemas
+from pubsub_spark.emulator.state.subscription import Subscription
 
 _MUTABLE = frozenset(
     {
@@ -35,10 +36,9 @@ _MUTABLE = frozenset(
 class Publisher:
     """The handlers of google.pubsub.v1.Publisher."""
 
-    def __init__(self, engine: Engine, schemas: Schemas, push_workers: PushWorkers) -> None:
+    def __init__(self, engine: Engine, schemas: Schemas) -> None:
         self._engine = engine
         self._schemas = schemas
-        self._push_workers = push_workers
 
     def create_topic(self, request: Any) -> Any:
         limits.check_name(request.name, "topics")
@@ -57,10 +57,11 @@ class Publisher:
             changed = resource_validation.topic(changed)
             if changed.schema_settings != topic.resource.schema_settings:
                 self._check_schema(changed)
-            topic.resource = changed
-            broker.retain(topic, resource_validation.retention(changed), now)
-            for subscription in topic.subscriptions:
-                resource_validation.show_topic_retention(broker.resources[subscription], changed)
+            broker.update_topic(topic, changed, resource_validation.retention(changed), now)
+            for subscription in topic.subscriptions.values():
+                resource = deepcopy(subscription.resource)
+                resource_validation.show_topic_retention(resource, changed)
+                broker.replace(subscription, resource)
             return changed
 
     def get_topic(self, request: Any) -> Any:
@@ -90,13 +91,15 @@ class Publisher:
     def delete_topic(self, request: Any) -> Any:
         with self._engine.open() as (broker, _):
             topic = find_topic(broker, request.topic)
-            for resource in broker.resources.values():
-                if resource.topic == topic.name:
+            children: list[Subscription | Snapshot] = [*broker.subscriptions.values(), *topic.snapshots.values()]
+            for child in children:
+                if child.resource.topic == topic.name:
+                    resource = deepcopy(child.resource)
                     resource.topic = names.DELETED_TOPIC
-                    resource.ClearField("topic_message_retention_duration")
-            for snapshot in topic.snapshots.values():
-                snapshot.resource.topic = names.DELETED_TOPIC
-            broker.delete_topic(topic.name)
+                    if isinstance(child, Subscription):
+                        resource.ClearField("topic_message_retention_duration")
+                    broker.replace(child, resource)
+            broker.delete_topic(topic)
             return protos.Empty()
 
     def detach_subscription(self, request: Any) -> Any:
@@ -104,10 +107,11 @@ class Publisher:
             name = limits.check_name(request.subscription, "subscriptions")
             if name not in broker.subscriptions:
                 raise not_found(name)
-            broker.detach_subscription(name)
-            broker.resources[name].detached = True
-            broker.resources[name].ClearField("topic_message_retention_duration")
-            self._push_workers.configure(name, None)
+            subscription = broker.subscriptions[name]
+            resource = deepcopy(subscription.resource)
+            resource.detached = True
+            resource.ClearField("topic_message_retention_duration")
+            broker.detach_subscription(subscription, resource)
             return protos.DetachSubscriptionResponse()
 
     def publish(self, raw: bytes) -> bytes:

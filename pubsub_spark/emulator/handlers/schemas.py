@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from copy import deepcopy
 from typing import Any
 
 from pubsub_spark.codec import definition as codec
@@ -97,7 +98,9 @@ class SchemaService:
             self._schemas.delete(name)
             for topic in broker.topics.values():
                 if topic.resource.schema_settings.schema == name:
-                    topic.resource.schema_settings.schema = "_deleted-schema_"
+                    resource = deepcopy(topic.resource)
+                    resource.schema_settings.schema = "_deleted-schema_"
+                    broker.replace(topic, resource)
         return protos.Empty()
 
     def validate_schema(self, request: Any) -> Any:

@@ -32,13 +32,14 @@ class Snapshots:
             topic = broker.topic_of(subscription.name)
             if topic is None:
                 raise failed_precondition(f"Subscription `{subscription.name}` has no topic to take a snapshot of.")
-            if broker.snapshot_expiry(subscription, now) < now + limits.HOUR:
+            expires = broker.snapshot_expiry(subscription, now)
+            if expires < now + limits.HOUR:
                 raise failed_precondition(
                     "The subscription's backlog is too old: the snapshot would expire in less than one hour."
                 )
             resource = protos.Snapshot(name=name, topic=topic.name, labels=request.labels)
-            snapshot = broker.create_snapshot(name, subscription, now, resource)
-            resource.expire_time.FromMilliseconds(int(snapshot.expires * 1000))
+            resource.expire_time.FromMilliseconds(int(expires * 1000))
+            broker.create_snapshot(name, subscription, expires, now, resource)
             return resource
 
     def get_snapshot(self, request: Any) -> Any:
@@ -55,8 +56,9 @@ class Snapshots:
             if changed.expire_time != snapshot.resource.expire_time:
                 if not now < expires <= snapshot.expires:
                     raise invalid("The expire_time of a snapshot can only be moved to an earlier moment in the future.")
-                broker.expire_snapshot(snapshot, expires)
-            snapshot.resource = changed
+            else:
+                expires = snapshot.expires  # more exactly than the resource says
+            broker.update_snapshot(snapshot, changed, expires)
             return changed
 
     def list_snapshots(self, request: Any) -> Any:
@@ -69,7 +71,7 @@ class Snapshots:
 
     def delete_snapshot(self, request: Any) -> Any:
         with self._engine.open() as (broker, now):
-            broker.delete_snapshot(_find(broker, request.snapshot).name, now)
+            broker.delete_snapshot(_find(broker, request.snapshot), now)
             return protos.Empty()
 
     def seek(self, request: Any) -> Any:
@@ -79,7 +81,7 @@ class Snapshots:
         resource_validation.check_values(request)
         with self._engine.open() as (broker, now):
             subscription = find(broker, request.subscription)
-            if broker.resources[subscription.name].detached:
+            if subscription.resource.detached:
                 raise failed_precondition(f"Subscription `{subscription.name}` is detached from its topic.")
             if target == "time":
                 broker.seek_to_time(subscription, seconds(request.time), now)

@@ -96,7 +96,7 @@ class Stream:
             self._consumer = self._engine.consumer(
                 request.stream_ack_deadline_seconds, request.max_outstanding_messages, request.max_outstanding_bytes
             )
-            subscription.join(self._consumer)
+            broker.join(subscription, self._consumer)
             self._streams.add(self)
             self._begun = True
         try:
@@ -132,11 +132,10 @@ class Stream:
                     raise RpcError("DEADLINE_EXCEEDED", "The deadline of the stream has passed.")
                 check_still_pullable(broker, subscription)
                 now = self._engine.now()
-                batch = subscription.take(consumer, now, size=RESPONSE_BYTES)
-                broker.schedule(subscription, now)
+                batch = broker.take(subscription, consumer, now, size=RESPONSE_BYTES)
                 if batch or self._confirmations:
                     break
-                subscription.wait(consumer)
+                broker.wait(subscription, consumer)
                 self._engine.wait(consumer, rest)
             self._unsent = batch.numbers
             confirmations, self._confirmations = self._confirmations, []
@@ -162,13 +161,12 @@ class Stream:
         if (acks or modacks) and (outcome := self._subscriber.injected(subscription)):
             self._confirm(acks, acks, modacks, modacks, temporary=outcome.startswith("TRANSIENT"))
             return
-        failed_acks = subscription.ack(acks, now) if acks else []
+        failed_acks = broker.ack(subscription, acks, now) if acks else []
         failed_modacks: list[int] = []
         for seconds, run in groupby(zip(modack_seconds, modacks, strict=True), itemgetter(0)):
-            failed_modacks += subscription.modify([number for _, number in run], seconds, now)
+            failed_modacks += broker.modify(subscription, [number for _, number in run], seconds, now)
         if subscription.settings.exactly_once and (acks or modacks):
             self._confirm(acks, failed_acks, modacks, failed_modacks)
-        broker.schedule(subscription, now)
 
     def _confirm(
         self,
@@ -198,10 +196,9 @@ class Stream:
 
     def _close(self) -> None:
         with self._engine.open() as (broker, now):
-            self._subscription.release(self._unsent)
-            self._subscription.leave(self._consumer, now)
+            broker.release(self._subscription, self._unsent, now)
+            broker.leave(self._subscription, self._consumer, now)
             self._streams.discard(self)
-            broker.schedule(self._subscription, now)
 
 
 def _parsed(raw: bytes) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any, Protocol
 
 from pubsub_spark.emulator.api import protos
@@ -17,7 +18,6 @@ from pubsub_spark.emulator.handlers.publisher import find_topic
 from pubsub_spark.emulator.resources import field_masks, limits, pagination, resource_validation
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
-from pubsub_spark.emulator.sinks.push_worker import PushWorkers, endpoint_of
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Batch
@@ -55,10 +55,9 @@ class Caller(Protocol):
 class Subscriber:
     """The handlers of google.pubsub.v1.Subscriber."""
 
-    def __init__(self, engine: Engine, faults: Faults, push_workers: PushWorkers) -> None:
+    def __init__(self, engine: Engine, faults: Faults) -> None:
         self._engine = engine
         self._faults = faults
-        self._push_workers = push_workers
 
     def create_subscription(self, request: Any) -> Any:
         with self._engine.open() as (broker, now):
@@ -73,56 +72,40 @@ class Subscriber:
             _check_dead_letter(broker, kept)
             resource_validation.show_topic_retention(kept, topic.resource)
             broker.create_subscription(name, topic, resource_validation.settings(kept), now, kept)
-            self._push_workers.configure(name, endpoint_of(kept.push_config))
             return kept
 
     def get_subscription(self, request: Any) -> Any:
         with self._engine.open() as (broker, _):
-            return broker.resources[find(broker, request.subscription).name]
+            return find(broker, request.subscription).resource
 
     def update_subscription(self, request: Any) -> Any:
         with self._engine.open() as (broker, now):
             subscription = find(broker, request.subscription.name)
-            kept = broker.resources[subscription.name]
+            kept = subscription.resource
             changed = field_masks.updated(kept, request.subscription, request.update_mask.paths, _MUTABLE)
-            self._configure(broker, subscription, changed, now)
-            return broker.resources[subscription.name]
+            _configure(broker, subscription, changed, now)
+            return subscription.resource
 
     def modify_push_config(self, request: Any) -> Any:
         with self._engine.open() as (broker, now):
             subscription = find(broker, request.subscription)
-            changed = protos.Subscription()
-            changed.CopyFrom(broker.resources[subscription.name])
+            changed = deepcopy(subscription.resource)
             changed.push_config.CopyFrom(request.push_config)
-            resource_validation.keep_push_version(changed.push_config, broker.resources[subscription.name].push_config)
-            self._configure(broker, subscription, changed, now)
+            resource_validation.keep_push_version(changed.push_config, subscription.resource.push_config)
+            _configure(broker, subscription, changed, now)
             return protos.Empty()
-
-    def _configure(self, broker: Broker, subscription: Subscription, changed: Any, now: float) -> None:
-        kept = resource_validation.subscription(changed)
-        if kept.dead_letter_policy != broker.resources[subscription.name].dead_letter_policy:
-            _check_dead_letter(broker, kept)
-        topic = broker.topic_of(subscription.name)
-        if topic is not None:
-            resource_validation.show_topic_retention(kept, topic.resource)
-        broker.resources[subscription.name] = kept
-        subscription.configure(resource_validation.settings(kept))
-        subscription.active = now
-        broker.schedule(subscription, now)
-        self._push_workers.configure(subscription.name, None if kept.detached else endpoint_of(kept.push_config))
 
     def list_subscriptions(self, request: Any) -> Any:
         limits.check_project(request.project)
         with self._engine.open() as (broker, _):
             mine = (name for name in broker.subscriptions if name.startswith(f"{request.project}/"))
             listed, token = pagination.page(mine, request)
-            resources = [broker.resources[name] for name in listed]
+            resources = [broker.subscriptions[name].resource for name in listed]
             return protos.ListSubscriptionsResponse(subscriptions=resources, next_page_token=token)
 
     def delete_subscription(self, request: Any) -> Any:
         with self._engine.open() as (broker, _):
-            broker.delete_subscription(find(broker, request.subscription).name)
-            self._push_workers.configure(request.subscription, None)
+            broker.delete_subscription(find(broker, request.subscription))
             return protos.Empty()
 
     def pull(self, raw: bytes, caller: Caller, *, wait: bool) -> bytes:
@@ -138,20 +121,19 @@ class Subscriber:
             ends = time.monotonic() + patience
             if not caller.add_callback(lambda: self._engine.cancel(consumer)):
                 consumer.closed = True
-            subscription.join(consumer)
+            broker.join(subscription, consumer)
             try:
                 while True:
                     now = self._engine.now()
-                    batch = subscription.take(consumer, now, most)
+                    batch = broker.take(subscription, consumer, now, most)
                     rest = ends - time.monotonic()
                     if batch or rest <= 0 or consumer.closed:
                         break
-                    subscription.wait(consumer)
+                    broker.wait(subscription, consumer)
                     self._engine.wait(consumer, rest)
                     check_still_pullable(broker, subscription)
             finally:
-                subscription.leave(consumer, self._engine.now())
-                broker.schedule(subscription, self._engine.now())
+                broker.leave(subscription, consumer, self._engine.now())
             return self.received(subscription, batch)
 
     def acknowledge(self, raw: bytes) -> bytes:
@@ -167,8 +149,7 @@ class Subscriber:
             if numbers is None:
                 numbers = self.numbers(subscription, request.ack_ids)
             self._inject(subscription, numbers)
-            failed = subscription.ack(numbers, now)
-            broker.schedule(subscription, now)
+            failed = broker.ack(subscription, numbers, now)
             self._check_exactly_once(subscription, failed)
         return b""
 
@@ -181,9 +162,7 @@ class Subscriber:
             subscription = find(broker, request.subscription)
             numbers = self.numbers(subscription, request.ack_ids)
             self._inject(subscription, numbers)
-            failed = subscription.modify(numbers, seconds, now)
-            subscription.active = now
-            broker.schedule(subscription, now)
+            failed = broker.modify(subscription, numbers, seconds, now)
             self._check_exactly_once(subscription, failed)
         return b""
 
@@ -224,10 +203,9 @@ def find(broker: Broker, name: str) -> Subscription:
 def find_pullable(broker: Broker, name: str) -> Subscription:
     """The subscription, if messages can be pulled from it."""
     subscription = find(broker, name)
-    resource = broker.resources[name]
-    if resource.detached:
+    if subscription.resource.detached:
         raise failed_precondition(f"Subscription `{name}` is detached from its topic.")
-    if resource_validation.kind(resource) != "pull":
+    if resource_validation.kind(subscription.resource) != "pull":
         raise failed_precondition("This method is not supported for this subscription type.")
     return subscription
 
@@ -236,6 +214,17 @@ def check_still_pullable(broker: Broker, subscription: Subscription) -> None:
     """After a wait: messages can be pulled from it still, and its name is not a successor's."""
     if find_pullable(broker, subscription.name) is not subscription:
         raise not_found(subscription.name)
+
+
+def _configure(broker: Broker, subscription: Subscription, changed: Any, now: float) -> None:
+    """Check the changed resource of a subscription, and let it take effect."""
+    kept = resource_validation.subscription(changed)
+    if kept.dead_letter_policy != subscription.resource.dead_letter_policy:
+        _check_dead_letter(broker, kept)
+    topic = broker.topic_of(subscription.name)
+    if topic is not None:
+        resource_validation.show_topic_retention(kept, topic.resource)
+    broker.configure(subscription, resource_validation.settings(kept), kept, now)
 
 
 def _patience(remaining: float | None) -> float:

@@ -42,9 +42,9 @@ class Registry:
     def __init__(self, engine: Engine, faults: Faults, push_workers: PushWorkers) -> None:
         self._engine = engine
         self._definitions = Schemas()
-        self._push_workers = push_workers
-        self.publisher = Publisher(engine, self._definitions, push_workers)
-        self.subscriber = Subscriber(engine, faults, push_workers)
+        engine.add_listener(push_workers.follow)
+        self.publisher = Publisher(engine, self._definitions)
+        self.subscriber = Subscriber(engine, faults)
         self.snapshots = Snapshots(engine)
         self.schemas = SchemaService(engine, self._definitions)
         broker = engine.broker
@@ -107,7 +107,6 @@ class Registry:
     def reset(self) -> None:
         """Forget every resource and the time that was moved; open streams end with NOT_FOUND."""
         with self._engine.open() as (broker, _):
-            self._push_workers.close()
             broker.clear()
             self._definitions.clear()
             self._engine.restart_clock()

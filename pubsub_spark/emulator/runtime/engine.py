@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
+from pubsub_spark.emulator.state.events import Event
 
 _NEVER = float("inf")
 _LONGEST_SLEEP = 3600.0  # threading refuses waits beyond a few centuries, and an agenda may be that empty
+
+
+Listener = Callable[[Sequence[Event]], None]
 
 
 class Session(NamedTuple):
@@ -38,6 +42,7 @@ class Engine:
         self._alarm = threading.Condition(self._lock)
         self._alarm_at = _NEVER
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._listeners: list[Listener] = []
         self._closed = False
         self._thread = threading.Thread(target=self._keep_time, name="pubsub-emulator-clock", daemon=True)
         self._thread.start()
@@ -51,6 +56,15 @@ class Engine:
                 yield Session(self.broker, now)
             finally:
                 self._notify()
+
+    def add_listener(self, listener: Listener) -> None:
+        """Give `listener` the events of every locked section from now on, in order, before the lock is let go of.
+
+        It must be quick, may call `open` (what it changes there it hears of next), and what it raises, the request
+        fails with. A request is answered when all listeners have heard of it.
+        """
+        with self._lock:
+            self._listeners.append(listener)
 
     def consumer(self, ack_deadline: float = 0, max_messages: int = 0, max_size: int = 0) -> Consumer:
         """A consumer that can be woken."""
@@ -119,6 +133,11 @@ class Engine:
         return now
 
     def _notify(self) -> None:
+        while self.broker.events:
+            events = self.broker.events.copy()
+            self.broker.events.clear()
+            for listener in self._listeners:
+                listener(events)
         called = self.broker.called
         for consumer in called:
             if consumer.condition is not None:

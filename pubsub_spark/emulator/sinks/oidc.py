@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric import rsa
+from google.auth import crypt, jwt
 
 ISSUER = "https://accounts.google.com"
 LIFETIME_SECONDS = 3600  # "tokens ... can be up to one hour old"
@@ -32,6 +32,10 @@ class Signer:
     @cached_property
     def _key(self) -> rsa.RSAPrivateKey:
         return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+    @cached_property
+    def _signer(self) -> crypt.RSASigner:
+        return crypt.RSASigner(self._key, self.key_id)
 
     @cached_property
     def key_id(self) -> str:
@@ -54,10 +58,8 @@ class Signer:
             "iss": ISSUER,
             "sub": subject,
         }
-        head = {"alg": "RS256", "kid": self.key_id, "typ": "JWT"}
-        signed = f"{_encoded(json.dumps(head).encode())}.{_encoded(json.dumps(claims).encode())}"
-        signature = self._key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
-        return f"{signed}.{_encoded(signature)}"
+        token: bytes = jwt.encode(self._signer, claims)
+        return token.decode()
 
     def jwks(self) -> dict[str, Any]:
         """The public key as a JSON Web Key Set."""

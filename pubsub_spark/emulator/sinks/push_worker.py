@@ -7,27 +7,28 @@ deadline. Connections to the endpoint are kept and used again.
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import io
-import socket
-import ssl
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
+
+import urllib3
 
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.sinks import push_request
 from pubsub_spark.emulator.sinks.oidc import LIFETIME_SECONDS, Signer
 from pubsub_spark.emulator.sinks.push_request import Delivery, Endpoint, Window
+from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import HandOut
+from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
 from pubsub_spark.emulator.state.subscription import Subscription
 
 MOST_THREADS = 64  # for one subscription, however wide its window
+_FOLLOWED = frozenset({Created, Updated, Deleted, Cleared})
+_MAX_BODY_BYTES = 1 << 20  # of an answer; what is longer is cut off, for only the status counts
 _LONGEST_WAIT = 60.0  # a subscription that expired is noticed by then
 
 
@@ -45,7 +46,7 @@ def endpoint_of(config: Any) -> Endpoint | None:
 
 
 class PushWorkers:
-    """Who pushes what where. Handlers say `configure` whenever a subscription's PushConfig may have changed."""
+    """The workers by subscription; they follow its PushConfig."""
 
     def __init__(self, engine: Engine, signer: Signer) -> None:
         self._engine = engine
@@ -65,6 +66,19 @@ class PushWorkers:
                 del self._push_workers[subscription]
             if endpoint is not None and target is not None:
                 self._push_workers[subscription] = Pusher(self._engine, target, endpoint, self._signer)
+
+    def follow(self, events: Sequence[Event]) -> None:
+        """Start and stop workers as subscriptions come, change and go: a listener of the engine."""
+        for event in events:
+            if type(event) not in _FOLLOWED:
+                continue
+            if isinstance(event, Cleared):
+                self.close()
+            elif isinstance(event, Deleted):
+                self.configure(event.name, None)
+            elif isinstance(event, Created | Updated) and collection(event.name) == "subscriptions":
+                resource = event.resource
+                self.configure(event.name, None if resource.detached else endpoint_of(resource.push_config))
 
     def wake(self) -> None:
         """Time was moved: a pause may be over."""
@@ -119,25 +133,24 @@ class Pusher:
             while not self._stopped and broker.subscriptions.get(self.subscription.name) is self.subscription:
                 now = self._engine.clock.now()
                 room = min(self._window.room(now), MOST_THREADS - self._window.outstanding)
-                taken = self._take(room, now)
-                broker.schedule(self.subscription, now)
+                taken = self._take(broker, room, now)
                 if taken:
                     for _ in taken:
                         self._window.started()
                     seconds = self.subscription.settings.ack_deadline
                     return [(each.number, self._delivery(each), seconds) for each in taken]
                 if room > 0:
-                    self.subscription.wait(self._consumer)
+                    broker.wait(self.subscription, self._consumer)
                 pause = self._window.resumes_at - now
                 self._engine.wait(self._consumer, min(pause, _LONGEST_WAIT) if pause > 0 else _LONGEST_WAIT)
         return None
 
-    def _take(self, room: int, now: float) -> list[HandOut]:
+    def _take(self, broker: Broker, room: int, now: float) -> list[HandOut]:
         """Up to `room` deliveries; one by one where order counts, so that a key has one request under way."""
         if not self.subscription.settings.ordering:
-            return list(self.subscription.take(self._consumer, now, room)) if room > 0 else []
+            return list(broker.take(self.subscription, self._consumer, now, room)) if room > 0 else []
         taken: list[HandOut] = []
-        while len(taken) < room and (one := self.subscription.take(self._consumer, now, 1)):
+        while len(taken) < room and (one := broker.take(self.subscription, self._consumer, now, 1)):
             taken += one
         return taken
 
@@ -166,11 +179,10 @@ class Pusher:
         with self._engine.open() as (broker, now):
             if acknowledged:
                 self._window.succeeded()
-                self.subscription.ack([number], now)
+                broker.ack(self.subscription, [number], now)
             else:
                 self._window.failed(now, pauses=not self.subscription.settings.max_backoff)
-                self.subscription.modify([number], 0, now)
-            broker.schedule(self.subscription, now)
+                broker.modify(self.subscription, [number], 0, now, is_use=False)
             self.wake()
 
     def _bearer(self) -> str:
@@ -187,108 +199,54 @@ class Pusher:
 
 
 class Poster:
-    """POSTs to one URL over connections that are kept."""
+    """An HTTP client that POSTs to one URL over connections that are kept.
+
+    Redirects are answers like others, nothing is sent twice, and proxies of the environment are not used.
+    """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self._secure = parts.scheme == "https"
-        self._host = parts.netloc.rpartition("@")[2]
-        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._idle: deque[http.client.HTTPConnection] = deque()
-        self._closed = False
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        kind = urllib3.HTTPSConnectionPool if parts.scheme == "https" else urllib3.HTTPConnectionPool
+        self._pool = kind(parts.hostname or "", parts.port, maxsize=MOST_THREADS)
 
     def post(self, headers: dict[str, str], body: bytes, timeout: float) -> int:
-        """The status of the answer; 0 when there was none in time, which is for all of it together."""
+        """The status code of the answer; 0 when it was not there as a whole after `timeout` seconds.
+
+        The time is for the body; each header line, of which http.client reads a hundred, has it anew.
+        """
         ends = time.monotonic() + timeout
-        while True:
-            connection, fresh = None, True
-            try:
-                connection = self._connection(_left(ends))
-                fresh = connection.sock is None
-                return self._exchange(connection, headers, body, ends)
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                if connection is not None:
-                    connection.close()
-                # That a kept connection was closed by the endpoint meanwhile says nothing about this request.
-                if fresh or isinstance(error, TimeoutError):
-                    return 0
-
-    def _connection(self, timeout: float) -> http.client.HTTPConnection:
-        with contextlib.suppress(IndexError):
-            return self._idle.pop()
-        connection = (
-            http.client.HTTPSConnection(self._host, timeout=timeout, context=ssl.create_default_context())
-            if self._secure
-            else http.client.HTTPConnection(self._host, timeout=timeout)
-        )
-        connection.response_class = _Answer
-        return connection
-
-    def _exchange(
-        self, connection: http.client.HTTPConnection, headers: dict[str, str], body: bytes, ends: float
-    ) -> int:
-        if connection.sock is None:
-            connection.connect()
-        connection.sock.settimeout(_left(ends))
-        connection.request("POST", self._path, body, headers)
-        connection.sock.settimeout(_left(ends))
-        response = connection.getresponse()
-        response.read()
-        if response.will_close or response.status < 200:
-            connection.close()
-        else:
-            self._idle.append(connection)
-            if self._closed:
-                self.close()
-        return response.status
+        try:
+            response = self._pool.urlopen(
+                "POST",
+                self._target,
+                body,
+                headers,
+                retries=False,
+                redirect=False,
+                timeout=urllib3.Timeout(total=timeout),
+                preload_content=False,
+                decode_content=False,
+            )
+            whole = _read(response, ends)
+        except (urllib3.exceptions.HTTPError, OSError, ValueError):
+            return 0
+        return int(response.status) if whole else 0
 
     def close(self) -> None:
-        """Close the connections, those in use when their request is over."""
-        self._closed = True
-        with contextlib.suppress(IndexError):
-            while True:
-                self._idle.pop().close()
+        """Close the connections; those in use end with their request."""
+        self._pool.close()
 
 
-def _left(ends: float) -> float:
-    """The seconds until then; TimeoutError when there are none."""
-    if (seconds := ends - time.monotonic()) <= 0:
-        raise TimeoutError
-    return seconds
-
-
-class _Answer(http.client.HTTPResponse):
-    """An answer that must be there as a whole when the socket's timeout is over, which by itself is for each piece.
-
-    Early hints may come before it.
-    """
-
-    def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:
-        super().__init__(sock, *arguments, **options)
-        self.fp = io.BufferedReader(_Timely(self.fp.detach(), sock))
-
-    def begin(self) -> None:
-        super().begin()
-        while self.status == http.HTTPStatus.EARLY_HINTS:
-            self.headers = self.msg = None  # type: ignore[assignment]  # as before it began
-            super().begin()
-
-
-class _Timely(io.RawIOBase):
-    """What `raw` reads from a socket until its timeout, counted from now, is over."""
-
-    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
-        self._raw = raw
-        self._sock = sock
-        self._ends = time.monotonic() + (sock.gettimeout() or 0)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        self._sock.settimeout(_left(self._ends))
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
+def _read(response: urllib3.BaseHTTPResponse, ends: float) -> bool:
+    """Whether the body ended in time; its connection is used again if so, save after a 1xx, which has no end."""
+    read = 0
+    while chunk := response.read1(_MAX_BODY_BYTES):
+        read += len(chunk)
+        if time.monotonic() > ends or read > _MAX_BODY_BYTES:
+            response.close()
+            return read > _MAX_BODY_BYTES and time.monotonic() <= ends
+    if response.status < HTTPStatus.OK:
+        response.close()
+    response.release_conn()
+    return True

@@ -1,8 +1,12 @@
-"""Topics, subscriptions and snapshots, and the way of a message from the one to the other.
+"""The broker: topics, subscriptions and snapshots, and everything that can be done to them.
 
-Pure, like `subscription`: no lock, no proto, no clock. `resource` of each record is whatever the handlers keep there
-(the configuration as the client gave it); it is carried, never read. Existence and permission are the handlers'
-business: what is asked for here by name is there.
+The only door to messages: code outside of `state` reads `topics`, `subscriptions` and `snapshots`, and changes them by
+the broker's methods alone, which also keep the agenda and say in `events` what has changed. Methods take the Topic,
+Subscription or Snapshot itself and not its name, because that is one incarnation: what is done to one that was deleted
+meanwhile does nothing to a successor of the same name.
+
+Pure: no lock, no proto, no clock. `resource` of each record is the configuration as the client sees it; it is carried
+and replaced as a whole, never read and never changed in place. Existence and permission are the handlers' business.
 
 The agenda is one heap for all subscriptions: the earliest time at which any of them has something to do. `tick` visits
 only those that are due, so a thousand idle subscriptions cost nothing.
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -21,9 +25,23 @@ from typing import Any
 from pubsub_spark import names
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.chaos import Chaos
-from pubsub_spark.emulator.state.delivery import Consumer, Delivery
+from pubsub_spark.emulator.state.delivery import UNLIMITED, Batch, Consumer, Delivery
+from pubsub_spark.emulator.state.events import (
+    Acked,
+    Cleared,
+    Created,
+    DeadLettered,
+    Deleted,
+    Delivered,
+    Event,
+    Modified,
+    Published,
+    Released,
+    Sought,
+    Updated,
+)
 from pubsub_spark.emulator.state.message import Message, Publication
-from pubsub_spark.emulator.state.subscription import DAY, Settings, Subscription
+from pubsub_spark.emulator.state.subscription import DAY, MOST_MESSAGES, Settings, Subscription
 
 SNAPSHOT_LIFETIME = 7 * DAY
 _NEVER = float("inf")
@@ -60,9 +78,9 @@ class Broker:
     """Everything that the emulator knows of messages."""
 
     def __init__(self, *, remembered: int = 10_000) -> None:
+        self.events: list[Event] = []  # what has changed since they were last read
         self.topics: dict[str, Topic] = {}
         self.subscriptions: dict[str, Subscription] = {}
-        self.resources: dict[str, Any] = {}  # of subscriptions, by name
         self.snapshots: dict[str, Snapshot] = {}
         self.called: list[Consumer] = []  # whom the wire layer must wake
         self._snapshots_due = _NEVER
@@ -79,24 +97,34 @@ class Broker:
     # Topics
 
     def create_topic(self, name: str, resource: Any = None, retention: float = 0) -> Topic:
+        """A new topic, which keeps messages for every subscription for `retention` seconds; 0 for not at all."""
         topic = self.topics[name] = Topic(name, resource, retention)
+        self.events.append(Created(name, resource))
         return topic
 
-    def delete_topic(self, name: str) -> None:
-        """Its subscriptions stay and can be drained, and its snapshots as long as they live."""
-        topic = self.topics.pop(name)
+    def update_topic(self, topic: Topic, resource: Any, retention: float, now: float) -> None:
+        """Replace the configuration of a topic."""
+        topic.retention = retention
+        for subscription in topic.subscriptions.values():
+            subscription.topic_retention = retention
+            subscription.tick(now)
+            self._schedule(subscription, now)
+        self._trim(topic, now)
+        self.replace(topic, resource)
+
+    def delete_topic(self, topic: Topic) -> None:
+        """Delete a topic; its subscriptions stay and can be drained, and its snapshots as long as they live."""
+        del self.topics[topic.name]
         topic.retention = 0
         for subscription in topic.subscriptions.values():
             subscription.topic_retention = 0
         topic.subscriptions.clear()
+        self.events.append(Deleted(topic.name))
 
-    def retain(self, topic: Topic, seconds: float, now: float) -> None:
-        """Set how long the topic keeps its messages for every subscription; 0 for not at all."""
-        topic.retention = seconds
-        for subscription in topic.subscriptions.values():
-            subscription.topic_retention = seconds
-            self.schedule(subscription, now)
-        self._trim(topic, now)
+    def replace(self, record: Topic | Subscription | Snapshot, resource: Any) -> None:
+        """Show another resource from now on, where nothing else changes with it."""
+        record.resource = resource
+        self.events.append(Updated(record.name, resource))
 
     def publish(self, topic: Topic, bodies: Sequence[bytes], key: str, now: float) -> range:
         """Give serialized PubsubMessages of one ordering key (or none) ids, and hand them to all subscriptions."""
@@ -108,7 +136,8 @@ class Broker:
         publication = Publication(first, published, key, made)
         for subscription in topic.subscriptions.values():
             subscription.publish(publication)
-            self.schedule(subscription, now)
+            self._schedule(subscription, now)
+        self.events.append(Published(topic.name, publication))
         if topic.retention or topic.snapshots:
             topic.log.extend(publication.messages())
             self._trim(topic, now)
@@ -125,35 +154,59 @@ class Broker:
     def create_subscription(
         self, name: str, topic: Topic, settings: Settings, now: float, resource: Any = None
     ) -> Subscription:
-        """A subscription starts empty, whatever its topic retains."""
+        """A new subscription, which starts empty, whatever its topic retains."""
         subscription = Subscription(
             name,
             settings,
             now,
+            resource,
             batches=self._batches,
             called=self.called,
+            events=self.events,
             remembered=self._remembered,
         )
         subscription.topic_retention = topic.retention
         subscription.chaos = self._chaos(name)
         self.subscriptions[name] = topic.subscriptions[name] = subscription
         self._origins[name] = topic
-        self.resources[name] = resource
-        self.schedule(subscription, now)
+        self.events.append(Created(name, resource))
+        self._schedule(subscription, now)
         return subscription
 
-    def delete_subscription(self, name: str) -> None:
-        self.detach_subscription(name)
-        del self.subscriptions[name], self.resources[name], self._origins[name]
+    def configure(self, subscription: Subscription, settings: Settings, resource: Any, now: float) -> None:
+        """Replace the configuration of a subscription."""
+        subscription.configure(settings)
+        subscription.active = now
+        subscription.tick(now)  # another retention
+        self.replace(subscription, resource)
+        self._schedule(subscription, now)
+
+    def detach_subscription(self, subscription: Subscription, resource: Any) -> None:
+        """Take a subscription from its topic and drop its messages."""
+        self._detach(subscription)
+        self.replace(subscription, resource)
+
+    def delete_subscription(self, subscription: Subscription) -> None:
+        """Delete a subscription with its messages; its consumers are notified."""
+        name = subscription.name
+        self._detach(subscription)
+        del self.subscriptions[name], self._origins[name]
         self._scheduled.pop(name, None)
+        self.events.append(Deleted(name))
+
+    def _detach(self, subscription: Subscription) -> None:
+        self._origins[subscription.name].subscriptions.pop(subscription.name, None)
+        subscription.clear()
+        subscription.call_all()
 
     def clear(self) -> None:
-        """Forget everything; ids go on from where they are."""
-        for name in list(self.subscriptions):
-            self.delete_subscription(name)
+        """Delete everything; ids go on from where they are."""
+        for subscription in list(self.subscriptions.values()):
+            self.delete_subscription(subscription)
         self.topics.clear()
         self.snapshots.clear()
         self._snapshots_due = _NEVER
+        self.events.append(Cleared())
 
     def be_hostile(self, seed: int | None) -> None:
         """Do on every subscription, those to come included, what at-least-once delivery allows; None stops it."""
@@ -164,14 +217,6 @@ class Broker:
     def _chaos(self, subscription: str) -> Chaos | None:
         return None if self._hostility is None else Chaos(self._hostility, subscription)
 
-    def detach_subscription(self, name: str) -> Subscription:
-        """Take a subscription from its topic and drop its messages."""
-        subscription = self.subscriptions[name]
-        self._origins[name].subscriptions.pop(name, None)
-        subscription.clear()
-        subscription.call_all()
-        return subscription
-
     def topic_of(self, subscription: str) -> Topic | None:
         """The topic that feeds a subscription; None when that was deleted, or the subscription detached."""
         topic = self._origins[subscription]
@@ -181,12 +226,86 @@ class Broker:
         """The topic that a subscription was created on, also when that is deleted."""
         return self._origins[subscription]
 
+    # Consumers and leases
+
+    def join(self, subscription: Subscription, consumer: Consumer) -> None:
+        """A consumer connects to a subscription, which does not expire while one is."""
+        subscription.join(consumer)
+
+    def take(
+        self,
+        subscription: Subscription,
+        consumer: Consumer,
+        now: float,
+        most: int = MOST_MESSAGES,
+        size: int = UNLIMITED,
+    ) -> Batch:
+        """Lease to `consumer` what it has room for: at most `most` messages, and none once `size` bytes are reached."""
+        batch = subscription.take(consumer, now, most, size)
+        if batch:
+            self.events.append(Delivered(subscription.name, batch))
+        self._schedule(subscription, now)
+        return batch
+
+    def wait(self, subscription: Subscription, consumer: Consumer) -> None:
+        """Notify `consumer`, which found nothing to take or has no room, when that changes."""
+        subscription.wait(consumer)
+
+    def leave(self, subscription: Subscription, consumer: Consumer, now: float) -> None:
+        """A consumer disconnects; what it holds stays leased."""
+        subscription.leave(consumer, now)
+        self._schedule(subscription, now)
+
+    def ack(self, subscription: Subscription, numbers: Sequence[int], now: float) -> list[int]:
+        """Acknowledge leases; returns the numbers that acknowledge nothing: expired, superseded or never given."""
+        failed = subscription.ack(numbers, now)
+        if len(failed) < len(numbers):
+            self.events.append(Acked(subscription.name, _without(numbers, failed)))
+        self._schedule(subscription, now)
+        return failed
+
+    def modify(
+        self, subscription: Subscription, numbers: Sequence[int], seconds: float, now: float, *, is_use: bool = True
+    ) -> list[int]:
+        """Set the deadlines of leases to `now + seconds`; 0 returns them at once. Returns the stale numbers.
+
+        is_use: whether the subscription's expiration is put off by it, which a push that failed does not.
+        """
+        failed = subscription.modify(numbers, seconds, now)
+        if is_use:
+            subscription.active = now
+        if len(failed) < len(numbers):
+            self.events.append(Modified(subscription.name, _without(numbers, failed), seconds))
+        self._schedule(subscription, now)
+        return failed
+
+    def release(self, subscription: Subscription, numbers: Sequence[int], now: float) -> None:
+        """Take back leases that could not be sent; nothing is counted against their messages."""
+        subscription.release(numbers)
+        if numbers:
+            self.events.append(Released(subscription.name, numbers))
+        self._schedule(subscription, now)
+
+    # Counters, as of the last `tick`; kept as things change, so that to ask costs nothing
+
+    def backlog(self, subscription: Subscription) -> int:
+        """The number of unacked messages, those that a consumer holds included."""
+        return subscription.backlog
+
+    def outstanding(self, subscription: Subscription) -> int:
+        """The number of messages that a consumer holds: leased, and neither acked, nacked nor expired."""
+        return subscription.outstanding
+
+    def oldest_unacked(self, subscription: Subscription) -> float | None:
+        """The publish time of the oldest unacked message; None when there is none."""
+        return subscription.oldest_unacked
+
     # Time
 
-    def schedule(self, subscription: Subscription, now: float) -> None:
-        """After anything was done to a subscription: forward its dead messages, and note when it is due next.
+    def _schedule(self, subscription: Subscription, now: float) -> None:
+        """Forward the dead messages of a subscription that something was done to, and note when it is due next.
 
-        Somebody may be at one that is gone, and its name another's by now: nothing is due then.
+        Nothing is due for one that was deleted, whose name may be another's by now.
         """
         if self.subscriptions.get(subscription.name) is not subscription:
             return
@@ -224,14 +343,14 @@ class Broker:
                 continue
             del self._scheduled[name]
             if subscription.expires_at <= now:
-                self.delete_subscription(name)
+                self.delete_subscription(subscription)
                 expired.append(subscription)
                 continue
             subscription.tick(now)
-            self.schedule(subscription, now)
+            self._schedule(subscription, now)
         if self._snapshots_due <= now:
             for snapshot in [each for each in self.snapshots.values() if each.expires <= now]:
-                self.delete_snapshot(snapshot.name, now)
+                self.delete_snapshot(snapshot, now)
             self._snapshots_due = min((each.expires for each in self.snapshots.values()), default=_NEVER)
         return expired
 
@@ -241,53 +360,73 @@ class Broker:
         target = self.topics.get(subscription.settings.dead_letter_topic)
         for delivery in dead:
             if target is None:
-                subscription.revive(delivery, now)
+                subscription.requeue(delivery, now)
             else:
                 self.publish(target, [_dead_letter(subscription.name, delivery)], delivery.message.key, now)
-                subscription.bury(delivery)
+                subscription.finish_dead_letter(delivery)
+        if target is not None:
+            message_numbers = [delivery.message.number for delivery in dead]
+            self.events.append(DeadLettered(subscription.name, target.name, message_numbers))
 
     # Snapshots and seek
 
-    def create_snapshot(self, name: str, subscription: Subscription, now: float, resource: Any = None) -> Snapshot:
-        """What the subscription has not acked by now, and what its topic will publish from now on."""
+    def create_snapshot(
+        self, name: str, subscription: Subscription, expires: float, now: float, resource: Any = None
+    ) -> Snapshot:
+        """What the subscription has not acked by now, and what its topic will publish from now on, until `expires`."""
         topic = self.origin_of(subscription.name)
-        expires = self.snapshot_expiry(subscription, now)
         snapshot = Snapshot(name, topic, subscription.unacked(now), self._next_message, expires, resource)
         self.snapshots[name] = topic.snapshots[name] = snapshot
-        self.expire_snapshot(snapshot, expires)
+        self._snapshots_due = min(self._snapshots_due, expires)
+        self.events.append(Created(name, resource))
         return snapshot
 
-    def expire_snapshot(self, snapshot: Snapshot, expires: float) -> None:
-        """Set when a snapshot goes by itself."""
+    def update_snapshot(self, snapshot: Snapshot, resource: Any, expires: float) -> None:
+        """Replace the resource of a snapshot, and set when it goes by itself."""
         snapshot.expires = expires
         self._snapshots_due = min(self._snapshots_due, expires)
+        self.replace(snapshot, resource)
 
     def snapshot_expiry(self, subscription: Subscription, now: float) -> float:
         """Seven days, less the age of the oldest unacked message."""
-        unacked = subscription.unacked(now)
-        return SNAPSHOT_LIFETIME + (unacked[0].published if unacked else now)
+        oldest = self.oldest_unacked(subscription)
+        return SNAPSHOT_LIFETIME + (now if oldest is None else oldest)
 
-    def delete_snapshot(self, name: str, now: float) -> None:
-        snapshot = self.snapshots.pop(name)
-        del snapshot.topic.snapshots[name]
+    def delete_snapshot(self, snapshot: Snapshot, now: float) -> None:
+        """Delete a snapshot, and what its topic kept for it alone."""
+        del self.snapshots[snapshot.name], snapshot.topic.snapshots[snapshot.name]
         self._trim(snapshot.topic, now)
+        self.events.append(Deleted(snapshot.name))
 
     def seek_to_time(self, subscription: Subscription, time: float, now: float) -> None:
-        """Published before `time`: acked; later: unacked; as far as it is retained."""
+        """Make acked what was published before `time` and unacked what was later, as far as it is retained."""
         topic = self.topic_of(subscription.name)
         # A snapshot may make the log longer than the topic's own retention does.
         retained = now - topic.retention if topic is not None and topic.retention else _NEVER
         log = [message for message in (topic.log if topic is not None else ()) if message.published >= retained]
-        subscription.seek(log, lambda message: message.published >= time, now)
-        self.schedule(subscription, now)
+        self._seek(subscription, log, lambda message: message.published >= time, now)
 
     def seek_to_snapshot(self, subscription: Subscription, snapshot: Snapshot, now: float) -> None:
-        """Unacked: what the snapshot holds, and everything published after it was made, as long as it lives."""
+        """Make unacked what the snapshot holds and what was published after it was made, as long as it lives."""
         held = {message.number for message in snapshot.unacked}
         kept = (*snapshot.unacked, *(message for message in snapshot.topic.log if message.number >= snapshot.after))
         subscription.retain(min((message.published for message in kept), default=now), snapshot.expires)
-        subscription.seek(kept, lambda message: message.number in held or message.number >= snapshot.after, now)
-        self.schedule(subscription, now)
+        self._seek(subscription, kept, lambda each: each.number in held or each.number >= snapshot.after, now)
+
+    def _seek(
+        self, subscription: Subscription, log: Iterable[Message], unacked: Callable[[Message], bool], now: float
+    ) -> None:
+        subscription.seek(log, unacked, now)
+        self._schedule(subscription, now)
+        self.events.append(Sought(subscription.name, subscription.backlog))
+
+
+def _without(numbers: Sequence[int], failed: Sequence[int]) -> Sequence[int]:
+    """The numbers that have not failed."""
+    if not failed:
+        return numbers
+    excluded = set(failed)
+    return [number for number in numbers if number not in excluded]
 
 
 def _dead_letter(subscription: str, delivery: Delivery) -> bytes:

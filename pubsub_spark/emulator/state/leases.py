@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from itertools import count, pairwise
 from typing import NamedTuple
 
+from pubsub_spark.emulator.state.backlog import NEVER
 from pubsub_spark.emulator.state.delivery import Consumer, Delivery
 from pubsub_spark.emulator.state.message import Message, Publication
 from pubsub_spark.emulator.state.wire_format import SPAN
 
-NEVER = float("inf")
 _SPARE_ENTRIES = 1000  # beyond two for each lease, before they are tidied
 
 
@@ -63,6 +63,16 @@ class Run:
     def messages(self) -> Iterator[Message]:
         for index, frame in enumerate(self.frames, self.numbers.start % SPAN):
             yield _message(self.origins, index, frame)
+
+    def publish_times(self) -> Iterator[tuple[float, int]]:
+        """The publish times, each with the number of messages."""
+        start, stop = self.numbers.start % SPAN, self.numbers.start % SPAN + len(self.numbers)
+        index = bisect_right(self.origins, (start, NEVER)) - 1
+        while start < stop:
+            index += 1
+            end = min(self.origins[index].at, stop) if index < len(self.origins) else stop
+            yield self.origins[index - 1].published, end - start
+            start = end
 
     def deliveries(self) -> Iterator[Delivery]:
         """The same as they stand when all were acknowledged."""

@@ -106,9 +106,8 @@ class Lanes:
         if delivery not in outstanding:
             return []
         withdrawn = outstanding[outstanding.index(delivery) :]
-        for each in withdrawn:
+        for _ in withdrawn:
             lane.outstanding.pop()
-            each.acked = False
         lane.waiting.extendleft(reversed(withdrawn))
         lane.opens = max(lane.opens, opens)
         self._settle(key, lane)

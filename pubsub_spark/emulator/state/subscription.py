@@ -20,10 +20,13 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
+from pubsub_spark.emulator.state.backlog import NEVER, Unacked
 from pubsub_spark.emulator.state.chaos import Chaos
 from pubsub_spark.emulator.state.delivery import Basket, Batch, Consumer, Delivery, message_of
-from pubsub_spark.emulator.state.leases import NEVER, Acked, Leases, Run
+from pubsub_spark.emulator.state.events import Event, Expired
+from pubsub_spark.emulator.state.leases import Acked, Leases, Run
 from pubsub_spark.emulator.state.message import Message, Publication, publications
 from pubsub_spark.emulator.state.ordering import Lanes
 
@@ -57,20 +60,27 @@ class Subscription:
         name: str,
         settings: Settings,
         now: float,
+        resource: Any = None,
         *,
         batches: Iterator[int] | None = None,
         called: list[Consumer] | None = None,
+        events: list[Event] | None = None,
         remembered: int = 10_000,
     ) -> None:
         self.name = name
         self.settings = settings
+        self.resource = resource
         self.topic_retention = 0.0
         self.active = now  # when it was last used, a push that failed is no use; decides about expiry
         self.called = called if called is not None else []
+        self.events = events if events is not None else []
         self.chaos: Chaos | None = None
         self.dead: list[Delivery] = []  # failed too often; the broker takes them from here
+        self.outstanding = 0  # messages that a consumer holds: leased, and neither acked, nacked nor expired
         self._ties = count()
         self._fresh: deque[Publication] = deque()
+        self._fresh_count = 0
+        self._unacked = Unacked()  # the others
         self._returned: deque[Delivery] = deque()
         self._delayed: list[tuple[float, int, Delivery]] = []
         self._lanes = Lanes()
@@ -108,7 +118,9 @@ class Subscription:
     def _add(self, publication: Publication) -> None:
         if not (self.settings.ordering and publication.key):
             self._fresh.append(publication)
+            self._fresh_count += len(publication)
             return
+        self._unacked.add(publication.published, len(publication))
         for message in publication.messages():
             self._lanes.add(message)
         self._prune_at = min(self._prune_at, publication.published + self._retention)
@@ -124,7 +136,7 @@ class Subscription:
         self.tick(now)
         room = min(size, consumer.max_size - consumer.size)
         most = min(most, MOST_MESSAGES, consumer.max_messages - consumer.messages)
-        horizon = now - self._retention
+        horizon = self._unacked.expired_until
         chaos = None if self.settings.exactly_once else self.chaos
         basket = Basket(most if chaos is None else chaos.portion(most), room)
         self._turn += 1
@@ -145,6 +157,7 @@ class Subscription:
             parts = alone = [delivery for part in parts for delivery in _deliveries(part)]
             chaos.reorder(alone)
         numbers = self._leases.grant(parts, consumer, now + (consumer.ack_deadline or self.settings.ack_deadline))
+        self.outstanding += len(numbers)
         consumer.messages += len(numbers)
         consumer.size += room - basket.size
         if chaos is not None:
@@ -156,9 +169,14 @@ class Subscription:
         """What `tick` has left here is within its retention."""
         fresh = self._fresh
         while fresh and basket.has_room:
-            rest = basket.fill(fresh.popleft())
+            publication = fresh.popleft()
+            rest = basket.fill(publication)
             if rest is not None:
                 fresh.appendleft(rest)
+            taken = len(publication) - len(rest or ())
+            self._fresh_count -= taken
+            if taken:
+                self._unacked.add(publication.published, taken)
 
     def _take_returned(self, basket: Basket, horizon: float) -> None:
         returned = self._returned
@@ -249,7 +267,7 @@ class Subscription:
                 continue
             self._let_go(delivery)
             if self._is_ordered(delivery):
-                for each in self._lanes.rewind(delivery, opens=0):
+                for each in self._rewind(delivery, opens=0):
                     self._leases.end(each.number)
                     self._let_go(each)
             else:
@@ -257,36 +275,36 @@ class Subscription:
                 self._returned.append(delivery)
         self._call()
 
-    def bury(self, delivery: Delivery) -> None:
-        """A dead message was forwarded: it is done with here."""
+    def finish_dead_letter(self, delivery: Delivery) -> None:
+        """Remove a message that was forwarded to the dead-letter topic."""
         self._finish([delivery])
         self._call()
 
-    def revive(self, delivery: Delivery, now: float) -> None:
-        """A dead message has nowhere to go: it comes again like any other."""
+    def requeue(self, delivery: Delivery, now: float) -> None:
+        """Deliver a message again that failed too often and has no dead-letter topic to go to."""
         self._again(delivery, now)
         self._call()
 
     def _finish(self, done: list[Delivery]) -> None:
+        finished: list[Delivery] = []
         for delivery in done:
             self._let_go(delivery)
-        if self.settings.ordering:
-            done = [each for delivery in done for each in self._retired(delivery)]
-        for delivery in done:
-            delivery.acked = True
-        self._finished.add(done)
+            if not delivery.acked:
+                delivery.acked = True
+                self._unacked.remove(delivery.message.published)
+            finished += self._lanes.retire(delivery) if self._is_ordered(delivery) else [delivery]
+        self._finished.add(finished)
         if self.settings.retain_acked:
-            self._retained.extend([each.message for each in done])
+            self._retained.extend([each.message for each in finished])
 
     def _finish_run(self, run: Run) -> None:
         """The same for a run: no message in it has a key, or it would have a Delivery."""
         self._free(run.holder, len(run.frames), sum(map(len, run.frames)))
+        for published, messages in run.publish_times():
+            self._unacked.remove(published, messages)
         self._finished.add([run])
         if self.settings.retain_acked:
             self._retained.extend(run.messages())
-
-    def _retired(self, delivery: Delivery) -> list[Delivery]:
-        return self._lanes.retire(delivery) if self._is_ordered(delivery) else [delivery]
 
     def _lost(self, delivery: Delivery, chaos: Chaos) -> bool:
         """Whether chaos loses this ack, so that the message comes again."""
@@ -308,7 +326,7 @@ class Subscription:
     def _again(self, delivery: Delivery, now: float) -> None:
         opens = now + self._backoff(delivery.failures)
         if self._is_ordered(delivery):
-            for each in self._lanes.rewind(delivery, opens if opens > now else 0):
+            for each in self._rewind(delivery, opens if opens > now else 0):
                 if self._leases.end(each.number) is not None and each is not delivery and each.deadline <= now:
                     each.failures += 1  # its own deadline has passed too
                 self._acked_numbers.pop(each.number, None)  # acked behind the gap, and not any more
@@ -317,6 +335,15 @@ class Subscription:
             heapq.heappush(self._delayed, (opens, next(self._ties), delivery))
         else:
             self._returned.append(delivery)
+
+    def _rewind(self, delivery: Delivery, opens: float) -> list[Delivery]:
+        """Withdraw an ordered delivery and those behind it, also the acked ones."""
+        withdrawn = self._lanes.rewind(delivery, opens)
+        for each in withdrawn:
+            if each.acked:
+                each.acked = False
+                self._unacked.add(each.message.published)
+        return withdrawn
 
     def _backoff(self, failures: int) -> float:
         """Exponential between the policy's bounds; the exponent is capped because the result is."""
@@ -329,6 +356,7 @@ class Subscription:
 
     def _free(self, holder: Consumer, messages: int, size: int) -> None:
         """What a consumer has outstanding became less; it may have waited for that."""
+        self.outstanding -= messages
         holder.messages -= messages
         holder.size -= size
         if holder.blocked and holder.has_room:
@@ -362,6 +390,7 @@ class Subscription:
             self._fresh[0].published + self._retention if self._fresh else NEVER,
             self._retained[0].published + self._retention if self._retained else NEVER,
             self._lanes.due,
+            self._unacked.oldest + self._retention,
             self._prune_at,
             self._snapshot_ends,
             self.expires_at,
@@ -374,18 +403,21 @@ class Subscription:
 
     def tick(self, now: float) -> None:
         """Everything whose time has come: leases run out, backoffs end, retention is over."""
-        expired = False
+        expired = 0
         for delivery in self._leases.expired(now):
             self._fail(delivery, now)
-            expired = True
+            expired += 1
+        if expired:
+            self.events.append(Expired(self.name, expired))
         while self._delayed and self._delayed[0][0] <= now:
             self._returned.append(heapq.heappop(self._delayed)[2])
-            expired = True
+            expired += 1
         if self._lanes.due <= now:
             self._lanes.open(now)
-            expired = True
+            expired += 1
         if self._snapshot_ends <= now:
             self._snapshot_retention, self._snapshot_ends = 0.0, NEVER
+        self._unacked.expire(self._retention, now)
         self._forget(now)
         if expired:
             self._call()
@@ -393,11 +425,11 @@ class Subscription:
     def _forget(self, now: float) -> None:
         """Drop what `due` named: by the same sum, for another one may be off by a bit, and then time stands still."""
         while self._fresh and self._fresh[0].published + self._retention <= now:
-            self._fresh.popleft()
+            self._fresh_count -= len(self._fresh.popleft())
         while self._retained and self._retained[0].published + self._retention <= now:
             self._retained.popleft()
         if self._prune_at <= now:
-            self._lanes.prune(now - self._retention)
+            self._lanes.prune(self._unacked.expired_until)
             waiting = (message_of(entry).published for entry in self._lanes.entries())
             # A minute at least between two looks through all lanes, so that their cost stays small beside the
             # messages'.
@@ -448,6 +480,19 @@ class Subscription:
 
     # The whole backlog at once
 
+    @property
+    def backlog(self) -> int:
+        """The number of unacked messages, those that a consumer holds included, as of the last `tick`."""
+        return self._fresh_count + self._unacked.total
+
+    @property
+    def oldest_unacked(self) -> float | None:
+        """The publish time of the oldest unacked message as of the last `tick`; None when there is none."""
+        oldest = self._unacked.oldest
+        if self._fresh:
+            oldest = min(oldest, self._fresh[0].published)
+        return None if oldest == NEVER else oldest
+
     def unacked(self, now: float) -> list[Message]:
         """The backlog, in the order of publishing."""
         entries: list[Message | Delivery] = [
@@ -457,11 +502,11 @@ class Subscription:
             *self._lanes.entries(),
         ]
         entries.extend(delivery for _, _, delivery in self._delayed)
-        horizon = now - self._retention
+        horizon, retention = self._unacked.expired_until, self._retention
         messages = {
             message.number: message
             for message in (message_of(entry) for entry in entries if not (isinstance(entry, Delivery) and entry.acked))
-            if message.published > horizon
+            if message.published > horizon and message.published + retention > now
         }
         return [messages[number] for number in sorted(messages)]
 
@@ -469,11 +514,11 @@ class Subscription:
         """Every message still known, here or in the topic's `log`, becomes unacked or acked as `unacked` says."""
         self.active = now
         matches = self.settings.matches
-        horizon = now - self._retention
+        retention = self._retention
         topic = (message for message in log if not matches or matches(message.attributes))
         lanes = map(message_of, self._lanes.entries())  # acked ones too: an ack behind a gap is not kept yet
         everything = (*self._retained, *lanes, *self.unacked(now), *topic)
-        known = {message.number: message for message in everything if message.published > horizon}
+        known = {message.number: message for message in everything if message.published + retention > now}
         messages = [known[number] for number in sorted(known)]
         self.clear()
         if self.settings.retain_acked:
@@ -490,6 +535,7 @@ class Subscription:
             if isinstance(entry, Delivery):
                 self._let_go(entry)
         self._lanes = Lanes()
+        self._fresh_count, self._unacked = 0, Unacked()
         self._acked_numbers.clear()
         for store in (self._fresh, self._returned, self._delayed, self._leases, self._retained):
             store.clear()

@@ -28,7 +28,7 @@ from typing import Any
 
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.rpc.dispatcher import Answer
-from pubsub_spark.emulator.transport import transcoding
+from pubsub_spark.emulator.transport import routes, transcoding
 from pubsub_spark.emulator.transport.calls import Caller, Metadata, details, inflated, sentence
 
 _log = logging.getLogger("pubsub_spark.emulator")
@@ -106,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._write(200, _JSON, json.dumps(content).encode())
 
     def _api(self, path: str, query: str, body: bytes) -> None:
-        route = transcoding.find(self.command, path)
+        route = routes.find(self.command, path)
         if route is None:
             self._write(404, _TEXT, b"Not Found\n")
             return

@@ -1,39 +1,27 @@
-"""From HTTP and JSON to a protobuf request of an RPC, and back: the v1 JSON API, without a socket.
+"""The JSON of the v1 API as protobuf requests, and responses as JSON again, without a socket.
 
-Pure. The routes are the protos' own `google.api.http` annotations. The client library ships no descriptors of its
-services, but its REST transport is generated from those annotations and keeps each of them (verb, path, body) beside
-the RPC's message types; `routes()` walks that, so that no route is written here by hand.
+Pure. Which request stands for which RPC is in `routes`. A few parameters say how to answer: `fields` which part of it,
+`prettyPrint` with or without white space.
 
-A few parameters say how to answer: `fields` which part of it, `prettyPrint` with or without white space.
-
-JSON is protobuf's: base64 bytes, `"600s"`, RFC 3339, 64-bit integers as strings, defaults left out, names in camelCase
-(both spellings are read). An unknown field is an error, as in the service.
+The JSON is protobuf's: base64 bytes, `"600s"`, RFC 3339, 64-bit integers as strings, defaults left out, names in
+camelCase (both spellings are read). An unknown field is an error, as in the service.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
-import typing
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from google.protobuf import descriptor, json_format
-from google.pubsub_v1.services.publisher.transports import base as publisher_base
-from google.pubsub_v1.services.publisher.transports import rest_base as publisher_rest
-from google.pubsub_v1.services.schema_service.transports import base as schema_base
-from google.pubsub_v1.services.schema_service.transports import rest_base as schema_rest
-from google.pubsub_v1.services.subscriber.transports import base as subscriber_base
-from google.pubsub_v1.services.subscriber.transports import rest_base as subscriber_rest
 from google.rpc import error_details_pb2, status_pb2
 
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import Code
 from pubsub_spark.emulator.transport import field_selector
+from pubsub_spark.emulator.transport.routes import Route
 
 # HTTP's status for each code of gRPC, as google/rpc/code.proto maps them.
 HTTP_STATUS: dict[str, int] = {
@@ -55,14 +43,6 @@ HTTP_STATUS: dict[str, int] = {
     "UNAUTHENTICATED": 401,
 }
 
-_SERVICES = (
-    ("google.pubsub.v1.Publisher", publisher_base.PublisherTransport, publisher_rest._BasePublisherRestTransport),
-    ("google.pubsub.v1.Subscriber", subscriber_base.SubscriberTransport, subscriber_rest._BaseSubscriberRestTransport),
-    ("google.pubsub.v1.SchemaService", schema_base.SchemaServiceTransport, schema_rest._BaseSchemaServiceRestTransport),
-)
-_IAM = "google.iam.v1.IAMPolicy"
-_IAM_RPCS = frozenset({"GetIamPolicy", "SetIamPolicy", "TestIamPermissions"})
-
 # Parameters of every Google API that say how to talk, not what to do.
 _SYSTEM_PARAMETERS = frozenset(
     {"access_token", "alt", "callback", "fields", "key", "oauth_token", "prettyPrint", "quotaUser", "uploadType"}
@@ -72,20 +52,6 @@ _INTEGER_ENUMS = "enum-encoding=int"
 _CALLBACK = "callback"
 _UNKNOWN_FIELD = re.compile(r'no field named "(?P<name>[^"]*)"')
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
-_VARIABLE = re.compile(r"\{(?P<field>[\w.]+)=(?P<pattern>[^}]+)\}")
-
-
-@dataclass(frozen=True)
-class Route:
-    """One annotation: which requests it takes, and the RPC that it stands for."""
-
-    verb: str
-    pattern: re.Pattern[str]
-    fields: tuple[str, ...]
-    body: str | None
-    rpc: str
-    request: Any
-    response: Any
 
 
 class Call(NamedTuple):
@@ -114,11 +80,6 @@ class UnknownFormError(BadRequestError):
     """The answer is wanted in a form that there is none of here."""
 
     code: Code = "UNIMPLEMENTED"
-
-
-def find(verb: str, path: str) -> Route | None:
-    """The route of a request, None when there is none at that place."""
-    return next((route for route in routes() if route.verb == verb and route.pattern.fullmatch(path)), None)
 
 
 def read(route: Route, path: str, query: str, body: bytes) -> Call:
@@ -180,60 +141,6 @@ def _readable(details: bytes) -> list[Any]:
         for detail in status_pb2.Status.FromString(details).details
         if detail.TypeName().removeprefix("google.rpc.") in known
     ]
-
-
-@lru_cache(maxsize=1)
-def routes() -> tuple[Route, ...]:
-    """Every annotation of the three services and of IAM, each once."""
-    found = {
-        (route.verb, route.pattern): route
-        for service, base, rest in _SERVICES
-        for route in _routes_of(service, base, rest)
-    }
-    return tuple(found.values())
-
-
-def _routes_of(service: str, base: Any, rest: Any) -> Iterator[Route]:
-    for name, holder in inspect.getmembers(rest, inspect.isclass):
-        annotations = getattr(holder, "_get_http_options", None)
-        if annotations is None:
-            continue
-        rpc = name.removeprefix("_Base")
-        request, response = _message_types(base, rpc)
-        for annotation in annotations():
-            pattern, fields = _compiled(annotation["uri"])
-            full = f"/{_IAM if rpc in _IAM_RPCS else service}/{rpc}"
-            yield Route(annotation["method"].upper(), pattern, fields, annotation.get("body"), full, request, response)
-
-
-def _message_types(base: Any, rpc: str) -> tuple[Any, Any]:
-    """Request and response of an RPC, from the type of the transport's property for it."""
-    attribute = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()
-    returned = typing.get_type_hints(getattr(base, attribute).fget)["return"]
-    [request], response = typing.get_args(returned)
-    return _plain(request), _plain(typing.get_args(response)[0])
-
-
-def _plain(message: Any) -> Any:
-    """The protobuf class behind one of the client library's."""
-    return message.pb() if hasattr(message, "pb") else message
-
-
-def _compiled(template: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
-    """`/v1/{name=projects/*/topics/*}:publish` as a pattern, and the fields that its groups fill."""
-    parts: list[str] = []
-    fields: list[str] = []
-    end = 0
-    for variable in _VARIABLE.finditer(template):
-        parts.append(re.escape(template[end : variable.start()]))
-        # A project may be `example.com:name`; in the last segment of the path a colon starts the verb.
-        *parents, last = variable["pattern"].split("*")
-        ends_path = "/" not in template[variable.end() :]
-        parts.append(f"({'[^/]+'.join(parents)}{'[^/:]+' if ends_path else '[^/]+'}{last})")
-        fields.append(variable["field"])
-        end = variable.end()
-    parts.append(re.escape(template[end:]))
-    return re.compile("".join(parts)), tuple(fields)
 
 
 def _segment(text: str) -> str:

@@ -127,7 +127,7 @@ def test_unacknowledged_messages_count_for_flow_control():
         wait(stream, 1)
         assert stream.is_flow_controlled
         taken(stream)
-        stream.acknowledged(2)
+        stream.record_acks(2)
         service.calls[0].say(response("c"))
         wait(stream, 1)
         assert not stream.is_flow_controlled
@@ -139,14 +139,14 @@ def test_part_of_a_response_is_acknowledged():
     with opened(service, max_messages=3) as stream:
         wait(stream, 2)
         taken(stream)
-        stream.acknowledged(1)
+        stream.record_acks(1)
         assert [False, True] == flow_controlled_by(stream, service, "c", "d")
     # An id and an ack id are as long as the payload here.
     service = Service(scripts=[[response(["x" * 100_000, "y" * 100_000])]])
     with opened(service) as stream:
         wait(stream, 2)
         taken(stream)
-        stream.acknowledged(1)
+        stream.record_acks(1)
         assert [False, True] == flow_controlled_by(stream, service, "c" * 150_000, "d" * 100_000)
 
 
@@ -160,7 +160,7 @@ def test_flow_control_admits_as_many_as_were_acknowledged():
             service.calls[0].say(response(text))
         wait(stream, 1)
         taken(stream)
-        stream.acknowledged(2)
+        stream.record_acks(2)
         assert [False, True] == flow_controlled_by(stream, service, "d", "e")
 
 
@@ -202,7 +202,7 @@ def test_leases_are_due_at_a_quarter_of_their_time():
         wait(stream, 1)
         assert [] == ack_ids(stream.due(14))
         assert ["ack-a"] == ack_ids(stream.due(15))
-        stream.extended(sent=15, answered=16)
+        stream.record_extension(sent=15, answered=16)
         assert [] == ack_ids(stream.due(164))
         assert ["ack-a"] == ack_ids(stream.due(165))
 
@@ -217,7 +217,7 @@ def test_messages_that_were_not_due_are_not_extended():
         stream.poll()
         service.calls[0].say(response("b"))
         wait(stream, 2)
-        stream.extended(sent=15, answered=16)
+        stream.record_extension(sent=15, answered=16)
         assert ["ack-b"] == ack_ids(stream.due(29))
 
 
@@ -236,7 +236,7 @@ def test_lease_of_taken_messages_is_the_one_that_ends_first():
     service = Service(scripts=[[response("a")]])
     with opened(service, clock=lambda: now) as stream:
         wait(stream, 1)
-        stream.extended(sent=15, answered=15)
+        stream.record_extension(sent=15, answered=15)
         now = 20.0
         stream.poll()
         service.calls[0].say(response("b"))
@@ -250,7 +250,7 @@ def test_lease_that_expired_in_the_buffer_stays_expired():
     for moment, refused in ((61, False), (15, True)):
         with opened(Service(scripts=[[response("a")]])) as stream:
             wait(stream, 1)
-            stream.extended(sent=moment, answered=moment, refused=refused)
+            stream.record_extension(sent=moment, answered=moment, refused=refused)
             lease, _ = stream.take(1000, 10**6)
             assert lease is not None and lease.is_expired(moment)
 
@@ -261,7 +261,7 @@ def test_expired_lease_counts_before_one_that_ends_sooner():
     service = Service(scripts=[[response("a")]])
     with opened(service, clock=lambda: now) as stream:
         wait(stream, 1)
-        stream.extended(sent=15, answered=15, refused=True)
+        stream.record_extension(sent=15, answered=15, refused=True)
         now = 20.0
         stream.poll()
         service.calls[0].say(response("b"))

@@ -48,7 +48,7 @@ def test_acknowledged_batch_is_removed():
     leases = Leases()
     leases.plan(1, now=0)
     leases.commit(1)
-    leases.acknowledged(1)
+    leases.record_acknowledged(1)
 
     assert [] == leases.unacknowledged
 
@@ -77,7 +77,7 @@ def test_extended_lease_lasts():
     leases = Leases()
     leases.plan(1, now=0)
     leases.track(1, 0, Lease(0, STREAM_LEASE_SECONDS))
-    leases.extended(1, 0, sent=40, answered=41)
+    leases.record_extension(1, 0, sent=40, answered=41)
 
     assert [] == leases.due(40 + LEASE_SECONDS / 4 - 1)
     assert [(1, 0)] == leases.due(40 + LEASE_SECONDS / 4)
@@ -88,7 +88,7 @@ def test_part_is_tracked_once():
     leases = Leases()
     leases.plan(1, now=0)
     leases.track(1, 0, Lease(0, STREAM_LEASE_SECONDS))
-    leases.extended(1, 0, sent=40, answered=41)
+    leases.record_extension(1, 0, sent=40, answered=41)
     leases.track(1, 0, Lease(0, STREAM_LEASE_SECONDS))
 
     assert [] == leases.due(60)
@@ -103,9 +103,9 @@ def test_committed_batch_is_extended_until_it_is_acknowledged():
 
     assert [1] == leases.to_track(TRACK_AFTER_SECONDS)
     assert [(1, 0)] == leases.due(TRACK_AFTER_SECONDS)
-    leases.extended(1, 0, sent=TRACK_AFTER_SECONDS, answered=TRACK_AFTER_SECONDS)
+    leases.record_extension(1, 0, sent=TRACK_AFTER_SECONDS, answered=TRACK_AFTER_SECONDS)
     assert not leases.is_expired(1, 0, now=STREAM_LEASE_SECONDS)
-    leases.acknowledged(1)
+    leases.record_acknowledged(1)
     assert ([], []) == (leases.to_track(1000), leases.due(1000))
 
 
@@ -135,9 +135,9 @@ def test_batch_that_has_just_been_acknowledged():
     leases = Leases()
     leases.plan(1, now=0)
     leases.commit(1)
-    leases.acknowledged(1)
+    leases.record_acknowledged(1)
     leases.track(1, 0)
-    leases.extended(1, 0, sent=TRACK_AFTER_SECONDS, answered=TRACK_AFTER_SECONDS)
+    leases.record_extension(1, 0, sent=TRACK_AFTER_SECONDS, answered=TRACK_AFTER_SECONDS)
 
     assert [] == leases.due(now=1000)
     assert leases.is_expired(1, 0, now=TRACK_AFTER_SECONDS)
@@ -147,7 +147,7 @@ def test_refused_extension_expires_the_lease():
     """Messages whose lease the service does not extend are delivered again, whatever the clock says."""
     leases = Leases()
     leases.plan(1, now=0)
-    leases.extended(1, 0, sent=TRACK_AFTER_SECONDS, answered=TRACK_AFTER_SECONDS, refused=True)
+    leases.record_extension(1, 0, sent=TRACK_AFTER_SECONDS, answered=TRACK_AFTER_SECONDS, refused=True)
 
     assert leases.is_expired(1, 0, now=TRACK_AFTER_SECONDS)
 
@@ -182,7 +182,7 @@ def test_long_batch_that_is_committed_before_its_extension_is_in_time():
     assert [(1, 3)] == leases.due(TRACK_AFTER_SECONDS)
     leases.commit(1)
     assert not leases.is_expired(1, 3, now=TRACK_AFTER_SECONDS + 2)
-    leases.extended(1, 3, sent=TRACK_AFTER_SECONDS, answered=TRACK_AFTER_SECONDS + 1)
+    leases.record_extension(1, 3, sent=TRACK_AFTER_SECONDS, answered=TRACK_AFTER_SECONDS + 1)
     assert not leases.is_expired(1, 3, now=STREAM_LEASE_SECONDS)
 
 
@@ -191,7 +191,7 @@ def test_lease_that_was_extended_too_late_stays_expired():
     leases = Leases()
     leases.plan(1, now=0)
     leases.track(1, 3)
-    leases.extended(1, 3, sent=TRACK_AFTER_SECONDS, answered=STREAM_LEASE_SECONDS)
-    leases.extended(1, 3, sent=LEASE_SECONDS / 2, answered=LEASE_SECONDS / 2)
+    leases.record_extension(1, 3, sent=TRACK_AFTER_SECONDS, answered=STREAM_LEASE_SECONDS)
+    leases.record_extension(1, 3, sent=LEASE_SECONDS / 2, answered=LEASE_SECONDS / 2)
 
     assert leases.is_expired(1, 3, now=LEASE_SECONDS / 2)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from concurrent.futures import Future
 from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pyarrow as pa
 import pytest
 
+from pubsub_spark.backend import status
 from pubsub_spark.errors import ResourceError, ServiceError
 from pubsub_spark.write import limits, requests
 from pubsub_spark.write import publisher as publisher_module
 from pubsub_spark.write.publisher import Publisher
+from pubsub_spark.write.request_queue import memory_bytes
+from pubsub_spark.write.retry_scheduler import RetryScheduler
 
 TOPIC = "projects/p/topics/t"
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -233,16 +238,18 @@ def test_where_somebody_answers_there_is_time_for_more_tries(pubsub, refused, mo
 
 def test_flow_control_bounds_the_outstanding_bytes(pubsub, monkeypatch):
     """A task that makes requests faster than they are confirmed has no more than so many bytes outstanding."""
-    monkeypatch.setattr(publisher_module, "MAX_OUTSTANDING_BYTES", 200)
+    sent = made([""] * 100, count=1)
+    one = memory_bytes(sent[-1])
+    monkeypatch.setattr(publisher_module, "MAX_OUTSTANDING_BYTES", 2 * one)
     outstanding = []
     pubsub.answer = lambda request: len(request.messages)
     with Publisher(pubsub, 1, 60.0) as publisher:
-        for request in made([""] * 100, count=1):
+        for request in sent:
             publisher.send(request)
             outstanding.append(publisher._queue.outstanding_bytes)
         publisher.finish()
 
-    assert max(outstanding) < 200 + 100
+    assert max(outstanding) < 2 * one + one
     assert 100 == len(pubsub.data)
 
 
@@ -329,7 +336,11 @@ def test_outstanding_requests_end_before_messages_are_counted(pubsub):
         assert publisher.finish_outstanding().startswith("Before that, 20 messages of this task were confirmed")
 
 
-def test_a_task_that_ends_early_leaves_no_timer(pubsub, refused, monkeypatch):
+def retry_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "pubsub-publish-retries"]
+
+
+def test_a_task_that_ends_early_leaves_no_thread(pubsub, refused, monkeypatch):
     """A request that awaits its retry is not sent again once its task is over, and no thread is left."""
     monkeypatch.setattr(publisher_module, "delays", lambda: iter([3600.0]))
 
@@ -340,11 +351,101 @@ def test_a_task_that_ends_early_leaves_no_timer(pubsub, refused, monkeypatch):
     with Publisher(pubsub, 1, 7200.0) as publisher:
         publisher.send(*made([""]))
         with publisher._changed:
-            assert publisher._changed.wait_for(lambda: publisher._timers, 20)
-        [timer] = publisher._timers
+            assert publisher._changed.wait_for(lambda: publisher._retries, 20)
+        [thread] = retry_threads()
 
-    timer.join(20)
-    assert not timer.is_alive()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_an_outage_of_many_keys_takes_one_thread(pubsub, refused, monkeypatch):
+    """However many requests await their retry, one thread waits for all of them, and each key keeps its order."""
+    monkeypatch.setattr(publisher_module, "delays", lambda: iter(lambda: 0.2, None))
+    keys, threads, recovered = 1500, [0], threading.Event()
+
+    def answer(request):
+        threads.append(threading.active_count())
+        if recovered.is_set():
+            return len(request.messages)
+        raise refused(UNAVAILABLE)
+
+    pubsub.answer = answer
+    before = threading.active_count()
+    with Publisher(pubsub, 8, 60.0) as publisher:
+        for request in made([f"k{i % keys}" for i in range(2 * keys)], count=1):
+            publisher.send(request)
+        with publisher._changed:
+            assert publisher._changed.wait_for(lambda: publisher._retries > keys, 20)
+        recovered.set()
+        metrics = publisher.finish()
+
+    assert max(threads) <= before + 4 + 1  # the fake's own four, and the scheduler's
+    assert 2 * keys == metrics.messages
+    assert [7, keys + 7] == numbers(pubsub.data_of_key("k7"))
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("thread", ["gRPC", "scheduler"])
+def test_an_exception_of_another_thread_ends_the_task(pubsub, refused, monkeypatch, thread):
+    """The task raises it, as the exception that it is, and waits for nothing any more."""
+    answered = Future[bytes]()
+    answered.set_exception(refused(UNAVAILABLE))
+    calls = [answered]
+
+    def publish(topic, body, timeout):
+        if not calls:
+            raise RuntimeError("can't start new thread")
+        return calls.pop()
+
+    pubsub.publish = publish
+    if thread == "gRPC":
+        schedule = lambda scheduler, request, delay: publish("", b"", 1.0)  # noqa: E731
+        monkeypatch.setattr(RetryScheduler, "schedule", schedule)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        published(pubsub, ["a"])
+
+
+def test_after_a_failure_other_keys_have_so_much_time_and_no_more(pubsub, refused, monkeypatch):
+    """When the service no longer answers, a task with many keys ends after `publishTimeout`, not key by key."""
+    now, all_sent = [0.0], threading.Event()
+    monkeypatch.setattr(publisher_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def answer(request):
+        assert all_sent.wait(20)
+        if request.messages[0].ordering_key == "k0":
+            raise refused(grpc.StatusCode.NOT_FOUND)
+        now[0] = 61.0
+        return len(request.messages)
+
+    pubsub.answer = answer
+    with Publisher(pubsub, 1, 60.0) as publisher:
+        for request in made([f"k{i}" for i in range(100)], count=1):
+            publisher.send(request)
+        all_sent.set()
+        with pytest.raises(ResourceError, match="1 messages of this task were confirmed"):
+            publisher.finish()
+
+
+def test_flow_control_counts_what_python_needs(refused, monkeypatch):
+    """With a small message for each of many keys the objects are most of the memory."""
+    monkeypatch.setattr(publisher_module, "delays", lambda: status.delays(first=900.0, most=900.0))
+
+    def publish(*call):
+        failed = Future[bytes]()
+        failed.set_exception(refused(grpc.StatusCode.ABORTED))
+        return failed
+
+    pubsub: Any = SimpleNamespace(address="fake:1", connect_timeout=20.0, publish=publish)
+    tracemalloc.start()
+    try:
+        with Publisher(pubsub, 8, 3600.0) as publisher:
+            before = tracemalloc.get_traced_memory()[0]
+            for i in range(500):
+                publisher.send(requests.EncodedRequest(TOPIC, f"key-{i}", b"%100d" % i, 1))
+            used = tracemalloc.get_traced_memory()[0] - before
+            assert used <= publisher._queue.outstanding_bytes <= 2 * used
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_task_that_ends_early_sends_nothing_more(pubsub, timeouts):

@@ -92,3 +92,21 @@ def test_a_failure_drops_the_queue_of_its_key_and_all_without_key():
     queue.confirm(c)
     assert not queue.has_outstanding
     assert 0 == queue.outstanding_bytes
+
+
+def test_queued_requests_can_be_dropped():
+    """Those in flight and those that await a retry stay, with their keys."""
+    queue = RequestQueue(max_in_flight=2, max_outstanding_bytes=100)
+    a1, b1, *_ = added(queue, "a", "b", "a", "c", "")
+    assert [a1, b1] == queue.take_sendable()
+    queue.await_retry()
+
+    queue.drop_queued()
+
+    assert [] == queue.take_sendable()
+    queue.confirm(a1)
+    queue.retry(b1)
+    assert [b1] == queue.take_sendable()
+    queue.fail(b1)
+    assert not queue.has_outstanding
+    assert 0 == queue.outstanding_bytes

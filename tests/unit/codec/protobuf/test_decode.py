@@ -417,6 +417,34 @@ def test_a_bad_payload_leaves_its_neighbours_on_the_fast_path():
     assert 5 * (count - 1) == sum(row["i"] for row in value.to_pylist() if row)
 
 
+@pytest.mark.parametrize("syntax", ["proto2", "proto3"])
+def test_bad_payloads_anywhere_are_replaced_by_reasons(syntax):
+    """In all places of the chunks that are parsed at once, between messages whose length takes one to three bytes."""
+    sizes = [0, 1, 127, 128, 16_383, 16_384, 20_000]
+    good = [b"\x08\x05" + _bytes_field(b"x" * sizes[row % len(sizes)]) for row in range(211)]
+    bad = {row: payload for row, payload in enumerate(good) if row % 7 == 3 or row in (0, 15, 16, 31, 32, 33, 210)}
+    damaged = {row: (payload[:1], b"\xff", b"\x10\x01\x08")[row % 3] for row, payload in bad.items()}
+    label = "required" if syntax == "proto2" else ""
+    definition = parse(f'syntax = "{syntax}"; message M {{ {label} int32 i = 1; {label} bytes b = 2; }}')
+
+    rows = read(definition.text, *[damaged.get(row, payload) for row, payload in enumerate(good)])
+
+    assert list(bad) == [row for row, value in enumerate(rows) if isinstance(value, str)]
+    assert [rows[row] for row in bad] == [read(definition.text, payload)[0] for payload in damaged.values()]
+    assert [{"i": 5, "b": b"x" * sizes[row % len(sizes)]} for row in range(211) if row not in bad] == [
+        value for value in rows if isinstance(value, dict)
+    ]
+
+
+def _bytes_field(value: bytes) -> bytes:
+    length = len(value)
+    encoded = bytearray()
+    while length > 0x7F:
+        encoded.append(length & 0x7F | 0x80)
+        length >>= 7
+    return b"\x12" + bytes([*encoded, length]) + value
+
+
 def test_nothing_but_bad_payloads_is_as_many_reasons():
     """No row is lost, none is made."""
     rows = read(proto3("int32 i = 1;"), *[b"\x08"] * 2000)

@@ -35,12 +35,12 @@ def test_leading_block_comments_take_no_time(count):
     """A text without `syntax` behind many comments: once each of them doubled the time of the search for it."""
     comments = "/* licence */\n" * count
 
-    assert None is compiled_within(5, f"{comments}message M {{}}")
+    assert None is compiled_within(20, f"{comments}message M {{}}")
     assert (
-        compiled_within(5, f"{comments}message M {{ Foo a = 1; }}")
+        compiled_within(20, f"{comments}message M {{ Foo a = 1; }}")
         == f'The definition is wrong at line {count + 1}, column 13: Expected "required", "optional", or "repeated"'
     )
-    assert str(compiled_within(5, f'{comments}edition = "2023"; message M {{}}')).startswith(
+    assert str(compiled_within(20, f'{comments}edition = "2023"; message M {{}}')).startswith(
         "The definition is of an edition"
     )
 
@@ -52,13 +52,13 @@ def test_any_text_of_the_greatest_length_is_looked_through_in_seconds(unit):
     with contextlib.suppress(InvalidSchema):
         protoc._check(unit * (protoc.MAX_BYTES // len(unit)))
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 def test_line_and_column_are_those_of_the_text():
     """Also with a byte order mark, without `syntax`, and behind comments of several lines."""
     assert (
-        compiled_within(5, "\ufeff/* a\n   b */ // c\nmessage M {\n  optional Foo a = 1;\n}\n")
+        compiled_within(20, "\ufeff/* a\n   b */ // c\nmessage M {\n  optional Foo a = 1;\n}\n")
         == 'The definition is wrong at line 4, column 12: "Foo" is not defined'
     )
 
@@ -66,7 +66,7 @@ def test_line_and_column_are_those_of_the_text():
 def test_a_definition_that_imports_itself_is_refused():
     """The compiler has no place for that complaint."""
     assert (
-        compiled_within(5, 'syntax = "proto3"; import "schema.proto"; message M {}')
+        compiled_within(20, 'syntax = "proto3"; import "schema.proto"; message M {}')
         == "The definition is wrong: File recursively imports itself: schema.proto -> schema.proto"
     )
 
@@ -74,7 +74,7 @@ def test_a_definition_that_imports_itself_is_refused():
 @pytest.mark.parametrize("name", ["/dev/zero", "/etc/passwd", "schema.proto/x", "pyproject.toml", "any.proto"])
 def test_no_file_of_the_machine_can_be_imported(name):
     """The compiler knows the well-known types alone."""
-    assert str(compiled_within(5, f'import "{name}"; message M {{}}')).startswith(f"The definition imports `{name}`")
+    assert str(compiled_within(20, f'import "{name}"; message M {{}}')).startswith(f"The definition imports `{name}`")
 
 
 def test_a_text_is_compiled_once():
@@ -90,7 +90,7 @@ def test_a_crash_of_the_compiler_is_an_invalid_definition(monkeypatch):
     """It ends a process that nobody else is in."""
     monkeypatch.setattr(protoc, "_COMMAND", "import os; os.abort()")
 
-    assert compiled_within(5, "message M {}") == "The definition cannot be compiled: protoc was ended by signal 6"
+    assert compiled_within(20, "message M {}") == "The definition cannot be compiled: protoc was ended by signal 6"
 
 
 def test_a_compiler_that_does_not_end_is_stopped(monkeypatch):
@@ -98,14 +98,14 @@ def test_a_compiler_that_does_not_end_is_stopped(monkeypatch):
     monkeypatch.setattr(protoc, "_COMMAND", "import time; time.sleep(60)")
     monkeypatch.setattr(protoc, "TIMEOUT_SECONDS", 0.5)
 
-    assert compiled_within(5, "message M {}") == "The definition cannot be compiled: protoc did not end in 0.5 seconds"
+    assert compiled_within(20, "message M {}") == "The definition cannot be compiled: protoc did not end in 0.5 seconds"
 
 
 def test_a_compiler_that_cannot_start_says_why(monkeypatch):
     """The last words of standard error."""
     monkeypatch.setattr(protoc, "_COMMAND", "import sys; sys.exit('no compiler here')")
 
-    assert compiled_within(5, "message M {}") == "The definition cannot be compiled: no compiler here"
+    assert compiled_within(20, "message M {}") == "The definition cannot be compiled: no compiler here"
 
 
 def test_the_compiler_is_found_where_this_process_finds_modules(monkeypatch, tmp_path):
@@ -114,4 +114,4 @@ def test_the_compiler_is_found_where_this_process_finds_modules(monkeypatch, tmp
     monkeypatch.setenv("PYTHONINSPECT", "1")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
 
-    assert None is compiled_within(5, "message M {}")
+    assert None is compiled_within(20, "message M {}")

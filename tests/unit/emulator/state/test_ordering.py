@@ -84,7 +84,7 @@ def test_a_message_that_waits_again_already_stays_where_it_is():
     subscription.tick(10)
     dead, subscription.dead = subscription.dead, []
     for delivery in dead:
-        subscription.revive(delivery, now=10)
+        subscription.requeue(delivery, now=10)
 
     assert ["a1", "a2"] == [each.message.data.decode() for each in take(subscription, now=10)]
 
@@ -101,9 +101,9 @@ def test_who_waits_is_called_when_a_dead_message_is_out_of_the_way(forwarded: bo
     subscription.wait(consumer)
 
     if forwarded:
-        subscription.bury(dead)
+        subscription.finish_dead_letter(dead)
     else:
-        subscription.revive(dead, now=0)
+        subscription.requeue(dead, now=0)
     assert [consumer] == subscription.called
 
 

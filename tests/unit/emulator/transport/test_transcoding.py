@@ -9,13 +9,13 @@ from google.protobuf import any_pb2, json_format, timestamp_pb2
 from google.pubsub_v1.types import pubsub, schema
 from google.rpc import error_details_pb2, status_pb2
 
-from pubsub_spark.emulator.transport import transcoding
+from pubsub_spark.emulator.transport import routes, transcoding
 
 TOPIC = "projects/p/topics/t1"
 
 
 def read(verb: str, path: str, query: str = "", body: str = "") -> transcoding.Call:
-    route = transcoding.find(verb, path)
+    route = routes.find(verb, path)
     assert route is not None, f"no route for {verb} {path}"
     return transcoding.read(route, path, query, body.encode())
 
@@ -65,7 +65,7 @@ def read(verb: str, path: str, query: str = "", body: str = "") -> transcoding.C
 )
 def test_every_rpc_has_its_place(rpc, verb, path):
     """Each RPC but the stream is found under the verb and path of the documentation."""
-    route = transcoding.find(verb, path)
+    route = routes.find(verb, path)
 
     assert route is not None
     assert rpc == route.rpc.rpartition(".")[2]
@@ -77,7 +77,7 @@ def test_every_rpc_has_its_place(rpc, verb, path):
 )
 def test_other_places_have_no_rpc(verb, path):
     """A path or verb that no annotation names is nobody's."""
-    assert transcoding.find(verb, path) is None
+    assert routes.find(verb, path) is None
 
 
 def test_body_is_the_request_and_the_path_names_the_resource():

@@ -10,7 +10,7 @@ import pytest
 
 from pubsub_spark.codec import avro
 from pubsub_spark.codec.avro.codec import decoder, encoder
-from pubsub_spark.codec.avro.lanes import FEW
+from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS
 
 RECORD = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
 
@@ -40,7 +40,7 @@ ROOTS: dict[str, tuple[Any, list[bytes], list[bytes], list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("count", [1, FEW], ids=["slow", "fast"])
+@pytest.mark.parametrize("count", [1, MIN_VECTORISED_ROWS], ids=["few", "many"])
 @pytest.mark.parametrize("situation", ROOTS)
 def test_root_is_read_as_a_struct(situation, count):
     """What is no struct is its field `value`; a record that is optional may be null without being an error."""
@@ -54,7 +54,7 @@ def test_root_is_read_as_a_struct(situation, count):
         assert 2 * count == errors.null_count
 
 
-@pytest.mark.parametrize("count", [1, FEW], ids=["slow", "fast"])
+@pytest.mark.parametrize("count", [1, MIN_VECTORISED_ROWS], ids=["few", "many"])
 @pytest.mark.parametrize("situation", ROOTS)
 def test_bad_message_is_told_from_null(situation, count):
     """A message that cannot be read is null with a reason, also where null may be a value."""

@@ -1,6 +1,6 @@
 """Payloads made to hurt: each is refused in a sentence, soon, in little memory, and its neighbours are read.
 
-Every payload is decoded twice, among few messages (the slow path) and among many (the fast path).
+Every payload is decoded among few messages and among many.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from pubsub_spark.codec import avro
 from pubsub_spark.codec.avro.codec import decoder
 from pubsub_spark.codec.avro.columns import batches
-from pubsub_spark.codec.avro.lanes import FEW
+from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS
 from pubsub_spark.codec.definition import InvalidMessage
 
 
@@ -177,7 +177,7 @@ PAYLOADS: dict[str, tuple[Any, bytes, bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("count", [2, FEW + 6, 5000], ids=["slow", "fast", "large"])
+@pytest.mark.parametrize("count", [2, MIN_VECTORISED_ROWS + 6, 5000], ids=["few", "many", "thousands"])
 @pytest.mark.parametrize("situation", PAYLOADS)
 def test_bad_payload_is_refused_and_its_neighbours_are_read(situation, count):
     """First, last and in between: the bad ones have the reason and no value, all others a value and no reason."""
@@ -212,7 +212,7 @@ def test_validate_refuses_what_no_message_can_be(situation):
         assert reason == str(refused.value)
 
 
-@pytest.mark.parametrize("count", [1, FEW + 6], ids=["slow", "fast"])
+@pytest.mark.parametrize("count", [1, MIN_VECTORISED_ROWS + 6], ids=["one", "many"])
 @pytest.mark.parametrize(
     "declared", [of(ARRAY), of(MAP), of(NULLS), of("string"), of({"type": "array", "items": ARRAY})]
 )
@@ -339,13 +339,52 @@ def test_number_beyond_all_floats_is_infinite(type_):
     assert [{"f0": math.inf, "f1": -math.inf}] * 2 == values.to_pylist()
 
 
+@pytest.mark.parametrize("count", [1, MIN_VECTORISED_ROWS + 6], ids=["one", "many"])
+def test_reason_has_the_whole_path(count):
+    """A value that the columns have no place for: its item and its key are named, in arrays long and short."""
+    inner = {"type": "map", "values": {"type": "array", "items": DECIMAL}}
+    definition = avro.parse(json.dumps(of({"type": "array", "items": inner})))
+    decode = decoder(definition, definition, "BINARY")
+    good, bad = b"\x02\x01", b"\x06\x01\x86\xa0"
+    arrays = [good * 1, good * 40 + bad]
+    maps = b"".join(b"\x02\x02k" + zigzag(1 + 40 * place) + array + b"\x00\x00" for place, array in enumerate(arrays))
+
+    values, errors = decode(pa.array([b"\x04" + maps + b"\x00"] * count, pa.binary()))
+
+    assert count == values.null_count
+    assert ["Field `f0[1]['k'][40]` is a decimal of more than 5 digits"] * count == errors.to_pylist()
+
+
+@pytest.mark.parametrize("count", [1, MIN_VECTORISED_ROWS + 6], ids=["one", "many"])
+def test_of_two_entries_with_one_key_the_last_counts(count):
+    """As in Java: even if the first is a value that the column has no place for, and an error if the last is."""
+    definition = avro.parse(json.dumps(of({"type": "map", "values": DECIMAL})))
+    decode = decoder(definition, definition, "BINARY")
+    good, bad = b"\x02k\x02\x01", b"\x02k\x06\x01\x86\xa0"
+
+    values, errors = decode(pa.array([b"\x04" + bad + good + b"\x00", b"\x04" + good + bad + b"\x00"] * count))
+
+    assert [{"f0": [("k", 1)]}, None] * count == values.to_pylist()
+    assert [None, "Field `f0['k']` is a decimal of more than 5 digits"] * count == errors.to_pylist()
+
+
+def test_decimal_may_go_on_with_its_sign():
+    """Twenty bytes for a number of one: the specification sets no limit."""
+    definition = avro.parse(json.dumps(of(DECIMAL)))
+    data = [zigzag(20) + bytes(19) + b"\x07", zigzag(20) + b"\xff" * 19 + b"\xf9", zigzag(20) + b"\x01" + bytes(19)]
+
+    values, errors = decoder(definition, definition, "BINARY")(pa.array(data, pa.binary()))
+    assert [{"f0": 7}, {"f0": -7}, None] == values.to_pylist()
+    assert [None, None, "Field `f0` is a decimal of more than 5 digits"] == errors.to_pylist()
+
+
 def test_hidden_encodings_are_read():
     """What is unusual but right: overlong varints, blocks with a size, arrays in several blocks, floats by name."""
     definition = avro.parse(json.dumps(of(ARRAY, "double")))
     decode = decoder(definition, definition, "BINARY")
     unusual = b"\x82\x00\x02" + b"\x03\x04\x04\x06" + b"\x00" + bytes(8)
 
-    for count in (1, FEW + 6):
+    for count in (1, MIN_VECTORISED_ROWS + 6):
         values, errors = decode(pa.array([unusual] * count, pa.binary()))
         assert [{"f0": [1, 2, 3], "f1": 0.0}] * count == values.to_pylist()
         assert count == errors.null_count
@@ -361,6 +400,6 @@ def test_key_that_comes_twice_counts_once():
     decode = decoder(definition, definition, "BINARY")
     twice = b"\x04\x02k\x02\x02k\x04\x00"
 
-    for count in (1, FEW + 6):
+    for count in (1, MIN_VECTORISED_ROWS + 6):
         values, _ = decode(pa.array([twice] * count, pa.binary()))
         assert [{"f0": [("k", 2)]}] * count == values.to_pylist()

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import json
 
 import pytest
-from google.auth import jwt
 
 from pubsub_spark.emulator.sinks import push_request
-from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_request import Delivery, Endpoint, Window
 
 SUBSCRIPTION = "projects/p/subscriptions/s"
@@ -194,36 +191,6 @@ def test_retry_policy_replaces_the_pause():
     window.failed(now=0.0, pauses=False)
 
     assert push_request.FIRST_WINDOW // 2 == window.room(now=0.0)
-
-
-def test_token_is_verified_by_google_auth():
-    """google-auth, given the served certificate, accepts the token and finds the documented claims."""
-    signer = Signer()
-    now = 1_600_000_000.0
-
-    token = signer.token("push@p.iam.gserviceaccount.com", "http://localhost/push", now)
-
-    head, claims, _, _ = jwt._unverified_decode(token)
-    assert {"alg": "RS256", "kid": signer.key_id, "typ": "JWT"} == head
-    assert "https://accounts.google.com" == claims["iss"]
-    assert "push@p.iam.gserviceaccount.com" == claims["email"]
-    assert claims["email_verified"]
-    assert 3600 == claims["exp"] - claims["iat"]
-    day = 86_400 * 365 * 100
-    assert claims == jwt.decode(
-        token, certs=signer.certificates(), audience="http://localhost/push", clock_skew_in_seconds=day
-    )
-
-
-def test_key_set_names_the_key_that_signs():
-    """The JSON Web Key Set holds the one public key, under the id that tokens carry."""
-    signer = Signer()
-
-    [key] = signer.jwks()["keys"]
-
-    assert signer.key_id == key["kid"]
-    assert ("RSA", "RS256", "sig", "AQAB") == (key["kty"], key["alg"], key["use"], key["e"])
-    assert 256 == len(base64.urlsafe_b64decode(key["n"] + "=="))
 
 
 def test_audience_is_the_endpoint_unless_given():

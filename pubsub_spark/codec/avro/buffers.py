@@ -1,9 +1,9 @@
-"""The parts that messages are joined from, column by column: numbers as cells, and bytes as Arrow has them.
+"""The buffers that messages are joined from: numbers as columns of bytes, and bytes and strings as Arrow has them.
 
-A row's message is the concatenation of its parts in all pieces. A `Cell` is one byte per row, or a few, which only some
-rows may have: a tag, a digit of a varint, a double. Cells that follow each other are laid side by side in a matrix, of
-which the bytes that are kept make one array (`_side_by_side`): so a row of twenty numbers is written in one go. Bytes
-and strings are pieces as they are; null items are left out. Arrow joins the two kinds (`join`).
+A row's message is the concatenation of its bytes in all buffers. A `ByteColumn` is one byte per row, or a few, which
+only some rows may have: a tag, a digit of a varint, a double. Byte columns that follow each other are laid side by side
+in a matrix, of which the bytes that are kept make one array (`_side_by_side`): so a row of twenty numbers is written in
+one go. Bytes and strings are buffers as they are; null items are left out. Arrow joins the two kinds (`join`).
 
 `present` says which rows have the value at all (None: every row): the others get nothing, because the value lies inside
 a struct or a union's branch that they do not have.
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pubsub_spark.codec.avro.lanes import offsets_of
+from pubsub_spark.codec.avro.cursors import offsets_of
 
 Octets: TypeAlias = npt.NDArray[np.uint8]
 Present: TypeAlias = npt.NDArray[np.bool_] | None
@@ -27,20 +27,20 @@ Present: TypeAlias = npt.NDArray[np.bool_] | None
 _U = np.uint64
 
 
-class Cell(NamedTuple):
+class ByteColumn(NamedTuple):
     """`octets[row]` (one byte, or a row of them) for the rows that are kept; None: for all."""
 
     octets: Octets
     kept: Present
 
 
-Piece: TypeAlias = Cell | pa.BinaryArray
+Buffer: TypeAlias = ByteColumn | pa.BinaryArray
 
 
-def join(pieces: list[Piece], count: int) -> pa.BinaryArray:
-    """Row by row the parts of all pieces, one after the other."""
+def join(buffers: list[Buffer], count: int) -> pa.BinaryArray:
+    """Row by row the parts of all buffers, one after the other."""
     arrays: list[pa.BinaryArray] = []
-    for are_cells, group in groupby(pieces, lambda piece: isinstance(piece, Cell)):
+    for are_cells, group in groupby(buffers, lambda buffer: isinstance(buffer, ByteColumn)):
         run = list(group)
         arrays += [_side_by_side(run, count)] if are_cells else run
     if not arrays:
@@ -50,45 +50,45 @@ def join(pieces: list[Piece], count: int) -> pa.BinaryArray:
     return pc.binary_join_element_wise(*arrays, b"", null_handling="skip")
 
 
-def constant(data: bytes, count: int, present: Present) -> Cell:
+def constant(data: bytes, count: int, present: Present) -> ByteColumn:
     """The same bytes in each row."""
-    return Cell(np.broadcast_to(np.frombuffer(data, np.uint8), (count, len(data))), present)
+    return ByteColumn(np.broadcast_to(np.frombuffer(data, np.uint8), (count, len(data))), present)
 
 
-def fixed(values: npt.NDArray[Any], present: Present) -> Cell:
+def fixed(values: npt.NDArray[Any], present: Present) -> ByteColumn:
     """Numbers as they lie in memory."""
-    return Cell(values.view(np.uint8).reshape(len(values), values.itemsize), present)
+    return ByteColumn(values.view(np.uint8).reshape(len(values), values.itemsize), present)
 
 
-def ragged(octets: Octets, kept: npt.NDArray[np.bool_], present: Present) -> list[Piece]:
+def ragged(octets: Octets, kept: npt.NDArray[np.bool_], present: Present) -> list[Buffer]:
     """A row of the matrix per item, of which the bytes where `kept` count."""
     if present is not None:
         kept = kept & present[:, None]
-    return [Cell(octets[:, place], kept[:, place]) for place in range(octets.shape[1])]
+    return [ByteColumn(octets[:, place], kept[:, place]) for place in range(octets.shape[1])]
 
 
-def varints(values: npt.NDArray[np.int64], present: Present) -> list[Piece]:
-    """Zigzag varints: a cell per byte, which has it where the number is that long."""
+def varints(values: npt.NDArray[np.int64], present: Present) -> list[Buffer]:
+    """Zigzag varints: a column per byte, which has it where the number is that long."""
     rest = ((values << 1) ^ (values >> 63)).view(np.uint64)
-    cells: list[Piece] = []
+    columns: list[Buffer] = []
     kept = present
     while True:
         octets = rest.astype(np.uint8)
         rest = rest >> _U(7)
         longer = rest != 0
         if not longer.any():
-            cells.append(Cell(octets, kept))
-            return cells
-        cells.append(Cell((octets & 127) | (longer.view(np.uint8) << 7), kept))
+            columns.append(ByteColumn(octets, kept))
+            return columns
+        columns.append(ByteColumn((octets & 127) | (longer.view(np.uint8) << 7), kept))
         kept = longer if present is None else longer & present
 
 
-def sized(data: pa.BinaryArray, present: Present) -> list[Piece]:
+def sized(data: pa.BinaryArray, present: Present) -> list[Buffer]:
     """Each item's length, and the item."""
     return [*varints(np.diff(offsets_of(data)), present), data]
 
 
-def blocks(items: pa.BinaryArray, counts: npt.NDArray[np.int64], present: Present) -> list[Piece]:
+def blocks(items: pa.BinaryArray, counts: npt.NDArray[np.int64], present: Present) -> list[Buffer]:
     """Arrays of `counts` items each, already encoded: one block with its count, if there is an item, and the end."""
     some = counts > 0
     ends = offsets_of(items)[_offsets(counts)].astype(np.int32)
@@ -96,22 +96,22 @@ def blocks(items: pa.BinaryArray, counts: npt.NDArray[np.int64], present: Presen
     return [*heads, _array(ends, items.buffers()[2], present), constant(b"\0", len(counts), present)]
 
 
-def _side_by_side(cells: list[Cell], count: int) -> pa.BinaryArray:
-    """The kept bytes of each row of all cells."""
-    widths = [cell.octets.shape[1] if cell.octets.ndim > 1 else 1 for cell in cells]
+def _side_by_side(columns: list[ByteColumn], count: int) -> pa.BinaryArray:
+    """The kept bytes of each row of all columns."""
+    widths = [column.octets.shape[1] if column.octets.ndim > 1 else 1 for column in columns]
     matrix = np.empty((count, sum(widths)), np.uint8)
     kept = np.ones(matrix.shape, np.bool_)
     length = np.zeros(count, np.int32)
     always = 0
     place = 0
-    for cell, width in zip(cells, widths, strict=True):
-        where = slice(place, place + width) if cell.octets.ndim > 1 else place
-        matrix[:, where] = cell.octets
-        if cell.kept is None:
+    for column, width in zip(columns, widths, strict=True):
+        where = slice(place, place + width) if column.octets.ndim > 1 else place
+        matrix[:, where] = column.octets
+        if column.kept is None:
             always += width
         else:
-            kept[:, where] = cell.kept[:, None] if cell.octets.ndim > 1 else cell.kept
-            length += cell.kept * np.int32(width)
+            kept[:, where] = column.kept[:, None] if column.octets.ndim > 1 else column.kept
+            length += column.kept * np.int32(width)
         place += width
     if always == place:
         return _array(np.arange(count + 1, dtype=np.int32) * np.int32(always), matrix)

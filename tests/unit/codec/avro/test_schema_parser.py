@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pubsub_spark.codec.avro import schema
-from pubsub_spark.codec.avro.schema import Array, Enum, Fixed, Primitive, Record
+from pubsub_spark.codec.avro import schema_parser
+from pubsub_spark.codec.avro.nodes import Array, Enum, Fixed, Primitive, Record
 from pubsub_spark.codec.definition import IncompatibleSchema, InvalidSchema
 from pubsub_spark.codec.schema_types import check_compatible, parse
 
@@ -105,7 +105,7 @@ def test_names_are_looked_up_in_their_namespace():
     inner = {"type": "enum", "name": "E", "symbols": ["A"]}
     declared = record(("a", inner), ("b", "E"), ("c", "x.y.E"), namespace="x.y")
 
-    root = schema.parse(json.dumps(declared))
+    root = schema_parser.parse(json.dumps(declared))
 
     assert isinstance(root, Record)
     assert "x.y.R" == root.name
@@ -115,7 +115,7 @@ def test_names_are_looked_up_in_their_namespace():
 
 def test_a_name_with_dots_is_full_already():
     """The namespace attribute is not put in front of it."""
-    node = schema.parse(
+    node = schema_parser.parse(
         json.dumps({"type": "fixed", "name": "p.F", "namespace": "q", "size": 2, "aliases": ["Old", "r.Old"]})
     )
 
@@ -139,7 +139,7 @@ def test_a_name_with_dots_is_full_already():
 )
 def test_logical_type_that_does_not_fit_is_ignored(declared):
     """The specification: readers fall back to the underlying type."""
-    node = schema.parse(json.dumps(declared))
+    node = schema_parser.parse(json.dumps(declared))
 
     assert isinstance(node, Primitive | Fixed)
     assert node.logical is None
@@ -147,13 +147,13 @@ def test_logical_type_that_does_not_fit_is_ignored(declared):
 
 def test_defaults_are_parsed_as_what_they_stand_for():
     """Bytes as text, a union by the first branch that fits."""
-    root = schema.parse(json.dumps(field(["null", "int", "bytes"], default="\u00ff")))
-    array = schema.parse(json.dumps(field({"type": "array", "items": "double"}, default=[1])))
+    root = schema_parser.parse(json.dumps(field(["null", "int", "bytes"], default="\u00ff")))
+    array = schema_parser.parse(json.dumps(field({"type": "array", "items": "double"}, default=[1])))
 
     assert isinstance(root, Record)
     assert isinstance(array, Record)
     assert isinstance(array.fields[0].node, Array)
-    assert ((2, b"\xff"), [1.0]) == (root.fields[0].default, array.fields[0].default)
+    assert (("union0_2", {"value": b"\xff"}), [1.0]) == (root.fields[0].default, array.fields[0].default)
 
 
 TAKEN: dict[str, tuple[Any, Any]] = {

@@ -13,9 +13,9 @@ import pytest
 
 from pubsub_spark.codec import avro
 from pubsub_spark.codec.avro.codec import decoder
-from pubsub_spark.codec.avro.lanes import FEW
+from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS
 
-MANY = FEW + 6
+MANY = MIN_VECTORISED_ROWS + 6
 
 
 def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:
@@ -173,10 +173,10 @@ def read(writer: Any, reader: Any, values: list[Any]) -> tuple[list[Any], list[s
     return found.to_pylist(), errors.to_pylist()
 
 
-@pytest.mark.parametrize("count", [1, MANY], ids=["slow", "fast"])
+@pytest.mark.parametrize("count", [1, MANY], ids=["one", "many"])
 @pytest.mark.parametrize("situation", PAIRS)
 def test_old_message_is_read_as_the_new_revision(situation, count):
-    """What the old revision wrote, the reader's revision reads; by the slow path and by the fast one."""
+    """What the old revision wrote, the reader's revision reads; one message and many."""
     writer, reader, written, expected = PAIRS[situation]
 
     assert ([expected] * count, [None] * count) == read(writer, reader, [written] * count)
@@ -337,7 +337,7 @@ def test_every_message_of_an_unreadable_revision_says_why(situation):
     assert [reason] * MANY == errors.to_pylist()
 
 
-@pytest.mark.parametrize("count", [1, MANY], ids=["slow", "fast"])
+@pytest.mark.parametrize("count", [1, MANY], ids=["one", "many"])
 @pytest.mark.parametrize("kind", ["timestamp", "local-timestamp"])
 @pytest.mark.parametrize(
     ("written", "wanted", "number", "expected"),
@@ -368,7 +368,7 @@ def avro_long(number: int) -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("count", [1, MANY], ids=["slow", "fast"])
+@pytest.mark.parametrize("count", [1, MANY], ids=["one", "many"])
 def test_two_fields_with_one_alias_are_read_from_one(count):
     """A reader that has the old field and another by its alias gets the value twice."""
     writer = record(("a", "int"))

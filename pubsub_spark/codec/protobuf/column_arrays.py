@@ -1,0 +1,135 @@
+"""The columns of decoded messages: the arrays that ptars has made, as the column tree says that Spark has them.
+
+Unsigned integers become signed, enum numbers names, seconds and nanoseconds microseconds, messages of any shape JSON
+text; an absent field gets its default. Buffers are shared with the arrays of ptars wherever the bytes are the same.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf.message_factory import GetMessageClass
+
+from pubsub_spark.codec.protobuf import ptars_schema, row_reader
+from pubsub_spark.codec.protobuf.column_tree import (
+    Array,
+    Column,
+    Duration,
+    Enum,
+    Json,
+    Map,
+    Node,
+    Scalar,
+    Struct,
+    Timestamp,
+)
+from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage
+from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED
+
+
+def message_column(array: pa.StructArray, struct: Struct, type_: pa.StructType, present: bool) -> pa.StructArray:
+    """The column of a message; `present`: none of its values may be null, as in lists and maps."""
+    children = [_column(array.field(ptars_schema.field_name(c)), c, type_.field(c.name).type) for c in struct.columns]
+    validity = None if present or not array.null_count else pc.is_valid(array)
+    return assemble_structs(type_, len(array), validity, children)
+
+
+def _column(array: pa.Array, column: Column, type_: pa.DataType) -> pa.Array:
+    """The column of a field, with the defaults of absent values."""
+    values = _values(array, column.node, type_, column.path)
+    if column.default is not None and values.null_count:
+        default = column.node.name_of(column.default) if isinstance(column.node, Enum) else column.default
+        if isinstance(column.node, Scalar) and column.node.kind in UNSIGNED:
+            return values.fill_null(pa.scalar(default, UNSIGNED[column.node.kind]).cast(type_, safe=False))
+        return values.fill_null(pa.scalar(default, type_))
+    if column.required and values.null_count:  # below a message that is absent, or in a row that has an error
+        return _without_nulls(values)
+    return values
+
+
+def _values(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Array:
+    """The column of a node."""
+    match node:
+        case Scalar(kind):
+            return array.view(type_) if kind in UNSIGNED else array
+        case Enum():
+            return _enum_names(array, node)
+        case Timestamp() | Duration():
+            return _micros(array, type_, path)
+        case Json():
+            return _json(array, node)
+        case Array(element):
+            values = _elements(array.values, element, type_.value_type, f"{path}[]")
+            return pa.ListArray.from_arrays(array.offsets, values, type=type_)
+        case Map(key, value):
+            keys = _values(array.values.field("key"), key, type_.key_type, path)
+            items = _elements(array.values.field("value"), value, type_.item_type, f"{path}{{}}")
+            entries = assemble_structs(pa.struct([type_.key_field, type_.item_field]), len(keys), None, [keys, items])
+            return pa.Array.from_buffers(type_, len(array), [None, array.offsets.buffers()[1]], children=[entries])
+        case Struct():
+            return message_column(array, node, type_, present=False)
+
+
+def _elements(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Array:
+    """The elements of a list or the values of a map, where an absent message is an empty one."""
+    if isinstance(node, Struct):
+        return message_column(array, node, type_, present=True)
+    return _values(_without_nulls(array) if array.null_count else array, node, type_, path)
+
+
+def _enum_names(array: pa.Int32Array, enum: Enum) -> pa.StringArray:
+    """The names of an enum's numbers."""
+    numbers = list(enum.names)
+    found = pc.index_in(array, value_set=pa.array(numbers, pa.int32()))
+    if found.null_count > array.null_count:  # an open enum keeps numbers that it has no name for
+        numbers += [n for n in pc.unique(array).to_pylist() if n is not None and n not in enum.names]
+        found = pc.index_in(array, value_set=pa.array(numbers, pa.int32()))
+    return pa.array([enum.name_of(number) for number in numbers], pa.string()).take(found)
+
+
+def _micros(array: pa.StructArray, type_: pa.DataType, path: str) -> pa.Array:
+    """The timestamps or durations of arrays of seconds and nanoseconds."""
+    seconds, nanos = array.field("seconds"), array.field("nanos")
+    extremes = pc.min_max(seconds).as_py()
+    if len(array) and (extremes["min"] < -MAX_SECONDS or extremes["max"] > MAX_SECONDS):
+        raise UnreadableMessage(f"Field `{path}` is out of range")
+    micros = pc.add(pc.multiply(seconds, 1_000_000), pc.divide(nanos, 1_000).cast(pa.int64()))
+    return _null_where_null(micros, array).view(type_)
+
+
+def _json(array: pa.BinaryArray, node: Json) -> pa.StringArray:
+    """The JSON texts of serialized messages of any shape."""
+    read = GetMessageClass(node.message).FromString
+    try:
+        texts = [None if value is None else row_reader.json_text(read(value)) for value in array.to_pylist()]
+    except ValueError as error:
+        raise UnreadableMessage(str(error)) from None
+    return pa.array(texts, pa.string())
+
+
+def _null_where_null(values: pa.Array, like: pa.Array) -> pa.Array:
+    """The values, null where `like` is null."""
+    if not like.null_count:
+        return values
+    return pc.if_else(pc.is_valid(like), values, pa.scalar(None, values.type))
+
+
+def _without_nulls(array: pa.Array) -> pa.Array:
+    """The same values, none of them null: ptars leaves the type's zero in the place of a null."""
+    if pa.types.is_struct(array.type):
+        children = [array.field(index) for index in range(array.type.num_fields)]
+        return pa.Array.from_buffers(array.type, len(array), [None], children=children)
+    return pa.Array.from_buffers(array.type, len(array), [None, *array.buffers()[1:]])
+
+
+def assemble_structs(
+    type_: pa.StructType, length: int, validity: pa.BooleanArray | None, children: list[pa.Array]
+) -> pa.StructArray:
+    """The structs of `children`, null where `validity` is false."""
+    bits = None if validity is None else validity.buffers()[1]
+    return pa.Array.from_buffers(type_, length, [bits], children=children)
+
+
+def structs_without_fields(length: int) -> pa.StructArray:
+    """So many empty structs, the rows of a message without columns."""
+    return pa.Array.from_buffers(pa.struct([]), length, [None])

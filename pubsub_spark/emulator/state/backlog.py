@@ -1,0 +1,62 @@
+"""Counters of unacked messages by publish time: how many there are, and how old the oldest is, without looking at any.
+
+Pure. Kept for the messages of a subscription that were handed out once or have an ordering key; those that neither was
+done to are counted where they wait. Retention ends for the oldest first, so what has outlived it leaves the count when
+its time comes, wherever it is, and for good: what is done to it later counts no more.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+NEVER = float("inf")
+_SPARE_ENTRIES = 64  # of the heap, beyond two for each publish time, before it is tidied
+
+
+class Unacked:
+    """The number of unacked messages of each publish time."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.expired_until = -NEVER  # what was published then, or earlier, has outlived its retention
+        self._counts: dict[float, int] = {}
+        self._times: list[float] = []  # heap; a time that has no count any more is passed over
+
+    def add(self, published: float, messages: int = 1) -> None:
+        """Count messages that became unacked."""
+        if published <= self.expired_until:
+            return
+        self.total += messages
+        counts = self._counts
+        if published in counts:
+            counts[published] += messages
+        else:
+            counts[published] = messages
+            heapq.heappush(self._times, published)
+
+    def remove(self, published: float, messages: int = 1) -> None:
+        """Count no longer messages that were acked, unless they have expired before."""
+        count = self._counts.get(published)
+        if count is None:
+            return
+        self.total -= messages
+        if count > messages:
+            self._counts[published] = count - messages
+            return
+        del self._counts[published]
+        if len(self._times) > 2 * len(self._counts) + _SPARE_ENTRIES:
+            self._times = sorted(self._counts)
+
+    @property
+    def oldest(self) -> float:
+        """The publish time of the oldest message; infinity when there is none."""
+        times = self._times
+        while times and times[0] not in self._counts:
+            heapq.heappop(times)
+        return times[0] if times else NEVER
+
+    def expire(self, retention: float, now: float) -> None:
+        """Count no longer what was published `retention` seconds ago, or earlier."""
+        while (oldest := self.oldest) + retention <= now:
+            self.total -= self._counts.pop(oldest)
+            self.expired_until = oldest

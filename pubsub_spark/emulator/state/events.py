@@ -1,0 +1,127 @@
+"""Events: the changes of the state, for whoever follows them (push workers now; a journal, metrics and a page later).
+
+The broker, the schemas and the policies append to one list; the engine hands what is in it to the listeners, in order,
+before it lets go of the lock (`Engine.add_listener`). There is one event for each request or batch, not one for each
+message, and it refers to what the state has anyway, so an event that nobody reads costs less than a microsecond.
+
+Resources are never changed in place: the one in an event stays as it was when the event happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pubsub_spark.emulator.state.delivery import Batch
+from pubsub_spark.emulator.state.message import Publication
+
+
+def collection(name: str) -> str:
+    """The collection that a resource is of by its full name: `topics`, `subscriptions`, `snapshots` or `schemas`."""
+    return name.split("/")[2]
+
+
+class Created(NamedTuple):
+    """A topic, subscription, snapshot or schema exists from now on; `name` is its full name."""
+
+    name: str
+    resource: Any
+
+
+class Updated(NamedTuple):
+    """A resource was replaced by another: changed, detached, or its topic or schema deleted."""
+
+    name: str
+    resource: Any
+
+
+class Deleted(NamedTuple):
+    """A resource is gone: deleted, or expired."""
+
+    name: str
+
+
+class Cleared(NamedTuple):
+    """Every resource and message is gone."""
+
+
+class PolicySet(NamedTuple):
+    """The IAM policy of a resource was replaced."""
+
+    name: str
+    policy: Any
+
+
+class Published(NamedTuple):
+    """Messages were published to a topic by one request, or forwarded to it as dead letters."""
+
+    topic: str
+    publication: Publication
+
+
+class Delivered(NamedTuple):
+    """A batch was leased to a consumer of a subscription."""
+
+    subscription: str
+    batch: Batch
+
+
+class Acked(NamedTuple):
+    """Leases were acknowledged in time; `numbers` are those in their ack ids."""
+
+    subscription: str
+    numbers: Sequence[int]
+
+
+class Modified(NamedTuple):
+    """The deadlines of leases were set to `seconds` from now; 0 is a nack."""
+
+    subscription: str
+    numbers: Sequence[int]
+    seconds: float
+
+
+class Released(NamedTuple):
+    """Leases that could not be sent were taken back; nothing is counted against their messages."""
+
+    subscription: str
+    numbers: Sequence[int]
+
+
+class Expired(NamedTuple):
+    """The deadlines of so many leases passed, and their messages come again."""
+
+    subscription: str
+    leases: int
+
+
+class DeadLettered(NamedTuple):
+    """Messages that failed too often were forwarded to the dead-letter topic."""
+
+    subscription: str
+    topic: str
+    message_numbers: Sequence[int]
+
+
+class Sought(NamedTuple):
+    """A subscription went to another time or to a snapshot, and has this backlog now."""
+
+    subscription: str
+    backlog: int
+
+
+Event = (
+    Created
+    | Updated
+    | Deleted
+    | Cleared
+    | PolicySet
+    | Published
+    | Delivered
+    | Acked
+    | Modified
+    | Released
+    | Expired
+    | DeadLettered
+    | Sought
+)

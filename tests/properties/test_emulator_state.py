@@ -1,0 +1,157 @@
+"""Laws of the emulator's state, looked for by hypothesis in any order of everything that can be done to a broker.
+
+- The counters (backlog, outstanding, oldest unacked message) say what a count of all messages says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.delivery import Consumer
+from pubsub_spark.emulator.state.subscription import Settings
+from pubsub_spark.emulator.state.wire_format import attribute_fields
+
+TOPIC, DEAD = "projects/p/topics/topic", "projects/p/topics/dead"
+SUBSCRIPTIONS = ("projects/p/subscriptions/one", "projects/p/subscriptions/other", "projects/p/subscriptions/dead")
+SNAPSHOT = "projects/p/snapshots/snapshot"
+KEYS = ("", "a", "b")
+RETENTIONS = (30, 100, 600)
+
+some = st.sampled_from(SUBSCRIPTIONS[:1] * 4 + SUBSCRIPTIONS)
+
+
+class StateMachine(RuleBasedStateMachine):
+    """Two subscriptions of one topic and one of its dead letters."""
+
+    @initialize(
+        ordering=st.booleans(),
+        exactly_once=st.booleans(),
+        retain_acked=st.booleans(),
+        filtered=st.booleans(),
+        backoff=st.sampled_from([0, 10]),
+        attempts=st.sampled_from([0, 2]),
+        retention=st.sampled_from(RETENTIONS),
+        topic_retention=st.sampled_from([0, 60]),
+    )
+    def begin(self, topic_retention: float, attempts: int, filtered: bool, backoff: float, **chosen: Any) -> None:
+        self.now = 1000.0
+        self.broker = Broker()
+        self.settings = Settings(
+            **chosen,
+            min_backoff=backoff,
+            max_backoff=backoff * 4,
+            dead_letter_topic=DEAD,
+            dead_letter_attempts=attempts,
+            matches=(lambda attributes: "x" not in attributes) if filtered else None,
+        )
+        topic = self.broker.create_topic(TOPIC, retention=topic_retention)
+        dead = self.broker.create_topic(DEAD)
+        one, other, letters = SUBSCRIPTIONS
+        self.broker.create_subscription(one, topic, self.settings, self.now)
+        self.broker.create_subscription(other, topic, Settings(retention=100), self.now)
+        self.broker.create_subscription(letters, dead, Settings(), self.now)
+        self.leased: dict[str, list[int]] = {name: [] for name in SUBSCRIPTIONS}
+        self.consumers = {name: [Consumer(max_messages=most) for most in (2, 0)] for name in SUBSCRIPTIONS}
+
+    def do(self, action: Callable[[Broker], Any]) -> Any:
+        """One locked section."""
+        self.broker.tick(self.now)
+        done = action(self.broker)
+        self.broker.events.clear()
+        return done
+
+    @rule(key=st.sampled_from(KEYS), count=st.integers(1, 5), marked=st.sampled_from([False, False, True]))
+    def publish(self, key: str, count: int, marked: bool) -> None:
+        bodies = [b"\x0a\x01a" + (attribute_fields({"x": "y"}) if marked else b"")] * count
+        self.do(lambda broker: broker.publish(broker.topics[TOPIC], bodies, key, self.now))
+
+    @rule(name=some, who=st.integers(0, 1), most=st.integers(1, 6))
+    def take(self, name: str, who: int, most: int) -> None:
+        consumer = self.consumers[name][who]
+        batch = self.do(lambda broker: broker.take(broker.subscriptions[name], consumer, self.now, most))
+        self.leased[name] += batch.numbers
+
+    @rule(name=some, start=st.integers(1, 6), length=st.integers(1, 6))
+    def ack(self, name: str, start: int, length: int) -> None:
+        numbers = self._numbers(name, start, length)
+        self.do(lambda broker: broker.ack(broker.subscriptions[name], numbers, self.now))
+
+    @rule(name=some, start=st.integers(1, 6), length=st.integers(1, 6), seconds=st.sampled_from([0, 0, 10, 600]))
+    def modify(self, name: str, start: int, length: int, seconds: float) -> None:
+        numbers = self._numbers(name, start, length)
+        self.do(lambda broker: broker.modify(broker.subscriptions[name], numbers, seconds, self.now))
+
+    @rule(key=st.sampled_from(KEYS), count=st.integers(1, 5))
+    def ack_all_but_the_first(self, key: str, count: int) -> None:
+        """What random numbers seldom hit: a gap, and then the first fails."""
+        name = SUBSCRIPTIONS[0]
+        self.publish(key, count, marked=False)
+        before = len(self.leased[name])
+        self.take(name, who=1, most=6)
+        numbers = self.leased[name][before:]
+        self.do(lambda broker: broker.ack(broker.subscriptions[name], numbers[1:], self.now))
+        self.do(lambda broker: broker.modify(broker.subscriptions[name], numbers[:1], 0, self.now))
+
+    @rule(name=some, start=st.integers(1, 6), length=st.integers(1, 6))
+    def release(self, name: str, start: int, length: int) -> None:
+        numbers = self._numbers(name, start, length)
+        self.do(lambda broker: broker.release(broker.subscriptions[name], numbers, self.now))
+
+    @rule(seconds=st.sampled_from([1, 5, 10, 31, 100]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.do(lambda broker: None)
+
+    @rule(name=some, back=st.sampled_from([-1, 0, 5, 50, 5000]))
+    def seek(self, name: str, back: float) -> None:
+        self.do(lambda broker: broker.seek_to_time(broker.subscriptions[name], self.now - back, self.now))
+
+    @rule(name=st.sampled_from(SUBSCRIPTIONS[:2]), lifetime=st.sampled_from([20, 700]))
+    def snapshot(self, name: str, lifetime: float) -> None:
+        def replace(broker: Broker) -> None:
+            if SNAPSHOT in broker.snapshots:
+                broker.delete_snapshot(broker.snapshots[SNAPSHOT], self.now)
+            broker.create_snapshot(SNAPSHOT, broker.subscriptions[name], self.now + lifetime, self.now)
+
+        self.do(replace)
+
+    @rule(name=st.sampled_from(SUBSCRIPTIONS[:2]))
+    def seek_to_snapshot(self, name: str) -> None:
+        def seek(broker: Broker) -> None:
+            if SNAPSHOT in broker.snapshots:
+                broker.seek_to_snapshot(broker.subscriptions[name], broker.snapshots[SNAPSHOT], self.now)
+
+        self.do(seek)
+
+    @rule(retention=st.sampled_from(RETENTIONS), retain_acked=st.booleans())
+    def configure(self, retention: float, retain_acked: bool) -> None:
+        changed = Settings(**{**vars(self.settings), "retention": retention, "retain_acked": retain_acked})
+        self.do(lambda broker: broker.configure(broker.subscriptions[SUBSCRIPTIONS[0]], changed, None, self.now))
+
+    @rule(retention=st.sampled_from([0, 60, 600]))
+    def retain(self, retention: float) -> None:
+        self.do(lambda broker: broker.update_topic(broker.topics[TOPIC], None, retention, self.now))
+
+    @invariant()
+    def counters_say_what_a_count_says(self) -> None:
+        for name, subscription in self.broker.subscriptions.items():
+            unacked = subscription.unacked(self.now)
+            assert len(unacked) == self.broker.backlog(subscription)
+            oldest = min((message.published for message in unacked), default=None)
+            assert oldest == self.broker.oldest_unacked(subscription)
+            assert sum(each.messages for each in self.consumers[name]) == self.broker.outstanding(subscription)
+
+    def _numbers(self, name: str, start: int, length: int) -> list[int]:
+        """Some of those that were leased last."""
+        leased = self.leased[name]
+        return leased[-start:][:length]
+
+
+TestState = StateMachine.TestCase
+TestState.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
