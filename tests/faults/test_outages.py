@@ -18,7 +18,7 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, ServiceError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import health
+from pubsub_spark.read import ack_worker, acks, health
 from pubsub_spark.read.partitions import Budget, PullPartition
 from pubsub_spark.read.staging import Staging
 from tests.conftest import Names
@@ -181,6 +181,22 @@ def test_credential_failure_ends_the_query(
     query.start()
     with pytest.raises(ForbiddenError, match=r"^The credentials for `127\.0.*invalid_grant"):
         trigger_on(query)
+
+
+def test_slow_uplink_only_slows_down(query: Engine, proxy: Proxy, names: Names, monkeypatch: pytest.MonkeyPatch):
+    """Acks of 4 s of uplink, with turns of 1 s: each id is sent once, more or less, and not over and over again."""
+    monkeypatch.setattr(ack_worker, "_ACK_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(acks, "_FIRST_IN_FLIGHT", 1)
+    texts = [f"m{n}" for n in range(2500)]
+    query.emulator.publish(names.topic, *texts)
+    query.start()
+    until(lambda: query.trigger() and len(query.rows) == len(texts), "all rows")
+    before = proxy.forwarded["up"]
+    proxy.throttle(125_000)  # 1 Mbit/s
+    query.trigger()
+    until(lambda: query.emulator.backlog(names.subscription) == 0, "all acked", 60.0)
+
+    assert len(texts) * 190 * 0.5 < proxy.forwarded["up"] - before < len(texts) * 190 * 1.5
 
 
 def test_task_that_never_connects_fails(query: Engine, proxy: Proxy, names: Names):
