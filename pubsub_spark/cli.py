@@ -77,8 +77,10 @@ def emulator(
     ] = None,
 ) -> None:
     """Serve Pub/Sub from memory until Ctrl-C or SIGTERM; prints the environment variable that clients use."""
-    from .emulator.__main__ import serve
-
+    try:
+        from .emulator.__main__ import serve
+    except ModuleNotFoundError as error:
+        _exit_with(str(error))
     raise typer.Exit(serve(host, port, verbose, config))
 
 

@@ -3,20 +3,32 @@
     with Emulator() as emulator:
         os.environ["PUBSUB_EMULATOR_HOST"] = emulator.endpoint
 
-Three layers. What a client sees, from the outside in:
+The layers, from the outside in; each imports only those below it:
 
-    wire      front (one port); connections, calls, http2 (gRPC); rest and transcode (JSON); server (what stands around
-              a call), streaming, engine (the one lock, the clock, waking); pusher and oidc (push)
-    handlers  services (which RPC, which handler), publisher, subscriber, snapshots, schemas, iam: parse, check, ask the
-              broker once, reply; rules, masks, paging, configuration, outlets, preset
-    state     broker, subscription, leases, ordering, delivery, message, revisions, chaos, faults, push, filter:
-              pure; no lock, no proto, no clock
+    transport  listener (one port, two protocols), grpc_server, http_app and transcoding (JSON), event_loop
+    rpc        dispatcher, registry (which RPC, which handler), context, interceptors, status
+    handlers   publisher, subscriber, streaming_pull, snapshots, schemas, iam: parse, check, ask the broker once, reply
+    resources  what a resource may be: validation, limits, field masks, pagination, filters
+    runtime    engine (the one lock, the waking of consumers), clock, faults
+    state      broker, subscription, leases, ordering, delivery, message: pure; no lock, no clock
+    api        protobuf messages, errors
 
-It stands alone: of this package it imports `names`, `memory` and the definitions of `codec`; the connector never
-imports it.
+`sinks`, which push messages out, stand on runtime and state. The emulator stands alone: of this package it imports
+`names`, `memory` and the definitions of `codec`; the connector never imports it. What it needs beyond the connector is
+the extra `emulator`.
 """
 
-from pubsub_spark.emulator.emulator import Emulator, Record
-from pubsub_spark.emulator.rpc.dispatcher import Recorded
+_PACKAGES = frozenset({"cryptography", "h11", "starlette", "urllib3", "uvicorn", "yaml"})  # of the extra `emulator`
+
+try:
+    from pubsub_spark.emulator.emulator import Emulator, Record
+    from pubsub_spark.emulator.rpc.interceptors import Recorded
+except ModuleNotFoundError as missing:
+    package = (missing.name or "").partition(".")[0]
+    if package not in _PACKAGES:
+        raise
+    raise ModuleNotFoundError(
+        f"The emulator needs `{package}`; run `pip install 'pubsub-spark[emulator]'`.", name=package
+    ) from None
 
 __all__ = ["Emulator", "Record", "Recorded"]

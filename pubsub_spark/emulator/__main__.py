@@ -8,40 +8,47 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.emulator import EmulatorFailedError
 from pubsub_spark.emulator.seed_file import SeedFileError
 from pubsub_spark.memory import keep_freed_memory
 
 _STOPS = {signal.SIGINT, signal.SIGTERM}
+_SWITCH_SECONDS = 0.0005  # a thread that compiles a schema lets the event loop work so soon, and not after 5 ms
 
 
 def serve(host: str = "127.0.0.1", port: int = 8085, verbose: bool = False, config: Path | None = None) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
 
-    `config` is a YAML file of what there is from the start (see `preset`).
+    `config` is a YAML file of what there is from the start (see `seed_file`).
     """
     if verbose:
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
     # Messages are many, small and free of cycles; looking through all of them as often as Python would costs a third.
     gc.set_threshold(50_000, 20, 100)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     keep_freed_memory()
     # Blocked before there are threads, so that the signals wait for `sigwait`; a handler that sets an Event can meet
     # the very lock that the main thread holds on its way into `wait`, and then nothing stops any more.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
-        with Emulator(host, port, remembered=0) as emulator:  # nobody can look inside
+        # Nobody can look inside; and who has failed is stopped as by a signal.
+        failed = partial(os.kill, os.getpid(), signal.SIGTERM)
+        with Emulator(host, port, remembered=0, on_failure=failed) as emulator:
             if config is not None:
                 emulator.load(config)
             sys.stdout.write(f"export PUBSUB_EMULATOR_HOST={emulator.endpoint}\n")
             sys.stdout.flush()
             signal.sigwait(_STOPS)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)  # a second one ends it at once
-    except (OSError, SeedFileError) as problem:
+    except (OSError, SeedFileError, EmulatorFailedError) as problem:
         sys.stderr.write(f"{problem}\n")
         return 1
     return 0

@@ -6,7 +6,7 @@ without an RPC of its own showing up among those it watches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,20 +22,27 @@ from pubsub_spark.emulator import seed_file
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import NUMBERS, Code, RpcError
 from pubsub_spark.emulator.handlers.subscriber import find
-from pubsub_spark.emulator.rpc.dispatcher import Recorded, Server
+from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
+from pubsub_spark.emulator.rpc.interceptors import InjectFaults, Interceptor, Recorded, Recorder, log
 from pubsub_spark.emulator.rpc.registry import Registry
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import EVERY, Fault, Faults
 from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
-from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Delivery, message_of
-from pubsub_spark.emulator.transport import listener
-from pubsub_spark.emulator.transport.http_app import Document, Rest
-from pubsub_spark.emulator.transport.listener import Listener, address
+from pubsub_spark.emulator.state.state import State
+from pubsub_spark.emulator.transport import event_loop
+from pubsub_spark.emulator.transport.http_app import Document
+from pubsub_spark.emulator.transport.listener import address, listen, tls_context
+from pubsub_spark.emulator.transport.servers import Servers
 
 _DURATIONS = frozenset({"message_retention_duration", "minimum_backoff", "maximum_backoff", "ttl", "max_duration"})
+
+
+class EmulatorFailedError(RuntimeError):
+    """The end of an emulator by an exception on one of its background threads, which is the cause."""
+
 
 Publishable = bytes | str | Mapping[str, Any]
 
@@ -65,7 +72,8 @@ class _Parts:
     push_workers: PushWorkers
     faults: Faults
     services: Registry
-    server: Server
+    recorder: Recorder
+    dispatcher: Dispatcher
     ending: ExitStack
 
 
@@ -74,7 +82,8 @@ class Emulator:
 
     `port=0` takes a free one. `tls=(key, certificate)`, both PEM, serves TLS. `rest=False` leaves out the JSON API, and
     gRPC has the port to itself. `record=True` keeps every call with its metadata in `calls`. `remembered` is how many
-    acked messages a subscription still shows in `messages`.
+    acked messages a subscription still shows in `messages`. An exception on a background thread ends the emulator:
+    `on_failure` is called, on any thread, and every other method raises EmulatorFailedError.
     """
 
     def __init__(
@@ -86,6 +95,7 @@ class Emulator:
         rest: bool = True,
         record: bool = False,
         remembered: int = 10_000,
+        on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self.host = host
         self.port = port
@@ -93,6 +103,7 @@ class Emulator:
         self._rest = rest
         self._record = record
         self._remembered = remembered
+        self._on_failure = on_failure
         self._parts: _Parts | None = None
 
     def start(self) -> Self:
@@ -100,39 +111,47 @@ class Emulator:
         if self._parts is not None:
             raise RuntimeError("The emulator is running; stop it before it is started again.")
         with ExitStack() as ending:
-            engine = Engine(Broker(remembered=self._remembered), Clock())
+            listening = listen(self.host, self.port)
+            ending.callback(listening.close)
+            tls = tls_context(*self._tls) if self._tls else None
+            engine = Engine(State(remembered=self._remembered), Clock())
             ending.callback(engine.close)
-            signer, faults = Signer(), Faults()
+            signer, faults, recorder = Signer(), Faults(), Recorder()
             push_workers = PushWorkers(engine, signer)
-            services = Registry(engine, faults, push_workers)
-            server = Server(engine, services, faults, record=self._record)
-            ending.callback(server.stop)
-            self._listen(server, signer, ending)
             ending.callback(push_workers.close)
-            self._parts = _Parts(engine, push_workers, faults, services, server, ending.pop_all())
+            engine.add_listener(push_workers.follow)
+            services = Registry(engine, faults)
+            recording: list[Interceptor] = [recorder] if self._record else []
+            interceptors: list[Interceptor] = [*recording, log, InjectFaults(faults, engine)]
+            dispatcher = Dispatcher(engine, services, interceptors)
+            documents: dict[str, Document] = {
+                "/": lambda: "Ok\n",
+                "/healthz": lambda: "Ok\n",
+                "/oauth2/v1/certs": signer.certificates,
+                "/oauth2/v3/certs": signer.jwks,
+            }
+            loop = event_loop.shared()
+            servers = Servers(dispatcher, engine.now, listening, documents if self._rest else None, tls)
+            ending.callback(lambda: loop.run(servers.stop()))
+            loop.run(servers.start())
+
+            def end() -> None:
+                loop.call(servers.abort)
+                self._on_failure()
+
+            engine.on_failure = end
+            loop.on_error.add(engine.fail)
+            ending.callback(loop.on_error.discard, engine.fail)
+            self.port = listening.getsockname()[1]
+            self._parts = _Parts(engine, push_workers, faults, services, recorder, dispatcher, ending.pop_all())
         return self
 
-    def _listen(self, server: Server, signer: Signer, ending: ExitStack) -> None:
-        listening = listener.listen(self.host, self.port)
-        ending.callback(listening.close)
-        documents: dict[str, Document] = {
-            "/": lambda: "Ok\n",
-            "/healthz": lambda: "Ok\n",
-            "/oauth2/v1/certs": signer.certificates,
-            "/oauth2/v3/certs": signer.jwks,
-        }
-        rest = Rest(server.answer, server.aside, documents) if self._rest else None
-        tls = listener.tls_context(*self._tls) if self._tls else None
-        door = Listener(listening, server.serve, rest.serve if rest else None, tls)
-        ending.callback(door.close)
-        door.start()
-        self.port = listening.getsockname()[1]
-
     def stop(self) -> None:
-        """End every call, stop listening, forget everything."""
+        """End every call, stop listening, forget everything; EmulatorFailedError when it has ended by itself."""
         if self._parts is not None:
-            self._parts.ending.close()
-            self._parts = None
+            parts, self._parts = self._parts, None
+            parts.ending.close()
+            _check(parts.engine)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -150,7 +169,7 @@ class Emulator:
     @property
     def calls(self) -> list[Recorded]:
         """The calls so far, with their metadata; empty unless `record=True`."""
-        return self._running.server.calls
+        return self._running.recorder.calls
 
     # Setting up
 
@@ -182,7 +201,7 @@ class Emulator:
         )
 
     def load(self, path: Path) -> None:
-        """Create what a YAML file names (see `preset`); SeedFileError says what is wrong with it."""
+        """Create what a YAML file names (see `seed_file`); SeedFileError says what is wrong with it."""
         seed_file.load(path, self._running.services)
 
     def publish(self, topic: str, *messages: Publishable) -> list[str]:
@@ -209,7 +228,7 @@ class Emulator:
 
     def streams(self) -> int:
         """How many StreamingPulls are open."""
-        return self._running.server.streams()
+        return self._running.dispatcher.streams()
 
     # Time and trouble
 
@@ -226,7 +245,7 @@ class Emulator:
             )
         if delay < 0:
             raise ValueError(f"A fault is met after some seconds or at once; got {delay}.")
-        rpcs = self._running.server.rpcs
+        rpcs = self._running.dispatcher.names
         if rpc not in (EVERY, *rpcs):
             raise ValueError(f"`{rpc}` is not an RPC. {EVERY} is every one of {', '.join(sorted(rpcs))}.")
         self._running.faults.add(Fault(rpc, code, count, delay, message))
@@ -257,20 +276,26 @@ class Emulator:
         """
         self._running.services.reset()
         self._running.faults.clear()
-        self._running.server.calls.clear()
+        self._running.recorder.calls.clear()
         self.hostile(None)
 
     def close_streams(self, code: Code = "UNAVAILABLE", message: str = "The server is closing the stream.") -> int:
         """End every open StreamingPull with `code`; returns how many there were."""
         if code not in NUMBERS:
             raise ValueError(f"A stream ends with one of {', '.join(NUMBERS)}; got {code}.")
-        return self._running.server.close_streams(RpcError(code, message))
+        return self._running.dispatcher.close_streams(RpcError(code, message))
 
     @property
     def _running(self) -> _Parts:
         if self._parts is None:
             raise RuntimeError("The emulator is not running; start it, or use it in a `with` block.")
+        _check(self._parts.engine)
         return self._parts
+
+
+def _check(engine: Engine) -> None:
+    if engine.failure is not None:
+        raise EmulatorFailedError("The emulator has failed; its log has more.") from engine.failure
 
 
 def _one_of(table: Mapping[str, int], name: str, field: str) -> int:

@@ -269,9 +269,9 @@ class BrokerMachine(RuleBasedStateMachine):
         assert not (self.subscription.has_ready and self.subscription.waiting)
 
     def _serve(self) -> None:
-        while self.broker.called:
-            called = [stream for stream in self.streams if stream in self.broker.called]
-            self.broker.called.clear()
+        while self.broker.ready_consumers:
+            called = [stream for stream in self.streams if stream in self.broker.ready_consumers]
+            self.broker.ready_consumers.clear()
             self._look(called)
 
     def _look(self, streams: list[Consumer]) -> None:

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import logging
-import selectors
-import socket
 import subprocess
 import sys
 import threading
 import time
-import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import grpc
-import hpack
 import pytest
+from h2.events import DataReceived, StreamReset
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.emulator import EmulatorFailedError
 from pubsub_spark.emulator.handlers.streaming_pull import Stream
-from pubsub_spark.emulator.rpc.dispatcher import _Unary
-from pubsub_spark.emulator.transport import connections as connections_module
-from pubsub_spark.emulator.transport.connections import Call, Connections
-from pubsub_spark.emulator.transport.http2 import PREFACE, Flag, Frame, Setting, header_block
+from pubsub_spark.emulator.rpc.registry import Rpc
+from pubsub_spark.emulator.transport import event_loop
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
+from tests.rpc.frames import FrameClient
 
-PULL = b"/google.pubsub.v1.Subscriber/Pull"
-STREAMING_PULL = b"/google.pubsub.v1.Subscriber/StreamingPull"
-END = Flag.END_HEADERS | Flag.END_STREAM
+PULL = "/google.pubsub.v1.Subscriber/Pull"
+STREAMING_PULL = "/google.pubsub.v1.Subscriber/StreamingPull"
 
 
 @pytest.fixture
@@ -50,94 +44,15 @@ def client(emulator) -> Iterator[Client]:
     client.channel.close()
 
 
-class Raw:
-    """A client that speaks in frames."""
-
-    def __init__(self, emulator: Emulator | SimpleNamespace, settings: bytes = b"") -> None:
-        self.socket = socket.create_connection((emulator.host, emulator.port), timeout=10)
-        self._file = self.socket.makefile("rb")
-        self._decoder = hpack.Decoder()
-        self.socket.sendall(PREFACE)
-        self.send(Frame.SETTINGS, payload=settings)
-
-    def send(self, kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> None:
-        self.socket.sendall(len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload)
-
-    def call(self, path: bytes, message: bytes = b"", stream: int = 1, flags: int = Flag.END_STREAM, **more: bytes):
-        """Headers, and a message behind them."""
-        known = {b":method": b"POST", b":path": path, b"content-type": b"application/grpc"}
-        headers = known | {name.replace("_", "-").encode(): value for name, value in more.items()}
-        self.send(Frame.HEADERS, Flag.END_HEADERS, stream, header_block(headers.items()))
-        self.send(Frame.DATA, flags, stream, b"\0" + len(message).to_bytes(4) + message)
-
-    def frame(self) -> tuple[int, int, int, bytes]:
-        """The next one; the end of the connection is ConnectionError."""
-        head = self._file.read(9)
-        if len(head) < 9:
-            raise ConnectionError
-        return head[3], head[4], int.from_bytes(head[5:9]), self._file.read(int.from_bytes(head[:3]))
-
-    def frames(self, kind: int) -> Iterator[tuple[int, bytes]]:
-        """Stream and payload of the next frames of a kind."""
-        while True:
-            found, _, stream, payload = self.frame()
-            if found == kind:
-                yield stream, payload
-
-    def end(self, stream: int = 1) -> dict[bytes, bytes]:
-        """The trailers of a call, or its headers when they are its end."""
-        while True:
-            kind, flags, found, payload = self.frame()
-            if kind == Frame.HEADERS:
-                headers = dict(self._decoder.decode(payload, raw=True))
-                if found == stream and flags & Flag.END_STREAM:
-                    return headers
-
-    def close(self) -> None:
-        self._file.close()
-        self.socket.close()
-
-
 @pytest.fixture
-def raw(emulator) -> Iterator[Raw]:
-    raw = Raw(emulator)
+def raw(emulator) -> Iterator[FrameClient]:
+    raw = FrameClient(emulator.endpoint)
     yield raw
     raw.close()
 
 
-class Unanswered:
-    """Takes what is said on a call, and says nothing."""
-
-    def receive(self, message: bytes) -> None: ...
-
-    def receive_end(self) -> None: ...
-
-
-@pytest.fixture
-def carried() -> Iterator[tuple[Connections, Call, Raw]]:
-    """A call that nobody answers, and its client, who has room for everything."""
-    opened: list[Call] = []
-
-    def open_call(call: Call) -> Unanswered:
-        opened.append(call)
-        return Unanswered()
-
-    connections = Connections(open_call)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        host, port = listener.getsockname()
-        wide = Setting.INITIAL_WINDOW_SIZE.to_bytes(2) + (1 << 30).to_bytes(4)
-        raw = Raw(SimpleNamespace(host=host, port=port), wide)
-        connections.add(listener.accept()[0])
-    raw.send(Frame.WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4))
-    raw.call(STREAMING_PULL, flags=0)
-    wait_until(lambda: 1 == len(opened))
-    yield connections, opened[0], raw
-    raw.close()
-    connections.close()
-
-
 def request(**fields):
-    return protos.PullRequest(subscription=SUB, max_messages=10, **fields).SerializeToString()
+    return protos.PullRequest(subscription=SUB, max_messages=20, **fields).SerializeToString()
 
 
 def opening():
@@ -264,32 +179,30 @@ def test_large_messages_go_both_ways(emulator, client):
 def test_client_that_does_not_read_holds_up_nobody(emulator, raw, client):
     """Its answer waits for it, and is whole when it reads at last."""
     emulator.publish(TOPIC, *(["x" * 100_000] * 20))
-    raw.call(PULL, protos.PullRequest(subscription=SUB, max_messages=20).SerializeToString())
+    raw.call(PULL, request())
     wait_until(lambda: [1] * 20 == deliveries(emulator))
 
     client.publish({"data": b"a"})
     assert [b"a"] == client.data()
 
-    raw.send(Frame.WINDOW_UPDATE, 0, 0, (10**7).to_bytes(4))
-    raw.send(Frame.WINDOW_UPDATE, 0, 1, (10**7).to_bytes(4))
+    raw.widen(1)
     body = b""
-    for _, payload in raw.frames(Frame.DATA):
-        body += payload
+    for event in raw.events(DataReceived):
+        body += event.data
         if len(body) >= 5 and len(body) == 5 + int.from_bytes(body[1:5]):
             break
     assert 20 == len(protos.PullResponse.FromString(body[5:]).received_messages)
-    assert b"0" == raw.end()[b"grpc-status"]
 
 
 @pytest.mark.parametrize("way", ["reset", "close"])
 def test_response_that_the_client_had_no_room_for_is_handed_back(emulator, raw, client, way):
     """It left before its window let the response through, so nobody read that: it goes to the next one at once."""
     emulator.publish(TOPIC, "x" * 100_000)
-    raw.call(STREAMING_PULL, opening(), flags=0)
+    raw.call(STREAMING_PULL, opening(), end=False)
     wait_until(lambda: [1] == deliveries(emulator))
 
     if way == "reset":
-        raw.send(Frame.RST_STREAM, 0, 1, (8).to_bytes(4))
+        raw.reset()
     else:
         raw.close()
     wait_until(lambda: 0 == emulator.streams())
@@ -300,8 +213,8 @@ def test_response_that_the_client_had_no_room_for_is_handed_back(emulator, raw, 
 def test_response_that_the_client_had_room_for_stays_leased(emulator, raw, client):
     """It left when the response had been written, and may have read it."""
     emulator.publish(TOPIC, "x")
-    raw.call(STREAMING_PULL, opening(), flags=0)
-    next(raw.frames(Frame.DATA))
+    raw.call(STREAMING_PULL, opening(), end=False)
+    next(raw.events(DataReceived))
     raw.close()
     wait_until(lambda: 0 == emulator.streams())
 
@@ -310,57 +223,49 @@ def test_response_that_the_client_had_room_for_stays_leased(emulator, raw, clien
 
 def test_stream_whose_time_is_over_ends(emulator, raw):
     """The client's clock is its own business; the emulator's ends the stream of one that forgot to."""
-    raw.call(STREAMING_PULL, opening(), flags=0, grpc_timeout=b"200m")
+    raw.call(STREAMING_PULL, opening(), end=False, grpc_timeout="200m")
 
-    assert b"4" == raw.end()[b"grpc-status"]
-    assert 0 == emulator.streams()
+    assert "4" == raw.end()["grpc-status"]
+    wait_until(lambda: 0 == emulator.streams())
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [({":method": b"GET"}, b"405"), ({"content_type": b"application/json"}, b"415")],
-)
-def test_http2_that_is_no_grpc_is_told_so(raw, headers, status):
-    """curl --http2-prior-knowledge, for one."""
-    raw.call(PULL, request(), **headers)
+def test_http2_that_is_no_grpc_is_reset(raw):
+    """curl --http2-prior-knowledge, for one, asks with GET."""
+    raw.call(PULL, request(), **{":method": "GET"})
 
-    assert status == raw.end()[b":status"]
+    assert 1 == next(raw.events(StreamReset)).stream_id
 
 
 @pytest.mark.parametrize(
-    ("messages", "sentence"),
+    ("messages", "status"),
     [
-        ([], b"got none"),
-        ([b"\0\0\0\0\0", b"\0\0\0\0\0"], b"got another one"),
-        ([b"\0\0\0\0\x09x"], b"breaks off"),
-        ([b"\x01\0\0\0\x01x"], b"do not say how"),
-        ([b"\0\0\0\0\x01x"], b"could not be parsed"),
+        ([], "3"),
+        ([b"\0\0\0\0\x09x"], "3"),  # it breaks off
+        ([b"\x01\0\0\0\x01x"], "13"),  # compressed, and the headers do not say how
+        ([b"\0\0\0\0\x01x"], "3"),
     ],
 )
-def test_body_that_is_no_request_is_refused(raw, messages, sentence):
-    """Whatever it is, in a sentence; the connection goes on."""
-    headers = {b":method": b"POST", b":path": PULL, b"content-type": b"application/grpc"}
-    raw.send(Frame.HEADERS, Flag.END_HEADERS, 1, header_block(headers.items()))
+def test_body_that_is_no_request_is_refused(raw, messages, status):
+    """Whatever it is, with a status; the connection goes on."""
+    raw.headers(PULL)
+    raw.flush()
     for each in messages:
-        raw.send(Frame.DATA, 0, 1, each)
-    raw.send(Frame.DATA, Flag.END_STREAM, 1)
+        raw.body(each)
+    raw.body(b"", end=True)
 
-    trailers = raw.end()
-    assert b"3" == trailers[b"grpc-status"]
-    assert sentence in trailers[b"grpc-message"]
+    assert status == raw.end()["grpc-status"]
     raw.call(PULL, request(return_immediately=True), stream=3)
-    assert b"0" == raw.end(3)[b"grpc-status"]
+    assert "0" == raw.end(3)["grpc-status"]
 
 
-def test_broken_connection_is_ended_with_a_reason(raw):
+def test_broken_connection_is_ended(emulator, raw):
     """And so is everything on it."""
-    raw.call(STREAMING_PULL, opening(), flags=0)
-    raw.send(Frame.PUSH_PROMISE, 0, 1, bytes(4))
+    raw.call(STREAMING_PULL, opening(), end=False)
+    wait_until(lambda: 1 == emulator.streams())
+    raw.socket.sendall(b"\0\0\1\4\0\0\0\0\0x")  # SETTINGS of one byte
 
-    _, goaway = next(raw.frames(Frame.GOAWAY))
-    assert b"promises nothing" in goaway
-    with pytest.raises(ConnectionError):
-        list(raw.frames(Frame.GOAWAY))
+    assert [] == list(raw.events(DataReceived))
+    wait_until(lambda: 0 == emulator.streams())
 
 
 def test_handler_that_fails_fails_its_call_alone(emulator, client, caplog):
@@ -369,7 +274,7 @@ def test_handler_that_fails_fails_its_call_alone(emulator, client, caplog):
     def fail(*_: object) -> bytes:
         raise ZeroDivisionError
 
-    emulator._running.server._handlers["/google.pubsub.v1.Publisher/GetTopic"] = fail
+    emulator._running.dispatcher.rpcs["/google.pubsub.v1.Publisher/GetTopic"] = Rpc(fail, lambda _: False)
 
     with caplog.at_level(logging.ERROR), pytest.raises(grpc.RpcError) as error:
         client.ask("Publisher/GetTopic", topic=TOPIC)
@@ -398,100 +303,10 @@ def test_stream_whose_sending_thread_fails_ends(emulator, client, monkeypatch, c
     assert [b"a"] == client.data()
 
 
-def test_what_is_left_just_when_nothing_was_is_written(carried):
-    """A thread leaves something to be written at the moment in which the other stops waiting for room to write."""
-    connections, call, raw = carried
-    size, looked_after = 20_000_000, threading.Event()
-    threads: list[threading.Thread] = []
-    modify = connections._selector.modify
-
-    def interrupted(file, events, link):
-        if events == selectors.EVENT_READ and not threads:
-            threads.append(threading.Thread(target=call.send, args=(b"b" * size,)))
-            threads[0].start()
-            threads[0].join(0.3)  # time enough to leave it, if it can
-            modify(file, events, link)
-            looked_after.set()
-        else:
-            modify(file, events, link)
-
-    connections._selector.modify = interrupted
-    threading.Thread(target=call.send, args=(b"a" * size,)).start()
-    wait_until(lambda: call._link.interest & selectors.EVENT_WRITE)
-
-    bodies = raw.frames(Frame.DATA)
-    came = 0
-    while came < size + 5:
-        came += len(next(bodies)[1])
-    assert looked_after.wait(10)  # and nothing is read meanwhile
-    while came < 2 * (size + 5):
-        came += len(next(bodies)[1])
-
-    assert 2 * (size + 5) == came
-
-
-def test_message_sent_when_the_connection_is_over_was_not_sent(carried):
-    """The client has left, and the stream is about to hear of it: what it took just then is handed back."""
-    _, call, _ = carried
-    call._link._end()
-
-    assert not call.send(b"a")
-
-
-def test_client_that_asks_and_does_not_read_is_not_heard(carried, monkeypatch):
-    """Or what it is owed would grow for ever; when it reads it gets all of it."""
-    monkeypatch.setattr(connections_module, "_MOST_UNWRITTEN", 1 << 20)
-    _, call, raw = carried
-    link, pings, ping = call._link, 0, 1000 * (b"\0\0\x08" + bytes([Frame.PING, 0]) + bytes(12))
-    for each, buffer in itertools.product((raw.socket, link.socket), (socket.SO_SNDBUF, socket.SO_RCVBUF)):
-        each.setsockopt(socket.SOL_SOCKET, buffer, 1 << 16)
-    raw.socket.settimeout(0.5)
-    with contextlib.suppress(TimeoutError):
-        while pings < 1 << 25:
-            pings += raw.socket.send(ping)
-
-    assert link._queued - link._written < 1 << 21
-
-    raw.socket.settimeout(10)
-    assert [pings // 17] == [sum(1 for _ in itertools.islice(raw.frames(Frame.PING), pings // 17))]
-
-
-def test_connection_that_is_idle_is_small(emulator):
-    """There may be hundreds."""
-    tracemalloc.start()
-    before, _ = tracemalloc.get_traced_memory()
-    raws = [Raw(emulator) for _ in range(50)]
-    wait_until(lambda: 50 == len(emulator._running.server._connections._links))
-    after, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    for raw in raws:
-        raw.close()
-
-    assert after - before < 50 * 100_000
-
-
-def test_call_that_no_thread_is_left_for_is_refused(emulator, raw, monkeypatch):
-    """In a sentence; and the emulator can still be stopped."""
-
-    def start(_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    wait_until(lambda: emulator._running.server._connections._links)  # the connection has the threads that it needs
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", start)
-        raw.call(STREAMING_PULL, opening(), flags=0)
-        trailers = raw.end()
-
-    assert b"8" == trailers[b"grpc-status"]
-    assert b"no thread left" in trailers[b"grpc-message"]
-    assert not emulator._running.server._waiting
-    assert 0 == emulator.streams()
-
-
 def test_stop_does_not_wait_for_a_client_that_does_not_read(emulator, raw):
     """Its stream and its connection end with the others."""
     emulator.publish(TOPIC, "x" * 100_000)
-    raw.call(STREAMING_PULL, opening(), flags=0)
+    raw.call(STREAMING_PULL, opening(), end=False)
     wait_until(lambda: [1] == deliveries(emulator))
     begin = time.monotonic()
 
@@ -511,26 +326,6 @@ def test_stop_tells_streams_and_waiting_pulls(emulator, client):
     with pytest.raises(grpc.RpcError, match="The emulator is stopping"):
         next(stream)
     assert b"" == waiting.result(timeout=10)
-
-
-def test_call_that_is_over_is_freed_at_once(emulator, raw):
-    """With its request, which may be 10 MB: the garbage collector would come after thousands of them."""
-    gc.collect()
-    gc.disable()
-    try:
-        for stream in range(1, 21, 4):
-            raw.call(PULL, request(return_immediately=True), stream)
-            raw.end(stream)
-            raw.call(STREAMING_PULL, opening(), stream + 2, flags=0)
-            wait_until(emulator.streams)
-            raw.send(Frame.RST_STREAM, 0, stream + 2, (8).to_bytes(4))
-            wait_until(lambda: 0 == emulator.streams())
-        wait_until(lambda: not emulator._running.server._waiting)
-        left = [type(each).__name__ for each in gc.get_objects() if isinstance(each, (Call, Stream, _Unary))]
-    finally:
-        gc.enable()
-
-    assert [] == left
 
 
 FORGETFUL = """
@@ -560,7 +355,7 @@ def test_stop_ends_what_a_fault_keeps_waiting_at_once(emulator, client):
     emulator.fail("*", None, count=2, delay=60)
     stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=30)
-    wait_until(lambda: 2 == len(emulator._running.server._waiting))
+    wait_until(lambda: 2 == len(emulator.calls))
 
     emulator.stop()
 
@@ -569,23 +364,91 @@ def test_stop_ends_what_a_fault_keeps_waiting_at_once(emulator, client):
             answer()
 
 
-def test_nothing_is_kept_of_calls_and_connections_that_are_over(emulator):
-    """Answered, refused, cancelled or cut off."""
-    owner = emulator._running.server._connections
-    for number in range(5):
-        raw = Raw(emulator)
-        raw.call(PULL, request(return_immediately=True))
-        raw.end()
-        raw.call(b"/nowhere", stream=3)
-        raw.end(3)
-        raw.call(STREAMING_PULL, opening(), stream=5, flags=0)
-        raw.call(STREAMING_PULL, opening(), stream=7, flags=0)
-        raw.send(Frame.RST_STREAM, 0, 7, (8).to_bytes(4))
-        wait_until(lambda: any(5 in link._calls for link in owner._links))
-        wait_until(lambda: [{5}] == [set(link._calls) for link in owner._links])
-        assert {5} == set(next(iter(owner._links))._http._streams), number
-        raw.close()
-        wait_until(lambda: not owner._links)
+def test_streams_that_are_over_are_freed_at_once(emulator):
+    """Reset or cut off: not when the garbage collector comes."""
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            raw = FrameClient(emulator.endpoint)
+            raw.call(PULL, request(return_immediately=True))
+            raw.end()
+            raw.call("/nowhere", stream=3)
+            raw.end(3)
+            raw.call(STREAMING_PULL, opening(), stream=5, end=False)
+            raw.call(STREAMING_PULL, opening(), stream=7, end=False)
+            wait_until(lambda: 2 == emulator.streams())
+            raw.reset(7)
+            wait_until(lambda: 1 == emulator.streams())
+            raw.close()
+            wait_until(lambda: 0 == emulator.streams())
+        wait_until(lambda: not [each for each in gc.get_objects() if isinstance(each, Stream)])
+    finally:
+        gc.enable()
 
-    wait_until(lambda: 0 == emulator.streams())
-    assert not emulator._running.server._waiting
+
+def test_advance_ends_a_waiting_pull(emulator, client):
+    """Its patience is measured on the emulator's clock."""
+    waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=60)
+    wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].connected)
+    emulator.advance(10)
+
+    assert b"" == waiting.result(timeout=5)
+
+
+def test_advance_ends_a_delay(emulator, client):
+    """That a test has ordered, on the same clock."""
+    emulator.fail("GetTopic", None, delay=3600)
+    get = client.channel.unary_unary("/google.pubsub.v1.Publisher/GetTopic")
+    delayed = get.future(protos.GetTopicRequest(topic=TOPIC).SerializeToString(), timeout=60)
+    wait_until(lambda: emulator.calls)
+    emulator.advance(3600)
+
+    assert TOPIC == protos.Topic.FromString(delayed.result(timeout=5)).name
+
+
+def broken(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("thread", ["clock", "event loop"])
+def test_exception_on_a_background_thread_ends_the_emulator(thread, caplog, monkeypatch):
+    """It is logged, connections end, and every verb says so; and `stop` does."""
+    failed = threading.Event()
+    emulator = Emulator(on_failure=failed.set).start()
+    with grpc.insecure_channel(emulator.endpoint) as channel:
+        emulator.create_topic(TOPIC)
+        if thread == "clock":
+            with monkeypatch.context() as patched:
+                patched.setattr(emulator._running.engine, "_catch_up", broken)
+                emulator._running.engine.restart_clock()  # it looks at the clock again
+                assert failed.wait(10)
+        else:
+            event_loop.shared().call(broken)
+        assert failed.wait(10)
+
+        assert "ZeroDivisionError" in caplog.text
+        with pytest.raises(EmulatorFailedError):
+            emulator.backlog(SUB)
+        with pytest.raises(grpc.RpcError):
+            channel.unary_unary("/google.pubsub.v1.Publisher/ListTopics")(b"", timeout=5)
+    with pytest.raises(EmulatorFailedError):
+        emulator.stop()
+
+
+FAILING = """
+import threading
+from pubsub_spark.cli import app
+from pubsub_spark.emulator.transport import event_loop
+threading.Timer(1, lambda: event_loop.shared().call(lambda: 1 / 0)).start()
+app(["emulator", "--port", "0"])
+"""
+
+
+def test_process_of_an_emulator_that_failed_ends_with_an_error():
+    """`pubsub-spark emulator` says so, and exits with 1."""
+    ended = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, timeout=60)
+
+    assert 1 == ended.returncode
+    assert ended.stderr.endswith("The emulator has failed; its log has more.\n")
+    assert "ZeroDivisionError" in ended.stderr

@@ -296,7 +296,7 @@ def test_nothing_piles_up(emulator, channel, subscription, names):
 
     assert 0 == kept.connected
     assert not kept._idle
-    assert len(kept._leases._entries) <= 3
+    assert len(kept._leases._deadlines) <= 3
     assert len(broker._agenda) <= 70
 
 

@@ -1,18 +1,15 @@
 """google.iam.v1.IAMPolicy for topics, subscriptions, snapshots and schemas: kept, versioned, and granting everything.
 
 The emulator knows no callers, so a policy decides nothing: it is stored and returned, a stale etag is refused, and
-every permission that a resource has is granted. `Policies` is pure; the handlers below it speak protobuf. A policy
-belongs to one incarnation of a resource: it goes when the resource is deleted, and a new one of the same name starts
-without.
+every permission that a resource has is granted. A policy goes when its resource is deleted (`state.policies`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-import weakref
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Collection
+from typing import Any
 
 from google.iam.v1 import iam_policy_pb2, policy_pb2
 
@@ -20,9 +17,9 @@ from pubsub_spark import names
 from pubsub_spark.emulator.api.errors import RpcError, invalid, not_found
 from pubsub_spark.emulator.resources.limits import invalid_name
 from pubsub_spark.emulator.runtime.engine import Engine
+from pubsub_spark.emulator.state.policies import ConcurrentChangeError, Policy
 
 MAX_MEMBERS = 1500  # of one policy
-UNTOUCHED = b"\x00\x20\x01"  # the service's first etag; REST shows it as `ACAB`
 DEFAULT_MASK = frozenset({"bindings", "etag"})
 VERSIONS = (0, 1, 3)
 _CONDITIONAL = 3  # the version of a policy that has conditions
@@ -45,50 +42,12 @@ _MEMBER = re.compile(
 )
 
 
-class Resources(Protocol):
-    """Live resources by name."""
-
-    def get(self, name: str, /) -> object | None: ...
-
-
-class Policy(NamedTuple):
-    """A stored policy: the serialized message without its etag, and the etag."""
-
-    document: bytes
-    etag: bytes
-
-
-class Policies:
-    """The policies of all resources. A resource is the object that is its present incarnation."""
-
-    def __init__(self) -> None:
-        self._policies: weakref.WeakKeyDictionary[object, Policy] = weakref.WeakKeyDictionary()
-        self._changes = 0
-
-    def get(self, owner: object) -> Policy:
-        return self._policies.get(owner, Policy(b"", UNTOUCHED))
-
-    def set(self, owner: object, document: bytes, etag: bytes) -> Policy:
-        """Store a policy; RpcError when `etag` is given and somebody else has changed the policy since."""
-        if etag and etag != self.get(owner).etag:
-            raise RpcError(
-                "ABORTED",
-                "There were concurrent policy changes. "
-                "Please retry the whole read-modify-write with exponential backoff.",
-            )
-        self._changes += 1
-        policy = Policy(document, b"\x07" + self._changes.to_bytes(7))
-        self._policies[owner] = policy
-        return policy
-
-
 class IamPolicy:
-    """The handlers of google.iam.v1.IAMPolicy; `resources` are the places where one may be, by name."""
+    """The handlers of google.iam.v1.IAMPolicy."""
 
-    def __init__(self, engine: Engine, policies: Policies, resources: Sequence[Resources]) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._policies = policies
-        self._resources = resources
+        self._policies = engine.state.policies
 
     def get_iam_policy(self, request: Any) -> Any:
         """An untouched resource has an empty policy."""
@@ -96,7 +55,7 @@ class IamPolicy:
         if version not in VERSIONS:
             raise invalid(f"The requested policy version must be 0, 1 or 3, got {version}.")
         with self._engine.open():
-            policy = _written(self._policies.get(self._owner(request.resource)))
+            policy = _written(self._policies.get(self._existing(request.resource)))
         if version != _CONDITIONAL and _has_conditions(policy):
             _hide_conditions(policy)
         return policy
@@ -110,15 +69,21 @@ class IamPolicy:
             )
         _check(request.policy)
         with self._engine.open():
-            owner = self._owner(request.resource)
-            document = policy_pb2.Policy.FromString(self._policies.get(owner).document)
+            name = self._existing(request.resource)
+            document = policy_pb2.Policy.FromString(self._policies.get(name).document)
             for field in ("bindings", "audit_configs"):
                 if field in mask:
                     document.ClearField(field)
                     getattr(document, field).extend(getattr(request.policy, field))
             document.version = _CONDITIONAL if _has_conditions(document) else 1
-            stored = self._policies.set(owner, document.SerializeToString(), request.policy.etag)
-            return _written(stored)
+            try:
+                return _written(self._policies.set(name, document.SerializeToString(), request.policy.etag))
+            except ConcurrentChangeError:
+                raise RpcError(
+                    "ABORTED",
+                    "There were concurrent policy changes. "
+                    "Please retry the whole read-modify-write with exponential backoff.",
+                ) from None
 
     def test_iam_permissions(self, request: Any) -> Any:
         """What of the asked can be done to the resource; nothing to one that does not exist."""
@@ -126,7 +91,7 @@ class IamPolicy:
         if wild := [permission for permission in request.permissions if "*" in permission]:
             raise invalid(f"Permission {wild[0]} is not valid: wildcards are not allowed.")
         with self._engine.open():
-            exists = self._find(request.resource) is not None
+            exists = self._exists(request.resource)
         granted: Collection[str] = PERMISSIONS[collection] if exists else ()
         prefix = f"pubsub.{collection}."
         return iam_policy_pb2.TestIamPermissionsResponse(
@@ -137,15 +102,17 @@ class IamPolicy:
             ]
         )
 
-    def _find(self, name: str) -> object | None:
-        return next((found for place in self._resources if (found := place.get(name)) is not None), None)
+    def _exists(self, name: str) -> bool:
+        broker = self._engine.broker
+        resources = broker.topics, broker.subscriptions, broker.snapshots, self._engine.state.schemas
+        return any(name in names for names in resources)
 
-    def _owner(self, name: str) -> object:
+    def _existing(self, name: str) -> str:
+        """The name of a resource that exists; a RpcError when it does not."""
         _collection(name)
-        owner = self._find(name)
-        if owner is None:
+        if not self._exists(name):
             raise not_found(name)
-        return owner
+        return name
 
 
 def _collection(name: str) -> names.Collection:

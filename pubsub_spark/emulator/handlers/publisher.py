@@ -17,9 +17,10 @@ from pubsub_spark.emulator.api.errors import RpcError, already_exists, invalid, 
 from pubsub_spark.emulator.resources import field_masks, limits, pagination, resource_validation
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.state import wire_format
-from pubsub_spark.emulator.state.broker import Broker, Snapshot, Topic
-from pubsub_spark.emulator.state.schema_store import Revision, Schemas
+from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.schema_store import Revision
 from pubsub_spark.emulator.state.subscription import Subscription
+from pubsub_spark.emulator.state.topic import Snapshot, Topic
 
 _MUTABLE = frozenset(
     {
@@ -36,9 +37,9 @@ _MUTABLE = frozenset(
 class Publisher:
     """The handlers of google.pubsub.v1.Publisher."""
 
-    def __init__(self, engine: Engine, schemas: Schemas) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._schemas = schemas
+        self._schemas = engine.state.schemas
 
     def create_topic(self, request: Any) -> Any:
         limits.check_name(request.name, "topics")

@@ -12,7 +12,7 @@ from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import already_exists, invalid, invalid_argument, not_found, unimplemented
 from pubsub_spark.emulator.resources import limits, pagination
 from pubsub_spark.emulator.runtime.engine import Engine
-from pubsub_spark.emulator.state.schema_store import Revision, Schema, Schemas
+from pubsub_spark.emulator.state.schema_store import Revision, Schema
 
 BASIC, FULL = 1, 2  # SchemaView
 _NEWEST = 10**12 - 1  # so that a later revision comes earlier in the order of texts
@@ -21,9 +21,9 @@ _NEWEST = 10**12 - 1  # so that a later revision comes earlier in the order of t
 class SchemaService:
     """The handlers of google.pubsub.v1.SchemaService."""
 
-    def __init__(self, engine: Engine, schemas: Schemas) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._schemas = schemas
+        self._schemas = engine.state.schemas
 
     def create_schema(self, request: Any) -> Any:
         limits.check_project(request.parent)
@@ -88,7 +88,7 @@ class SchemaService:
             schema, revision = self._revision(f"{name}@{revision_id}")
             if len(schema.revisions) == 1:
                 raise invalid("Cannot delete last revision. Please use DeleteSchema.")
-            schema.revisions.remove(revision)
+            schema = self._schemas.delete_revision(schema, revision)
             return _resource(schema, schema.latest, FULL)
 
     def delete_schema(self, request: Any) -> Any:

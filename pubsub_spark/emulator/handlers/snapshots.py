@@ -10,7 +10,8 @@ from pubsub_spark.emulator.api.errors import already_exists, failed_precondition
 from pubsub_spark.emulator.handlers.subscriber import find
 from pubsub_spark.emulator.resources import field_masks, limits, pagination, resource_validation
 from pubsub_spark.emulator.runtime.engine import Engine
-from pubsub_spark.emulator.state.broker import Broker, Snapshot
+from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.topic import Snapshot
 
 _MUTABLE = frozenset({"labels", "expire_time"})
 

@@ -1,14 +1,17 @@
-"""One StreamingPull: requests take effect as they come, a thread sends responses, flow control stands between.
+"""One StreamingPull: requests take effect as they come, responses are sent in turn, flow control stands between.
 
 The rules of StreamingPullRequest: what the first request must say, what later ones may not; acks and deadlines in any
-of them. Messages are taken only when the last response has been written, and only as many as the client's limits leave
-room for. A client that is gone takes nothing more: its end is noticed under the same lock that hands out messages, and
-a response that could not be written is handed back.
+of them. Everything runs on the event loop, as two tasks: one reads requests, the other sends. Messages are taken only
+when the last response was accepted, and only as many as the client's limits leave room for. The end of a stream cancels
+both tasks: it takes nothing more, and a response that the transport did not accept is handed back at once. One that it
+accepted is redelivered when its lease runs out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import logging
+from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Protocol
@@ -19,124 +22,131 @@ from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError, invalid
 from pubsub_spark.emulator.handlers.subscriber import Subscriber, check_still_pullable, find_pullable
 from pubsub_spark.emulator.resources import limits
-from pubsub_spark.emulator.runtime.engine import Engine, Session
+from pubsub_spark.emulator.runtime.engine import Engine, Session, Wakeup
 from pubsub_spark.emulator.state import wire_format
+from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.subscription import Subscription
 
-RESPONSE_BYTES = 1_000_000  # enough to fill a pipe, small enough that many streams share the work
+_log = logging.getLogger("pubsub_spark.emulator")
+
+_RESPONSE_BYTES = 1_000_000  # enough to fill a pipe, small enough that many streams share the work
 _PROPERTIES = b"\x22"  # StreamingPullResponse.subscription_properties = 4
 
 
-class Call(Protocol):
-    """What a stream needs of the RPC that carries it."""
+class StreamCall(Protocol):
+    """The transport's part of a stream."""
 
-    def time_remaining(self) -> float | None: ...
+    async def receive(self) -> bytes | None:
+        """The next request; None when the client says no more."""
 
-    def add_callback(self, callback: Callable[[], None]) -> bool: ...
+    async def begin(self) -> None:
+        """Tell the client that the stream is open, though there may be nothing to send yet."""
 
-    def begin(self) -> None: ...
+    async def room(self) -> None:
+        """Wait until the client's connection has room for a response."""
 
-    def send(self, message: bytes) -> bool: ...
+    async def send(self, response: bytes) -> None:
+        """Wait until a response is accepted; StreamOverError when the stream ends meanwhile."""
 
-    def finish(self, error: RpcError | None = None) -> None: ...
 
-    def attempt(self, work: Callable[[], None]) -> None: ...
+class StreamOverError(asyncio.CancelledError):
+    """The end of a stream while a response was sent, which the transport had accepted or not."""
+
+    def __init__(self, *, accepted: bool) -> None:
+        super().__init__()
+        self.accepted = accepted
 
 
 class Stream:
-    """The state of one stream; `aside` gives it the thread that sends, and it is among `streams` while it is open."""
+    """The state of one stream, which is among `streams` while it is open."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        subscriber: Subscriber,
-        call: Call,
-        aside: Callable[[Callable[[], None]], Any],
-        streams: set[Stream],
-    ) -> None:
+    _subscription: Subscription
+    _consumer: Consumer
+
+    def __init__(self, engine: Engine, subscriber: Subscriber, call: StreamCall, streams: set[Stream]) -> None:
         self._engine = engine
         self._subscriber = subscriber
         self._call = call
-        self._aside = aside
         self._streams = streams
-        self._begun = False  # once the first request was good
-        self._consumer = engine.consumer()  # nobody yet; the first request puts the real one there
-        self._subscription: Subscription
+        self._wakeup = Wakeup()
         self._error: RpcError | None = None
         self._confirmations: list[Any] = []
-        self._unsent = range(0)  # numbers of the last response, until it has been written
+        self._unsent = range(0)  # numbers of the last response, until it was accepted
 
-    def receive(self, raw: bytes) -> None:
-        """One request."""
-        if not self._begun:
-            self._open(_parsed(raw))
+    async def run(self) -> None:
+        """Carry out the stream; an RpcError is its end."""
+        first = await self._call.receive()
+        if first is None:
             return
+        request = _parsed(first)
+        self._open(request)
+        reading: asyncio.Task[None] | None = None
         try:
-            acks = wire_format.ack_ids_of(self._subscription.name).numbers_in(raw)
-            if acks is not None:
-                with self._engine.open() as session:
-                    self._settle(session, acks, (), ())
-                return
-            request = _parsed(raw)
-            _check_later(request)
             self._apply(request)
+            reading = asyncio.create_task(self._read())
+            await self._call.begin()
+            while True:
+                await self._call.room()
+                response = self._next()
+                if response is None:
+                    await self._wakeup.wait()
+                else:
+                    await self._call.send(response)
+                    self._unsent = range(0)
+        except StreamOverError as over:
+            if over.accepted:
+                self._unsent = range(0)
+            raise
+        finally:
+            if reading is not None:
+                reading.cancel()
+            self._close()
+
+    async def _read(self) -> None:
+        """Let requests take effect until there are no more; a half-closed stream goes on, as in the service."""
+        try:
+            while (raw := await self._call.receive()) is not None:
+                self._receive(raw)
         except RpcError as error:
             self.refuse(error)
+        except Exception:
+            _log.exception("A request on a stream of %s failed", self._subscription.name)
+            self.refuse(RpcError("INTERNAL", "The emulator failed; its log has more."))
 
-    def receive_end(self) -> None:
-        """A half-closed stream goes on, as in the service; one that never said what it wants is over."""
-        if not self._begun:
-            self._call.finish()
+    def _receive(self, raw: bytes) -> None:
+        acks = wire_format.ack_ids_of(self._subscription.name).numbers_in(raw)
+        if acks is not None:
+            with self._engine.open() as session:
+                self._settle(session, acks, (), ())
+            return
+        request = _parsed(raw)
+        _check_later(request)
+        self._apply(request)
 
     def _open(self, request: Any) -> None:
         _check_first(request)
         with self._engine.open() as (broker, _):
-            subscription = find_pullable(broker, request.subscription)
-            self._subscription = subscription
+            self._subscription = find_pullable(broker, request.subscription)
             self._consumer = self._engine.consumer(
-                request.stream_ack_deadline_seconds, request.max_outstanding_messages, request.max_outstanding_bytes
+                request.stream_ack_deadline_seconds,
+                request.max_outstanding_messages,
+                request.max_outstanding_bytes,
+                self._wakeup,
             )
-            broker.join(subscription, self._consumer)
+            broker.join(self._subscription, self._consumer)
             self._streams.add(self)
-            self._begun = True
-        try:
-            self._apply(request)
-            if not self._call.add_callback(lambda: self._engine.cancel(self._consumer)):
-                self._engine.cancel(self._consumer)
-            self._aside(lambda: self._call.attempt(self._respond))
-        except RpcError:
-            self._close()
-            raise
-
-    def _respond(self) -> None:
-        """The sending thread."""
-        try:
-            self._call.begin()  # the stream is open, though there may be nothing to say yet
-            while (response := self._next()) is not None and self._call.send(response):
-                self._unsent = range(0)
-        finally:
-            self._close()
-        self._call.finish()
 
     def _next(self) -> bytes | None:
-        """Wait for something to say; None when the client is gone."""
+        """The next response; None when there is nothing to say yet."""
         consumer, subscription = self._consumer, self._subscription
-        with self._engine.open() as (broker, _):
-            while True:
-                if self._error is not None:
-                    raise self._error
-                if consumer.closed:
-                    return None
-                rest = self._call.time_remaining()
-                if rest is not None and rest <= 0:
-                    raise RpcError("DEADLINE_EXCEEDED", "The deadline of the stream has passed.")
-                check_still_pullable(broker, subscription)
-                now = self._engine.now()
-                batch = broker.take(subscription, consumer, now, size=RESPONSE_BYTES)
-                if batch or self._confirmations:
-                    break
+        with self._engine.open() as (broker, now):
+            if self._error is not None:
+                raise self._error
+            check_still_pullable(broker, subscription)
+            batch = broker.take(subscription, consumer, now, size=_RESPONSE_BYTES)
+            if not batch and not self._confirmations:
                 broker.wait(subscription, consumer)
-                self._engine.wait(consumer, rest)
+                return None
             self._unsent = batch.numbers
             confirmations, self._confirmations = self._confirmations, []
             received = self._subscriber.received(subscription, batch)
@@ -187,12 +197,12 @@ class Stream:
             refused = confirmation.temporary_failed_ack_ids if temporary else confirmation.invalid_ack_ids
             refused.extend(text(number) for number in numbers if number in failed)
         self._confirmations.append(response)
-        self._engine.wake(self._consumer)
+        self._wakeup.notify_all()
 
     def refuse(self, error: RpcError) -> None:
-        """End the stream, which is open, with an error."""
+        """End the stream, which is open, with an error; any thread may say so."""
         self._error = error
-        self._engine.wake(self._consumer)
+        self._wakeup.notify_all()
 
     def _close(self) -> None:
         with self._engine.open() as (broker, now):

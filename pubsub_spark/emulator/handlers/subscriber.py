@@ -7,8 +7,7 @@ calls.
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, Protocol
 
@@ -16,7 +15,7 @@ from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import already_exists, failed_precondition, invalid_argument, not_found
 from pubsub_spark.emulator.handlers.publisher import find_topic
 from pubsub_spark.emulator.resources import field_masks, limits, pagination, resource_validation
-from pubsub_spark.emulator.runtime.engine import Engine
+from pubsub_spark.emulator.runtime.engine import Engine, Wakeup
 from pubsub_spark.emulator.runtime.faults import Faults
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.broker import Broker
@@ -40,16 +39,15 @@ _MUTABLE = frozenset(
         "message_transforms",
     }
 )
-_PULL_WAIT = 10.0  # an empty Pull answers well before the 60 s after which clients give up
-_PULL_MARGIN = 0.25  # and, with a shorter deadline, this long before it
+_PULL_WAIT_SECONDS = 10.0  # an empty Pull answers well before the 60 s after which clients give up
+_PULL_MARGIN_SECONDS = 0.25  # and, with a shorter deadline, this long before it
 
 
-class Caller(Protocol):
-    """What a Pull needs to know of who waits for it."""
+class Context(Protocol):
+    """The part of an RPC's context that a Pull needs."""
 
-    def time_remaining(self) -> float | None: ...
-
-    def add_callback(self, callback: Callable[[], None]) -> bool: ...
+    @property
+    def deadline(self) -> float | None: ...
 
 
 class Subscriber:
@@ -108,33 +106,30 @@ class Subscriber:
             broker.delete_subscription(find(broker, request.subscription))
             return protos.Empty()
 
-    def pull(self, raw: bytes, caller: Caller, *, wait: bool) -> bytes:
-        """What there is, up to the limits; with `wait`, a bounded time is waited for the first message."""
+    async def pull(self, raw: bytes, context: Context) -> bytes:
+        """The messages there are, up to the limits; a bounded time is waited for the first one, on the event loop."""
         request = protos.PullRequest.FromString(raw)
         if request.max_messages < 1:
             raise invalid_argument("max_messages")
         most = min(request.max_messages, limits.MAX_PULL_MESSAGES)
-        patience = _patience(caller.time_remaining()) if wait and not request.return_immediately else 0.0
-        consumer = self._engine.consumer()
-        with self._engine.open() as (broker, _):
+        wakeup = Wakeup()
+        consumer = self._engine.consumer(wakeup=wakeup)
+        with self._engine.open() as (broker, now):
             subscription = find_pullable(broker, request.subscription)
-            ends = time.monotonic() + patience
-            if not caller.add_callback(lambda: self._engine.cancel(consumer)):
-                consumer.closed = True
+            ends = now if request.return_immediately else now + _patience(context.deadline, now)
             broker.join(subscription, consumer)
-            try:
-                while True:
-                    now = self._engine.now()
-                    batch = broker.take(subscription, consumer, now, most)
-                    rest = ends - time.monotonic()
-                    if batch or rest <= 0 or consumer.closed:
-                        break
-                    broker.wait(subscription, consumer)
-                    self._engine.wait(consumer, rest)
+        try:
+            while True:
+                with self._engine.open() as (broker, now):
                     check_still_pullable(broker, subscription)
-            finally:
-                broker.leave(subscription, consumer, self._engine.now())
-            return self.received(subscription, batch)
+                    batch = broker.take(subscription, consumer, now, most)
+                    if batch or now >= ends or consumer.closed:
+                        return self.received(subscription, batch)
+                    broker.wait(subscription, consumer)
+                await wakeup.wait(ends - now)
+        finally:
+            with self._engine.open() as (broker, now):
+                broker.leave(subscription, consumer, now)
 
     def acknowledge(self, raw: bytes) -> bytes:
         limits.check_at_most("request_size", len(raw), limits.MAX_ACK_REQUEST_BYTES)
@@ -227,8 +222,11 @@ def _configure(broker: Broker, subscription: Subscription, changed: Any, now: fl
     broker.configure(subscription, resource_validation.settings(kept), kept, now)
 
 
-def _patience(remaining: float | None) -> float:
-    return _PULL_WAIT if remaining is None else max(0.0, min(_PULL_WAIT, remaining - _PULL_MARGIN))
+def _patience(deadline: float | None, now: float) -> float:
+    """The seconds that a Pull waits for a message."""
+    if deadline is None:
+        return _PULL_WAIT_SECONDS
+    return max(0.0, min(_PULL_WAIT_SECONDS, deadline - now - _PULL_MARGIN_SECONDS))
 
 
 def _check_dead_letter(broker: Broker, kept: Any) -> None:

@@ -1,12 +1,18 @@
-"""The one lock, the clock, and the waking of those who wait.
+"""The one lock, the clock, and the waking of consumers.
 
 Everything that touches the broker goes through `open`, which holds the lock, lets the time that has passed take effect,
-and on the way out wakes whom the state has called. Waiting is a condition per consumer, so one message wakes one
-consumer. One thread sleeps until the broker's agenda says that something is due, and until then costs nothing.
+and on the way out notifies the consumers that the state found something for. One message wakes one consumer. A consumer
+on the event loop waits for its `Wakeup`; one that has a thread (a push worker) waits in `wait`, on a condition. One
+thread sleeps until the broker's agenda says that something is due, and until then costs nothing.
+
+An exception on a background thread is given to `fail`: it is logged, and ends the emulator.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +23,12 @@ from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.events import Event
+from pubsub_spark.emulator.state.state import State
+
+_log = logging.getLogger("pubsub_spark.emulator")
 
 _NEVER = float("inf")
-_LONGEST_SLEEP = 3600.0  # threading refuses waits beyond a few centuries, and an agenda may be that empty
+_MAX_SLEEP_SECONDS = 3600.0  # threading refuses waits beyond a few centuries, and an agenda may be that empty
 
 
 Listener = Callable[[Sequence[Event]], None]
@@ -32,12 +41,39 @@ class Session(NamedTuple):
     now: float
 
 
-class Engine:
-    """Where requests from many threads become one sequence of state changes."""
+class Wakeup:
+    """The wake-up of one waiter on an event loop; made there, and notified by any thread."""
 
-    def __init__(self, broker: Broker, clock: Clock) -> None:
-        self.broker = broker
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._woken = asyncio.Event()
+
+    def notify_all(self) -> None:
+        """Wake the waiter, or let its next wait end at once."""
+        if threading.get_ident() == self._thread:
+            self._woken.set()
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so nobody waits
+                self._loop.call_soon_threadsafe(self._woken.set)
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Wait to be notified, at most for so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        self._woken.clear()
+
+
+class Engine:
+    """The place where requests from many threads become one sequence of state changes."""
+
+    def __init__(self, state: State, clock: Clock) -> None:
+        self.state = state
+        self.broker = state.broker
         self.clock = clock
+        self.failure: BaseException | None = None
+        self.on_failure: Callable[[], None] = lambda: None
         self._lock = threading.RLock()
         self._alarm = threading.Condition(self._lock)
         self._alarm_at = _NEVER
@@ -49,7 +85,7 @@ class Engine:
 
     @contextmanager
     def open(self) -> Iterator[Session]:
-        """The broker, this moment, and nobody else at it."""
+        """The broker and the present moment, under the lock."""
         with self._lock:
             now = self._catch_up()
             try:
@@ -66,36 +102,47 @@ class Engine:
         with self._lock:
             self._listeners.append(listener)
 
-    def consumer(self, ack_deadline: float = 0, max_messages: int = 0, max_size: int = 0) -> Consumer:
-        """A consumer that can be woken."""
-        consumer = Consumer(ack_deadline, max_messages, max_size, condition=threading.Condition(self._lock))
+    def consumer(
+        self, ack_deadline: float = 0, max_messages: int = 0, max_size: int = 0, wakeup: Wakeup | None = None
+    ) -> Consumer:
+        """A consumer that waits for its wake-up, or without one in `wait`."""
+        consumer = Consumer(ack_deadline, max_messages, max_size, condition=wakeup or threading.Condition(self._lock))
         with self._lock:
             self._consumers.add(consumer)
         return consumer
 
     def now(self) -> float:
-        """Inside `open`: this moment, after a wait."""
+        """The present moment on the emulator's clock."""
         return self.clock.now()
 
     def wake(self, consumer: Consumer) -> None:
-        """Make whoever waits for this consumer look again."""
+        """Make the waiter of this consumer look again."""
         with self._lock:
             consumer.condition.notify_all()
 
     def cancel(self, consumer: Consumer) -> None:
-        """The consumer's client is gone: it takes nothing from this moment on."""
+        """Close a consumer: it takes nothing from this moment on."""
         with self._lock:
             consumer.closed = True
             consumer.condition.notify_all()
 
     def wait(self, consumer: Consumer, seconds: float | None = None) -> None:
-        """Inside `open`: let go of the lock until the consumer's condition rings or the seconds are over."""
+        """Inside `open`: let go of the lock until the consumer is notified or the seconds are over."""
         self._notify()
         consumer.condition.wait(seconds)
         self._catch_up()
 
+    async def sleep(self, seconds: float) -> bool:
+        """Wait for so long on the emulator's clock, which `advance` shortens; False when all were cancelled."""
+        wakeup = Wakeup()
+        sleeper = self.consumer(wakeup=wakeup)
+        ends = self.now() + seconds
+        while not sleeper.closed and (rest := ends - self.now()) > 0:
+            await wakeup.wait(rest)
+        return not sleeper.closed
+
     def cancel_all(self) -> None:
-        """Nobody takes anything any more."""
+        """Close every consumer."""
         with self._lock:
             for consumer in list(self._consumers):
                 self.cancel(consumer)
@@ -113,12 +160,27 @@ class Engine:
             self._catch_up()
             self._notify()
             self._alarm.notify()  # what is due is nearer now than when the sleep was measured
+            for consumer in list(self._consumers):
+                consumer.condition.notify_all()  # its patience may be over
 
     def restart_clock(self) -> None:
         """Take back the time that was moved; nothing may be left that happened in it."""
         with self._lock:
             self.clock.restart()
             self._alarm.notify()  # what is due comes at other times now
+
+    def fail(self, error: BaseException) -> None:
+        """End the emulator because of an exception on a background thread; any thread may say so.
+
+        The first one is kept in `failure`, and `on_failure` is called: the emulator stops serving, its process ends
+        with an error, and in process every later call of `Emulator` raises.
+        """
+        _log.critical("The emulator failed and ends.", exc_info=error)
+        with self._lock:
+            if self.failure is not None:
+                return
+            self.failure = error
+        self.on_failure()
 
     def close(self) -> None:
         with self._lock:
@@ -138,18 +200,21 @@ class Engine:
             self.broker.events.clear()
             for listener in self._listeners:
                 listener(events)
-        called = self.broker.called
-        for consumer in called:
+        ready_consumers = self.broker.ready_consumers
+        for consumer in ready_consumers:
             if consumer.condition is not None:
                 consumer.condition.notify_all()
-        called.clear()
+        ready_consumers.clear()
         if self.broker.due < self._alarm_at:
             self._alarm.notify()
 
     def _keep_time(self) -> None:
-        with self._lock:
-            while not self._closed:
-                now = self._catch_up()
-                self._notify()
-                self._alarm_at = self.broker.due
-                self._alarm.wait(min(max(self._alarm_at - now, 0.0), _LONGEST_SLEEP))
+        try:
+            with self._lock:
+                while not self._closed:
+                    now = self._catch_up()
+                    self._notify()
+                    self._alarm_at = self.broker.due
+                    self._alarm.wait(min(max(self._alarm_at - now, 0.0), _MAX_SLEEP_SECONDS))
+        except Exception as error:
+            self.fail(error)

@@ -22,7 +22,7 @@ from pubsub_spark.emulator.sinks import push_request
 from pubsub_spark.emulator.sinks.oidc import LIFETIME_SECONDS, Signer
 from pubsub_spark.emulator.sinks.push_request import Delivery, Endpoint, Window
 from pubsub_spark.emulator.state.broker import Broker
-from pubsub_spark.emulator.state.delivery import HandOut
+from pubsub_spark.emulator.state.delivery import Lease
 from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
 from pubsub_spark.emulator.state.subscription import Subscription
 
@@ -145,16 +145,16 @@ class Pusher:
                 self._engine.wait(self._consumer, min(pause, _LONGEST_WAIT) if pause > 0 else _LONGEST_WAIT)
         return None
 
-    def _take(self, broker: Broker, room: int, now: float) -> list[HandOut]:
+    def _take(self, broker: Broker, room: int, now: float) -> list[Lease]:
         """Up to `room` deliveries; one by one where order counts, so that a key has one request under way."""
         if not self.subscription.settings.ordering:
             return list(broker.take(self.subscription, self._consumer, now, room)) if room > 0 else []
-        taken: list[HandOut] = []
+        taken: list[Lease] = []
         while len(taken) < room and (one := broker.take(self.subscription, self._consumer, now, 1)):
             taken += one
         return taken
 
-    def _delivery(self, hand_out: HandOut) -> Delivery:
+    def _delivery(self, hand_out: Lease) -> Delivery:
         message = hand_out.message
         return Delivery(
             message_id=message.id,

@@ -15,17 +15,14 @@ only those that are due, so a thousand idle subscriptions cost nothing.
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import count
+from operator import itemgetter
 from typing import Any
 
-from pubsub_spark import names
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.chaos import Chaos
-from pubsub_spark.emulator.state.delivery import UNLIMITED, Batch, Consumer, Delivery
+from pubsub_spark.emulator.state.delivery import UNLIMITED, Batch, Consumer, dead_letter
 from pubsub_spark.emulator.state.events import (
     Acked,
     Cleared,
@@ -40,8 +37,10 @@ from pubsub_spark.emulator.state.events import (
     Sought,
     Updated,
 )
+from pubsub_spark.emulator.state.leases import BatchNumbers
 from pubsub_spark.emulator.state.message import Message, Publication
 from pubsub_spark.emulator.state.subscription import DAY, MOST_MESSAGES, Settings, Subscription
+from pubsub_spark.emulator.state.topic import Snapshot, Topic
 
 SNAPSHOT_LIFETIME = 7 * DAY
 _NEVER = float("inf")
@@ -50,46 +49,29 @@ _FIRST_MESSAGE = 10**16
 _SPARE_ENTRIES = 64  # of the agenda, beyond two for each subscription, before it is tidied
 
 
-@dataclass(eq=False)
-class Topic:
-    """A topic; `log` holds messages only while the topic retains them, or a snapshot does."""
-
-    name: str
-    resource: Any = None
-    retention: float = 0
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    snapshots: dict[str, Snapshot] = field(default_factory=dict)
-    log: deque[Message] = field(default_factory=deque)
-
-
-@dataclass(eq=False)
-class Snapshot:
-    """The backlog of a subscription at one moment, and everything published from message `after` on."""
-
-    name: str
-    topic: Topic
-    unacked: list[Message]
-    after: int
-    expires: float
-    resource: Any = None
-
-
 class Broker:
     """Everything that the emulator knows of messages."""
 
-    def __init__(self, *, remembered: int = 10_000) -> None:
-        self.events: list[Event] = []  # what has changed since they were last read
+    def __init__(
+        self,
+        events: list[Event] | None = None,
+        on_delete: Callable[[str], None] | None = None,
+        *,
+        remembered: int = 10_000,
+    ) -> None:
+        self.events = events if events is not None else []  # what has changed since they were last read
+        self._on_delete = on_delete
         self.topics: dict[str, Topic] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.snapshots: dict[str, Snapshot] = {}
-        self.called: list[Consumer] = []  # whom the wire layer must wake
+        self.ready_consumers: list[Consumer] = []  # whom the wire layer must wake
         self._snapshots_due = _NEVER
         self._origins: dict[str, Topic] = {}  # what each subscription was created on, deleted or not
         self._remembered = remembered
         self._hostility: int | None = None
         self._next_message = _FIRST_MESSAGE
         # All subscriptions number their batches by one count, so an ack id of a deleted one never fits its successor.
-        self._batches = count(1)
+        self._batches = BatchNumbers()
         self._agenda: list[tuple[float, int, Subscription]] = []
         self._scheduled: dict[str, float] = {}
         self._ties = count()
@@ -119,7 +101,7 @@ class Broker:
         for subscription in topic.subscriptions.values():
             subscription.topic_retention = 0
         topic.subscriptions.clear()
-        self.events.append(Deleted(topic.name))
+        self._deleted(topic.name)
 
     def replace(self, record: Topic | Subscription | Snapshot, resource: Any) -> None:
         """Show another resource from now on, where nothing else changes with it."""
@@ -155,13 +137,22 @@ class Broker:
         self, name: str, topic: Topic, settings: Settings, now: float, resource: Any = None
     ) -> Subscription:
         """A new subscription, which starts empty, whatever its topic retains."""
+        subscription = self.add_subscription(name, topic, settings, now, resource)
+        self.events.append(Created(name, resource))
+        self._schedule(subscription, now)
+        return subscription
+
+    def add_subscription(
+        self, name: str, topic: Topic, settings: Settings, now: float, resource: Any = None
+    ) -> Subscription:
+        """The same for one that is loaded, which is nothing new."""
         subscription = Subscription(
             name,
             settings,
             now,
             resource,
             batches=self._batches,
-            called=self.called,
+            ready_consumers=self.ready_consumers,
             events=self.events,
             remembered=self._remembered,
         )
@@ -169,8 +160,6 @@ class Broker:
         subscription.chaos = self._chaos(name)
         self.subscriptions[name] = topic.subscriptions[name] = subscription
         self._origins[name] = topic
-        self.events.append(Created(name, resource))
-        self._schedule(subscription, now)
         return subscription
 
     def configure(self, subscription: Subscription, settings: Settings, resource: Any, now: float) -> None:
@@ -192,12 +181,17 @@ class Broker:
         self._detach(subscription)
         del self.subscriptions[name], self._origins[name]
         self._scheduled.pop(name, None)
-        self.events.append(Deleted(name))
+        self._deleted(name)
 
     def _detach(self, subscription: Subscription) -> None:
         self._origins[subscription.name].subscriptions.pop(subscription.name, None)
         subscription.clear()
         subscription.call_all()
+
+    def _deleted(self, name: str) -> None:
+        if self._on_delete is not None:
+            self._on_delete(name)
+        self.events.append(Deleted(name))
 
     def clear(self) -> None:
         """Delete everything; ids go on from where they are."""
@@ -328,6 +322,20 @@ class Broker:
         ]
         heapq.heapify(self._agenda)
 
+    def scheduled(self) -> list[tuple[float, str]]:
+        """The subscriptions in the order in which they are due, each with its time."""
+        self._tidy()
+        return [(due, subscription.name) for due, _, subscription in sorted(self._agenda, key=itemgetter(0, 1))]
+
+    def resume(self, scheduled: Iterable[tuple[float, str]]) -> None:
+        """Make the agenda of a broker that was loaded: nobody is connected, and more may be due."""
+        for due, name in scheduled:
+            self._scheduled[name] = due
+            heapq.heappush(self._agenda, (due, next(self._ties), self.subscriptions[name]))
+        for subscription in self.subscriptions.values():
+            self._schedule(subscription, 0)
+        self._snapshots_due = min((each.expires for each in self.snapshots.values()), default=_NEVER)
+
     @property
     def due(self) -> float:
         """When `tick` next has something to do; infinity when never."""
@@ -362,7 +370,7 @@ class Broker:
             if target is None:
                 subscription.requeue(delivery, now)
             else:
-                self.publish(target, [_dead_letter(subscription.name, delivery)], delivery.message.key, now)
+                self.publish(target, [dead_letter(subscription.name, delivery)], delivery.message.key, now)
                 subscription.finish_dead_letter(delivery)
         if target is not None:
             message_numbers = [delivery.message.number for delivery in dead]
@@ -396,7 +404,7 @@ class Broker:
         """Delete a snapshot, and what its topic kept for it alone."""
         del self.snapshots[snapshot.name], snapshot.topic.snapshots[snapshot.name]
         self._trim(snapshot.topic, now)
-        self.events.append(Deleted(snapshot.name))
+        self._deleted(snapshot.name)
 
     def seek_to_time(self, subscription: Subscription, time: float, now: float) -> None:
         """Make acked what was published before `time` and unacked what was later, as far as it is retained."""
@@ -427,17 +435,3 @@ def _without(numbers: Sequence[int], failed: Sequence[int]) -> Sequence[int]:
         return numbers
     excluded = set(failed)
     return [number for number in numbers if number not in excluded]
-
-
-def _dead_letter(subscription: str, delivery: Delivery) -> bytes:
-    """A copy of a dead message that says where it came from; the fields appended replace those of the original."""
-    message = delivery.message
-    name = names.parse(subscription, "subscriptions")
-    published = datetime.fromtimestamp(message.published, UTC)
-    origin = {
-        "CloudPubSubDeadLetterSourceSubscription": name.id,
-        "CloudPubSubDeadLetterSourceSubscriptionProject": name.project,
-        "CloudPubSubDeadLetterSourceDeliveryCount": str(delivery.failures),
-        "CloudPubSubDeadLetterSourceTopicPublishTime": published.isoformat(timespec="milliseconds"),
-    }
-    return message.body + wire_format.attribute_fields(origin)

@@ -1,4 +1,4 @@
-"""What is known of one message on one subscription once it has been handed out, and who holds it.
+"""Consumers, the batches that they are given, and what is known of a message once it was leased.
 
 Plain records; the rules that move them are in `subscription`.
 """
@@ -8,9 +8,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from pubsub_spark import names
+from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.message import Message, Publication
 
 UNLIMITED = 1 << 62
@@ -20,7 +23,7 @@ LARGEST_BATCH = 3_900_000
 
 
 class Consumer:
-    """Somebody who takes messages: a stream, a waiting Pull, a push loop. Knows what it has outstanding.
+    """A consumer of messages (a stream, a waiting Pull, a push worker) with its limits and what it has outstanding.
 
     `condition` is whatever the wire layer wants back when there is something to take; this layer never touches it.
     """
@@ -54,7 +57,7 @@ class Consumer:
         return self.messages < self.max_messages and self.size < self.max_size
 
 
-class HandOut(NamedTuple):
+class Lease(NamedTuple):
     """One message of a batch. `attempt` is what `delivery_attempt` says: 0 unless a dead-letter policy counts."""
 
     number: int
@@ -64,7 +67,7 @@ class HandOut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a consumer was handed at once, in order, and a number for each message, by which it acknowledges."""
+    """The messages that were leased to a consumer at once, in order, each with the number in its ack id."""
 
     numbers: range
     parts: Sequence[Publication | Delivery]
@@ -73,13 +76,13 @@ class Batch:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __iter__(self) -> Iterator[HandOut]:
+    def __iter__(self) -> Iterator[Lease]:
         messages = (
             message
             for part in self.parts
             for message in ((part.message,) if isinstance(part, Delivery) else part.messages())
         )
-        return map(HandOut, self.numbers, messages, self.attempts or [0] * len(self))
+        return map(Lease, self.numbers, messages, self.attempts or [0] * len(self))
 
     @property
     def frames(self) -> Sequence[bytes]:
@@ -93,8 +96,8 @@ class Batch:
         return frames
 
 
-class Basket:
-    """What somebody has room for, in messages and bytes, and what was put in so far."""
+class BatchBuilder:
+    """A batch in the making: the parts so far, and the room left in messages and bytes."""
 
     __slots__ = ("left", "messages", "parts", "size")
 
@@ -146,7 +149,7 @@ class Basket:
 
 
 class Delivery:
-    """A message's course through one subscription: how often it was handed out, to whom, until when.
+    """The delivery state of one message on one subscription: how often it was leased, to whom, until when.
 
     Made when something happens to the message alone; what only comes and goes with its batch has none (`leases`).
     """
@@ -166,5 +169,19 @@ class Delivery:
 
 
 def message_of(entry: Message | Delivery) -> Message:
-    """The message of something that waits: never handed out, or handed out before."""
+    """The message of an entry of a queue, whether it was leased before or not."""
     return entry.message if isinstance(entry, Delivery) else entry
+
+
+def dead_letter(subscription: str, delivery: Delivery) -> bytes:
+    """A copy of a dead message that says where it came from; the fields appended replace those of the original."""
+    message = delivery.message
+    name = names.parse(subscription, "subscriptions")
+    published = datetime.fromtimestamp(message.published, UTC)
+    origin = {
+        "CloudPubSubDeadLetterSourceSubscription": name.id,
+        "CloudPubSubDeadLetterSourceSubscriptionProject": name.project,
+        "CloudPubSubDeadLetterSourceDeliveryCount": str(delivery.failures),
+        "CloudPubSubDeadLetterSourceTopicPublishTime": published.isoformat(timespec="milliseconds"),
+    }
+    return message.body + wire_format.attribute_fields(origin)

@@ -1,6 +1,6 @@
-"""Hand-outs that are good: number, message, holder, deadline.
+"""The leases of a subscription: number, message, holder, deadline.
 
-Pure. Each hand-out has a number of its own, and that is what an ack id stands for; the numbers of a batch follow one
+Pure. Each lease has a number of its own, and that is what an ack id stands for; the numbers of a batch follow one
 another, and those of the next batch begin at the next multiple of SPAN. Most batches are acknowledged or extended as
 they were handed out, in long runs, so a batch is one record, of frames: a message in it gets a Delivery of its own only
 when something happens to it alone.
@@ -27,8 +27,8 @@ from pubsub_spark.emulator.state.wire_format import SPAN
 _SPARE_ENTRIES = 1000  # beyond two for each lease, before they are tidied
 
 
-class _Origin(NamedTuple):
-    """Where the frames of a batch come from, from one index on."""
+class Origin(NamedTuple):
+    """The publication that the frames of a batch are of, from one index on."""
 
     at: int
     first: int
@@ -37,26 +37,26 @@ class _Origin(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Held:
-    """What is left of a batch; an entry is None once its lease is over."""
+class LeaseBatch:
+    """The leases of one batch; an entry is None once its lease is over."""
 
     first: int
     entries: list[bytes | Delivery | None]
-    origins: list[_Origin]
+    origins: list[Origin]
     deadline: float  # of the entries that are frames
     holder: Consumer
     left: int
-    whole: bool  # whether no entry is a Delivery
+    is_whole: bool  # whether no entry is a Delivery
     modacks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ContiguousLeases:
     """Leases of one batch that ended together, numbered one after the other; nothing had happened to one alone."""
 
     numbers: range
     frames: Sequence[bytes]
-    origins: list[_Origin]
+    origins: list[Origin]
     holder: Consumer
     modacks: int
 
@@ -82,94 +82,106 @@ class Run:
             yield delivery
 
 
+class BatchNumbers(Iterator[int]):
+    """The numbers of the batches that are leased, from 1 on."""
+
+    def __init__(self) -> None:
+        self.next_number = 1
+
+    def __next__(self) -> int:
+        number = self.next_number
+        self.next_number += 1
+        return number
+
+
 class Leases:
     """The leases of one subscription."""
 
     def __init__(self, batches: Iterator[int]) -> None:
-        self._batches = batches  # what to number them by
-        self._held: dict[int, _Held] = {}
+        self._batch_numbers = batches
+        self._batches: dict[int, LeaseBatch] = {}
         self._count = 0
-        self._entries: list[tuple[float, int, Sequence[int]]] = []  # heap of (deadline, tie, numbers)
+        self._deadlines: list[tuple[float, int, Sequence[int]]] = []  # heap of (deadline, tie, numbers)
         self._ties = count()
 
     def __iter__(self) -> Iterator[Delivery]:
-        for held in self._held.values():
-            for index, entry in enumerate(held.entries):
+        for batch in self._batches.values():
+            for index, entry in enumerate(batch.entries):
                 if entry is not None:
-                    yield _alone(held, index)
+                    yield _split_out(batch, index)
 
     def entries(self) -> Iterator[Message | Delivery]:
         """Everything that is leased, as it is."""
-        for held in self._held.values():
-            for index, entry in enumerate(held.entries):
+        for batch in self._batches.values():
+            for index, entry in enumerate(batch.entries):
                 if entry is not None:
-                    yield entry if isinstance(entry, Delivery) else _message(held.origins, index, entry)
+                    yield entry if isinstance(entry, Delivery) else _message(batch.origins, index, entry)
 
     @property
     def due(self) -> float:
         """When leases may run out next; infinity when there are none."""
-        return self._entries[0][0] if self._entries else NEVER
+        return self._deadlines[0][0] if self._deadlines else NEVER
 
     def get(self, number: int) -> Delivery | None:
         """What is leased under a number; None when that lease is over or never was."""
-        held = self._held.get(number // SPAN)
+        batch = self._batches.get(number // SPAN)
         index = number % SPAN
-        if held is None or index >= len(held.entries) or held.entries[index] is None:
+        if batch is None or index >= len(batch.entries) or batch.entries[index] is None:
             return None
-        return _alone(held, index)
+        return _split_out(batch, index)
 
     def end(self, number: int) -> Delivery | None:
         """The lease is over; what was leased, or None when it was over already."""
         delivery = self.get(number)
         if delivery is not None:
-            held = self._held[number // SPAN]
-            held.entries[number % SPAN] = None
-            self._lessen(held, 1)
+            batch = self._batches[number // SPAN]
+            batch.entries[number % SPAN] = None
+            self._lessen(batch, 1)
         return delivery
 
-    def end_runs(self, numbers: Sequence[int]) -> tuple[list[Run], list[int]]:
+    def end_runs(self, numbers: Sequence[int]) -> tuple[list[ContiguousLeases], list[int]]:
         """End the leases whose numbers follow one another in a batch; those, and the numbers that are left to end."""
-        runs: list[Run] = []
+        runs: list[ContiguousLeases] = []
         rest: list[int] = []
         for run in _runs(numbers):
-            held = self._all_leased(run)
-            if held is None:
+            batch = self._all_leased(run)
+            if batch is None:
                 rest += run
                 continue
-            places = slice(run.start - held.first, run.stop - held.first)
-            frames: list[bytes] = held.entries[places]  # type: ignore[assignment]  # there is no Delivery
-            held.entries[places] = [None] * len(run)
-            self._lessen(held, len(run))
-            runs.append(Run(run, frames, held.origins, held.holder, held.modacks))
+            places = slice(run.start - batch.first, run.stop - batch.first)
+            frames: list[bytes] = batch.entries[places]  # type: ignore[assignment]  # there is no Delivery
+            batch.entries[places] = [None] * len(run)
+            self._lessen(batch, len(run))
+            runs.append(ContiguousLeases(run, frames, batch.origins, batch.holder, batch.modacks))
         return runs, rest
 
     def extend_batches(self, numbers: Sequence[int], deadline: float) -> list[int]:
         """Set another deadline for batches that are named from end to end; the numbers that are left to extend."""
         rest: list[int] = []
         for run in _runs(numbers):
-            held = self._all_leased(run)
-            if held is None or len(run) < len(held.entries):
+            batch = self._all_leased(run)
+            if batch is None or len(run) < len(batch.entries):
                 rest += run
                 continue
-            held.deadline = deadline
-            held.modacks += 1
+            batch.deadline = deadline
+            batch.modacks += 1
             self._expect(deadline, run)
         return rest
 
-    def _all_leased(self, run: range) -> _Held | None:
+    def _all_leased(self, run: range) -> LeaseBatch | None:
         """The batch in which every number of a run is leased, if none in it has a Delivery."""
-        held = self._held.get(run.start // SPAN)
-        if held is None or not held.whole:
+        batch = self._batches.get(run.start // SPAN)
+        if batch is None or not batch.is_whole:
             return None
-        entries = held.entries[run.start - held.first : run.stop - held.first]
-        complete = len(entries) == len(run) and (held.left == len(held.entries) or None not in entries)
-        return held if complete else None
+        entries = batch.entries[run.start - batch.first : run.stop - batch.first]
+        complete = len(entries) == len(run) and (batch.left == len(batch.entries) or None not in entries)
+        return batch if complete else None
 
     def grant(self, parts: Iterable[Publication | Delivery], consumer: Consumer, deadline: float) -> range:
         """Hand a batch to a consumer; the numbers, one for each message."""
-        first = next(self._batches) * SPAN
+        first = next(self._batch_numbers) * SPAN
         entries: list[bytes | Delivery | None] = []
-        origins: list[_Origin] = []
+        origins: list[Origin] = []
         whole = True
         for part in parts:
             if isinstance(part, Delivery):
@@ -178,13 +190,17 @@ class Leases:
                 entries.append(part)
                 whole = False
             else:
-                origins.append(_Origin(len(entries), part.first, part.published, part.key))
+                origins.append(Origin(len(entries), part.first, part.published, part.key))
                 entries += part.frames
-        self._held[first // SPAN] = _Held(first, entries, origins, deadline, consumer, len(entries), whole)
-        self._count += len(entries)
+        self.put(LeaseBatch(first, entries, origins, deadline, consumer, len(entries), whole))
         numbers = range(first, first + len(entries))
         self._expect(deadline, numbers)
         return numbers
+
+    def put(self, batch: LeaseBatch) -> None:
+        """Keep a batch, whose deadline is noted elsewhere."""
+        self._batches[batch.first // SPAN] = batch
+        self._count += batch.left
 
     def extend(self, deliveries: Sequence[Delivery], deadline: float) -> None:
         """Set another deadline, later or earlier."""
@@ -194,40 +210,40 @@ class Leases:
 
     def expired(self, now: float) -> Iterator[Delivery]:
         """End the leases whose deadline has come, one by one."""
-        while self._entries and self._entries[0][0] <= now:
-            _, _, numbers = heapq.heappop(self._entries)
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, _, numbers = heapq.heappop(self._deadlines)
             for number in numbers:
-                held = self._held.get(number // SPAN)
-                if held is None:
+                batch = self._batches.get(number // SPAN)
+                if batch is None:
                     continue
-                entry = held.entries[number % SPAN]
-                if entry is not None and (entry if isinstance(entry, Delivery) else held).deadline <= now:
+                entry = batch.entries[number % SPAN]
+                if entry is not None and (entry if isinstance(entry, Delivery) else batch).deadline <= now:
                     yield self.end(number)  # type: ignore[misc]  # it is there
 
     def clear(self) -> None:
-        self._held.clear()
-        self._entries.clear()
+        self._batches.clear()
+        self._deadlines.clear()
         self._count = 0
 
-    def _lessen(self, held: _Held, ended: int) -> None:
+    def _lessen(self, batch: LeaseBatch, ended: int) -> None:
         self._count -= ended
-        held.left -= ended
-        if not held.left:
-            del self._held[held.first // SPAN]
+        batch.left -= ended
+        if not batch.left:
+            del self._batches[batch.first // SPAN]
 
     def _expect(self, deadline: float, numbers: Sequence[int]) -> None:
-        heapq.heappush(self._entries, (deadline, next(self._ties), numbers))
-        if len(self._entries) > 2 * self._count + _SPARE_ENTRIES:
-            self._entries = [
+        heapq.heappush(self._deadlines, (deadline, next(self._ties), numbers))
+        if len(self._deadlines) > 2 * self._count + _SPARE_ENTRIES:
+            self._deadlines = [
                 (until, next(self._ties), numbers)
-                for held in self._held.values()
-                for until, numbers in _deadlines(held)
+                for batch in self._batches.values()
+                for until, numbers in _deadlines(batch)
                 if until < NEVER
             ]
-            heapq.heapify(self._entries)
+            heapq.heapify(self._deadlines)
 
 
-def _message(origins: list[_Origin], index: int, frame: bytes) -> Message:
+def _message(origins: list[Origin], index: int, frame: bytes) -> Message:
     origin = origins[bisect_right(origins, (index, NEVER)) - 1]
     return Message(origin.first + index - origin.at, origin.published, origin.key, frame)
 
@@ -240,24 +256,26 @@ def _delivery(message: Message, number: int, deadline: float, holder: Consumer |
     return delivery
 
 
-def _alone(held: _Held, index: int) -> Delivery:
+def _split_out(batch: LeaseBatch, index: int) -> Delivery:
     """The Delivery of one entry, from now on apart from its batch."""
-    entry = held.entries[index]
+    entry = batch.entries[index]
     assert entry is not None
     if not isinstance(entry, Delivery):
-        message = _message(held.origins, index, entry)
-        entry = held.entries[index] = _delivery(message, held.first + index, held.deadline, held.holder, held.modacks)
-        held.whole = False
+        message = _message(batch.origins, index, entry)
+        entry = batch.entries[index] = _delivery(
+            message, batch.first + index, batch.deadline, batch.holder, batch.modacks
+        )
+        batch.is_whole = False
     return entry
 
 
-def _deadlines(held: _Held) -> Iterator[tuple[float, Sequence[int]]]:
-    if held.whole:
-        yield held.deadline, range(held.first, held.first + len(held.entries))
+def _deadlines(batch: LeaseBatch) -> Iterator[tuple[float, Sequence[int]]]:
+    if batch.is_whole:
+        yield batch.deadline, range(batch.first, batch.first + len(batch.entries))
         return
-    for number, entry in enumerate(held.entries, held.first):
+    for number, entry in enumerate(batch.entries, batch.first):
         if entry is not None:
-            yield (entry if isinstance(entry, Delivery) else held).deadline, (number,)
+            yield (entry if isinstance(entry, Delivery) else batch).deadline, (number,)
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[range]:
@@ -280,14 +298,14 @@ def _runs(numbers: Sequence[int]) -> Iterator[range]:
 
 
 class Acked:
-    """What was acknowledged last, for whoever looks inside: `most` messages."""
+    """The latest acknowledged messages, at most `most`, for those who inspect the emulator."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._items: deque[Run | Delivery] = deque()
+        self._items: deque[ContiguousLeases | Delivery] = deque()
         self._count = 0
 
-    def add(self, items: Iterable[Run | Delivery]) -> None:
+    def add(self, items: Iterable[ContiguousLeases | Delivery]) -> None:
         """Remember these, and forget the oldest."""
         if not self._most:
             return
@@ -306,5 +324,5 @@ class Acked:
                 skipped -= 1
 
 
-def _size(item: Run | Delivery) -> int:
+def _size(item: ContiguousLeases | Delivery) -> int:
     return 1 if isinstance(item, Delivery) else len(item.numbers)

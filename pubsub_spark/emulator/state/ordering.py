@@ -1,12 +1,12 @@
-"""Messages that share an ordering key: one lane a key, one outstanding batch a lane.
+"""Per-key queues: messages that share an ordering key, one outstanding batch a queue.
 
 Pure. The rules, those of a subscription with `enable_message_ordering`:
 
-- a lane hands out the next batch only when nothing of the last one is outstanding, so a key is with one consumer at a
+- a queue hands out the next batch only when nothing of the last one is outstanding, so a key is with one consumer at a
   time;
 - when a message fails (nack, or its deadline passed), it and everything handed out behind it come again in order, also
   what had been acknowledged: an ack behind a gap is only kept once the gap is closed;
-- a retry policy keeps the whole lane shut, other lanes flow.
+- with a retry policy the whole queue backs off; other queues flow.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 
-from pubsub_spark.emulator.state.delivery import Basket, Delivery, message_of
+from pubsub_spark.emulator.state.delivery import BatchBuilder, Delivery, message_of
 from pubsub_spark.emulator.state.message import Message
 
 
-class _Is(Enum):
+class QueueState(Enum):
     EMPTY = "nothing waits, nothing is outstanding"
     READY = "something waits, nothing is outstanding"
     BUSY = "a batch is outstanding"
-    SHUT = "something waits for its backoff to pass"
+    BACKING_OFF = "something waits for its backoff to pass"
 
 
-class _Lane:
+class KeyQueue:
     __slots__ = ("opens", "outstanding", "state", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[Message | Delivery] = deque()
         self.outstanding: deque[Delivery] = deque()  # in order; acked ones only behind one that is not
         self.opens = 0.0
-        self.state = _Is.EMPTY
+        self.state = QueueState.EMPTY
 
 
-class Lanes:
+class KeyQueues:
     """The keyed messages of one subscription."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, _Lane] = {}
+        self._queues: dict[str, KeyQueue] = {}
         self._ready: deque[str] = deque()
-        self._shut: list[tuple[float, str]] = []  # heap
+        self._backing_off: list[tuple[float, str]] = []  # heap
 
     @property
     def ready(self) -> bool:
@@ -51,104 +51,104 @@ class Lanes:
 
     @property
     def any(self) -> bool:
-        return bool(self._lanes)
+        return bool(self._queues)
 
     @property
     def due(self) -> float:
-        """When the next shut lane opens; infinity when none is shut."""
-        return self._shut[0][0] if self._shut else float("inf")
+        """The time when the next backoff ends; infinity when no queue is backing off."""
+        return self._backing_off[0][0] if self._backing_off else float("inf")
 
     def add(self, message: Message) -> None:
-        """A newly published message joins the end of its lane."""
-        lane = self._lanes.get(message.key)
-        if lane is None:
-            lane = self._lanes[message.key] = _Lane()
-        lane.waiting.append(message)
-        if lane.state is _Is.EMPTY:
-            self._move(message.key, lane, _Is.READY)
+        """Put a newly published message at the end of its queue."""
+        queue = self._queues.get(message.key)
+        if queue is None:
+            queue = self._queues[message.key] = KeyQueue()
+        queue.waiting.append(message)
+        if queue.state is QueueState.EMPTY:
+            self._move(message.key, queue, QueueState.READY)
 
-    def take(self, basket: Basket, horizon: float) -> None:
-        """Move messages into `basket` while it has room; each gets its Delivery at once, as what is outstanding."""
-        while self._ready and basket.has_room:
+    def take(self, batch: BatchBuilder, horizon: float) -> None:
+        """Move messages into `batch` while it has room; each gets its Delivery at once, as what is outstanding."""
+        while self._ready and batch.has_room:
             key = self._ready.popleft()
-            lane = self._lanes[key]
-            while lane.waiting and basket.has_room:
-                entry = lane.waiting.popleft()
+            queue = self._queues[key]
+            while queue.waiting and batch.has_room:
+                entry = queue.waiting.popleft()
                 delivery = entry if isinstance(entry, Delivery) else Delivery(entry)
                 if delivery.acked or delivery.message.published <= horizon:
                     continue
-                if not basket.add(delivery):
-                    lane.waiting.appendleft(entry)
+                if not batch.add(delivery):
+                    queue.waiting.appendleft(entry)
                     break
-                lane.outstanding.append(delivery)
-            self._settle(key, lane)
+                queue.outstanding.append(delivery)
+            self._settle(key, queue)
 
     def retire(self, delivery: Delivery) -> list[Delivery]:
-        """`delivery` is done with; returns what is done with for good, which is everything up to the first gap."""
+        """Mark `delivery` as acked; returns those that are so for good: everything up to the first gap."""
         key = delivery.message.key
-        lane = self._lanes[key]
+        queue = self._queues[key]
         delivery.acked = True
         done = []
-        while lane.outstanding and lane.outstanding[0].acked:
-            done.append(lane.outstanding.popleft())
-        if done and not lane.outstanding:
-            self._settle(key, lane)
+        while queue.outstanding and queue.outstanding[0].acked:
+            done.append(queue.outstanding.popleft())
+        if done and not queue.outstanding:
+            self._settle(key, queue)
         return done
 
     def rewind(self, delivery: Delivery, opens: float) -> list[Delivery]:
-        """`delivery` failed: it and what went out behind it wait again, until `opens`; returns those withdrawn.
+        """Withdraw a delivery that failed and those behind it, to wait until `opens`; returns them.
 
         None are when it waits already, withdrawn by one before it that failed at the same moment.
         """
         key = delivery.message.key
-        lane = self._lanes[key]
-        outstanding = list(lane.outstanding)
+        queue = self._queues[key]
+        outstanding = list(queue.outstanding)
         if delivery not in outstanding:
             return []
         withdrawn = outstanding[outstanding.index(delivery) :]
         for _ in withdrawn:
-            lane.outstanding.pop()
-        lane.waiting.extendleft(reversed(withdrawn))
-        lane.opens = max(lane.opens, opens)
-        self._settle(key, lane)
+            queue.outstanding.pop()
+        queue.waiting.extendleft(reversed(withdrawn))
+        queue.opens = max(queue.opens, opens)
+        self._settle(key, queue)
         return withdrawn
 
     def open(self, now: float) -> None:
-        """Open the lanes whose backoff has passed."""
-        while self._shut and self._shut[0][0] <= now:
-            _, key = heapq.heappop(self._shut)
-            self._move(key, self._lanes[key], _Is.READY)
+        """Make the queues ready whose backoff has passed."""
+        while self._backing_off and self._backing_off[0][0] <= now:
+            _, key = heapq.heappop(self._backing_off)
+            self._move(key, self._queues[key], QueueState.READY)
 
     def entries(self) -> Iterator[Message | Delivery]:
         """Everything waiting or outstanding, acked ones behind a gap included."""
-        for lane in self._lanes.values():
-            yield from lane.outstanding
-            yield from lane.waiting
+        for queue in self._queues.values():
+            yield from queue.outstanding
+            yield from queue.waiting
 
     def prune(self, horizon: float) -> None:
-        """Forget what has waited beyond its retention."""
-        for key, lane in list(self._lanes.items()):
-            lane.waiting = deque(entry for entry in lane.waiting if message_of(entry).published > horizon)
-            if not lane.waiting and lane.state in (_Is.READY, _Is.SHUT):
-                del self._lanes[key]
-        self._ready = deque(key for key in self._ready if key in self._lanes)
-        self._shut = [(opens, key) for opens, key in self._shut if key in self._lanes]
-        heapq.heapify(self._shut)
+        """Drop the waiting messages beyond their retention."""
+        for key, queue in list(self._queues.items()):
+            queue.waiting = deque(entry for entry in queue.waiting if message_of(entry).published > horizon)
+            if not queue.waiting and queue.state in (QueueState.READY, QueueState.BACKING_OFF):
+                del self._queues[key]
+        self._ready = deque(key for key in self._ready if key in self._queues)
+        self._backing_off = [(opens, key) for opens, key in self._backing_off if key in self._queues]
+        heapq.heapify(self._backing_off)
 
-    def _settle(self, key: str, lane: _Lane) -> None:
-        if lane.outstanding:
-            lane.state = _Is.BUSY
-        elif not lane.waiting:
-            del self._lanes[key]
-        elif lane.opens:
-            self._move(key, lane, _Is.SHUT)
+    def _settle(self, key: str, queue: KeyQueue) -> None:
+        if queue.outstanding:
+            queue.state = QueueState.BUSY
+        elif not queue.waiting:
+            del self._queues[key]
+        elif queue.opens:
+            self._move(key, queue, QueueState.BACKING_OFF)
         else:
-            self._move(key, lane, _Is.READY)
+            self._move(key, queue, QueueState.READY)
 
-    def _move(self, key: str, lane: _Lane, state: _Is) -> None:
-        lane.state = state
-        if state is _Is.SHUT:
-            heapq.heappush(self._shut, (lane.opens, key))
+    def _move(self, key: str, queue: KeyQueue, state: QueueState) -> None:
+        queue.state = state
+        if state is QueueState.BACKING_OFF:
+            heapq.heappush(self._backing_off, (queue.opens, key))
         else:
             self._ready.append(key)
-        lane.opens = 0.0
+        queue.opens = 0.0

@@ -7,15 +7,15 @@ tries them at Publish.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
+from typing import NamedTuple
 
 from pubsub_spark.codec.definition import Definition
+from pubsub_spark.emulator.state.events import Created, Deleted, Event, Updated
 
 
-@dataclass(frozen=True)
-class Revision:
+class Revision(NamedTuple):
     """One definition under one id, for good."""
 
     id: str
@@ -24,13 +24,15 @@ class Revision:
     definition: Definition
 
 
-@dataclass(eq=False)
-class Schema:
-    """A name and its revisions, oldest first, never empty; and the number of each that it has ever had."""
+class Schema(NamedTuple):
+    """A name and its revisions, oldest first, never empty; and the number of each that it has ever had.
+
+    Never changed in place: with another revision it is another Schema.
+    """
 
     name: str
-    revisions: list[Revision] = field(default_factory=list)
-    numbers: dict[str, int] = field(default_factory=dict)
+    revisions: tuple[Revision, ...]
+    numbers: Mapping[str, int]
 
     @property
     def latest(self) -> Revision:
@@ -51,7 +53,9 @@ class Schema:
 class Schemas:
     """All schemas of the emulator."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: list[Event], on_delete: Callable[[str], None]) -> None:
+        self._events = events
+        self._on_delete = on_delete
         self._schemas: dict[str, Schema] = {}
         self._random = Random()
 
@@ -59,25 +63,45 @@ class Schemas:
         return iter(self._schemas)
 
     def get(self, name: str) -> Schema | None:
+        """The schema of that full name; None when there is none."""
         return self._schemas.get(name)
 
     def create(self, name: str, definition: Definition, now: float) -> Schema:
-        schema = self._schemas[name] = Schema(name)
-        self.commit(schema, definition, now)
+        """A new schema with its first revision."""
+        self._add(Schema(name, (), {}), definition, now)
+        schema = self._schemas[name]
+        self._events.append(Created(name, schema))
         return schema
 
     def commit(self, schema: Schema, definition: Definition, now: float) -> Revision:
-        """A new newest revision, with an id of eight hexadecimal digits that the schema has never had."""
+        """A new newest revision of a schema."""
+        revision = self._add(schema, definition, now)
+        self._events.append(Updated(schema.name, self._schemas[schema.name]))
+        return revision
+
+    def delete_revision(self, schema: Schema, revision: Revision) -> Schema:
+        """Delete one of several revisions; returns the schema without it."""
+        rest = tuple(each for each in schema.revisions if each is not revision)
+        changed = self._schemas[schema.name] = schema._replace(revisions=rest)
+        self._events.append(Updated(schema.name, changed))
+        return changed
+
+    def _add(self, schema: Schema, definition: Definition, now: float) -> Revision:
+        """The new revision, with an id of eight hexadecimal digits that the schema has never had."""
         revision_id = f"{self._random.getrandbits(32):08x}"
         while revision_id in schema.numbers:
             revision_id = f"{self._random.getrandbits(32):08x}"
         revision = Revision(revision_id, len(schema.numbers), now, definition)
-        schema.revisions.append(revision)
-        schema.numbers[revision_id] = revision.number
+        numbers = {**schema.numbers, revision_id: revision.number}
+        self._schemas[schema.name] = Schema(schema.name, (*schema.revisions, revision), numbers)
         return revision
 
     def clear(self) -> None:
+        """Delete every schema."""
         self._schemas.clear()
 
     def delete(self, name: str) -> None:
+        """Delete a schema with its revisions."""
         del self._schemas[name]
+        self._on_delete(name)
+        self._events.append(Deleted(name))

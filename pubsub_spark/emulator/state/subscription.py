@@ -1,15 +1,15 @@
-"""One subscription: what waits, what is leased to whom, and what comes again.
+"""One subscription: its queues of messages, their leases, and their redelivery.
 
 Pure. No I/O, no lock, no proto and no clock: `now` (seconds since the epoch) is always an argument, and it never goes
 back. Where a message is:
 
     published -> fresh -> leased -> acked (retained, if so configured)
-                   lanes    |
+             per-key queues |
                             +-> returned          at once, when nacked or its deadline passed
                             +-> delayed -> returned      after a backoff, with a retry policy
                             +-> dead              the broker forwards it to the dead-letter topic
 
-Each hand-out has a number of its own, and only the number of the latest one acknowledges, extends or returns a message.
+Each lease has a number of its own, and only the number of the latest one acknowledges, extends or returns a message.
 Work per message does not grow with the backlog: queues are popped from the front, leases run out by the batch.
 """
 
@@ -24,11 +24,11 @@ from typing import Any
 
 from pubsub_spark.emulator.state.backlog import NEVER, Unacked
 from pubsub_spark.emulator.state.chaos import Chaos
-from pubsub_spark.emulator.state.delivery import Basket, Batch, Consumer, Delivery, message_of
+from pubsub_spark.emulator.state.delivery import Batch, BatchBuilder, Consumer, Delivery, message_of
 from pubsub_spark.emulator.state.events import Event, Expired
-from pubsub_spark.emulator.state.leases import Acked, Leases, Run
+from pubsub_spark.emulator.state.leases import Acked, ContiguousLeases, Leases
 from pubsub_spark.emulator.state.message import Message, Publication, publications
-from pubsub_spark.emulator.state.ordering import Lanes
+from pubsub_spark.emulator.state.ordering import KeyQueues
 
 DAY = 86_400.0
 MOST_MESSAGES = 1000  # in one response; the service's own limit for Pull
@@ -53,7 +53,7 @@ class Settings:
 
 
 class Subscription:
-    """The messages of one subscription. `called` collects the consumers that have something to take."""
+    """The messages of one subscription. `ready_consumers` collects the consumers that are to be notified."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Subscription:
         resource: Any = None,
         *,
         batches: Iterator[int] | None = None,
-        called: list[Consumer] | None = None,
+        ready_consumers: list[Consumer] | None = None,
         events: list[Event] | None = None,
         remembered: int = 10_000,
     ) -> None:
@@ -72,7 +72,7 @@ class Subscription:
         self.resource = resource
         self.topic_retention = 0.0
         self.active = now  # when it was last used, a push that failed is no use; decides about expiry
-        self.called = called if called is not None else []
+        self.ready_consumers = ready_consumers if ready_consumers is not None else []
         self.events = events if events is not None else []
         self.chaos: Chaos | None = None
         self.dead: list[Delivery] = []  # failed too often; the broker takes them from here
@@ -83,7 +83,7 @@ class Subscription:
         self._unacked = Unacked()  # the others
         self._returned: deque[Delivery] = deque()
         self._delayed: list[tuple[float, int, Delivery]] = []
-        self._lanes = Lanes()
+        self._key_queues = KeyQueues()
         self._leases = Leases(batches or count(1))
         self._retained: deque[Message] = deque()
         self._finished = Acked(remembered)
@@ -96,7 +96,7 @@ class Subscription:
         self._snapshot_ends = NEVER
 
     def configure(self, settings: Settings) -> None:
-        """Other settings from now on; acked messages that they do not retain are gone."""
+        """Set other settings; acked messages that they do not retain are gone."""
         self.settings = settings
         if not settings.retain_acked:
             self._retained.clear()
@@ -105,7 +105,7 @@ class Subscription:
     # Messages come
 
     def publish(self, publication: Publication) -> None:
-        """Newly published messages join the backlog, those that the filter lets through."""
+        """Add newly published messages to the backlog, those that the filter lets through."""
         matches = self.settings.matches
         if matches is None:
             self._add(publication)
@@ -122,14 +122,14 @@ class Subscription:
             return
         self._unacked.add(publication.published, len(publication))
         for message in publication.messages():
-            self._lanes.add(message)
+            self._key_queues.add(message)
         self._prune_at = min(self._prune_at, publication.published + self._retention)
 
     # Messages go out
 
     @property
     def has_ready(self) -> bool:
-        return bool(self._fresh or self._returned or self._lanes.ready)
+        return bool(self._fresh or self._returned or self._key_queues.ready)
 
     def take(self, consumer: Consumer, now: float, most: int = MOST_MESSAGES, size: int = 1 << 62) -> Batch:
         """Lease to `consumer` what it has room for: at most `most` messages, and none once `size` bytes are reached."""
@@ -138,39 +138,39 @@ class Subscription:
         most = min(most, MOST_MESSAGES, consumer.max_messages - consumer.messages)
         horizon = self._unacked.expired_until
         chaos = None if self.settings.exactly_once else self.chaos
-        basket = Basket(most if chaos is None else chaos.portion(most), room)
+        building = BatchBuilder(most if chaos is None else chaos.portion(most), room)
         self._turn += 1
         for source in range(self._turn, self._turn + 3):  # each in turn is served first, so none starves
-            if not basket.has_room or consumer.closed:
+            if not building.has_room or consumer.closed:
                 break
             if source % 3 == 0:
-                self._take_fresh(basket)
+                self._take_fresh(building)
             elif source % 3 == 1:
-                self._take_returned(basket, horizon)
+                self._take_returned(building, horizon)
             else:
-                self._lanes.take(basket, horizon)
-        if not basket.parts:
+                self._key_queues.take(building, horizon)
+        if not building.parts:
             self._call()
             return Batch(range(0), ())
-        parts: Sequence[Publication | Delivery] = basket.parts
+        parts: Sequence[Publication | Delivery] = building.parts
         if chaos is not None:
             parts = alone = [delivery for part in parts for delivery in _deliveries(part)]
             chaos.reorder(alone)
         numbers = self._leases.grant(parts, consumer, now + (consumer.ack_deadline or self.settings.ack_deadline))
         self.outstanding += len(numbers)
         consumer.messages += len(numbers)
-        consumer.size += room - basket.size
+        consumer.size += room - building.size
         if chaos is not None:
             self._shorten(numbers, chaos, now)
         self._call()
         return Batch(numbers, parts, self._attempts(parts) if self.settings.dead_letter_attempts else None)
 
-    def _take_fresh(self, basket: Basket) -> None:
-        """What `tick` has left here is within its retention."""
+    def _take_fresh(self, building: BatchBuilder) -> None:
+        """Put fresh messages into the batch; what `tick` has left here is within its retention."""
         fresh = self._fresh
-        while fresh and basket.has_room:
+        while fresh and building.has_room:
             publication = fresh.popleft()
-            rest = basket.fill(publication)
+            rest = building.fill(publication)
             if rest is not None:
                 fresh.appendleft(rest)
             taken = len(publication) - len(rest or ())
@@ -178,11 +178,11 @@ class Subscription:
             if taken:
                 self._unacked.add(publication.published, taken)
 
-    def _take_returned(self, basket: Basket, horizon: float) -> None:
+    def _take_returned(self, building: BatchBuilder, horizon: float) -> None:
         returned = self._returned
-        while returned and basket.has_room:
+        while returned and building.has_room:
             delivery = returned[0]
-            if not delivery.acked and delivery.message.published > horizon and not basket.add(delivery):
+            if not delivery.acked and delivery.message.published > horizon and not building.add(delivery):
                 return
             returned.popleft()
             self._leases.end(delivery.number)  # an unsent one's last ack id was good until now
@@ -203,10 +203,10 @@ class Subscription:
     # Messages are done with, or come again
 
     def ack(self, numbers: Sequence[int], now: float) -> list[int]:
-        """Acknowledge hand-outs; returns the numbers that acknowledge nothing: expired, superseded or never given."""
+        """Acknowledge leases; returns the numbers that acknowledge nothing: expired, superseded or never given."""
         self.tick(now)
         self.active = now
-        runs: list[Run] = []
+        runs: list[ContiguousLeases] = []
         if self.chaos is None:
             runs, numbers = self._leases.end_runs(numbers)
         end = self._leases.end
@@ -231,7 +231,7 @@ class Subscription:
         return [number for number in failed if number not in self._acked_numbers]
 
     def modify(self, numbers: Sequence[int], seconds: float, now: float) -> list[int]:
-        """Set the deadline of hand-outs to `now + seconds`; 0 returns them at once. Returns the stale numbers."""
+        """Set the deadlines of leases to `now + seconds`; 0 returns them at once. Returns the stale numbers."""
         self.tick(now)
         if seconds > 0:
             numbers = self._leases.extend_batches(numbers, now + seconds)
@@ -249,7 +249,7 @@ class Subscription:
         return [number for number, delivery in found.items() if delivery is None]
 
     def _return(self, nacked: list[Delivery], now: float) -> None:
-        """Each counts as failed, also one that an earlier one of its key takes back with it."""
+        """Return messages at once; each counts as failed, also one that an earlier one of its key takes back."""
         for delivery in nacked:
             delivery.deadline = now
         for delivery in nacked:
@@ -257,7 +257,7 @@ class Subscription:
                 self._fail(delivery, now)
 
     def release(self, numbers: Iterable[int]) -> None:
-        """Hand-outs that could not be sent wait again, and nothing is counted against them.
+        """Take back leases that could not be sent; nothing is counted against their messages.
 
         Whether the last response of a broken stream arrived cannot be known, so their ack ids stay good until somebody
         else is handed the message.
@@ -265,11 +265,11 @@ class Subscription:
         for delivery in map(self._leases.get, numbers):
             if delivery is None:
                 continue
-            self._let_go(delivery)
+            self._release_quota(delivery)
             if self._is_ordered(delivery):
                 for each in self._rewind(delivery, opens=0):
                     self._leases.end(each.number)
-                    self._let_go(each)
+                    self._release_quota(each)
             else:
                 delivery.deadline = NEVER
                 self._returned.append(delivery)
@@ -288,17 +288,17 @@ class Subscription:
     def _finish(self, done: list[Delivery]) -> None:
         finished: list[Delivery] = []
         for delivery in done:
-            self._let_go(delivery)
+            self._release_quota(delivery)
             if not delivery.acked:
                 delivery.acked = True
                 self._unacked.remove(delivery.message.published)
-            finished += self._lanes.retire(delivery) if self._is_ordered(delivery) else [delivery]
+            finished += self._key_queues.retire(delivery) if self._is_ordered(delivery) else [delivery]
         self._finished.add(finished)
         if self.settings.retain_acked:
             self._retained.extend([each.message for each in finished])
 
-    def _finish_run(self, run: Run) -> None:
-        """The same for a run: no message in it has a key, or it would have a Delivery."""
+    def _finish_run(self, run: ContiguousLeases) -> None:
+        """Finish contiguous leases: no message of them has a key, or it would have a Delivery."""
         self._free(run.holder, len(run.frames), sum(map(len, run.frames)))
         for published, messages in run.publish_times():
             self._unacked.remove(published, messages)
@@ -311,13 +311,13 @@ class Subscription:
         if self.settings.exactly_once or self._is_ordered(delivery) or not chaos.loses():
             return False
         if delivery.deadline != NEVER:  # else it waits already
-            self._let_go(delivery)
+            self._release_quota(delivery)
             self._returned.append(delivery)
         return True
 
     def _fail(self, delivery: Delivery, now: float) -> None:
         delivery.failures += 1
-        self._let_go(delivery)
+        self._release_quota(delivery)
         if 0 < self.settings.dead_letter_attempts <= delivery.failures:
             self.dead.append(delivery)
         else:
@@ -330,7 +330,7 @@ class Subscription:
                 if self._leases.end(each.number) is not None and each is not delivery and each.deadline <= now:
                     each.failures += 1  # its own deadline has passed too
                 self._acked_numbers.pop(each.number, None)  # acked behind the gap, and not any more
-                self._let_go(each)
+                self._release_quota(each)
         elif opens > now:
             heapq.heappush(self._delayed, (opens, next(self._ties), delivery))
         else:
@@ -338,7 +338,7 @@ class Subscription:
 
     def _rewind(self, delivery: Delivery, opens: float) -> list[Delivery]:
         """Withdraw an ordered delivery and those behind it, also the acked ones."""
-        withdrawn = self._lanes.rewind(delivery, opens)
+        withdrawn = self._key_queues.rewind(delivery, opens)
         for each in withdrawn:
             if each.acked:
                 each.acked = False
@@ -349,13 +349,13 @@ class Subscription:
         """Exponential between the policy's bounds; the exponent is capped because the result is."""
         return min(self.settings.max_backoff, self.settings.min_backoff * 2.0 ** min(failures - 1, 64))
 
-    def _let_go(self, delivery: Delivery) -> None:
+    def _release_quota(self, delivery: Delivery) -> None:
         if delivery.holder is not None:
             self._free(delivery.holder, 1, len(delivery.message.frame))
             delivery.holder = None
 
     def _free(self, holder: Consumer, messages: int, size: int) -> None:
-        """What a consumer has outstanding became less; it may have waited for that."""
+        """Lessen what a consumer has outstanding; it may have waited for that."""
         self.outstanding -= messages
         holder.messages -= messages
         holder.size -= size
@@ -379,7 +379,7 @@ class Subscription:
         return max(self.settings.retention, self.topic_retention, self._snapshot_retention)
 
     def retain(self, since: float, until: float) -> None:
-        """Keep what was published at `since` until then, and what was published later as long: a snapshot holds it."""
+        """Raise the retention until a snapshot ends: what was published at `since` is kept until then."""
         self._snapshot_retention, self._snapshot_ends = until - since, until
 
     def due(self) -> float:
@@ -389,7 +389,7 @@ class Subscription:
             self._delayed[0][0] if self._delayed else NEVER,
             self._fresh[0].published + self._retention if self._fresh else NEVER,
             self._retained[0].published + self._retention if self._retained else NEVER,
-            self._lanes.due,
+            self._key_queues.due,
             self._unacked.oldest + self._retention,
             self._prune_at,
             self._snapshot_ends,
@@ -402,7 +402,7 @@ class Subscription:
         return NEVER if self._consumers else self.active + self.settings.ttl
 
     def tick(self, now: float) -> None:
-        """Everything whose time has come: leases run out, backoffs end, retention is over."""
+        """Let everything happen whose time has come: leases run out, backoffs end, retention is over."""
         expired = 0
         for delivery in self._leases.expired(now):
             self._fail(delivery, now)
@@ -412,8 +412,8 @@ class Subscription:
         while self._delayed and self._delayed[0][0] <= now:
             self._returned.append(heapq.heappop(self._delayed)[2])
             expired += 1
-        if self._lanes.due <= now:
-            self._lanes.open(now)
+        if self._key_queues.due <= now:
+            self._key_queues.open(now)
             expired += 1
         if self._snapshot_ends <= now:
             self._snapshot_retention, self._snapshot_ends = 0.0, NEVER
@@ -423,22 +423,24 @@ class Subscription:
             self._call()
 
     def _forget(self, now: float) -> None:
-        """Drop what `due` named: by the same sum, for another one may be off by a bit, and then time stands still."""
+        """Drop messages beyond their retention; by the sum that `due` has, whose last bit may differ from another's."""
         while self._fresh and self._fresh[0].published + self._retention <= now:
             self._fresh_count -= len(self._fresh.popleft())
         while self._retained and self._retained[0].published + self._retention <= now:
             self._retained.popleft()
         if self._prune_at <= now:
-            self._lanes.prune(self._unacked.expired_until)
-            waiting = (message_of(entry).published for entry in self._lanes.entries())
-            # A minute at least between two looks through all lanes, so that their cost stays small beside the
+            self._key_queues.prune(self._unacked.expired_until)
+            waiting = (message_of(entry).published for entry in self._key_queues.entries())
+            # A minute at least between two looks through all queues, so that their cost stays small beside the
             # messages'.
-            self._prune_at = max(min(waiting, default=NEVER) + self._retention, now + 60) if self._lanes.any else NEVER
+            self._prune_at = (
+                max(min(waiting, default=NEVER) + self._retention, now + 60) if self._key_queues.any else NEVER
+            )
 
     # Who waits
 
     def join(self, consumer: Consumer) -> None:
-        """A consumer connects: while one is, the subscription does not expire."""
+        """Connect a consumer: while one is, the subscription does not expire."""
         self._consumers[consumer] = None
 
     @property
@@ -448,11 +450,11 @@ class Subscription:
 
     @property
     def waiting(self) -> int:
-        """How many consumers have room, and wait to be called."""
+        """How many consumers have room, and wait to be notified."""
         return len(self._idle)
 
     def leave(self, consumer: Consumer, now: float) -> None:
-        """A consumer goes; what it holds stays leased, what it was called for is offered to the next."""
+        """Disconnect a consumer; what it holds stays leased, what it was notified of is offered to the next."""
         self._consumers.pop(consumer, None)
         self._idle.pop(consumer, None)
         self.active = now
@@ -460,22 +462,22 @@ class Subscription:
         self._call()
 
     def wait(self, consumer: Consumer) -> None:
-        """`consumer` found nothing to take, or has no room: it will be called."""
+        """Notify `consumer`, which found nothing to take or has no room, when that changes."""
         if consumer.has_room:
             self._idle[consumer] = None
         else:
             consumer.blocked = True
 
     def call_all(self) -> None:
-        """Something about the subscription itself has changed: everybody must look again."""
-        self.called.extend(self._consumers)
+        """Notify all consumers: something about the subscription itself has changed."""
+        self.ready_consumers.extend(self._consumers)
 
     def _call(self) -> None:
-        """Call one waiting consumer; once it has taken, it calls the next, so no crowd wakes for one message."""
+        """Notify one waiting consumer; once it has taken, the next is, so one message wakes one consumer."""
         while self._idle and self.has_ready:
             consumer, _ = self._idle.popitem(last=False)
             if not consumer.closed:
-                self.called.append(consumer)
+                self.ready_consumers.append(consumer)
                 return
 
     # The whole backlog at once
@@ -499,7 +501,7 @@ class Subscription:
             *self._fresh_messages(),
             *self._returned,
             *self._leases.entries(),
-            *self._lanes.entries(),
+            *self._key_queues.entries(),
         ]
         entries.extend(delivery for _, _, delivery in self._delayed)
         horizon, retention = self._unacked.expired_until, self._retention
@@ -511,13 +513,13 @@ class Subscription:
         return [messages[number] for number in sorted(messages)]
 
     def seek(self, log: Iterable[Message], unacked: Callable[[Message], bool], now: float) -> None:
-        """Every message still known, here or in the topic's `log`, becomes unacked or acked as `unacked` says."""
+        """Make every message still known, here or in the topic's `log`, unacked or acked as `unacked` says."""
         self.active = now
         matches = self.settings.matches
         retention = self._retention
         topic = (message for message in log if not matches or matches(message.attributes))
-        lanes = map(message_of, self._lanes.entries())  # acked ones too: an ack behind a gap is not kept yet
-        everything = (*self._retained, *lanes, *self.unacked(now), *topic)
+        keyed = map(message_of, self._key_queues.entries())  # acked ones too: an ack behind a gap is not kept yet
+        everything = (*self._retained, *keyed, *self.unacked(now), *topic)
         known = {message.number: message for message in everything if message.published + retention > now}
         messages = [known[number] for number in sorted(known)]
         self.clear()
@@ -530,11 +532,11 @@ class Subscription:
     def clear(self) -> None:
         """Drop every message; ack ids given out so far acknowledge nothing."""
         for delivery in self._leases:
-            self._let_go(delivery)
-        for entry in self._lanes.entries():
+            self._release_quota(delivery)
+        for entry in self._key_queues.entries():
             if isinstance(entry, Delivery):
-                self._let_go(entry)
-        self._lanes = Lanes()
+                self._release_quota(entry)
+        self._key_queues = KeyQueues()
         self._fresh_count, self._unacked = 0, Unacked()
         self._acked_numbers.clear()
         for store in (self._fresh, self._returned, self._delayed, self._leases, self._retained):
@@ -547,7 +549,7 @@ class Subscription:
         yield from self._returned
         yield from (delivery for _, _, delivery in self._delayed)
         yield from self._leases
-        yield from self._lanes.entries()
+        yield from self._key_queues.entries()
 
     def _fresh_messages(self) -> Iterator[Message]:
         return (message for publication in self._fresh for message in publication.messages())

@@ -1,244 +1,223 @@
-"""The v1 JSON API over HTTP/1.1: reads a request off a connection, asks the RPC that it stands for, writes the answer.
+"""The v1 JSON API over HTTP/1.1: a Starlette application, served by uvicorn's protocol on the shared event loop.
 
-What stands for what is `transcode`'s; the RPC is answered by the same `server` as gRPC's, so that limits, errors,
-faults and records are the same whichever way a request came. Beside the API there are a few documents: `/` and
-`/healthz` say that the server is up, `/oauth2/...` publish the key that signs pushes.
+Which request stands for which RPC is `transcoding`'s; the RPC is answered by the same dispatcher as gRPC's, so that
+limits, errors, faults and records are the same whichever way a request came. Beside the API there are a few documents:
+`/` and `/healthz` say that the server is up, `/oauth2/...` publish the key that signs pushes.
 
-A Pull that finds nothing answers before HTTP clients give up after a minute; one whose client has left is cancelled, so
-that no message is leased to it. A client that only says no more looks the same from here; what does not wait is done
-and answered whatever the client does.
-
-A request whose body breaks off, or whose end cannot be told, is not done: the answer says so and ends the connection.
+A Pull whose client has left is cancelled, so that no message is leased to it. A client that only says no more looks the
+same from here; what does not wait is done and answered whatever the client does. A body is read no further than the
+limit of a request, and nothing is done for one that breaks off.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-import logging
 import re
-import select
-import socket
-import ssl
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
 from pubsub_spark.emulator.api.errors import RpcError
-from pubsub_spark.emulator.rpc.dispatcher import Answer
+from pubsub_spark.emulator.rpc.context import Metadata, RpcContext
+from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
+from pubsub_spark.emulator.rpc.status import details, sentence
 from pubsub_spark.emulator.transport import routes, transcoding
-from pubsub_spark.emulator.transport.calls import Caller, Metadata, details, inflated, sentence
 
-_log = logging.getLogger("pubsub_spark.emulator")
-
-LARGEST_REQUEST = 10_485_760  # bytes; the service's own limit
+_MAX_REQUEST_BYTES = 10_485_760  # the service's own limit
+_LARGE_BYTES = 50_000  # of JSON or of a message: more takes longer than other calls should wait
 _PULL = "/google.pubsub.v1.Subscriber/Pull"  # the one RPC that waits
-_TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json; charset=utf-8"
-_IDLE_SECONDS = 600.0
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
+_IDLE_SECONDS = 600
+_GRACE_SECONDS = 1.0
 _SERVER = re.compile(r"^https?://[^/?]*", re.IGNORECASE)  # in a request that takes this server for a proxy
 _NAME = re.compile(r"x-goog-[a-z0-9_.-]+(?<!-bin)")  # gRPC keeps `-bin` for bytes
 _PRINTABLE = re.compile(r"[ -~]*")
-_LONGEST_LINE = 65_536  # bytes; the limit of a header
-_HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]+")  # `int` would take signs, prefixes and underscores too
-# What poll() tells of a client that has left; where the platform has no such event, a read tells it.
-_HANGUP: int | None = getattr(select, "POLLRDHUP", None)
 _GZIP = zlib.MAX_WBITS | 16
 
-Document = Callable[[], Any]
+Document = Callable[[], Any]  # a text, or what JSON can say
 
 
-Ask = Callable[[str, bytes, Caller], Answer]
-Aside = Callable[[Callable[[], bytes]], "Future[bytes]"]
+class HttpServer:
+    """The application, and the connections that it is served on."""
+
+    def __init__(self, dispatcher: Dispatcher, documents: Mapping[str, Document]) -> None:
+
+        def route(path: str, document: Document) -> Route:
+            async def answer(_: Request) -> Response:
+                content = await dispatcher.run(document)
+                return PlainTextResponse(content) if isinstance(content, str) else _json(json.dumps(content).encode())
+
+            return Route(path, answer)
+
+        routes = [route(path, document) for path, document in documents.items()]
+        api = JsonApi(dispatcher)
+        app = Starlette(routes=[*routes, Mount("", app=api)])
+        self._config = uvicorn.Config(
+            _by_path(app),
+            http=_Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=_IDLE_SECONDS,
+        )
+        self._config.load()
+        self._state = ServerState()
+
+    def connection(self) -> asyncio.Protocol:
+        """The protocol of a new connection."""
+        return _Connection(self._config, self._state, {})
+
+    async def stop(self) -> None:
+        """End every connection, those with a request under way when it is answered."""
+        for each in list(self._state.connections):
+            each.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(list(self._state.tasks), timeout=_GRACE_SECONDS)
+        for each in list(self._state.connections):
+            each.transport.abort()
 
 
-class Rest:
-    """Serves connections.
+class _Connection(H11Protocol):
+    """uvicorn's protocol, which by itself leaves a client unanswered that closes its half of the connection."""
 
-    `ask` answers an RPC, `aside` has a thread wait for an answer; `documents` are what stands at fixed places, as text
-    or as what JSON can say.
-    """
-
-    def __init__(self, ask: Ask, aside: Aside, documents: Mapping[str, Document]) -> None:
-        self.ask = ask
-        self.aside = aside
-        self.documents = dict(documents)
-
-    def serve(self, connection: socket.socket) -> None:
-        """Answer the requests of one connection until it ends."""
-        connection.settimeout(_IDLE_SECONDS)
-        _Handler(connection, ("", 0), self)  # type: ignore[arg-type]
-
-
-class _Unreadable(Exception):  # noqa: N818 - not an error to report but an answer to give
-    def __init__(self, message: str) -> None:
-        self.message = message
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """One connection. The base class reads request lines and headers; its constructor runs the whole conversation."""
-
-    protocol_version = default_request_version = "HTTP/1.1"
-    server: Rest  # type: ignore[assignment]
-
-    def _request(self) -> None:
-        try:
-            body = self._body()
-        except _Unreadable as error:
-            self.close_connection = True
-            self._write(*_failure("INVALID_ARGUMENT", error.message))
-            return
-        path, _, query = _SERVER.sub("", self.path).partition("?")
-        document = self.server.documents.get(path or "/")
-        if document is not None and self.command in ("GET", "HEAD"):
-            self._document(document())
-        else:
-            self._api(path, query, body)
-
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _request  # noqa: N815 - the base class's names
-
-    def _document(self, content: Any) -> None:
-        if isinstance(content, str):
-            self._write(200, _TEXT, content.encode())
-        else:
-            self._write(200, _JSON, json.dumps(content).encode())
-
-    def _api(self, path: str, query: str, body: bytes) -> None:
-        route = routes.find(self.command, path)
-        if route is None:
-            self._write(404, _TEXT, b"Not Found\n")
-            return
-        try:
-            call = transcoding.read(route, path, query, body)
-        except transcoding.BadRequestError as error:
-            self._write(*_failure(error.code, str(error)))
-            return
-        caller = Caller(_metadata(self.headers.items()), "REST")
-        try:
-            raw = self.server.ask(call.route.rpc, call.request.SerializeToString(), caller)
-            if not isinstance(raw, bytes):
-                outcome = self.server.aside(raw)
-                if call.route.rpc == _PULL and not self._waited(outcome):
-                    caller.end()
-                    self.close_connection = True
-                    return
-                raw = outcome.result()
-        except RpcError as error:
-            _log.info("%s refused: %s: %s", call.route.rpc, error.code, sentence(error))
-            self._write(*_failure(error.code, sentence(error), details(error)))
-        else:
-            self._write(200, _JSON, transcoding.answer(call, call.route.response.FromString(raw)))
-
-    def _waited(self, outcome: Future[bytes]) -> bool:
-        """Wait for the outcome; False when the client left before it came."""
-        ours, theirs = socket.socketpair()
-        with ours:
-            outcome.add_done_callback(lambda _: theirs.close())
-            events = select.poll()
-            events.register(ours, select.POLLIN)
-            if _HANGUP or not isinstance(self.connection, ssl.SSLSocket):  # which cannot be peeked
-                events.register(self.connection, _HANGUP or select.POLLIN)
-            while not outcome.done():
-                ready = [descriptor for descriptor, _ in events.poll()]
-                if ours.fileno() in ready:
-                    break
-                if _HANGUP or not self.connection.recv(1, socket.MSG_PEEK):
-                    return False
-                events.unregister(self.connection)  # the client already sends its next request
+    def eof_received(self) -> bool:  # type: ignore[override]
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is None or cycle.response_complete or self.scheme == "https":  # TLS knows no half of a connection
+            return False
+        if cycle.more_body:  # it breaks off: h11 knows what that means
+            self.conn.receive_data(b"")
+            self.handle_events()
+            return False
+        cycle.keep_alive = False
+        cycle.message_event.set()  # ends the wait of who asks whether the client is there
         return True
 
-    def _body(self) -> bytes:
-        coding = self.headers.get("Transfer-Encoding", "identity").lower()
-        if coding == "chunked":
-            body = self._chunks()
-        elif coding != "identity":
-            raise _Unreadable(f"Invalid Transfer-Encoding `{coding}`.")
-        else:
-            length = self.headers.get("Content-Length", "0")
-            if not length.isdecimal():
-                raise _Unreadable(f"Invalid Content-Length `{length}`.")
-            _check_size(int(length))
-            body = self._read(int(length))
-        if self.headers.get("Content-Encoding", "identity").lower() == "gzip":
-            return _inflated(body)
-        return body
 
-    def _chunks(self) -> bytes:
-        body = bytearray()
-        while size := _chunk_size(self._line()):
-            _check_size(len(body) + size)
-            body += self._read(size)
-            if self._line():
-                raise _Unreadable("Invalid chunk size in the request.")
-        while self._line():
-            pass  # trailers end with an empty line
-        return bytes(body)
+class JsonApi:
+    """The ASGI application of the JSON API."""
 
-    def _line(self) -> bytes:
-        """A line of what stands around chunks."""
-        line = self.rfile.readline(_LONGEST_LINE)
-        if not line.endswith(b"\n"):
-            raise _Unreadable("The body of the request breaks off, or a line between its chunks is too long.")
-        return line.rstrip(b"\r\n")
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
 
-    def _read(self, size: int) -> bytes:
-        """So many bytes of the body: what was not sent whole was not asked for."""
-        content = self.rfile.read(size)
-        if len(content) < size:
-            raise _Unreadable("The body of the request breaks off.")
-        return content
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except ClientDisconnect:
+            return
+        await response(scope, receive, send)
 
-    def _write(self, status: int, content_type: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+    async def _answer(self, request: Request) -> Response:
+        if request.method not in _METHODS:
+            return PlainTextResponse(f"Unsupported method ('{request.method}')\n", 501)
+        path, query = request.scope["raw_path"].decode("ascii"), request.scope["query_string"].decode("ascii")
+        try:
+            body = await _body(request)
+        except _UnreadableError as error:
+            return _failure(RpcError("INVALID_ARGUMENT", str(error)), {"Connection": "close"})
+        route = routes.find(request.method, path)
+        if route is None:
+            return PlainTextResponse("Not Found\n", 404)
+        try:
+            call = await self._run(len(body), lambda: transcoding.read(route, path, query, body))
+            context = RpcContext(route.rpc, _metadata(request.headers.items()), _peer(request))
+            raw = await self._asked(request, call.request.SerializeToString(), context)
+            content = await self._run(len(raw), lambda: transcoding.answer(call, call.route.response.FromString(raw)))
+        except transcoding.BadRequestError as error:
+            return _failure(RpcError(error.code, str(error)))
+        except RpcError as error:
+            return _failure(error)
+        return _json(content)
 
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """Refuse, in a sentence, what the base class cannot read or has no method for; its own answer is a page."""
-        self.close_connection = True
-        self._write(code, _TEXT, f"{message or HTTPStatus(code).phrase}\n".encode())
+    async def _run(self, size: int, work: Callable[[], Any]) -> Any:
+        return await self._dispatcher.run(work) if size > _LARGE_BYTES else work()
 
-    def version_string(self) -> str:
-        return "pubsub-spark-emulator"
+    async def _asked(self, request: Request, raw: bytes, context: RpcContext) -> bytes:
+        """The response of the RPC; a Pull is cancelled when its client leaves, or says no more, before there is one."""
+        asking = asyncio.ensure_future(self._dispatcher.unary(raw, context))
+        if context.method == _PULL:
+            leaving = asyncio.ensure_future(request.receive())
+            await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
+            leaving.cancel()
+            if not asking.done():
+                asking.cancel()
+                raise RpcError("CANCELLED", "The client has left.")
+        return await asking
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Nothing: the RPC behind the request is what the emulator records."""
+
+class _UnreadableError(ValueError):
+    """A body that cannot be read; the message is what the service would say."""
+
+
+async def _body(request: Request) -> bytes:
+    """The body, unpacked; it is refused as soon as it is known to be too large."""
+    _check_size(int(request.headers.get("Content-Length", 0)))  # h11 has seen that it is a number
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        _check_size(len(body))
+    if request.headers.get("Content-Encoding", "identity").lower() == "gzip":
+        return _inflated(body)
+    return bytes(body)
+
+
+def _inflated(body: bytes | bytearray) -> bytes:
+    inflater = zlib.decompressobj(_GZIP)
+    try:
+        text = inflater.decompress(body, _MAX_REQUEST_BYTES + 1)
+    except zlib.error as error:
+        raise _UnreadableError(f"Invalid gzip encoding of the request: {error}.") from None
+    _check_size(len(text))
+    if not inflater.eof:
+        raise _UnreadableError("Invalid gzip encoding of the request: it breaks off.")
+    return text
+
+
+def _check_size(size: int) -> None:
+    if size > _MAX_REQUEST_BYTES:
+        raise _UnreadableError(f"Request payload size exceeds the limit: {_MAX_REQUEST_BYTES} bytes.")
+
+
+def _by_path(app: Starlette) -> Callable[[Scope, Receive, Send], Any]:
+    """The application for requests that name the server, too."""
+
+    async def ask(scope: Scope, receive: Receive, send: Send) -> None:
+        for name in ("path", "raw_path"):
+            whole = scope[name] if name == "path" else scope[name].decode("ascii")
+            path = _SERVER.sub("", whole) or "/"
+            scope[name] = path if name == "path" else path.encode("ascii")
+        await app(scope, receive, send)
+
+    return ask
+
+
+def _peer(request: Request) -> str:
+    return f"{request.client.host}:{request.client.port}" if request.client else "unknown"
 
 
 def _metadata(headers: Iterable[tuple[str, str]]) -> Metadata:
     """Google's headers, as far as gRPC takes them as text."""
-    named = [(name.lower(), value) for name, value in headers]
-    return tuple((name, value) for name, value in named if _NAME.fullmatch(name) and _PRINTABLE.fullmatch(value))
+    return tuple((name, value) for name, value in headers if _NAME.fullmatch(name) and _PRINTABLE.fullmatch(value))
 
 
-def _chunk_size(line: bytes) -> int:
-    digits = line.partition(b";")[0].rstrip()  # after the semicolon come extensions, which nobody uses
-    if not _HEXADECIMAL.fullmatch(digits):
-        raise _Unreadable("Invalid chunk size in the request.")
-    return int(digits, 16)
+def _failure(error: RpcError, headers: Mapping[str, str] | None = None) -> Response:
+    status, body = transcoding.failure(error.code, sentence(error), details(error))
+    return _json(body, status, headers)
 
 
-def _check_size(size: int) -> None:
-    if size > LARGEST_REQUEST:
-        raise _Unreadable(f"Request payload size exceeds the limit: {LARGEST_REQUEST} bytes.")
-
-
-def _inflated(body: bytes) -> bytes:
-    try:
-        text = inflated(body, _GZIP, LARGEST_REQUEST)
-    except ValueError as error:
-        raise _Unreadable(f"Invalid gzip encoding of the request: {error}.") from None
-    _check_size(len(text))
-    return text
-
-
-def _failure(code: str, message: str, details: bytes = b"") -> tuple[int, str, bytes]:
-    status, body = transcoding.failure(code, message, details)
-    return status, _JSON, body
+def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(body, status, headers, media_type=_JSON)

@@ -1,25 +1,28 @@
 """One port for gRPC and for the JSON API: how a connection begins tells which it speaks.
 
-An HTTP/2 connection opens with `PRI * HTTP/2.0`, and is gRPC's; everything else is HTTP/1.1. On a TLS port the two
-agree on a protocol: who offers `h2` alone speaks gRPC, all others HTTP/1.1.
+An HTTP/2 connection opens with `PRI * HTTP/2.0`, and is gRPC's; everything else is HTTP/1.1. On a TLS port, where the
+encryption ends here, the two agree on a protocol: who offers `h2` alone speaks gRPC, all others HTTP/1.1.
+
+grpcio takes no connections that someone else has accepted. So its server has a port of its own on the loopback, and for
+each gRPC client a second connection goes there: bytes are passed on both ways, no faster than they are taken. An HTTP
+connection is handed to the ASGI server's protocol, which then is alone with it.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import socket
 import ssl
-import struct
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
+
+LOOPBACK = "127.0.0.1"
 
 _PREFACE = b"PRI"  # no method of HTTP/1.1 begins like this
 _HELLO_SECONDS = 10  # for a connection to say something, or to agree on keys
-_RETRY_SECONDS = 0.05  # after a connection could not be accepted
 _BACKLOG = 1024
-
-Serve = Callable[[socket.socket], None]
+_BUFFER_BYTES = 1 << 20  # on their way to a connection that is slower than the other
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -59,107 +62,177 @@ def tls_context(key: bytes, certificate: bytes) -> ssl.SSLContext:
     return context
 
 
+class GrpcConnection:
+    """One client's connection, and the bytes of responses that it has not taken."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self._unsent_bytes = 0
+        self._released = asyncio.Event()
+
+    async def room(self, most_bytes: int) -> None:
+        """Wait until fewer bytes than these are held for the client."""
+        while self._unsent_bytes >= most_bytes:
+            self._released.clear()
+            await self._released.wait()
+
+    def hold(self, size: int) -> None:
+        self._unsent_bytes += size
+
+    def release(self, size: int) -> None:
+        self._unsent_bytes -= size
+        self._released.set()
+
+
 class Listener:
-    """Listens on `listener` and hands each connection to `grpc`, which takes it over, or to `rest`, until closed."""
+    """Accepts connections on a socket until closed; `http` makes the protocol of one, None serves gRPC alone."""
 
     def __init__(
-        self, listener: socket.socket, grpc: Serve, rest: Serve | None, tls: ssl.SSLContext | None = None
+        self,
+        listening: socket.socket,
+        http: Callable[[], asyncio.Protocol] | None,
+        tls: ssl.SSLContext | None,
     ) -> None:
-        self._listener = listener
-        self._grpc = grpc
-        self._rest = rest
-        self._tls = tls
+        self.connections: dict[str, GrpcConnection] = {}  # by the address that the gRPC server sees
+        self.open: set[asyncio.Transport] = set()
+        self.http = http
+        self.tls = tls
+        self.grpc_port = 0
+        self._listening = listening
         if tls is not None:
-            tls.set_alpn_protocols(["http/1.1", "h2"] if rest else ["h2"])  # the first that a client offers too
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._accept, name="pubsub-emulator-front", daemon=True)
+            tls.set_alpn_protocols(["http/1.1", "h2"] if http else ["h2"])  # the first that a client offers too
 
-    def start(self) -> None:
-        self._thread.start()
+    async def start(self, grpc_port: int) -> None:
+        """Begin to accept; gRPC goes to this port of the loopback."""
+        self.grpc_port = grpc_port
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Opening(self), sock=self._listening, backlog=_BACKLOG)
 
     def close(self) -> None:
-        """Stop listening and end every connection that was not handed over."""
-        with self._lock:
-            self._closed.set()
-            connections = list(self._open)
-        # A thread in accept() or recv() wakes at a shutdown, not at a close.
-        for each in (self._listener, *connections):
-            _shut_down(each)
-        self._listener.close()
-        if self._thread.is_alive():
-            self._thread.join()
+        """Accept no more."""
+        self._server.close()
 
-    def _accept(self) -> None:
-        while not self._closed.is_set():
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                # The client left before we looked, or there are no file descriptors: then some may soon be free.
-                self._closed.wait(_RETRY_SECONDS)
-                continue
-            handling = threading.Thread(
-                target=self._handle, args=(connection,), name="pubsub-emulator-connection", daemon=True
-            )
-            try:
-                handling.start()
-            except RuntimeError:  # no more threads can be had: the same holds
-                connection.close()
-                self._closed.wait(_RETRY_SECONDS)
+    def abort(self) -> None:
+        """End every connection."""
+        for transport in list(self.open):
+            transport.abort()
 
-    def _handle(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), self._kept(connection):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is None:
-                opening = _opening(connection)
-                if opening:
-                    self._serve(connection, is_grpc=opening == _PREFACE)
-                return
-            # The descriptor goes over to the new socket, which is kept before it waits for anything.
-            decrypted = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-            with self._kept(decrypted):
-                decrypted.settimeout(_HELLO_SECONDS)
-                decrypted.do_handshake()
-                decrypted.settimeout(None)
-                self._serve(decrypted, is_grpc=decrypted.selected_alpn_protocol() == "h2")
 
-    def _serve(self, connection: socket.socket, *, is_grpc: bool) -> None:
-        if is_grpc:
-            with self._lock:
-                self._open.discard(connection)
-            self._grpc(connection)
-        elif self._rest is not None:
-            self._rest(connection)
+class _Opening(asyncio.Protocol):
+    """A connection until it is known what it speaks."""
 
-    @contextlib.contextmanager
-    def _kept(self, connection: socket.socket) -> Iterator[None]:
-        """`close` ends the connection as long as the block runs; its end closes what was not handed over."""
-        with self._lock:
-            self._open.add(connection)
-            closed = self._closed.is_set()
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._opening = bytearray()
+        self._heard = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._listener.open.add(transport)
+        if self._listener.tls is not None:
+            transport.pause_reading()  # until the handshake begins
+        self._task = asyncio.create_task(self._open())
+
+    def data_received(self, data: bytes) -> None:
+        self._opening += data
+        if self._listener.tls is None and len(self._opening) >= len(_PREFACE):
+            self._transport.pause_reading()
+            self._heard.set()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._task.cancel()
+
+    async def _open(self) -> None:
+        listener, accepted = self._listener, self._transport
         try:
-            if closed:
-                raise ConnectionAbortedError
-            yield
+            async with asyncio.timeout(_HELLO_SECONDS):
+                is_grpc = await (self._hear() if listener.tls is None else self._encrypt(listener.tls))
+            if is_grpc:
+                await self._pass_on()
+            elif listener.http is not None:
+                self._hand_over(listener.http())
+            else:
+                accepted.abort()
+        except OSError:  # among them those of TLS and of time
+            accepted.abort()
         finally:
-            with self._lock:
-                kept = connection in self._open
-                self._open.discard(connection)
-            if kept:
-                connection.close()
+            listener.open.discard(accepted)
+
+    async def _hear(self) -> bool:
+        """Whether the first bytes are those of gRPC."""
+        await self._heard.wait()
+        return self._opening.startswith(_PREFACE)
+
+    async def _encrypt(self, tls: ssl.SSLContext) -> bool:
+        """Agree on keys, and on a protocol; whether that is gRPC's."""
+        encrypted = await asyncio.get_running_loop().start_tls(
+            self._transport, self, tls, server_side=True, ssl_handshake_timeout=_HELLO_SECONDS
+        )
+        assert isinstance(encrypted, asyncio.Transport)
+        encrypted.pause_reading()
+        self._transport = encrypted
+        return bool(encrypted.get_extra_info("ssl_object").selected_alpn_protocol() == "h2")
+
+    async def _pass_on(self) -> None:
+        client = self._transport
+        server, _ = await asyncio.get_running_loop().create_connection(
+            lambda: _Half(self._listener, client), LOOPBACK, self._listener.grpc_port
+        )
+        address = _grpc_address(server.get_extra_info("sockname"))
+        self._listener.connections[address] = GrpcConnection(_grpc_address(client.get_extra_info("peername")))
+        passing = _Half(self._listener, server, address)
+        passing.connection_made(client)
+        self._take_over(passing)
+
+    def _hand_over(self, protocol: asyncio.Protocol) -> None:
+        protocol.connection_made(self._transport)
+        self._take_over(protocol)
+
+    def _take_over(self, protocol: asyncio.Protocol) -> None:
+        self._transport.set_protocol(protocol)
+        if self._opening:  # with TLS there may be nothing yet, and no bytes mean an end to h11
+            protocol.data_received(bytes(self._opening))
+        self._transport.resume_reading()
 
 
-def _opening(connection: socket.socket) -> bytes:
-    """What a connection begins with, left there to be read again: as much as tells what it speaks."""
-    # The kernel's timeout and not Python's, which would make the socket one that does not wait for all.
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _HELLO_SECONDS, 0))
-    opening = connection.recv(len(_PREFACE), socket.MSG_PEEK | socket.MSG_WAITALL)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
-    return opening
+class _Half(asyncio.Protocol):
+    """One of two joined connections: what comes in on it goes out on the other, no faster than that takes it."""
+
+    def __init__(self, listener: Listener, other: asyncio.Transport, address: str = "") -> None:
+        self._listener = listener
+        self._other = other
+        self._address = address  # of the client's half, among the listener's connections
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._listener.open.add(transport)
+        transport.set_write_buffer_limits(_BUFFER_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        self._other.write(data)
+
+    def eof_received(self) -> bool:
+        """Pass on the end of one direction; with TLS there is only that of both."""
+        if not self._other.can_write_eof() or not self._transport.can_write_eof():
+            return False
+        self._other.write_eof()
+        return True
+
+    def pause_writing(self) -> None:
+        self._other.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._other.resume_reading()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._listener.open.discard(self._transport)
+        self._listener.connections.pop(self._address, None)
+        self._other.close()
 
 
-def _shut_down(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        # Not the method of an SSLSocket, which forgets its state under the hands of the thread that reads.
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+def _grpc_address(name: Any) -> str:
+    """The address of a socket, as gRPC names it."""
+    host, port, *rest = name
+    return f"ipv6:[{host}]:{port}" if rest else f"ipv4:{host}:{port}"

@@ -16,206 +16,62 @@ from google.iam.v1 import iam_policy_pb2, policy_pb2
 
 from pubsub_spark.emulator.api import protos
 
-_PROJECT = "projects/*"
-_TOPIC = "projects/*/topics/*"
-_SUBSCRIPTION = "projects/*/subscriptions/*"
-_SNAPSHOT = "projects/*/snapshots/*"
-_SCHEMA = "projects/*/schemas/*"
-
-_Row = tuple[str, str, str, str | None, Any, Any]  # RPC, verb, path, field that the body fills, request, response
-
-_PUBLISHER: tuple[_Row, ...] = (
-    ("CreateTopic", "PUT", f"{{name={_TOPIC}}}", "*", protos.Topic, protos.Topic),
-    ("UpdateTopic", "PATCH", f"{{topic.name={_TOPIC}}}", "*", protos.UpdateTopicRequest, protos.Topic),
-    ("Publish", "POST", f"{{topic={_TOPIC}}}:publish", "*", protos.PublishRequest, protos.PublishResponse),
-    ("GetTopic", "GET", f"{{topic={_TOPIC}}}", None, protos.GetTopicRequest, protos.Topic),
-    ("ListTopics", "GET", f"{{project={_PROJECT}}}/topics", None, protos.ListTopicsRequest, protos.ListTopicsResponse),
-    (
-        "ListTopicSubscriptions",
-        "GET",
-        f"{{topic={_TOPIC}}}/subscriptions",
-        None,
-        protos.ListTopicSubscriptionsRequest,
-        protos.ListTopicSubscriptionsResponse,
-    ),
-    (
-        "ListTopicSnapshots",
-        "GET",
-        f"{{topic={_TOPIC}}}/snapshots",
-        None,
-        protos.ListTopicSnapshotsRequest,
-        protos.ListTopicSnapshotsResponse,
-    ),
-    ("DeleteTopic", "DELETE", f"{{topic={_TOPIC}}}", None, protos.DeleteTopicRequest, protos.Empty),
-    (
-        "DetachSubscription",
-        "POST",
-        f"{{subscription={_SUBSCRIPTION}}}:detach",
-        None,
-        protos.DetachSubscriptionRequest,
-        protos.DetachSubscriptionResponse,
-    ),
-)
-
-_SUBSCRIBER: tuple[_Row, ...] = (
-    ("CreateSubscription", "PUT", f"{{name={_SUBSCRIPTION}}}", "*", protos.Subscription, protos.Subscription),
-    (
-        "GetSubscription",
-        "GET",
-        f"{{subscription={_SUBSCRIPTION}}}",
-        None,
-        protos.GetSubscriptionRequest,
-        protos.Subscription,
-    ),
-    (
-        "UpdateSubscription",
-        "PATCH",
-        f"{{subscription.name={_SUBSCRIPTION}}}",
-        "*",
-        protos.UpdateSubscriptionRequest,
-        protos.Subscription,
-    ),
-    (
-        "ListSubscriptions",
-        "GET",
-        f"{{project={_PROJECT}}}/subscriptions",
-        None,
-        protos.ListSubscriptionsRequest,
-        protos.ListSubscriptionsResponse,
-    ),
-    (
-        "DeleteSubscription",
-        "DELETE",
-        f"{{subscription={_SUBSCRIPTION}}}",
-        None,
-        protos.DeleteSubscriptionRequest,
-        protos.Empty,
-    ),
-    (
-        "ModifyAckDeadline",
-        "POST",
-        f"{{subscription={_SUBSCRIPTION}}}:modifyAckDeadline",
-        "*",
-        protos.ModifyAckDeadlineRequest,
-        protos.Empty,
-    ),
-    (
-        "Acknowledge",
-        "POST",
-        f"{{subscription={_SUBSCRIPTION}}}:acknowledge",
-        "*",
-        protos.AcknowledgeRequest,
-        protos.Empty,
-    ),
-    ("Pull", "POST", f"{{subscription={_SUBSCRIPTION}}}:pull", "*", protos.PullRequest, protos.PullResponse),
-    (
-        "ModifyPushConfig",
-        "POST",
-        f"{{subscription={_SUBSCRIPTION}}}:modifyPushConfig",
-        "*",
-        protos.ModifyPushConfigRequest,
-        protos.Empty,
-    ),
-    ("GetSnapshot", "GET", f"{{snapshot={_SNAPSHOT}}}", None, protos.GetSnapshotRequest, protos.Snapshot),
-    (
-        "ListSnapshots",
-        "GET",
-        f"{{project={_PROJECT}}}/snapshots",
-        None,
-        protos.ListSnapshotsRequest,
-        protos.ListSnapshotsResponse,
-    ),
-    ("CreateSnapshot", "PUT", f"{{name={_SNAPSHOT}}}", "*", protos.CreateSnapshotRequest, protos.Snapshot),
-    ("UpdateSnapshot", "PATCH", f"{{snapshot.name={_SNAPSHOT}}}", "*", protos.UpdateSnapshotRequest, protos.Snapshot),
-    ("DeleteSnapshot", "DELETE", f"{{snapshot={_SNAPSHOT}}}", None, protos.DeleteSnapshotRequest, protos.Empty),
-    ("Seek", "POST", f"{{subscription={_SUBSCRIPTION}}}:seek", "*", protos.SeekRequest, protos.SeekResponse),
-)
-
-_SCHEMAS: tuple[_Row, ...] = (
-    ("CreateSchema", "POST", f"{{parent={_PROJECT}}}/schemas", "schema", protos.CreateSchemaRequest, protos.Schema),
-    ("GetSchema", "GET", f"{{name={_SCHEMA}}}", None, protos.GetSchemaRequest, protos.Schema),
-    (
-        "ListSchemas",
-        "GET",
-        f"{{parent={_PROJECT}}}/schemas",
-        None,
-        protos.ListSchemasRequest,
-        protos.ListSchemasResponse,
-    ),
-    (
-        "ListSchemaRevisions",
-        "GET",
-        f"{{name={_SCHEMA}}}:listRevisions",
-        None,
-        protos.ListSchemaRevisionsRequest,
-        protos.ListSchemaRevisionsResponse,
-    ),
-    ("CommitSchema", "POST", f"{{name={_SCHEMA}}}:commit", "*", protos.CommitSchemaRequest, protos.Schema),
-    ("RollbackSchema", "POST", f"{{name={_SCHEMA}}}:rollback", "*", protos.RollbackSchemaRequest, protos.Schema),
-    (
-        "DeleteSchemaRevision",
-        "DELETE",
-        f"{{name={_SCHEMA}}}:deleteRevision",
-        None,
-        protos.DeleteSchemaRevisionRequest,
-        protos.Schema,
-    ),
-    ("DeleteSchema", "DELETE", f"{{name={_SCHEMA}}}", None, protos.DeleteSchemaRequest, protos.Empty),
-    (
-        "ValidateSchema",
-        "POST",
-        f"{{parent={_PROJECT}}}/schemas:validate",
-        "*",
-        protos.ValidateSchemaRequest,
-        protos.ValidateSchemaResponse,
-    ),
-    (
-        "ValidateMessage",
-        "POST",
-        f"{{parent={_PROJECT}}}/schemas:validateMessage",
-        "*",
-        protos.ValidateMessageRequest,
-        protos.ValidateMessageResponse,
-    ),
-)
-
-_IAM: tuple[_Row, ...] = tuple(
-    row
-    for resource in (_TOPIC, _SUBSCRIPTION, _SNAPSHOT, _SCHEMA)
-    for row in (
-        (
-            "GetIamPolicy",
-            "GET",
-            f"{{resource={resource}}}:getIamPolicy",
-            None,
-            iam_policy_pb2.GetIamPolicyRequest,
-            policy_pb2.Policy,
-        ),
-        (
-            "SetIamPolicy",
-            "POST",
-            f"{{resource={resource}}}:setIamPolicy",
-            "*",
-            iam_policy_pb2.SetIamPolicyRequest,
-            policy_pb2.Policy,
-        ),
-        (
-            "TestIamPermissions",
-            "POST",
-            f"{{resource={resource}}}:testIamPermissions",
-            "*",
-            iam_policy_pb2.TestIamPermissionsRequest,
-            iam_policy_pb2.TestIamPermissionsResponse,
-        ),
-    )
-)
-
-_SERVICES = {
-    "google.pubsub.v1.Publisher": _PUBLISHER,
-    "google.pubsub.v1.Subscriber": _SUBSCRIBER,
-    "google.pubsub.v1.SchemaService": _SCHEMAS,
-    "google.iam.v1.IAMPolicy": _IAM,
+# RPC, verb, path below /v1/ (TOPIC is projects/*/topics/*, and so on), field that the body fills (* is the request,
+# - is none), request, response.
+_ROWS = {
+    "google.pubsub.v1.Publisher": """
+  CreateTopic PUT {name=TOPIC} * Topic Topic
+  UpdateTopic PATCH {topic.name=TOPIC} * UpdateTopicRequest Topic
+  Publish POST {topic=TOPIC}:publish * PublishRequest PublishResponse
+  GetTopic GET {topic=TOPIC} - GetTopicRequest Topic
+  ListTopics GET {project=PROJECT}/topics - ListTopicsRequest ListTopicsResponse
+  ListTopicSubscriptions GET {topic=TOPIC}/subscriptions - ListTopicSubscriptionsRequest ListTopicSubscriptionsResponse
+  ListTopicSnapshots GET {topic=TOPIC}/snapshots - ListTopicSnapshotsRequest ListTopicSnapshotsResponse
+  DeleteTopic DELETE {topic=TOPIC} - DeleteTopicRequest Empty
+  DetachSubscription POST {subscription=SUBSCRIPTION}:detach - DetachSubscriptionRequest DetachSubscriptionResponse
+    """,
+    "google.pubsub.v1.Subscriber": """
+  CreateSubscription PUT {name=SUBSCRIPTION} * Subscription Subscription
+  GetSubscription GET {subscription=SUBSCRIPTION} - GetSubscriptionRequest Subscription
+  UpdateSubscription PATCH {subscription.name=SUBSCRIPTION} * UpdateSubscriptionRequest Subscription
+  ListSubscriptions GET {project=PROJECT}/subscriptions - ListSubscriptionsRequest ListSubscriptionsResponse
+  DeleteSubscription DELETE {subscription=SUBSCRIPTION} - DeleteSubscriptionRequest Empty
+  ModifyAckDeadline POST {subscription=SUBSCRIPTION}:modifyAckDeadline * ModifyAckDeadlineRequest Empty
+  Acknowledge POST {subscription=SUBSCRIPTION}:acknowledge * AcknowledgeRequest Empty
+  Pull POST {subscription=SUBSCRIPTION}:pull * PullRequest PullResponse
+  ModifyPushConfig POST {subscription=SUBSCRIPTION}:modifyPushConfig * ModifyPushConfigRequest Empty
+  GetSnapshot GET {snapshot=SNAPSHOT} - GetSnapshotRequest Snapshot
+  ListSnapshots GET {project=PROJECT}/snapshots - ListSnapshotsRequest ListSnapshotsResponse
+  CreateSnapshot PUT {name=SNAPSHOT} * CreateSnapshotRequest Snapshot
+  UpdateSnapshot PATCH {snapshot.name=SNAPSHOT} * UpdateSnapshotRequest Snapshot
+  DeleteSnapshot DELETE {snapshot=SNAPSHOT} - DeleteSnapshotRequest Empty
+  Seek POST {subscription=SUBSCRIPTION}:seek * SeekRequest SeekResponse
+    """,
+    "google.pubsub.v1.SchemaService": """
+  CreateSchema POST {parent=PROJECT}/schemas schema CreateSchemaRequest Schema
+  GetSchema GET {name=SCHEMA} - GetSchemaRequest Schema
+  ListSchemas GET {parent=PROJECT}/schemas - ListSchemasRequest ListSchemasResponse
+  ListSchemaRevisions GET {name=SCHEMA}:listRevisions - ListSchemaRevisionsRequest ListSchemaRevisionsResponse
+  CommitSchema POST {name=SCHEMA}:commit * CommitSchemaRequest Schema
+  RollbackSchema POST {name=SCHEMA}:rollback * RollbackSchemaRequest Schema
+  DeleteSchemaRevision DELETE {name=SCHEMA}:deleteRevision - DeleteSchemaRevisionRequest Schema
+  DeleteSchema DELETE {name=SCHEMA} - DeleteSchemaRequest Empty
+  ValidateSchema POST {parent=PROJECT}/schemas:validate * ValidateSchemaRequest ValidateSchemaResponse
+  ValidateMessage POST {parent=PROJECT}/schemas:validateMessage * ValidateMessageRequest ValidateMessageResponse
+    """,
+    "google.iam.v1.IAMPolicy": """
+  GetIamPolicy GET {resource=ANY}:getIamPolicy - GetIamPolicyRequest Policy
+  SetIamPolicy POST {resource=ANY}:setIamPolicy * SetIamPolicyRequest Policy
+  TestIamPermissions POST {resource=ANY}:testIamPermissions * TestIamPermissionsRequest TestIamPermissionsResponse
+    """,
 }
+_RESOURCES = {
+    "TOPIC": "projects/*/topics/*",
+    "SUBSCRIPTION": "projects/*/subscriptions/*",
+    "SNAPSHOT": "projects/*/snapshots/*",
+    "SCHEMA": "projects/*/schemas/*",
+}
+_NAMES = re.compile(rf"(?<==)({'|'.join(_RESOURCES)}|PROJECT)(?=\}})")
 
 _VARIABLE = re.compile(r"\{(?P<field>[\w.]+)=(?P<pattern>[^}]+)\}")
 
@@ -241,13 +97,32 @@ class Route:
 @lru_cache(maxsize=1)
 def routes() -> tuple[Route, ...]:
     """Every route of the API."""
-    found = []
-    for service, rows in _SERVICES.items():
-        for rpc, verb, path, body, request, response in rows:
-            template = f"/v1/{path}"
-            pattern, fields = _compiled(template)
-            found.append(Route(verb, template, pattern, fields, body, f"/{service}/{rpc}", request, response))
-    return tuple(found)
+    return tuple(_route(service, row) for service, rows in _ROWS.items() for row in _expanded(rows))
+
+
+def _expanded(rows: str) -> list[list[str]]:
+    """The fields of each row; a row for ANY resource is one for each kind."""
+    lines = [line for line in rows.splitlines() if line.strip()]
+    return [
+        line.replace("=ANY}", f"={kind}}}").split()
+        for line in lines
+        for kind in (_RESOURCES if "=ANY}" in line else [""])
+    ]
+
+
+def _route(service: str, row: list[str]) -> Route:
+    rpc, verb, path, body, request, response = row
+    template = f"/v1/{_NAMES.sub(lambda found: _RESOURCES.get(found[0], 'projects/*'), path)}"
+    pattern, fields = _compiled(template)
+    full_name = f"/{service}/{rpc}"
+    body_field = None if body == "-" else body
+    return Route(verb, template, pattern, fields, body_field, full_name, _message(request), _message(response))
+
+
+def _message(name: str) -> Any:
+    """The protobuf class of a message, by its short name."""
+    module = next(each for each in (protos, iam_policy_pb2, policy_pb2) if hasattr(each, name))
+    return getattr(module, name)
 
 
 def find(verb: str, path: str) -> Route | None:

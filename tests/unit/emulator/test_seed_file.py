@@ -14,9 +14,7 @@ from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
 from pubsub_spark.emulator.seed_file import SeedFileError
-from pubsub_spark.emulator.sinks.oidc import Signer
-from pubsub_spark.emulator.sinks.push_worker import PushWorkers
-from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.state import State
 
 EXAMPLE = """
 project: my-project
@@ -38,8 +36,8 @@ subscriptions:
 
 @pytest.fixture
 def services() -> Iterator[Registry]:
-    engine = Engine(Broker(), Clock())
-    yield Registry(engine, Faults(), PushWorkers(engine, Signer()))
+    engine = Engine(State(), Clock())
+    yield Registry(engine, Faults())
     engine.close()
 
 

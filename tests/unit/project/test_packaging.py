@@ -1,6 +1,7 @@
 """What a stranger gets: metadata, the shim that Spark looks for, the typed marker, no surprise imports."""
 
 import importlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,32 @@ def test_pyspark_is_not_forced():
     """A cluster brings its own PySpark, so none of the plain dependencies is PySpark."""
     assert [] == [line for line in PROJECT["dependencies"] if line.startswith("pyspark")]
     assert ["pyspark>=4.0"] == PROJECT["optional-dependencies"]["spark"]
+
+
+def test_emulator_is_an_extra():
+    """The connector needs no web server; the demo and the tests need the emulator."""
+    extras = PROJECT["optional-dependencies"]
+    names = {re.split(r"[^\w-]", line)[0] for line in extras["emulator"]}
+
+    assert {"cryptography", "pyyaml", "starlette", "urllib3", "uvicorn"} == names
+    assert not [line for line in PROJECT["dependencies"] if re.split(r"[^\w-]", line)[0] in names]
+    assert "pubsub-spark[emulator,spark]" in extras["demo"]
+    assert "pubsub-spark[demo]" in extras["test"]
+
+
+@pytest.mark.parametrize("absent", ["starlette", "uvicorn", "yaml", "cryptography"])
+def test_emulator_says_what_to_install(absent: str):
+    """Without its extra the command and the import end with one sentence."""
+    hidden = f"import sys; sys.modules[{absent!r}] = None; "
+    sentence = f"The emulator needs `{absent}`; run `pip install 'pubsub-spark[emulator]'`."
+    for code, line in (
+        ("from pubsub_spark.cli import app; app(['emulator', '--port', '0'])", sentence),
+        ("from pubsub_spark.emulator import Emulator", f"ModuleNotFoundError: {sentence}"),
+    ):
+        ended = subprocess.run([sys.executable, "-c", hidden + code], capture_output=True, text=True, cwd=ROOT)
+
+        assert 1 == ended.returncode
+        assert line == ended.stderr.splitlines()[-1]
 
 
 def test_console_script_is_installed():

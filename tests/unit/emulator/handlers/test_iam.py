@@ -11,25 +11,24 @@ from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.handlers import iam
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
-from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.policies import UNTOUCHED
+from pubsub_spark.emulator.state.state import State
 
 TOPIC = "projects/p/topics/news"
 READERS = policy_pb2.Binding(role="roles/pubsub.viewer", members=["user:a@example.com"])
 
 
-class Resource:
-    """An incarnation of a resource."""
+@pytest.fixture
+def state():
+    state = State()
+    state.broker.create_topic(TOPIC)
+    return state
 
 
 @pytest.fixture
-def resources():
-    return {TOPIC: Resource()}
-
-
-@pytest.fixture
-def policies(resources):
-    engine = Engine(Broker(), Clock())
-    yield iam.IamPolicy(engine, iam.Policies(), [resources])
+def policies(state):
+    engine = Engine(state, Clock())
+    yield iam.IamPolicy(engine)
     engine.close()
 
 
@@ -60,7 +59,7 @@ def test_set_policy_is_returned(policies):
 
     assert [READERS] == list(stored.bindings)
     assert 1 == stored.version
-    assert iam.UNTOUCHED != stored.etag
+    assert UNTOUCHED != stored.etag
     assert stored == get(policies)
 
 
@@ -76,19 +75,20 @@ def test_stale_etag_is_aborted(policies):
     put(policies, READERS)
 
     with pytest.raises(RpcError, match="concurrent policy changes") as refused:
-        put(policies, etag=iam.UNTOUCHED)
+        put(policies, etag=UNTOUCHED)
 
     assert "ABORTED" == refused.value.code
     assert [READERS] == list(get(policies).bindings)
 
 
-def test_policy_dies_with_its_resource(policies, resources):
+def test_policy_dies_with_its_resource(policies, state):
     """A resource of the same name, created after the first was deleted, has no policy."""
     put(policies, READERS)
 
-    resources[TOPIC] = Resource()
+    state.broker.delete_topic(state.broker.topics[TOPIC])
+    state.broker.create_topic(TOPIC)
 
-    assert iam.UNTOUCHED == get(policies).etag
+    assert UNTOUCHED == get(policies).etag
 
 
 def test_mask_decides_what_is_replaced(policies):
@@ -104,9 +104,9 @@ def test_mask_decides_what_is_replaced(policies):
 
 
 @pytest.mark.parametrize("rpc", [get, put])
-def test_missing_resource_is_not_found(policies, resources, rpc):
+def test_missing_resource_is_not_found(policies, state, rpc):
     """Neither can be asked about, nor given to, what does not exist."""
-    resources.clear()
+    state.clear()
 
     with pytest.raises(RpcError) as refused:
         rpc(policies)
@@ -197,11 +197,11 @@ def test_wildcard_permission_is_refused(policies):
         may(policies, TOPIC, "pubsub.topics.*")
 
 
-def test_policy_goes_with_its_resource(policies, resources):
+def test_policy_goes_with_its_resource(policies, state):
     """Also when nobody makes another resource of that name."""
     put(policies, READERS)
-    assert 1 == len(policies._policies._policies)
+    assert 1 == len(state.policies.by_name)
 
-    del resources[TOPIC]
+    state.broker.delete_topic(state.broker.topics[TOPIC])
 
-    assert 0 == len(policies._policies._policies)
+    assert 0 == len(state.policies.by_name)

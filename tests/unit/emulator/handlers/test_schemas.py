@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -12,14 +13,12 @@ from google.protobuf import field_mask_pb2
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.handlers.schemas import BASIC, FULL
+from pubsub_spark.emulator.rpc.context import RpcContext
 from pubsub_spark.emulator.rpc.registry import Registry
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
-from pubsub_spark.emulator.sinks.oidc import Signer
-from pubsub_spark.emulator.sinks.push_worker import PushWorkers
-from pubsub_spark.emulator.state.broker import Broker
-from pubsub_spark.emulator.transport.calls import Caller
+from pubsub_spark.emulator.state.state import State
 
 SCHEMA = "projects/p/schemas/schema"
 TOPIC = "projects/p/topics/topic"
@@ -37,8 +36,8 @@ MESSAGE = 'syntax = "proto3"; message M { int32 a = 1; }'
 
 @pytest.fixture
 def services() -> Iterator[Registry]:
-    engine = Engine(Broker(), Clock())
-    yield Registry(engine, Faults(), PushWorkers(engine, Signer()))
+    engine = Engine(State(), Clock())
+    yield Registry(engine, Faults())
     engine.close()
 
 
@@ -82,7 +81,7 @@ def publish(services: Registry, *data: bytes) -> None:
 
 def delivered(services: Registry) -> list[dict[str, str]]:
     request = protos.PullRequest(subscription=SUBSCRIPTION, max_messages=10, return_immediately=True)
-    raw = services.subscriber.pull(request.SerializeToString(), Caller(), wait=False)
+    raw = asyncio.run(services.subscriber.pull(request.SerializeToString(), RpcContext("Pull")))
     received = protos.PullResponse.FromString(raw).received_messages
     return [dict(each.message.attributes) for each in received]
 

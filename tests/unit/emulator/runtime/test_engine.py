@@ -8,15 +8,15 @@ import pytest
 
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
-from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.events import Created, Deleted, Event
+from pubsub_spark.emulator.state.state import State
 
 ONE, TWO = "projects/p/topics/one", "projects/p/topics/two"
 
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    engine = Engine(Broker(), Clock())
+    engine = Engine(State(), Clock())
     yield engine
     engine.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pubsub_spark.emulator.state.broker import Broker, Topic
+from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.events import (
     Acked,
@@ -23,6 +23,7 @@ from pubsub_spark.emulator.state.events import (
     collection,
 )
 from pubsub_spark.emulator.state.subscription import Settings, Subscription
+from pubsub_spark.emulator.state.topic import Topic
 
 TOPIC, DEAD = "projects/p/topics/topic", "projects/p/topics/dead"
 SUB, SNAPSHOT = "projects/p/subscriptions/sub", "projects/p/snapshots/snapshot"

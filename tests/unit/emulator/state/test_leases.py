@@ -11,7 +11,7 @@ import pytest
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.backlog import NEVER
 from pubsub_spark.emulator.state.broker import Broker
-from pubsub_spark.emulator.state.delivery import Basket, Consumer, Delivery
+from pubsub_spark.emulator.state.delivery import BatchBuilder, Consumer, Delivery
 from pubsub_spark.emulator.state.leases import Acked, Leases
 from pubsub_spark.emulator.state.message import Publication, publications
 from pubsub_spark.emulator.state.subscription import Settings
@@ -71,7 +71,7 @@ def test_a_batch_that_ends_one_by_one_leaves_nothing():
     leases, numbers = granted(TEN)
 
     assert list(range(100, 110)) == [ended.message.number for each in numbers if (ended := leases.end(each))]
-    assert {} == leases._held
+    assert {} == leases._batches
 
 
 def test_nothing_is_due_when_nothing_is_leased():
@@ -94,7 +94,7 @@ def test_leases_that_are_extended_without_end_expire_at_their_last_deadlines():
     assert alone is not None
     for deadline in range(2000, 30, -1):
         leases.extend([alone], deadline)
-        assert len(leases._entries) <= 2 * 19 + 1000
+        assert len(leases._deadlines) <= 2 * 19 + 1000
     leases.extend([alone], deadline=30)
 
     assert list(range(102, 110)) == ids(list(leases.expired(19)))
@@ -171,7 +171,7 @@ def test_an_extension_of_one_leaves_the_others():
 )
 def test_a_basket_takes_what_it_has_room_for(messages: int, size: int, fits: int):
     """Frames of 6 bytes; the one that reaches the limit of bytes still fits."""
-    basket = Basket(messages, size)
+    basket = BatchBuilder(messages, size)
 
     rest = basket.fill(TEN)
 

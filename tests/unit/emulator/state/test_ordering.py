@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from pubsub_spark.emulator.state import wire_format
-from pubsub_spark.emulator.state.delivery import Consumer, HandOut
+from pubsub_spark.emulator.state.delivery import Consumer, Lease
 from pubsub_spark.emulator.state.message import Publication
 from pubsub_spark.emulator.state.subscription import Settings, Subscription
 
@@ -30,11 +30,11 @@ def add(subscription: Subscription, *keyed: str, first: int) -> None:
         subscription.publish(Publication(number, 0, text[0].strip("-"), [frame]))
 
 
-def take(subscription: Subscription, now: float = 0, most: int = 1000) -> list[HandOut]:
+def take(subscription: Subscription, now: float = 0, most: int = 1000) -> list[Lease]:
     return list(subscription.take(Consumer(), now, most))
 
 
-def texts(batch: Iterable[HandOut]) -> list[str]:
+def texts(batch: Iterable[Lease]) -> list[str]:
     return sorted(each.message.data.decode() for each in batch)
 
 
@@ -97,14 +97,14 @@ def test_who_waits_is_called_when_a_dead_message_is_out_of_the_way(forwarded: bo
     subscription.wait(consumer)
     subscription.modify([held.number], 0, now=0)
     [dead], subscription.dead = subscription.dead, []
-    subscription.called.clear()
+    subscription.ready_consumers.clear()
     subscription.wait(consumer)
 
     if forwarded:
         subscription.finish_dead_letter(dead)
     else:
         subscription.requeue(dead, now=0)
-    assert [consumer] == subscription.called
+    assert [consumer] == subscription.ready_consumers
 
 
 def test_an_expired_message_brings_back_what_follows():

@@ -8,7 +8,7 @@ import pytest
 
 from pubsub_spark.emulator.state import delivery, wire_format
 from pubsub_spark.emulator.state import subscription as module
-from pubsub_spark.emulator.state.delivery import Consumer, Delivery, HandOut
+from pubsub_spark.emulator.state.delivery import Consumer, Delivery, Lease
 from pubsub_spark.emulator.state.message import Publication
 from pubsub_spark.emulator.state.subscription import Settings, Subscription
 
@@ -27,7 +27,7 @@ def subscribed(*texts: str, **settings: object) -> Subscription:
     return subscription
 
 
-def texts(batch: Iterable[HandOut]) -> list[str]:
+def texts(batch: Iterable[Lease]) -> list[str]:
     return [each.message.data.decode() for each in batch]
 
 
@@ -284,11 +284,11 @@ def test_one_message_calls_one_consumer():
         subscription.wait(consumer)
 
     subscription.publish(messages("a", "b"))
-    assert waiting[:1] == subscription.called
+    assert waiting[:1] == subscription.ready_consumers
     subscription.take(waiting[0], now=0, most=1)
-    assert waiting[:2] == subscription.called
+    assert waiting[:2] == subscription.ready_consumers
     subscription.take(waiting[1], now=0, most=1)
-    assert waiting[:2] == subscription.called
+    assert waiting[:2] == subscription.ready_consumers
 
 
 def test_consumer_without_room_is_called_when_it_has_room():
@@ -297,10 +297,10 @@ def test_consumer_without_room_is_called_when_it_has_room():
     [held] = subscription.take(consumer, now=0)
     subscription.wait(consumer)
     subscription.publish(messages("b", first=2))
-    assert [] == subscription.called
+    assert [] == subscription.ready_consumers
 
     subscription.ack([held.number], now=0)
-    assert [consumer] == subscription.called
+    assert [consumer] == subscription.ready_consumers
 
 
 def test_consumer_that_leaves_passes_its_call_on():
@@ -313,7 +313,7 @@ def test_consumer_that_leaves_passes_its_call_on():
     subscription.publish(messages("a"))
 
     subscription.leave(first, now=0)
-    assert [first, second] == subscription.called
+    assert [first, second] == subscription.ready_consumers
 
 
 def test_due_is_the_next_deadline():
@@ -442,4 +442,4 @@ def test_leases_of_single_messages_do_not_pile_up():
         subscription.publish(messages("a", first=number))
         subscription.ack([each.number for each in subscription.take(Consumer(), now=0)], now=0)
 
-    assert len(subscription._leases._entries) <= 1001
+    assert len(subscription._leases._deadlines) <= 1001

@@ -1,0 +1,23 @@
+"""The context of one RPC: what is known of a call beside its request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+@dataclass(slots=True)
+class RpcContext:
+    """One call, as dispatcher, interceptors and handlers see it, whichever transport carries it."""
+
+    method: str  # `/google.pubsub.v1.Publisher/Publish`
+    metadata: Metadata = ()
+    peer: str = ""  # the client's address
+    deadline: float | None = None  # on the emulator's clock; the client gives up then
+    cancelled: bool = False  # the client gave up, or is gone
+
+    @property
+    def rpc(self) -> str:
+        """The method without its service."""
+        return self.method.rpartition("/")[2]

@@ -1,0 +1,31 @@
+"""The google.rpc.Status of an error: what travels beside its code and sentence."""
+
+from __future__ import annotations
+
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from pubsub_spark.emulator.api.errors import NUMBERS, RpcError
+
+# An error travels in the trailers, of which clients take 8 KB, and there a byte that is not ASCII is three.
+_MAX_SENTENCE_BYTES = 1000
+_DOMAIN = "pubsub.googleapis.com"
+
+
+def sentence(error: RpcError) -> str:
+    """The message of an error, cut to what clients take."""
+    whole = error.message.encode()
+    if len(whole) <= _MAX_SENTENCE_BYTES:
+        return error.message
+    return f"{whole[:_MAX_SENTENCE_BYTES].decode(errors='ignore')}..."
+
+
+def details(error: RpcError) -> bytes:
+    """An error with a reason, as a serialized google.rpc.Status; empty for one without."""
+    if not error.reason:
+        return b""
+    detail = any_pb2.Any()
+    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=error.metadata))
+    status = status_pb2.Status(code=NUMBERS[error.code], message=sentence(error), details=[detail])
+    raw: bytes = status.SerializeToString()
+    return raw

@@ -1,0 +1,253 @@
+"""The plain data that a state is dumped to, and how it is made a state again; the entry is `State.dump` and `load`.
+
+Messages are tuples, publications tuples with their list of frames. A Delivery may stand in two places (leased and in
+its key's queue), so deliveries are numbered rows of a table, and stand for themselves by their index.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pubsub_spark.codec import schema_types
+from pubsub_spark.emulator.state.backlog import NEVER
+from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.delivery import Consumer, Delivery
+from pubsub_spark.emulator.state.leases import LeaseBatch, Leases, Origin
+from pubsub_spark.emulator.state.message import Message, Publication
+from pubsub_spark.emulator.state.ordering import KeyQueue, KeyQueues, QueueState
+from pubsub_spark.emulator.state.policies import Policies, Policy
+from pubsub_spark.emulator.state.schema_store import Revision, Schema, Schemas
+from pubsub_spark.emulator.state.subscription import Settings, Subscription
+from pubsub_spark.emulator.state.topic import Snapshot, Topic
+
+_COUNTS = ("number", "deadline", "deliveries", "failures", "acks", "modacks", "acked")  # of a Delivery
+_FIELDS = (
+    "topic_retention",
+    "active",
+    "_turn",
+    "_prune_at",
+    "_snapshot_retention",
+    "_snapshot_ends",
+)  # of Subscription
+
+
+class ResourceFormat(NamedTuple):
+    """How resources, which the state does not look into, are written and read.
+
+    `read` is by collection (topics, subscriptions, snapshots); `settings` are those that a Subscription resource says.
+    """
+
+    write: Callable[[Any], Any]
+    read: Mapping[str, Callable[[Any], Any]]
+    settings: Callable[[Any], Settings]
+
+
+class _Deliveries:
+    """The deliveries of one subscription, by the index of their row."""
+
+    def __init__(self, rows: Iterable[Any] = (), holder: Consumer | None = None) -> None:
+        self.rows: list[Any] = []
+        self._indexes: dict[Delivery, int] = {}
+        self._loaded: list[Delivery] = []
+        for message, counts, is_held in rows:
+            delivery = Delivery(Message(*message))
+            for name, value in zip(_COUNTS, counts, strict=True):
+                setattr(delivery, name, value)
+            delivery.holder = holder if is_held else None
+            self._loaded.append(delivery)
+
+    def dump(self, entry: Any) -> Any:
+        """A message as a tuple, a delivery as its index; frames and gaps as they are."""
+        if isinstance(entry, Message):
+            return tuple(entry)
+        if not isinstance(entry, Delivery):
+            return entry
+        if entry not in self._indexes:
+            self._indexes[entry] = len(self.rows)
+            counts = [getattr(entry, name) for name in _COUNTS]
+            self.rows.append((tuple(entry.message), counts, entry.holder is not None))
+        return self._indexes[entry]
+
+    def load(self, dumped: Any) -> Any:
+        if isinstance(dumped, int):
+            return self._loaded[dumped]
+        return Message(*dumped) if isinstance(dumped, tuple) else dumped
+
+
+# Subscriptions
+
+
+def _dump_subscription(subscription: Subscription) -> dict[str, Any]:
+    table = _Deliveries()
+    queues, leases = subscription._key_queues, subscription._leases
+    dumped: dict[str, Any] = {name: getattr(subscription, name) for name in _FIELDS}
+    dumped["fresh"] = [(each.first, each.published, each.key, list(each.frames)) for each in subscription._fresh]
+    dumped["returned"] = list(map(table.dump, subscription._returned))
+    dumped["delayed"] = [(opens, table.dump(each)) for opens, _, each in sorted(subscription._delayed)]
+    dumped["queues"] = [
+        (key, list(map(table.dump, each.waiting)), list(map(table.dump, each.outstanding)), each.opens, each.state.name)
+        for key, each in queues._queues.items()
+    ]
+    dumped["ready_keys"], dumped["backing_off"] = list(queues._ready), sorted(queues._backing_off)
+    dumped["leases"] = [
+        (
+            batch.first,
+            list(map(table.dump, batch.entries)),
+            list(map(tuple, batch.origins)),
+            batch.deadline,
+            batch.is_whole,
+            batch.modacks,
+        )
+        for batch in leases._batches.values()
+    ]
+    dumped["deadlines"] = [(deadline, list(numbers)) for deadline, _, numbers in sorted(leases._deadlines)]
+    dumped["retained"] = list(map(tuple, subscription._retained))
+    dumped["acked_numbers"] = list(subscription._acked_numbers)
+    dumped["expired_until"] = subscription._unacked.expired_until
+    return dumped | {"deliveries": table.rows}
+
+
+def _load_subscription(subscription: Subscription, dumped: Mapping[str, Any]) -> None:
+    nobody = Consumer()  # who held it is not connected any more
+    table = _Deliveries(dumped["deliveries"], nobody)
+    for name in _FIELDS:
+        setattr(subscription, name, dumped[name])
+    subscription._returned.extend(map(table.load, dumped["returned"]))
+    for opens, each in dumped["delayed"]:  # sorted, which is a heap
+        subscription._delayed.append((opens, next(subscription._ties), table.load(each)))
+    _load_queues(subscription._key_queues, dumped, table)
+    _load_leases(subscription._leases, dumped, table, nobody)
+    subscription._retained.extend(Message(*each) for each in dumped["retained"])
+    subscription._acked_numbers.update(dict.fromkeys(dumped["acked_numbers"]))
+    subscription._unacked.expired_until = dumped["expired_until"]
+    for message in subscription.unacked(-NEVER):
+        subscription._unacked.add(message.published)
+    for first, published, key, frames in dumped["fresh"]:
+        subscription._fresh.append(Publication(first, published, key, frames))
+        subscription._fresh_count += len(frames)
+    subscription.outstanding = sum(
+        not isinstance(entry, Delivery) or entry.holder is not None
+        for batch in subscription._leases._batches.values()
+        for entry in batch.entries
+        if entry is not None
+    )
+
+
+def _load_queues(queues: KeyQueues, dumped: Mapping[str, Any], table: _Deliveries) -> None:
+    for key, waiting, outstanding, opens, state in dumped["queues"]:
+        queue = queues._queues[key] = KeyQueue()
+        queue.waiting = deque(map(table.load, waiting))
+        queue.outstanding = deque(map(table.load, outstanding))
+        queue.opens, queue.state = opens, QueueState[state]
+    queues._ready.extend(dumped["ready_keys"])
+    queues._backing_off.extend(dumped["backing_off"])
+
+
+def _load_leases(leases: Leases, dumped: Mapping[str, Any], table: _Deliveries, holder: Consumer) -> None:
+    for first, entries, origins, deadline, is_whole, modacks in dumped["leases"]:
+        loaded = list(map(table.load, entries))
+        left = len(loaded) - loaded.count(None)
+        where = [Origin(*each) for each in origins]
+        leases.put(LeaseBatch(first, loaded, where, deadline, holder, left, is_whole, modacks))
+    for deadline, numbers in dumped["deadlines"]:  # sorted, which is a heap
+        leases._deadlines.append((deadline, next(leases._ties), numbers))
+
+
+# The broker
+
+
+def dump_broker(broker: Broker, resources: ResourceFormat) -> dict[str, Any]:
+    """Topics (with the deleted ones that something refers to), subscriptions, snapshots, and what ids are made of."""
+    topics = {**dict.fromkeys(broker.topics.values()), **dict.fromkeys(broker._origins.values())}
+    topics |= dict.fromkeys(snapshot.topic for snapshot in broker.snapshots.values())
+    indexes = {topic: index for index, topic in enumerate(topics)}
+    write = resources.write
+    return {
+        "topics": [
+            (
+                topic.name,
+                write(topic.resource),
+                topic.retention,
+                list(map(tuple, topic.log)),
+                list(topic.subscriptions),
+                broker.topics.get(topic.name) is topic,
+            )
+            for topic in topics
+        ],
+        "subscriptions": [
+            (each.name, write(each.resource), indexes[broker.origin_of(each.name)], _dump_subscription(each))
+            for each in broker.subscriptions.values()
+        ],
+        "snapshots": [
+            (
+                each.name,
+                write(each.resource),
+                indexes[each.topic],
+                list(map(tuple, each.unacked)),
+                each.after,
+                each.expires,
+            )
+            for each in broker.snapshots.values()
+        ],
+        "next_message": broker._next_message,
+        "next_batch": broker._batches.next_number,
+        "agenda": broker.scheduled(),
+    }
+
+
+def load_broker(broker: Broker, dumped: Mapping[str, Any], resources: ResourceFormat) -> None:
+    """Fill an empty broker."""
+    read = resources.read
+    topics: list[Topic] = []
+    for name, resource, retention, log, _, exists in dumped["topics"]:
+        topic = Topic(name, read["topics"](resource), retention)
+        topic.log.extend(Message(*each) for each in log)
+        topics.append(topic)
+        if exists:
+            broker.topics[name] = topic
+    for name, resource, origin, messages in dumped["subscriptions"]:
+        shown = read["subscriptions"](resource)
+        subscription = broker.add_subscription(name, topics[origin], resources.settings(shown), 0, shown)
+        _load_subscription(subscription, messages)
+    for topic, (_, _, _, _, attached, _) in zip(topics, dumped["topics"], strict=True):
+        topic.subscriptions = {name: broker.subscriptions[name] for name in attached}
+    for name, resource, index, unacked, after, expires in dumped["snapshots"]:
+        kept = [Message(*each) for each in unacked]
+        snapshot = Snapshot(name, topics[index], kept, after, expires, read["snapshots"](resource))
+        broker.snapshots[name] = snapshot.topic.snapshots[name] = snapshot
+    broker._next_message = dumped["next_message"]
+    broker._batches.next_number = dumped["next_batch"]
+    broker.resume(dumped["agenda"])
+
+
+# Schemas and policies
+
+
+def dump_schemas(schemas: Schemas) -> list[Any]:
+    """Each schema with its revisions, and the numbers of all that it has ever had."""
+    return [
+        (
+            schema.name,
+            [(each[:3], each.definition.type, each.definition.text) for each in schema.revisions],
+            dict(schema.numbers),
+        )
+        for schema in schemas._schemas.values()
+    ]
+
+
+def load_schemas(schemas: Schemas, dumped: Iterable[Any]) -> None:
+    """Fill empty schemas; the definitions are parsed again."""
+    for name, revisions, numbers in dumped:
+        loaded = tuple(
+            Revision(id_, number, created, schema_types.parse(kind, text))
+            for (id_, number, created), kind, text in revisions
+        )
+        schemas._schemas[name] = Schema(name, loaded, dict(numbers))
+
+
+def load_policies(policies: Policies, dumped: Mapping[str, Any]) -> None:
+    """Fill empty policies."""
+    policies.by_name.update({name: Policy(*each) for name, each in dumped["by_name"].items()})
+    policies.changes = dumped["changes"]

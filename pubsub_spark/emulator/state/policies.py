@@ -1,0 +1,49 @@
+"""IAM policies by the full name of their resource: opaque bytes, and an etag that changes with every change.
+
+Pure. A policy goes when its resource is deleted, so a new resource of the same name starts without.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pubsub_spark.emulator.state.events import Event, PolicySet
+
+UNTOUCHED = b"\x00\x20\x01"  # the service's first etag; REST shows it as `ACAB`
+
+
+class ConcurrentChangeError(Exception):
+    """The policy was changed since the caller read it."""
+
+
+class Policy(NamedTuple):
+    """A stored policy: the serialized message without its etag, and the etag."""
+
+    document: bytes
+    etag: bytes
+
+
+class Policies:
+    """The policies of all resources."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._events = events
+        self.by_name: dict[str, Policy] = {}
+        self.changes = 0  # ever, which is what the etags are made of
+
+    def get(self, name: str) -> Policy:
+        """The policy of a resource; an empty one when none was set."""
+        return self.by_name.get(name, Policy(b"", UNTOUCHED))
+
+    def set(self, name: str, document: bytes, etag: bytes) -> Policy:
+        """Store a policy; ConcurrentChangeError when `etag` is given and is not that of the present one."""
+        if etag and etag != self.get(name).etag:
+            raise ConcurrentChangeError
+        self.changes += 1
+        policy = self.by_name[name] = Policy(document, b"\x07" + self.changes.to_bytes(7))
+        self._events.append(PolicySet(name, policy))
+        return policy
+
+    def discard(self, name: str) -> None:
+        """Forget the policy of a resource that is deleted."""
+        self.by_name.pop(name, None)

@@ -1,0 +1,53 @@
+"""The state of an emulator: messages (broker), schemas and policies, with one list of events, and its dump.
+
+Pure: no lock, no clock, no I/O. `dump` returns plain data (dicts, lists, tuples, texts, bytes, numbers) with everything
+that matters to a restart: resources, messages, leases, attempts, acked messages that are retained, order, dead letters
+to come, snapshots, schemas, policies, and the counts that ids are made of. `load` makes a state of it that goes on as
+the dumped one would have, except that nobody is connected: what consumers held stays leased until its deadline. Not in
+it: chaos, and the acked messages that are kept only to be looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pubsub_spark.emulator.state import dump
+from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.dump import ResourceFormat
+from pubsub_spark.emulator.state.events import Event
+from pubsub_spark.emulator.state.policies import Policies
+from pubsub_spark.emulator.state.schema_store import Schemas
+
+
+class State:
+    """Everything that an emulator knows; a resource's policy goes when the resource does."""
+
+    def __init__(self, *, remembered: int = 10_000) -> None:
+        self.events: list[Event] = []  # what has changed since they were last read
+        self.policies = Policies(self.events)
+        self.schemas = Schemas(self.events, self.policies.discard)
+        self.broker = Broker(self.events, self.policies.discard, remembered=remembered)
+
+    def clear(self) -> None:
+        """Delete everything; ids go on from where they are."""
+        self.schemas.clear()
+        self.policies.by_name.clear()
+        self.broker.clear()
+
+    def dump(self, resources: ResourceFormat) -> dict[str, Any]:
+        """Everything that matters to a restart, as plain data."""
+        return {
+            "broker": dump.dump_broker(self.broker, resources),
+            "schemas": dump.dump_schemas(self.schemas),
+            "policies": {"by_name": {name: tuple(each) for name, each in self.policies.by_name.items()}}
+            | {"changes": self.policies.changes},
+        }
+
+    @classmethod
+    def load(cls, dumped: dict[str, Any], resources: ResourceFormat, *, remembered: int = 10_000) -> State:
+        """The state that was dumped."""
+        state = cls(remembered=remembered)
+        dump.load_policies(state.policies, dumped["policies"])
+        dump.load_schemas(state.schemas, dumped["schemas"])
+        dump.load_broker(state.broker, dumped["broker"], resources)
+        return state

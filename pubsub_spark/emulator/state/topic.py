@@ -1,0 +1,37 @@
+"""Topics and snapshots: the records of what was published and what was unacked at one moment.
+
+Plain records; the rules that move them are in `broker`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from pubsub_spark.emulator.state.message import Message
+from pubsub_spark.emulator.state.subscription import Subscription
+
+
+@dataclass(eq=False)
+class Topic:
+    """A topic; `log` holds messages only while the topic retains them, or a snapshot does."""
+
+    name: str
+    resource: Any = None
+    retention: float = 0
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    log: deque[Message] = field(default_factory=deque)
+
+
+@dataclass(eq=False)
+class Snapshot:
+    """The backlog of a subscription at one moment, and everything published from message `after` on."""
+
+    name: str
+    topic: Topic
+    unacked: list[Message]
+    after: int
+    expires: float
+    resource: Any = None

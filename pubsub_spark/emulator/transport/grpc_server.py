@@ -1,0 +1,143 @@
+"""The gRPC server: grpc.aio's, with requests and responses as bytes.
+
+One handler for every unary method and one for the stream; which RPC there is and what it does is the dispatcher's. It
+listens on the loopback alone, where the listener connects to it for each client.
+
+What a client can make it hold is bounded: by the number of streams on a connection, which its SETTINGS announce; by the
+size of a request, refused when its length is read; and by the bytes of responses that a connection has not taken: with
+more than a budget of those, its next requests wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from pubsub_spark.emulator.api.errors import RpcError, invalid
+from pubsub_spark.emulator.handlers.streaming_pull import StreamOverError
+from pubsub_spark.emulator.rpc.context import RpcContext
+from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
+from pubsub_spark.emulator.rpc.registry import STREAMING_PULL
+from pubsub_spark.emulator.rpc.status import details, sentence
+from pubsub_spark.emulator.transport.listener import LOOPBACK, GrpcConnection
+
+_MAX_STREAMS = 256  # on one connection
+_MAX_REQUEST_BYTES = 11 * 1024 * 1024  # a little more than Publish takes, whose handler has the service's sentence
+_MAX_UNSENT_BYTES = 16 * 1024 * 1024  # of responses on one connection; the one that reaches it still goes out
+_GRACE_SECONDS = 1.0  # for calls to end; all that wait are told to, so it takes a blink
+_OPTIONS = [
+    ("grpc.max_concurrent_streams", _MAX_STREAMS),
+    ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+    # Clients ping idle streams; grpc's defaults would answer the third ping with GOAWAY.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.max_ping_strikes", 0),
+]
+_DETAILS = "grpc-status-details-bin"
+
+T = TypeVar("T")
+
+
+class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """The server and its handlers; `connections` are the clients', by the addresses that they have here."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, now: Callable[[], float], connections: Mapping[str, GrpcConnection]
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._now = now
+        self._connections = connections
+        self._server = grpc.aio.server(options=_OPTIONS)
+        self._server.add_generic_rpc_handlers([self])
+
+    async def start(self) -> int:
+        """Listen; the port."""
+        port = self._server.add_insecure_port(f"{LOOPBACK}:0")
+        await self._server.start()
+        return int(port)
+
+    async def stop(self) -> None:
+        """End every call and connection."""
+        await self._server.stop(_GRACE_SECONDS)
+
+    def service(self, details: Any) -> Any:
+        """The handler of a call, as grpc asks for it; the dispatcher refuses a method that there is none of."""
+        if details.method == STREAMING_PULL:
+            return grpc.stream_stream_rpc_method_handler(self._stream)
+        # As a stream of requests, because grpc.aio never answers a unary call whose request does not come.
+        return grpc.stream_unary_rpc_method_handler(partial(self._unary, details.method))
+
+    async def _unary(self, method: str, _: Any, call: Any) -> bytes:
+        connection, context = self._context(method, call)
+        await connection.room(_MAX_UNSENT_BYTES)
+        response = await _answered(call, self._ask(call, context))
+        if response:
+            connection.hold(len(response))
+            call.add_done_callback(lambda _: connection.release(len(response)))
+        return response
+
+    async def _ask(self, call: Any, context: RpcContext) -> bytes:
+        request: Any = await call.read()
+        if request is grpc.aio.EOF:
+            raise invalid("The RPC takes one request, got none.")
+        return await self._dispatcher.unary(request, context)
+
+    async def _stream(self, _: Any, call: Any) -> None:
+        connection, context = self._context(STREAMING_PULL, call)
+        await _answered(call, self._dispatcher.stream(_Stream(call, connection), context))
+
+    def _context(self, method: str, call: Any) -> tuple[GrpcConnection, RpcContext]:
+        connection = self._connections.get(call.peer()) or GrpcConnection("unknown")
+        remaining = call.time_remaining()
+        deadline = None if remaining is None else self._now() + remaining
+        return connection, RpcContext(method, call.invocation_metadata(), connection.peer, deadline)
+
+
+class _Stream:
+    """The transport's part of a StreamingPull."""
+
+    def __init__(self, call: Any, connection: GrpcConnection) -> None:
+        self._call = call
+        self._connection = connection
+
+    async def receive(self) -> bytes | None:
+        request: Any = await self._call.read()
+        return None if request is grpc.aio.EOF else request
+
+    async def begin(self) -> None:
+        await self._call.send_initial_metadata(())
+
+    async def room(self) -> None:
+        await self._connection.room(_MAX_UNSENT_BYTES)
+
+    async def send(self, response: bytes) -> None:
+        self._connection.hold(len(response))
+        # Shielded, because only the outcome of a write tells, when the call has ended meanwhile, whether it was done.
+        writing = asyncio.ensure_future(self._call.write(response))
+        try:
+            await asyncio.shield(writing)
+        except BaseException:
+            await asyncio.wait((writing,))
+            raise StreamOverError(accepted=writing.exception() is None) from None
+        finally:
+            self._connection.release(len(response))
+
+
+async def _answered(call: Any, answer: Awaitable[T]) -> T:
+    """What the dispatcher answers; its error ends the call."""
+    try:
+        return await answer
+    except RpcError as error:
+        metadata = ((_DETAILS, raw),) if (raw := details(error)) else ()
+        status = grpc.StatusCode[error.code], sentence(error), metadata
+    # Not inside the block: `abort` raises, and the call keeps that with the exception before it, whose frames hold the
+    # request, until the garbage collector comes.
+    await call.abort(*status)
+    raise AssertionError("abort always raises")

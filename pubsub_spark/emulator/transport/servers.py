@@ -1,0 +1,51 @@
+"""The servers of one emulator, started and stopped together: the listener, and behind it gRPC's and HTTP's."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+
+from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
+from pubsub_spark.emulator.transport.grpc_server import GrpcServer
+from pubsub_spark.emulator.transport.http_app import Document, HttpServer
+from pubsub_spark.emulator.transport.listener import Listener
+
+
+class Servers:
+    """One port and what it serves; without documents it is gRPC alone. To be used on the event loop."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        now: Callable[[], float],
+        listening: socket.socket,
+        documents: Mapping[str, Document] | None,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._now = now
+        self._http = HttpServer(dispatcher, documents) if documents is not None else None
+        self._listener = Listener(listening, self._http.connection if self._http else None, tls)
+        self._grpc: GrpcServer | None = None
+
+    async def start(self) -> None:
+        self._grpc = GrpcServer(self._dispatcher, self._now, self._listener.connections)
+        await self._listener.start(await self._grpc.start())
+
+    async def stop(self) -> None:
+        """Accept no more, tell every call that waits, and end the connections a moment later."""
+        self._listener.close()
+        self._dispatcher.stop()
+        async with asyncio.TaskGroup() as stopping:
+            if self._grpc is not None:
+                stopping.create_task(self._grpc.stop())
+            if self._http is not None:
+                stopping.create_task(self._http.stop())
+        self._listener.abort()
+
+    def abort(self) -> None:
+        """End every connection at once, and accept no more."""
+        self._listener.close()
+        self._listener.abort()

@@ -1,0 +1,397 @@
+"""Subscriber: what is accepted, refused, filled in and answered. No socket; the clock moves by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf import field_mask_pb2, timestamp_pb2
+
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.api.errors import RpcError
+from tests.unit.emulator.conftest import DAY, SUBSCRIPTION, TOPIC, data, refused, seconds
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ([], "The update_mask in the UpdateSubscriptionRequest must be set, and must contain a non-empty paths list."),
+        (["x"], "'x' is not a known Subscription field."),
+        (["pushConfig"], "of the form 'push_config' rather than 'pushConfig'."),
+        (["labels", "filter"], "the 'filter' field in the Subscription is not mutable."),
+        (["topic"], "the 'topic' field in the Subscription is not mutable."),
+        (["retry_policy.x"], "'retry_policy.x' is not a known Subscription field."),
+    ],
+)
+def test_illegal_masks_change_nothing(pair, paths, message):
+    """One bad path and the whole request is refused."""
+    request = protos.UpdateSubscriptionRequest(
+        subscription=protos.Subscription(name=SUBSCRIPTION, labels={"a": "x"}),
+        update_mask=field_mask_pb2.FieldMask(paths=paths),
+    )
+    assert message in refused(lambda: pair.subscriber.update_subscription(request))[1]
+    kept = pair.subscriber.get_subscription(protos.GetSubscriptionRequest(subscription=SUBSCRIPTION))
+    assert {} == dict(kept.labels)
+
+
+def test_defaults_are_filled_in(handlers):
+    """What the service answers to the plainest subscription."""
+    handlers.topic(message_retention_duration=seconds(600))
+    expected = protos.Subscription(
+        name=SUBSCRIPTION,
+        topic=TOPIC,
+        push_config=protos.PushConfig(),
+        ack_deadline_seconds=10,
+        message_retention_duration=seconds(7 * DAY),
+        expiration_policy={"ttl": seconds(31 * DAY)},
+        topic_message_retention_duration=seconds(600),
+        state=1,
+    )
+    assert expected == handlers.subscription(state=2, topic_message_retention_duration=seconds(1), detached=True)
+
+
+def test_policies_are_filled_in(pair):
+    """Retry 10 s to 600 s, five attempts, no expiry when the policy says nothing."""
+    kept = pair.subscription(
+        "projects/p/subscriptions/other",
+        expiration_policy={},
+        retry_policy={},
+        dead_letter_policy={"dead_letter_topic": TOPIC},
+    )
+    assert not kept.expiration_policy.HasField("ttl")
+    assert (10, 600) == (kept.retry_policy.minimum_backoff.seconds, kept.retry_policy.maximum_backoff.seconds)
+    assert 5 == kept.dead_letter_policy.max_delivery_attempts
+
+
+def test_server_names_what_has_no_name(pair):
+    """In the project of the topic, and of the subscription."""
+    assert pair.subscription("").name.startswith("projects/p/subscriptions/s-")
+    snapshot = pair.snapshots.create_snapshot(protos.CreateSnapshotRequest(subscription=SUBSCRIPTION))
+    assert snapshot.name.startswith("projects/p/snapshots/s-")
+
+
+def bigtable(**key: Any) -> dict[str, Any]:
+    """A Bigtable subscription's row key, put together from fields of the message."""
+    mapping = {"delimited_key": key}
+    return {"bigtable_config": {"table": "projects/p/instances/i/tables/t", "column_family_mapping": mapping}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "part"),
+    [
+        ({"ack_deadline_seconds": 9}, "INVALID_ARGUMENT", "(ack_deadline=9). The ack deadline must be between 10 and"),
+        ({"ack_deadline_seconds": 601}, "INVALID_ARGUMENT", "ack_deadline=601"),
+        ({"message_retention_duration": seconds(599)}, "INVALID_ARGUMENT", "You passed 9m59s in the request"),
+        ({"message_retention_duration": seconds(31 * DAY + 1)}, "INVALID_ARGUMENT", "744h"),
+        ({"expiration_policy": {"ttl": seconds(3600)}}, "INVALID_ARGUMENT", "You passed 1h in the request, but the"),
+        (
+            {"retry_policy": {"minimum_backoff": seconds(601)}},
+            "INVALID_ARGUMENT",
+            "You passed 601s in the request, but the value must be between 0s and 600s.",
+        ),
+        (
+            {"retry_policy": {"minimum_backoff": seconds(20), "maximum_backoff": seconds(10)}},
+            "INVALID_ARGUMENT",
+            "must not be greater",
+        ),
+        ({"dead_letter_policy": {"dead_letter_topic": TOPIC, "max_delivery_attempts": 4}}, "INVALID_ARGUMENT", "is 5"),
+        ({"dead_letter_policy": {"dead_letter_topic": TOPIC, "max_delivery_attempts": 101}}, "INVALID_ARGUMENT", "100"),
+        ({"dead_letter_policy": {"dead_letter_topic": TOPIC + "x"}}, "NOT_FOUND", "(resource=topicx)"),
+        ({"filter": "attributes.a ="}, "INVALID_ARGUMENT", "Invalid filter"),
+        ({"push_config": {"push_endpoint": "no-url"}}, "INVALID_ARGUMENT", "Invalid push endpoint given (endpoint=no-"),
+        (
+            {"push_config": {"push_endpoint": "http://localhost", "attributes": {"x-goog-version": "v9"}}},
+            "INVALID_ARGUMENT",
+            "(version=v9)",
+        ),
+        (
+            {"push_config": {"push_endpoint": "http://localhost", "oidc_token": {"audience": "a"}}},
+            "INVALID_ARGUMENT",
+            "oidc_token.service_account_email",
+        ),
+        ({"bigquery_config": {"table": "not-a-table"}}, "INVALID_ARGUMENT", "bigquery_config.table"),
+        (
+            {"bigquery_config": {"table": "p.d.t", "use_topic_schema": True, "use_table_schema": True}},
+            "INVALID_ARGUMENT",
+            "Only one of use_topic_schema and use_table_schema",
+        ),
+        ({"cloud_storage_config": {"bucket": "gs://bucket"}}, "INVALID_ARGUMENT", "cloud_storage_config.bucket"),
+        ({"cloud_storage_config": {"bucket": "bbb", "filename_suffix": "x/"}}, "INVALID_ARGUMENT", "filename_suffix"),
+        ({"cloud_storage_config": {"bucket": "bbb", "max_bytes": 999}}, "INVALID_ARGUMENT", "max_bytes"),
+        ({"cloud_storage_config": {"bucket": "bbb", "max_messages": 999}}, "INVALID_ARGUMENT", "max_messages"),
+        ({"cloud_storage_config": {"bucket": "bbb", "max_duration": seconds(59)}}, "INVALID_ARGUMENT", "max_duration"),
+        (bigtable(key_fields=[]), "INVALID_ARGUMENT", "delimited_key.key_fields"),
+        (bigtable(key_fields=["a", "b"]), "INVALID_ARGUMENT", "delimited_key.delimiter"),
+        (bigtable(key_fields=["a"], delimiter=b"-" * 51), "INVALID_ARGUMENT", "delimited_key.delimiter"),
+        (
+            {"bigquery_config": {"table": "p.d.t"}, "cloud_storage_config": {"bucket": "bbb"}},
+            "INVALID_ARGUMENT",
+            "At most one",
+        ),
+        (
+            {"bigquery_config": {"table": "p.d.t"}, "enable_exactly_once_delivery": True},
+            "INVALID_ARGUMENT",
+            "Exactly-once delivery",
+        ),
+        (
+            {"message_transforms": [{"compression": {"compression_algorithm": 99}, "disabled": True}]},
+            "INVALID_ARGUMENT",
+            "message_transforms.compression.compression_algorithm; value=99",
+        ),
+        (
+            {"message_transforms": [{"ai_inference": {"endpoint": "a-model"}, "disabled": True}]},
+            "INVALID_ARGUMENT",
+            "message_transforms.ai_inference.endpoint; value=a-model",
+        ),
+        (
+            {"message_transforms": [{"javascript_udf": {"function_name": "f", "code": "function f(m) {}"}}]},
+            "UNIMPLEMENTED",
+            "does not run message transforms",
+        ),
+    ],
+)
+def test_illegal_settings_are_refused(handlers, settings, code, part):
+    """Every limit of a Subscription, with the service's sentence where it is known; nothing is created."""
+    handlers.topic()
+    error = refused(lambda: handlers.subscription(**settings))
+    assert code == error[0]
+    assert part in error[1]
+    assert {} == handlers.engine.broker.subscriptions
+
+
+def test_export_says_that_it_goes_nowhere(handlers):
+    """Kept and returned, with the states that say so, and not pullable."""
+    handlers.topic()
+    kept = handlers.subscription(cloud_storage_config={"bucket": "bbb"})
+
+    assert (2, 3, 300) == (kept.state, kept.cloud_storage_config.state, kept.ack_deadline_seconds)
+    assert kept.cloud_storage_config.HasField("text_config")
+    assert "This method is not supported for this subscription type." == refused(handlers.pull)[1]
+
+
+@pytest.mark.parametrize("table", ["p.d.t", "p:d.t", "example.com:p.d.t"])
+def test_table_of_any_project_is_taken(handlers, table):
+    """Also of a project of a domain."""
+    handlers.topic()
+    assert table == handlers.subscription(bigquery_config={"table": table}).bigquery_config.table
+
+
+def test_bigtable_that_is_not_there_is_a_permission_denied(handlers):
+    """That is its state when the table does not exist; its NOT_FOUND is unused."""
+    handlers.topic()
+    kept = handlers.subscription(**bigtable(key_fields=["a", "b"], delimiter=b"#"))
+
+    permission_denied = 4
+    assert (2, permission_denied) == (kept.state, kept.bigtable_config.state)
+
+
+def test_disabled_transform_is_kept(handlers):
+    """One that would not run anyway does no harm."""
+    transform = {"javascript_udf": {"function_name": "f", "code": "function f(m) {}"}, "disabled": True}
+    assert "f" == handlers.topic(message_transforms=[transform]).message_transforms[0].javascript_udf.function_name
+
+
+def test_idle_subscription_expires(handlers):
+    """After its ttl without use; one that is used stays."""
+    handlers.topic()
+    handlers.subscription(expiration_policy={"ttl": seconds(DAY)})
+    handlers.engine.advance(DAY - 1)
+    handlers.pull()
+    handlers.engine.advance(DAY - 1)
+    assert [] == handlers.pull()
+    handlers.engine.advance(DAY + 1)
+    assert "NOT_FOUND" == refused(handlers.pull)[0]
+
+
+def test_shortened_deadline_is_for_what_comes(pair):
+    """An update changes new leases; the masked field left unset goes back to its default."""
+    for deadline, expected in ((60, 60), (0, 10)):
+        request = protos.UpdateSubscriptionRequest(
+            subscription=protos.Subscription(name=SUBSCRIPTION, ack_deadline_seconds=deadline),
+            update_mask=field_mask_pb2.FieldMask(paths=["ack_deadline_seconds"]),
+        )
+        assert expected == pair.subscriber.update_subscription(request).ack_deadline_seconds
+
+
+@pytest.mark.parametrize("ack_id", ["not-an-ack-id", "", "x" * 190])
+def test_malformed_ack_ids_are_refused(pair, ack_id):
+    """On both unary calls, with the id in the sentence."""
+    request = protos.AcknowledgeRequest(subscription=SUBSCRIPTION, ack_ids=[ack_id])
+    assert (
+        "INVALID_ARGUMENT",
+        f"You have passed an invalid ack ID to the service (ack_id={ack_id}).",
+    ) == refused(lambda: pair.subscriber.acknowledge(request.SerializeToString()))
+
+
+def test_ack_id_of_another_subscription_is_malformed(pair):
+    """It says whose it is."""
+    pair.subscription("projects/p/subscriptions/other")
+    pair.publish("x")
+    [held] = pair.pull()
+    assert "INVALID_ARGUMENT" == refused(lambda: pair.ack(held, subscription="projects/p/subscriptions/other"))[0]
+
+
+def test_ack_id_of_a_deleted_subscription_acknowledges_nothing_of_its_successor(pair):
+    """Same name, another subscription."""
+    pair.publish("x")
+    [held] = pair.pull()
+    pair.delete_subscription()
+    pair.subscription()
+    pair.publish("y")
+    pair.pull()
+    pair.ack(held)
+    assert 1 == len(pair.engine.broker.subscriptions[SUBSCRIPTION].unacked(0))
+
+
+@pytest.mark.parametrize("amount", [-1, 601])
+def test_deadlines_have_bounds(pair, amount):
+    """0 to 600 seconds for a message."""
+    pair.publish("x")
+    [held] = pair.pull()
+    message = refused(lambda: pair.modify(amount, held))[1]
+    assert f"(ack_deadline={amount}). The ack deadline must be between 0 and 600 seconds." in message
+
+
+def test_pull_needs_a_positive_number(pair):
+    """Zero and less are refused."""
+    assert "(argument=max_messages)" in refused(lambda: pair.pull(most=0))[1]
+
+
+def test_waiting_pull_ends_with_its_subscription(pair):
+    """A successor of the same name is another subscription, and whoever waited for the first one hears NOT_FOUND."""
+    waiting = pair.begin_pull()
+    with pair.engine.open():  # so that the Pull looks again when both are done
+        pair.delete_subscription()
+        pair.subscription()
+
+    assert "NOT_FOUND" == refused(lambda: waiting.result(timeout=5))[0]
+
+
+def test_successor_of_a_subscription_that_a_pull_waited_on_expires(pair):
+    """What a Pull leaves behind on a deleted subscription is not taken for the time of its successor."""
+    waiting = pair.begin_pull()
+    pair.delete_subscription()
+    refused(lambda: waiting.result(timeout=5))
+    pair.subscription()
+
+    pair.engine.advance(32 * DAY)
+
+    assert "NOT_FOUND" == refused(pair.pull)[0]
+
+
+def test_late_ack_is_no_error_without_exactly_once(pair):
+    """It acknowledges nothing, and says nothing."""
+    pair.publish("x")
+    [held] = pair.pull()
+    pair.engine.advance(11)
+    pair.ack(held)
+    assert ["x"] == data(pair.pull())
+
+
+def test_exactly_once_tells_failures_by_id(handlers):
+    """The stale id is told, the good one of the same request counts, and a repeated ack is no error."""
+    handlers.topic()
+    handlers.subscription(enable_exactly_once_delivery=True)
+    handlers.publish("a", "b")
+    first, second = handlers.pull()
+    handlers.modify(600, second)
+    handlers.engine.advance(11)
+    for call in (handlers.ack, lambda *held: handlers.modify(30, *held)):
+        with pytest.raises(RpcError) as error:
+            call(first, second)
+        assert "INVALID_ARGUMENT" == error.value.code
+        assert error.value.message.startswith("Some acknowledgement ids in the request were invalid.")
+        assert "EXACTLY_ONCE_ACKID_FAILURE" == error.value.reason
+        assert "PERMANENT_FAILURE_INVALID_ACK_ID" == error.value.metadata[first.ack_id]
+    handlers.ack(second)
+    assert ["a"] == data(handlers.pull())
+
+
+def test_exactly_once_acks_fail_on_demand(handlers):
+    """The ordered failure meets one request, and nothing of that is acked."""
+    handlers.topic()
+    handlers.subscription(enable_exactly_once_delivery=True)
+    handlers.publish("a")
+    held = handlers.pull()
+    handlers.faults.inject(1, "TRANSIENT_FAILURE_UNORDERED_ACK_ID")
+    with pytest.raises(RpcError) as error:
+        handlers.ack(*held)
+    assert {held[0].ack_id: "TRANSIENT_FAILURE_UNORDERED_ACK_ID"} == error.value.metadata
+    handlers.ack(*held)
+
+
+def test_filter_lets_through_what_matches(handlers):
+    """The rest is acked by itself, and does not come back with a seek."""
+    handlers.topic(message_retention_duration=seconds(600))
+    handlers.subscription(filter='attributes.kind = "good"')
+    handlers.publish("a", attributes={"kind": "good"})
+    handlers.publish("b", attributes={"kind": "bad"})
+    assert ["a"] == data(handlers.pull())
+    handlers.snapshots.seek(protos.SeekRequest(subscription=SUBSCRIPTION, time=timestamp_pb2.Timestamp()))
+    assert ["a"] == data(handlers.pull())
+
+
+def test_failing_message_goes_to_the_dead_letter_topic(handlers):
+    """After five attempts: a copy with its origin, and the source is rid of it."""
+    handlers.topic()
+    handlers.topic("projects/p/topics/dead")
+    handlers.subscription(dead_letter_policy={"dead_letter_topic": "projects/p/topics/dead"})
+    handlers.subscription("projects/p/subscriptions/dead", topic="projects/p/topics/dead")
+    [source_id] = handlers.publish("x", attributes={"a": "1"}, ordering_key="k")
+    for attempt in range(1, 6):
+        [held] = handlers.pull()
+        assert attempt == held.delivery_attempt
+        handlers.modify(0, held)
+
+    assert [] == handlers.pull()
+    [copy] = handlers.pull("projects/p/subscriptions/dead")
+    attributes = dict(copy.message.attributes)
+    assert ("x", "k", "1") == (copy.message.data.decode(), copy.message.ordering_key, attributes.pop("a"))
+    assert source_id != copy.message.message_id
+    assert attributes.pop("CloudPubSubDeadLetterSourceTopicPublishTime").endswith("+00:00")
+    assert {
+        "CloudPubSubDeadLetterSourceSubscription": "subscription",
+        "CloudPubSubDeadLetterSourceSubscriptionProject": "p",
+        "CloudPubSubDeadLetterSourceDeliveryCount": "5",
+    } == attributes
+    assert 0 == copy.delivery_attempt
+
+
+def test_expired_leases_are_forwarded_without_a_pull(handlers):
+    """The dead-letter topic gets the message when the deadline passes, though nobody asks."""
+    handlers.topic()
+    handlers.topic("projects/p/topics/dead")
+    handlers.subscription(dead_letter_policy={"dead_letter_topic": "projects/p/topics/dead"})
+    handlers.subscription("projects/p/subscriptions/dead", topic="projects/p/topics/dead")
+    handlers.publish("x")
+    for _ in range(5):
+        assert 1 == len(handlers.pull())
+        handlers.engine.advance(10)
+
+    assert ["x"] == data(handlers.pull("projects/p/subscriptions/dead"))
+
+
+def test_without_a_dead_letter_topic_attempts_go_on(handlers):
+    """The topic was deleted: nothing is forwarded, nothing is lost."""
+    handlers.topic()
+    handlers.topic("projects/p/topics/dead")
+    handlers.subscription(dead_letter_policy={"dead_letter_topic": "projects/p/topics/dead"})
+    handlers.publisher.delete_topic(protos.DeleteTopicRequest(topic="projects/p/topics/dead"))
+    handlers.publish("x")
+    for _ in range(6):
+        [held] = handlers.pull()
+        handlers.modify(0, held)
+    assert [7] == [each.delivery_attempt for each in handlers.pull()]
+
+
+def test_label_can_be_changed_though_the_dead_letter_topic_is_gone(handlers):
+    """Only what an update changes is checked again."""
+    handlers.topic()
+    handlers.topic("projects/p/topics/dead")
+    handlers.subscription(dead_letter_policy={"dead_letter_topic": "projects/p/topics/dead"})
+    handlers.publisher.delete_topic(protos.DeleteTopicRequest(topic="projects/p/topics/dead"))
+    request = protos.UpdateSubscriptionRequest(
+        subscription=protos.Subscription(name=SUBSCRIPTION, labels={"a": "x"}),
+        update_mask=field_mask_pb2.FieldMask(paths=["labels"]),
+    )
+    assert {"a": "x"} == dict(handlers.subscriber.update_subscription(request).labels)

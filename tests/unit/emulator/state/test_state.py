@@ -1,0 +1,92 @@
+"""The state as a whole: what is deleted together, and what a restart keeps. No server, time in hand."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from pubsub_spark.codec.schema_types import parse
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.resources import resource_validation
+from pubsub_spark.emulator.resources.resource_format import RESOURCE_FORMAT
+from pubsub_spark.emulator.state.policies import UNTOUCHED, ConcurrentChangeError
+from pubsub_spark.emulator.state.state import State
+from pubsub_spark.emulator.state.subscription import Settings
+
+TOPIC, SUB, SNAPSHOT = "projects/p/topics/topic", "projects/p/subscriptions/sub", "projects/p/snapshots/snapshot"
+SCHEMA = "projects/p/schemas/schema"
+INT = parse("AVRO", '"int"')
+
+
+def restarted(state: State) -> State:
+    """What a process finds that was given the dump of another."""
+    return State.load(pickle.loads(pickle.dumps(state.dump(RESOURCE_FORMAT))), RESOURCE_FORMAT)
+
+
+def test_schemas_and_policies_outlive_a_restart():
+    """Revisions with their ids and numbers, deleted ones' numbers too, and the etags that come."""
+    state = State()
+    state.schemas.commit(state.schemas.create(SCHEMA, INT, now=1), INT, now=2)
+    both = state.schemas.get(SCHEMA)
+    assert both is not None
+    schema = state.schemas.delete_revision(both, both.revisions[0])
+    state.policies.set(SCHEMA, b"policy", b"")
+
+    loaded = restarted(state)
+
+    found = loaded.schemas.get(SCHEMA)
+    assert found is not None
+    assert [each[:3] for each in schema.revisions] == [each[:3] for each in found.revisions]
+    assert '"int"' == found.latest.definition.text
+    assert schema.numbers == found.numbers
+    assert state.policies.get(SCHEMA) == loaded.policies.get(SCHEMA)
+    assert state.policies.set(SCHEMA, b"", b"").etag == loaded.policies.set(SCHEMA, b"", b"").etag
+
+
+def test_resources_outlive_a_restart():
+    """As the client sees them, and with what they say about delivery; a topic that was deleted is not a successor."""
+    state = State()
+    kept = resource_validation.subscription(protos.Subscription(name=SUB, topic=TOPIC, filter='attributes.a = "b"'))
+    broker = state.broker
+    topic = broker.create_topic(TOPIC, protos.Topic(name=TOPIC), retention=600)
+    subscription = broker.create_subscription(SUB, topic, resource_validation.settings(kept), 0, kept)
+    broker.create_snapshot(SNAPSHOT, subscription, 1000, 0, protos.Snapshot(name=SNAPSHOT))
+    broker.delete_topic(topic)
+    broker.create_topic(TOPIC, protos.Topic(name=TOPIC))
+
+    loaded = restarted(state).broker
+
+    found = loaded.subscriptions[SUB]
+    assert kept == found.resource
+    assert found.settings.matches is not None
+    assert [True, False] == [found.settings.matches({"a": each}) for each in "bc"]
+    assert None is loaded.topic_of(SUB)
+    assert loaded.snapshots[SNAPSHOT].topic is loaded.origin_of(SUB)
+    assert loaded.topics[TOPIC] is not loaded.origin_of(SUB)
+
+
+def test_policy_goes_with_its_resource():
+    """Whatever it is of, and however that ends."""
+    state = State()
+    topic = state.broker.create_topic(TOPIC)
+    state.broker.create_subscription(SUB, topic, Settings(ttl=10), now=0)
+    state.schemas.create(SCHEMA, INT, now=0)
+    for name in (TOPIC, SUB, SCHEMA):
+        state.policies.set(name, b"policy", b"")
+
+    state.broker.delete_topic(topic)
+    state.broker.tick(now=10)
+    state.schemas.delete(SCHEMA)
+
+    assert {UNTOUCHED} == {state.policies.get(name).etag for name in (TOPIC, SUB, SCHEMA)}
+    assert {} == state.policies.by_name
+
+
+def test_stale_etag_changes_nothing():
+    """Who has read an older policy must read again."""
+    state = State()
+    first = state.policies.set(TOPIC, b"first", UNTOUCHED)
+    with pytest.raises(ConcurrentChangeError):
+        state.policies.set(TOPIC, b"other", UNTOUCHED)
+    assert first == state.policies.get(TOPIC)
