@@ -94,10 +94,18 @@ class AckWorker:
             if self._leases.commit(batch):
                 self._changed.notify_all()
 
-    def flush(self, timeout: float) -> bool:
-        """Wait until every committed batch is acknowledged; whether that took no more than `timeout` seconds."""
+    def flush(self, timeout: float, most: int = 0) -> bool:
+        """Wait until no more than `most` committed batches are not acknowledged; whether `timeout` seconds were enough.
+
+        False at once where all that is left is set aside.
+        """
+
+        def is_over() -> bool:
+            return len(self._leases.unacknowledged) <= most or not (self._pending() or self._answered)
+
         with self._changed:
-            return self._changed.wait_for(lambda: not self._leases.unacknowledged, timeout)
+            self._changed.wait_for(is_over, timeout)
+            return len(self._leases.unacknowledged) <= most
 
     def stop(self, timeout: float) -> None:
         """Flush, end the threads, nack the buffered messages.
@@ -169,6 +177,8 @@ class AckWorker:
                     error,
                     exc_info=not isinstance(error, StagingError | OSError),
                 )
+                with self._changed:
+                    self._changed.notify_all()
         with self._changed:
             last = not self._pending()
         if self._answered and (last or time.monotonic() - self._deleted_at >= _DELETE_PAUSE_SECONDS):

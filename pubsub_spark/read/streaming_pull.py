@@ -86,6 +86,7 @@ class StreamingPull:
         self._half_closed = False
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._call: Any = None
+        self._open_call: Any = None  # None between two streams
         self._last_response = 0.0  # time.monotonic()
         self._silent = False
         self.health = StreamHealth()  # its times are of time.monotonic()
@@ -121,11 +122,11 @@ class StreamingPull:
         return self.health.reopened
 
     def probe(self, timeout: float = PROBE_TIMEOUT_SECONDS) -> bool:
-        """Whether the service answers a call beside the stream; recorded in `health`.
+        """Whether the service answers a call beside the stream while it is open; recorded in `health`.
 
         The call changes no lease, and any answer will do, a refusal, too.
         """
-        began = time.monotonic()
+        began, open_call = time.monotonic(), self._open_call
         subscription = self._settings.subscription
         request = acks.extend_request(subscription, 0).SerializeToString()
         try:
@@ -135,6 +136,8 @@ class StreamingPull:
                 if not self._closing.is_set():
                     self.health.failed(began, _in_words(error))
                 return False
+        if open_call is None or open_call is not self._open_call:  # the answer says nothing about the next stream
+            return False
         self.health.answered(time.monotonic())
         return True
 
@@ -186,6 +189,7 @@ class StreamingPull:
         self._last_response = time.monotonic()
         self.health.opening(self._last_response)
         self._call = self._connection.streaming_pull(self._settings.subscription, self._until_none(requests))
+        self._open_call = self._call
         if self._closing.is_set():
             self._call.cancel()
         try:
@@ -198,6 +202,7 @@ class StreamingPull:
                 self.health.responded(self._last_response)
                 self._responses.put(response)
         except grpc.RpcError as error:
+            self._open_call = None
             code, details = error.code(), error.details() or ""
             if not self._closing.is_set() and not self._silent:
                 self.health.failed(time.monotonic(), _in_words(error), is_credential_failure(code, details))
@@ -205,6 +210,7 @@ class StreamingPull:
                     subscription, address = self._settings.subscription, self._connection.address
                     raise failure(code, details, "pull from", "Subscription", subscription, address) from None
         finally:
+            self._open_call = None
             requests.put(None)
         return came
 

@@ -18,7 +18,7 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, ServiceError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import ack_worker, acks, health
+from pubsub_spark.read import ack_worker, acks, health, session
 from pubsub_spark.read.partitions import Budget, PullPartition
 from pubsub_spark.read.staging import Staging
 from tests.conftest import Names
@@ -99,6 +99,8 @@ def test_available_now_does_not_end_in_an_outage(query: Engine, proxy: Proxy, na
     assert query.session is not None
     query.trigger()
     fault(proxy)
+    if fault is Proxy.refuse:  # what the service has just sent into a broken link is leased for a minute
+        until(lambda: query.emulator.streams() == 0, "the end of the stream")
     query.emulator.publish(names.topic, "a")
     query.session.prepare_for_available_now()
     with later(2.5, proxy.heal):
@@ -197,6 +199,32 @@ def test_slow_uplink_only_slows_down(query: Engine, proxy: Proxy, names: Names, 
     until(lambda: query.emulator.backlog(names.subscription) == 0, "all acked", 60.0)
 
     assert len(texts) * 190 * 0.5 < proxy.forwarded["up"] - before < len(texts) * 190 * 1.5
+
+
+def test_batches_that_wait_for_their_acks_are_bounded(
+    query: Engine, emulator: Emulator, names: Names, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """While Pub/Sub takes no acks, so many batches are read and no more; one WARNING says so, one that it is over."""
+    monkeypatch.setattr(session, "_FLUSH_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(session, "_STOP_TIMEOUT_SECONDS", 0.1)
+    query.options = replace(query.options, max_unacknowledged_batches=2)
+    emulator.fail("Acknowledge", "UNAVAILABLE", count=10_000)
+    query.start()
+    query.trigger()
+    for text in "abcd":
+        emulator.publish(names.topic, text)
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end and not query.trigger():
+            pass
+    assert ["a", "b"] == query.rows
+    assert 1 == caplog.text.count("committed batches of")
+
+    query.stop()
+    assert "stopped with up to 2 acks of 2 committed batches of" in caplog.text
+    emulator._running.faults.clear()
+    query.start()
+    until(lambda: query.trigger() and len(query.rows) >= 4, "the others")
+    assert ["a", "b", "c", "d"] == query.rows
 
 
 def test_task_that_never_connects_fails(query: Engine, proxy: Proxy, names: Names):

@@ -360,7 +360,7 @@ def test_unreadable_staging_is_tried_again(driver: Driver, monkeypatch: pytest.M
     monkeypatch.setattr(ack_worker, "_SET_ASIDE_SECONDS", 0.01)
     with caplog.at_level(logging.ERROR):
         driver.worker.commit(1)
-        assert driver.worker.flush(LONG)
+        _until(driver, lambda: not driver.leases.unacknowledged)
 
     assert ["ack-a"] == driver.service.acked_ids
     assert "cannot be read; trying again" in caplog.text
