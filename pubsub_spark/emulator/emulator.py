@@ -1,7 +1,7 @@
-"""The emulator as a Python object: start, stop, and the side door.
+"""The emulator as a Python object: start, stop, and the methods for tests.
 
-Through the front door come RPCs. Through the side door a test sets up, looks inside, moves time and makes trouble,
-without an RPC of its own showing up among those it watches.
+With them a test creates resources, inspects messages, moves the clock and injects faults without sending an RPC, which
+would show up among the calls that it inspects.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Publishable = bytes | str | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Record:
-    """What became of one message on one subscription."""
+    """The history of one message on one subscription."""
 
     message_id: str
     data: bytes
@@ -66,7 +66,7 @@ class Record:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What there is of an emulator that runs; `ending` stops it."""
+    """The parts of a running emulator; `ending` stops it."""
 
     engine: Engine
     push_workers: PushWorkers
@@ -201,7 +201,7 @@ class Emulator:
         )
 
     def load(self, path: Path) -> None:
-        """Create what a YAML file names (see `seed_file`); SeedFileError says what is wrong with it."""
+        """Create the resources of a seed file (see `seed_file`); SeedFileError says what is wrong with it."""
         seed_file.load(path, self._running.services)
 
     def publish(self, topic: str, *messages: Publishable) -> list[str]:
@@ -216,7 +216,7 @@ class Emulator:
     # Looking inside
 
     def messages(self, subscription: str) -> list[Record]:
-        """What became of every message of a subscription, in the order of publishing."""
+        """The history of every message of a subscription, in the order of publishing."""
         with self._running.engine.open() as (broker, now):
             known = {message_of(each).number: each for each in find(broker, subscription).deliveries()}
             return [_record(known[number], now) for number in sorted(known)]

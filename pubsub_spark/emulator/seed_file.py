@@ -39,7 +39,7 @@ class SeedFileError(ValueError):
 
 
 def load(path: Path, services: Registry) -> None:
-    """Create everything that the file names; SeedFileError says what is wrong with it."""
+    """Create the resources of the file; SeedFileError says what is wrong with it."""
     try:
         text = path.read_text()
         document = yaml.safe_load(text)

@@ -375,7 +375,7 @@ def _written_union(writer: Union, reader: Node, path: Path) -> Read:
         if branch.kind == "null" and index not in refused and not pa.types.is_null(type_)
     )
 
-    def refusal(index: int) -> Mismatch:
+    def mismatch_at(index: int) -> Mismatch:
         return _mismatch(refused[index].reason, (*refused[index].steps, *path))
 
     def read(cursors: Cursors) -> pa.Array:
@@ -383,7 +383,7 @@ def _written_union(writer: Union, reader: Node, path: Path) -> Read:
         columns: list[pa.Array] = []
         places: list[Longs] = []
         for number in refused:
-            cursors.fall_back(index == number, lambda at: refusal(int(index[at])))
+            cursors.fall_back(index == number, lambda at: mismatch_at(int(index[at])))
         for number, branch in branches.items():
             if number in nulls:
                 continue

@@ -32,7 +32,7 @@ _PYTHON = (
 
 
 def complaint(error: json_format.ParseError) -> str:
-    """What a document that cannot be read is refused with, as one sentence; in its other lines are the known fields."""
+    """The error of a document that cannot be read, as one sentence; protobuf's further lines list the known fields."""
     text = str(error).partition("\n")[0]
     for pattern, meaning in _PYTHON:
         text = pattern.sub(meaning, text)

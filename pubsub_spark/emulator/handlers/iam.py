@@ -61,7 +61,7 @@ class IamPolicy:
         return policy
 
     def set_iam_policy(self, request: Any) -> Any:
-        """Replaces what the mask names, the bindings unless it says otherwise."""
+        """Replace the fields that the mask names, by default the bindings; the new policy."""
         mask = frozenset(request.update_mask.paths) or DEFAULT_MASK
         if unknown := sorted(mask - set(policy_pb2.Policy.DESCRIPTOR.fields_by_name)):
             raise invalid(
@@ -86,7 +86,7 @@ class IamPolicy:
                 ) from None
 
     def test_iam_permissions(self, request: Any) -> Any:
-        """What of the asked can be done to the resource; nothing to one that does not exist."""
+        """The permissions, of those asked for, that the resource has; none where it does not exist."""
         collection = _collection(request.resource)
         if wild := [permission for permission in request.permissions if "*" in permission]:
             raise invalid(f"Permission {wild[0]} is not valid: wildcards are not allowed.")
@@ -148,7 +148,7 @@ def _has_conditions(policy: Any) -> bool:
 
 
 def _hide_conditions(policy: Any) -> None:
-    """What a caller gets who does not say that it knows conditions, so that it does not take the roles for granted.
+    """Change a policy for a caller that does not ask for conditions, so that it does not take the roles for granted.
 
     https://cloud.google.com/iam/docs/troubleshooting-withcond
     """

@@ -1,4 +1,4 @@
-"""SchemaService: schemas, their revisions, and what fits them."""
+"""The handlers of SchemaService: schemas, their revisions, and the validation of messages."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class SchemaService:
         return protos.ValidateMessageResponse()
 
     def _schema(self, name: str) -> Schema:
-        """The schema of a name without a revision: what is done to all of it is not asked for by the name of one."""
+        """The schema of a name, which has no `@revision`: calls on a whole schema refuse the name of one revision."""
         schema = self._schemas.get(limits.check_name(name, "schemas"))
         if schema is None:
             raise not_found(name)

@@ -117,7 +117,7 @@ class Stream:
         acks = wire_format.ack_ids_of(self._subscription.name).numbers_in(raw)
         if acks is not None:
             with self._engine.open() as session:
-                self._settle(session, acks, (), ())
+                self._apply_acks(session, acks, (), ())
             return
         request = _parsed(raw)
         _check_later(request)
@@ -161,12 +161,12 @@ class Stream:
             modacks = subscriber.numbers(subscription, request.modify_deadline_ack_ids)
             if request.stream_ack_deadline_seconds:
                 self._consumer.ack_deadline = request.stream_ack_deadline_seconds
-            self._settle(session, acks, modacks, request.modify_deadline_seconds)
+            self._apply_acks(session, acks, modacks, request.modify_deadline_seconds)
 
-    def _settle(
+    def _apply_acks(
         self, session: Session, acks: Sequence[int], modacks: Sequence[int], modack_seconds: Sequence[int]
     ) -> None:
-        """Inside `open`: what one request acknowledges and extends."""
+        """Apply the acks and deadlines of one request; called inside `open`."""
         (broker, now), subscription = session, self._subscription
         if (acks or modacks) and (outcome := self._subscriber.injected(subscription)):
             self._confirm(acks, acks, modacks, modacks, temporary=outcome.startswith("TRANSIENT"))
@@ -238,7 +238,7 @@ def _check_deadlines(request: Any) -> None:
 
 
 def _check_later(request: Any) -> None:
-    """What is said once, in the first request, may not be said again."""
+    """Refuse fields that only the first request of a stream may set."""
     for name in ("subscription", "max_outstanding_messages", "max_outstanding_bytes", "protocol_version"):
         if getattr(request, name, None):  # older client libraries lack protocol_version
             raise invalid(f"The {name} can only be set in the first request of a stream.")

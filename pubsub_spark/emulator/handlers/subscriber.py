@@ -169,7 +169,7 @@ class Subscriber:
             )
 
     def injected(self, subscription: Subscription) -> str:
-        """What a test has ordered for the ack ids of this request; empty for nothing."""
+        """The injected outcome of this request's ack ids; empty for none."""
         return self._faults.injected() if subscription.settings.exactly_once else ""
 
     def _check_exactly_once(self, subscription: Subscription, failed: Sequence[int]) -> None:

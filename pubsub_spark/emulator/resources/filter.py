@@ -212,7 +212,7 @@ class _Parser:
 
 
 def _character(escape: re.Match[str]) -> str:
-    """What one escape sequence stands for."""
+    """The character of an escape sequence."""
     unicode, hexadecimal, octal, simple = escape.groups()
     if simple:
         return _SIMPLE_ESCAPES[simple]

@@ -40,7 +40,7 @@ DEFAULT_DELIVERY_ATTEMPTS = 5
 
 
 class Bounds(NamedTuple):
-    """A closed interval of seconds, and how the service names what lies outside of it: as 10m1s, or as 601s."""
+    """A closed interval of seconds, and the service's spelling of seconds in its error: 10m1s, or 601s."""
 
     what: str
     low: float
@@ -162,7 +162,7 @@ def _bad_labels(problem: str) -> RpcError:
 
 
 def check_attributes(attributes: Mapping[str, str]) -> None:
-    """What a published message may carry; the service's own attributes begin with `goog`, so no other may."""
+    """Refuse attributes over a limit, and keys that begin with `goog`, which are the service's own."""
     check_at_most("attribute_count", len(attributes), MAX_ATTRIBUTES)
     for key, value in attributes.items():
         if not key or key[:4].lower() == "goog":

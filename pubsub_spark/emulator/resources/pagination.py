@@ -32,7 +32,7 @@ def page(items: Iterable[str], request: Any) -> tuple[list[str], str]:
 
 
 def _mark(request: Any) -> bytes:
-    """Tells a list from others, and our tokens from any other base64: what is listed, and of what."""
+    """The prefix of a list's page tokens, which tells them from those of other lists and from other base64."""
     of = request.DESCRIPTOR.fields_by_number[1].name
     return f"{zlib.crc32(f'{request.DESCRIPTOR.name} {getattr(request, of)}'.encode()):08x}:".encode()
 

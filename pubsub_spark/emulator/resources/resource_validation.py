@@ -1,4 +1,4 @@
-"""What a Topic and a Subscription resource must say, and what is filled in where they say nothing.
+"""The validation and the defaults of Topic and Subscription resources.
 
 Resources go in as the client sent them and come out as `Get...` will show them, or a RpcError says what is wrong. The
 rules of delivery are read out of a finished Subscription by `settings`.
@@ -79,7 +79,7 @@ def subscription(given: Any) -> Any:
 
 
 def settings(kept: Any) -> Settings:
-    """What of a kept Subscription decides about delivery."""
+    """The delivery settings of a Subscription resource."""
     expiration, retry, dead_letter = kept.expiration_policy, kept.retry_policy, kept.dead_letter_policy
     has_retry = kept.HasField("retry_policy")
     return Settings(
@@ -148,7 +148,7 @@ def kind(kept: Any) -> str:
 
 
 def _clear(kept: Any, *output_only: str) -> None:
-    """Drop what only the server says; older client libraries do not know all of it."""
+    """Clear output-only fields, as far as the installed client library knows them."""
     for name in output_only:
         if name in kept.DESCRIPTOR.fields_by_name:
             kept.ClearField(name)

@@ -1,4 +1,4 @@
-"""The context of one RPC: what is known of a call beside its request."""
+"""The context of one RPC: method, metadata, peer, deadline, and whether it was cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interceptors: what stands around every call, outermost first.
+"""Interceptors: functions around every call, the outermost first.
 
 An interceptor is given the context of a call and `proceed`, which carries the call out and returns its response (None
 for a stream); it may raise an RpcError instead. Calls of unknown methods never get here.

@@ -1,4 +1,4 @@
-"""The google.rpc.Status of an error: what travels beside its code and sentence."""
+"""The google.rpc.Status of an error: the details that travel beside its code and message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DOMAIN = "pubsub.googleapis.com"
 
 
 def sentence(error: RpcError) -> str:
-    """The message of an error, cut to what clients take."""
+    """The message of an error, cut to the length that clients accept."""
     whole = error.message.encode()
     if len(whole) <= _MAX_SENTENCE_BYTES:
         return error.message

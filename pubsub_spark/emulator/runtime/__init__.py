@@ -1,1 +1,1 @@
-"""What turns state into a running broker: the lock, the clock, waking consumers, injected faults."""
+"""The runtime of the state: the lock, the clock, waking consumers, injected faults."""

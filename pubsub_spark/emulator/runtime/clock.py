@@ -1,4 +1,4 @@
-"""The emulator's time: the machine's, plus what `advance` has added. It goes back only to start anew."""
+"""The emulator's clock: the machine's time and the seconds that `advance` has added. It goes back only on `restart`."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ Listener = Callable[[Sequence[Event]], None]
 
 
 class Session(NamedTuple):
-    """What a handler works with while it holds the lock."""
+    """The broker and the present time, for a handler that holds the lock."""
 
     broker: Broker
     now: float

@@ -16,7 +16,7 @@ EVERY = "*"
 
 @dataclass
 class Fault:
-    """What the next `count` calls of an RPC meet; without a code they are only delayed."""
+    """A fault of the next `count` calls of an RPC; without a code they are only delayed."""
 
     rpc: str
     code: Code | None
@@ -55,7 +55,7 @@ class Faults:
             self._ack_outcomes += [outcome] * count
 
     def injected(self) -> str:
-        """What becomes of the ack ids of this request; empty for nothing out of the ordinary."""
+        """The injected outcome of the next request's ack ids; empty for none."""
         with self._lock:
             return self._ack_outcomes.pop(0) if self._ack_outcomes else ""
 

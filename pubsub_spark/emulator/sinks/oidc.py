@@ -27,7 +27,7 @@ _VALID_UNTIL = datetime(2200, 1, 1, tzinfo=UTC)
 
 
 class Signer:
-    """One RSA key and what is made with it."""
+    """A signer of tokens: one RSA key, and the documents that publish its public half."""
 
     @cached_property
     def _key(self) -> rsa.RSAPrivateKey:

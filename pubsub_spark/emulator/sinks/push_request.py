@@ -1,4 +1,4 @@
-"""What a push endpoint is sent, which answers acknowledge, and how many requests may be under way.
+"""The push request of a message, the status codes that acknowledge it, and the window of concurrent requests.
 
 Pure: values in, values out; `now` is an argument, sockets and threads are in `pusher`, tokens in `oidc`.
 

@@ -1,6 +1,6 @@
 """Push delivery: one thread for each push subscription takes messages, a few more POST them to its endpoint.
 
-The rules (what is sent, what acknowledges, how many at once) are `push`'s; leases, ordering, retries and dead letters
+The rules (what is sent, what acknowledges, how many at once) are `push_request`'s; leases, ordering, retries and dead letters
 are the subscription's own, to which a push loop is a consumer like any other. A request may take as long as the ack
 deadline. Connections to the endpoint are kept and used again.
 """
@@ -173,9 +173,9 @@ class Pusher:
                 headers["Authorization"] = f"Bearer {self._bearer()}"
             acknowledged = self._poster.post(headers, body, timeout) in push_request.ACKNOWLEDGES
         finally:
-            self._settle(number, acknowledged)
+            self._record_answer(number, acknowledged)
 
-    def _settle(self, number: int, acknowledged: bool) -> None:
+    def _record_answer(self, number: int, acknowledged: bool) -> None:
         with self._engine.open() as (broker, now):
             if acknowledged:
                 self._window.succeeded()

@@ -56,7 +56,7 @@ class Unacked:
         return times[0] if times else NEVER
 
     def expire(self, retention: float, now: float) -> None:
-        """Count no longer what was published `retention` seconds ago, or earlier."""
+        """Remove messages published `retention` seconds ago or earlier from the count."""
         while (oldest := self.oldest) + retention <= now:
             self.total -= self._counts.pop(oldest)
             self.expired_until = oldest

@@ -1,6 +1,6 @@
 """The broker: topics, subscriptions and snapshots, and everything that can be done to them.
 
-The only door to messages: code outside of `state` reads `topics`, `subscriptions` and `snapshots`, and changes them by
+The only way to change messages: code outside of `state` reads `topics`, `subscriptions` and `snapshots`, and changes them by
 the broker's methods alone, which also keep the agenda and say in `events` what has changed. Methods take the Topic,
 Subscription or Snapshot itself and not its name, because that is one incarnation: what is done to one that was deleted
 meanwhile does nothing to a successor of the same name.
@@ -234,7 +234,7 @@ class Broker:
         most: int = MOST_MESSAGES,
         size: int = UNLIMITED,
     ) -> Batch:
-        """Lease to `consumer` what it has room for: at most `most` messages, and none once `size` bytes are reached."""
+        """Lease messages to `consumer` within its limits: at most `most`, and none once `size` bytes are reached."""
         batch = subscription.take(consumer, now, most, size)
         if batch:
             self.events.append(Delivered(subscription.name, batch))
@@ -328,7 +328,7 @@ class Broker:
         return [(due, subscription.name) for due, _, subscription in sorted(self._agenda, key=itemgetter(0, 1))]
 
     def resume(self, scheduled: Iterable[tuple[float, str]]) -> None:
-        """Make the agenda of a broker that was loaded: nobody is connected, and more may be due."""
+        """Build the agenda of a broker that was loaded, when no consumer is connected and more may be due."""
         for due, name in scheduled:
             self._scheduled[name] = due
             heapq.heappush(self._agenda, (due, next(self._ties), self.subscriptions[name]))
@@ -381,7 +381,7 @@ class Broker:
     def create_snapshot(
         self, name: str, subscription: Subscription, expires: float, now: float, resource: Any = None
     ) -> Snapshot:
-        """What the subscription has not acked by now, and what its topic will publish from now on, until `expires`."""
+        """A snapshot of the unacked messages, and of those that the topic publishes from now on, until `expires`."""
         topic = self.origin_of(subscription.name)
         snapshot = Snapshot(name, topic, subscription.unacked(now), self._next_message, expires, resource)
         self.snapshots[name] = topic.snapshots[name] = snapshot
@@ -401,13 +401,13 @@ class Broker:
         return SNAPSHOT_LIFETIME + (now if oldest is None else oldest)
 
     def delete_snapshot(self, snapshot: Snapshot, now: float) -> None:
-        """Delete a snapshot, and what its topic kept for it alone."""
+        """Delete a snapshot, and the messages that its topic kept for it alone."""
         del self.snapshots[snapshot.name], snapshot.topic.snapshots[snapshot.name]
         self._trim(snapshot.topic, now)
         self._deleted(snapshot.name)
 
     def seek_to_time(self, subscription: Subscription, time: float, now: float) -> None:
-        """Make acked what was published before `time` and unacked what was later, as far as it is retained."""
+        """Mark retained messages published before `time` as acked, later ones as unacked."""
         topic = self.topic_of(subscription.name)
         # A snapshot may make the log longer than the topic's own retention does.
         retained = now - topic.retention if topic is not None and topic.retention else _NEVER
@@ -415,7 +415,7 @@ class Broker:
         self._seek(subscription, log, lambda message: message.published >= time, now)
 
     def seek_to_snapshot(self, subscription: Subscription, snapshot: Snapshot, now: float) -> None:
-        """Make unacked what the snapshot holds and what was published after it was made, as long as it lives."""
+        """Mark the snapshot's messages, and those published after it was made, as unacked, as long as it lives."""
         held = {message.number for message in snapshot.unacked}
         kept = (*snapshot.unacked, *(message for message in snapshot.topic.log if message.number >= snapshot.after))
         subscription.retain(min((message.published for message in kept), default=now), snapshot.expires)

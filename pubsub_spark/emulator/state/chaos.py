@@ -1,4 +1,4 @@
-"""What a hostile Pub/Sub may do without breaking its promise, from a seed.
+"""Chaos from a seed: reordering, redelivery and early ends of leases, as at-least-once delivery allows.
 
 Pure. At-least-once leaves much open: messages come in any order, come again though they were acknowledged, and leases
 end early. A program that survives this survives the service. What was promised stays promised: the order of a key, and
@@ -27,7 +27,7 @@ class Chaos:
         return self._random.randint(1, most) if most > 1 else most
 
     def reorder(self, batch: list[Delivery]) -> None:
-        """Shuffle what has no ordering key; the others keep their places."""
+        """Shuffle the messages without an ordering key; the others keep their places."""
         places = [place for place, delivery in enumerate(batch) if not delivery.message.key]
         shuffled = [batch[place] for place in places]
         self._random.shuffle(shuffled)

@@ -1,4 +1,4 @@
-"""Consumers, the batches that they are given, and what is known of a message once it was leased.
+"""Consumers, the batches leased to them, and the record of a message that was leased.
 
 Plain records; the rules that move them are in `subscription`.
 """
@@ -123,7 +123,7 @@ class BatchBuilder:
         return True
 
     def fill(self, publication: Publication) -> Publication | None:
-        """Put in as much as there is room for; what is left over."""
+        """Add messages while there is room; the rest of them."""
         fits = min(len(publication), self.messages)
         size = sum(map(len, publication.frames[:fits]))
         if size > min(self.size, self.left):

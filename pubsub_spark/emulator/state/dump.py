@@ -154,7 +154,7 @@ def _load_leases(leases: Leases, dumped: Mapping[str, Any], table: _Deliveries, 
 
 
 def dump_broker(broker: Broker, resources: ResourceFormat) -> dict[str, Any]:
-    """Topics (with the deleted ones that something refers to), subscriptions, snapshots, and what ids are made of."""
+    """Topics (with deleted ones that something refers to), subscriptions, snapshots, and the counters of ids."""
     topics = {**dict.fromkeys(broker.topics.values()), **dict.fromkeys(broker._origins.values())}
     topics |= dict.fromkeys(snapshot.topic for snapshot in broker.snapshots.values())
     indexes = {topic: index for index, topic in enumerate(topics)}

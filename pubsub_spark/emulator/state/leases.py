@@ -123,7 +123,7 @@ class Leases:
         return self._deadlines[0][0] if self._deadlines else NEVER
 
     def get(self, number: int) -> Delivery | None:
-        """What is leased under a number; None when that lease is over or never was."""
+        """The delivery leased under a number; None when that lease has ended or never existed."""
         batch = self._batches.get(number // SPAN)
         index = number % SPAN
         if batch is None or index >= len(batch.entries) or batch.entries[index] is None:
@@ -131,7 +131,7 @@ class Leases:
         return _split_out(batch, index)
 
     def end(self, number: int) -> Delivery | None:
-        """The lease is over; what was leased, or None when it was over already."""
+        """End a lease; its delivery, or None when it had ended already."""
         delivery = self.get(number)
         if delivery is not None:
             batch = self._batches[number // SPAN]
@@ -298,7 +298,7 @@ def _runs(numbers: Sequence[int]) -> Iterator[range]:
 
 
 class Acked:
-    """The latest acknowledged messages, at most `most`, for those who inspect the emulator."""
+    """The latest acknowledged messages, at most `most`, for `Emulator.messages`."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -68,7 +68,7 @@ class KeyQueues:
             self._move(message.key, queue, QueueState.READY)
 
     def take(self, batch: BatchBuilder, horizon: float) -> None:
-        """Move messages into `batch` while it has room; each gets its Delivery at once, as what is outstanding."""
+        """Move messages into `batch` while it has room; each gets its Delivery at once, as outstanding ones have."""
         while self._ready and batch.has_room:
             key = self._ready.popleft()
             queue = self._queues[key]
@@ -81,7 +81,7 @@ class KeyQueues:
                     queue.waiting.appendleft(entry)
                     break
                 queue.outstanding.append(delivery)
-            self._settle(key, queue)
+            self._update_state(key, queue)
 
     def retire(self, delivery: Delivery) -> list[Delivery]:
         """Mark `delivery` as acked; returns those that are so for good: everything up to the first gap."""
@@ -92,7 +92,7 @@ class KeyQueues:
         while queue.outstanding and queue.outstanding[0].acked:
             done.append(queue.outstanding.popleft())
         if done and not queue.outstanding:
-            self._settle(key, queue)
+            self._update_state(key, queue)
         return done
 
     def rewind(self, delivery: Delivery, opens: float) -> list[Delivery]:
@@ -110,7 +110,7 @@ class KeyQueues:
             queue.outstanding.pop()
         queue.waiting.extendleft(reversed(withdrawn))
         queue.opens = max(queue.opens, opens)
-        self._settle(key, queue)
+        self._update_state(key, queue)
         return withdrawn
 
     def open(self, now: float) -> None:
@@ -135,7 +135,7 @@ class KeyQueues:
         self._backing_off = [(opens, key) for opens, key in self._backing_off if key in self._queues]
         heapq.heapify(self._backing_off)
 
-    def _settle(self, key: str, queue: KeyQueue) -> None:
+    def _update_state(self, key: str, queue: KeyQueue) -> None:
         if queue.outstanding:
             queue.state = QueueState.BUSY
         elif not queue.waiting:

@@ -37,7 +37,7 @@ _REMEMBERED_ACKS = 100_000  # of an exactly-once subscription: a repeated ack of
 
 @dataclass(frozen=True)
 class Settings:
-    """What of a subscription's configuration decides about delivery."""
+    """The settings of a subscription that decide about delivery."""
 
     ack_deadline: float = 10
     retention: float = 7 * DAY
@@ -132,7 +132,7 @@ class Subscription:
         return bool(self._fresh or self._returned or self._key_queues.ready)
 
     def take(self, consumer: Consumer, now: float, most: int = MOST_MESSAGES, size: int = 1 << 62) -> Batch:
-        """Lease to `consumer` what it has room for: at most `most` messages, and none once `size` bytes are reached."""
+        """Lease messages to `consumer` within its limits: at most `most`, and none once `size` bytes are reached."""
         self.tick(now)
         room = min(size, consumer.max_size - consumer.size)
         most = min(most, MOST_MESSAGES, consumer.max_messages - consumer.messages)
@@ -166,7 +166,7 @@ class Subscription:
         return Batch(numbers, parts, self._attempts(parts) if self.settings.dead_letter_attempts else None)
 
     def _take_fresh(self, building: BatchBuilder) -> None:
-        """Put fresh messages into the batch; what `tick` has left here is within its retention."""
+        """Add fresh messages to the batch; `tick` has removed those beyond their retention."""
         fresh = self._fresh
         while fresh and building.has_room:
             publication = fresh.popleft()
@@ -355,7 +355,7 @@ class Subscription:
             delivery.holder = None
 
     def _free(self, holder: Consumer, messages: int, size: int) -> None:
-        """Lessen what a consumer has outstanding; it may have waited for that."""
+        """Reduce a consumer's outstanding messages and bytes; it may have waited for that."""
         self.outstanding -= messages
         holder.messages -= messages
         holder.size -= size
