@@ -237,7 +237,7 @@ MEASURES: dict[str, tuple[Callable[[str], float], str, bool]] = {
 @contextlib.contextmanager
 def ours() -> Iterator[tuple[str, int]]:
     """Our emulator in a process of its own: endpoint and process id."""
-    command = [sys.executable, "-m", "pubsub_spark.emulator", "--port", "0"]
+    command = [sys.executable, "-c", "from pubsub_spark.emulator.serve import serve; raise SystemExit(serve(port=0))"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip().partition("=")[2], process.pid

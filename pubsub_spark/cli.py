@@ -78,7 +78,7 @@ def emulator(
 ) -> None:
     """Serve Pub/Sub from memory until Ctrl-C or SIGTERM; prints the environment variable that clients use."""
     try:
-        from .emulator.__main__ import serve
+        from .emulator.serve import serve
     except ModuleNotFoundError as error:
         _exit_with(str(error))
     raise typer.Exit(serve(host, port, verbose, config))

@@ -1,18 +1,17 @@
-"""What an emulator begins with: schemas, topics and subscriptions from a YAML file.
+"""Seed files: the schemas, topics and subscriptions that an emulator begins with, in YAML.
 
     project: my-project                  # of every short id below
     schemas:
-      flight: {type: AVRO, definition: '{"type": "record", ...}'}       # or definitionFile: flight.avsc, beside this
-      file
+      flight: {type: AVRO, definition: '{"type": "record", ...}'}  # or definitionFile: flight.avsc, beside this file
     topics:
       flights: {schemaSettings: {schema: flight, encoding: BINARY}}
       dead: {}
     subscriptions:
       flights-sub: {topic: flights, ackDeadlineSeconds: 60, deadLetterPolicy: {deadLetterTopic: dead}}
 
-Everything that a Topic or a Subscription can say is written as in the JSON API (`messageRetentionDuration: 600s`), or
+Every field of a Topic or a Subscription is written as in the JSON API (`messageRetentionDuration: 600s`), or
 as in the protos (`message_retention_duration: 600s`). Names are short ids of the project, or full. The first thing that
-does not fit ends it, with one sentence that says where; what stands before it has been created.
+is wrong ends the loading, with one sentence that says where; resources before it have been created.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _SCHEMA_FIELDS = ("type", "definition", "definitionFile")
 
 
 class SeedFileError(ValueError):
-    """The file says something that cannot be set up."""
+    """A seed file that cannot be read, or a resource in it that cannot be created."""
 
 
 def load(path: Path, services: Registry) -> None:
@@ -52,14 +51,14 @@ def load(path: Path, services: Registry) -> None:
         raise SeedFileError(f"`{path}` is not YAML: {' '.join(str(problem).split())}.") from None
     if doubled is not None:
         raise SeedFileError(f"`{doubled}` stands twice in one mapping of `{path}`. Leave one of them out.")
-    preset = _Preset(path, {} if document is None else document)
+    seeds = _SeedFile(path, {} if document is None else document, services)
     for section, create in (
-        ("schemas", preset.create_schema),
-        ("topics", preset.create_topic),
-        ("subscriptions", preset.create_subscription),
+        ("schemas", seeds.create_schema),
+        ("topics", seeds.create_topic),
+        ("subscriptions", seeds.create_subscription),
     ):
-        for name, fields in preset.section(section).items():
-            preset.create(section, name, fields, services, create)
+        for name, fields in seeds.section(section).items():
+            seeds.create(section, name, fields, create)
 
 
 def _doubled(node: Any) -> Iterator[str]:
@@ -74,8 +73,11 @@ def _doubled(node: Any) -> Iterator[str]:
             yield from _doubled(value)
 
 
-class _Preset:
-    def __init__(self, path: Path, document: Any) -> None:
+class _SeedFile:
+    """A parsed seed file."""
+
+    def __init__(self, path: Path, document: Any, services: Registry) -> None:
+        self._services = services
         self._path = path
         self._document = document
         if not isinstance(document, dict) or not set(document) <= set(_SECTIONS):
@@ -93,19 +95,13 @@ class _Preset:
             raise SeedFileError(f"`{name}` in `{self._path}` must be a mapping of names.")
         return {str(key): value for key, value in section.items()}
 
-    def create(
-        self,
-        section: str,
-        name: str,
-        fields: Any,
-        services: Registry,
-        create: Callable[[str, dict[str, Any], Registry], None],
-    ) -> None:
+    def create(self, section: str, name: str, fields: Any, create: Callable[[str, dict[str, Any]], None]) -> None:
+        """Create a resource; SeedFileError says where in the file it is."""
         place = f"`{section}.{name}` in `{self._path}`"
         if not isinstance(fields or {}, Mapping):
             raise SeedFileError(f"{place} must be a mapping of fields.")
         try:
-            create(name, dict(fields or {}), services)
+            create(name, dict(fields or {}))
         except OSError as problem:
             raise SeedFileError(f"{place}: `{problem.filename}` cannot be read: {problem.strerror}.") from None
         except (RpcError, ValueError) as problem:
@@ -116,7 +112,7 @@ class _Preset:
             raise ValueError(f"`{name}` needs `project` at the top, or write `projects/PROJECT/{collection}/{name}`.")
         return names.full(name, self._project, collection)
 
-    def create_schema(self, name: str, fields: dict[str, Any], services: Registry) -> None:
+    def create_schema(self, name: str, fields: dict[str, Any]) -> None:
         if unknown := sorted(map(str, set(fields) - set(_SCHEMA_FIELDS))):
             raise ValueError(f"`{unknown[0]}` is not one of {', '.join(_SCHEMA_FIELDS)}.")
         if str(fields.get("type")) not in SCHEMA_TYPE_NUMBERS:
@@ -124,7 +120,7 @@ class _Preset:
         if "definitionFile" in fields:
             fields["definition"] = (self._path.parent / str(fields["definitionFile"])).read_text()
         schema = names.parse(self._full(name, "schemas"), "schemas")
-        services.schemas.create_schema(
+        self._services.schemas.create_schema(
             protos.CreateSchemaRequest(
                 parent=f"projects/{schema.project}",
                 schema_id=schema.id,
@@ -134,13 +130,13 @@ class _Preset:
             )
         )
 
-    def create_topic(self, name: str, fields: dict[str, Any], services: Registry) -> None:
+    def create_topic(self, name: str, fields: dict[str, Any]) -> None:
         topic = _filled(protos.Topic(name=self._full(name, "topics")), fields)
         if topic.schema_settings.schema:
             topic.schema_settings.schema = self._full(topic.schema_settings.schema, "schemas")
-        services.publisher.create_topic(topic)
+        self._services.publisher.create_topic(topic)
 
-    def create_subscription(self, name: str, fields: dict[str, Any], services: Registry) -> None:
+    def create_subscription(self, name: str, fields: dict[str, Any]) -> None:
         full_name = self._full(name, "subscriptions")
         subscription = _filled(protos.Subscription(name=full_name), fields)
         if not subscription.topic:
@@ -149,7 +145,7 @@ class _Preset:
         policy = subscription.dead_letter_policy
         if policy.dead_letter_topic:
             policy.dead_letter_topic = self._full(policy.dead_letter_topic, "topics")
-        services.subscriber.create_subscription(subscription)
+        self._services.subscriber.create_subscription(subscription)
 
 
 def _filled(resource: Any, fields: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 import grpc
 from google.protobuf import json_format
 
-from pubsub_spark.emulator.transport import routes
+from pubsub_spark.emulator.api import routes
 from tests.conformance.script import STEPS, Step
 
 PATIENCE = 3.0  # seconds for messages to come

@@ -13,8 +13,7 @@ import pytest
 from google.protobuf import field_mask_pb2
 
 from pubsub_spark.emulator import Emulator
-from pubsub_spark.emulator.api import protos
-from pubsub_spark.emulator.transport import routes
+from pubsub_spark.emulator.api import protos, routes
 
 TOPIC, SUB, OTHER = "projects/p/topics/news", "projects/p/subscriptions/all", "projects/p/subscriptions/other"
 DAY = 86_400

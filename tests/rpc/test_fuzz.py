@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pubsub_spark.emulator import Emulator
-from pubsub_spark.emulator.api import protos
-from pubsub_spark.emulator.transport import routes
+from pubsub_spark.emulator.api import protos, routes
 from tests.rpc.conftest import OTHER, SUB, TOPIC, Client
 
 SNAPSHOT, SCHEMA = "projects/p/snapshots/moment", "projects/p/schemas/point"

@@ -88,7 +88,7 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    command = [sys.executable, "-m", "pubsub_spark.emulator", "--port", "0"]
+    command = [sys.executable, "-c", "from pubsub_spark.emulator.serve import serve; raise SystemExit(serve(port=0))"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         server = Server(process.stdout.readline().strip().partition("=")[2], process.pid)

@@ -15,8 +15,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
+
+from google.protobuf import timestamp_pb2
+from urllib3 import HTTPHeaderDict
 
 ACKNOWLEDGES = frozenset({102, 200, 201, 202, 204})
 
@@ -49,7 +51,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Delivery:
+class PushMessage:
     """One message on its way to the endpoint; `delivery_attempt` is 0 without a dead-letter policy."""
 
     message_id: str
@@ -67,59 +69,56 @@ class Request(NamedTuple):
     body: bytes
 
 
-def request(endpoint: Endpoint, subscription: str, delivery: Delivery) -> Request:
+def request(endpoint: Endpoint, subscription: str, message: PushMessage) -> Request:
     """The POST that delivers one message of `subscription` (full name) to its endpoint."""
     if endpoint.wrapped:
-        return Request({"Content-Type": "application/json"}, _envelope(subscription, delivery))
-    headers = {"Content-Type": "application/octet-stream"}
+        return Request({"Content-Type": "application/json"}, _envelope(subscription, message))
+    headers = HTTPHeaderDict({"Content-Type": "application/octet-stream"})
     if endpoint.write_metadata:
-        headers = _metadata(headers, subscription, delivery)
-    return Request(headers, delivery.data)
+        for name, value in _metadata(subscription, message).items():
+            headers[name] = value
+    return Request(dict(headers), message.data)
 
 
-def _envelope(subscription: str, delivery: Delivery) -> bytes:
-    published = timestamp(delivery.publish_time)
+def _envelope(subscription: str, message: PushMessage) -> bytes:
+    published = timestamp(message.publish_time)
     fields: dict[str, Any] = {
-        "attributes": dict(delivery.attributes),
-        "data": base64.b64encode(delivery.data).decode(),
-        "messageId": delivery.message_id,
-        "message_id": delivery.message_id,
-        "orderingKey": delivery.ordering_key,
+        "attributes": dict(message.attributes),
+        "data": base64.b64encode(message.data).decode(),
+        "messageId": message.message_id,
+        "message_id": message.message_id,
+        "orderingKey": message.ordering_key,
         "publishTime": published,
         "publish_time": published,
     }
     document: dict[str, Any] = {
-        "deliveryAttempt": delivery.delivery_attempt,
+        "deliveryAttempt": message.delivery_attempt,
         "message": {name: value for name, value in fields.items() if value},
         "subscription": subscription,
     }
     return json.dumps({name: value for name, value in document.items() if value}).encode()
 
 
-def _metadata(headers: dict[str, str], subscription: str, delivery: Delivery) -> dict[str, str]:
-    """The headers with the message's attributes among them, and Pub/Sub's own, which no attribute replaces."""
-    for name, value in delivery.attributes.items():
+def _metadata(subscription: str, message: PushMessage) -> HTTPHeaderDict:
+    """The message's attributes as headers, and Pub/Sub's own, which no attribute replaces, in whatever case."""
+    headers = HTTPHeaderDict()
+    for name, value in message.attributes.items():
         fits = _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)
         if fits and name.lower() not in _RESERVED_HEADERS:
-            headers = _with(headers, name, value)
-    headers = _with(headers, "x-goog-pubsub-subscription-name", subscription)
-    headers = _with(headers, "x-goog-pubsub-message-id", delivery.message_id)
-    headers = _with(headers, "x-goog-pubsub-publish-time", timestamp(delivery.publish_time))
-    if delivery.ordering_key and _HEADER_VALUE.fullmatch(delivery.ordering_key):
-        headers = _with(headers, "x-goog-pubsub-ordering-key", delivery.ordering_key)
+            headers[name] = value
+    headers["x-goog-pubsub-subscription-name"] = subscription
+    headers["x-goog-pubsub-message-id"] = message.message_id
+    headers["x-goog-pubsub-publish-time"] = timestamp(message.publish_time)
+    if message.ordering_key and _HEADER_VALUE.fullmatch(message.ordering_key):
+        headers["x-goog-pubsub-ordering-key"] = message.ordering_key
     return headers
-
-
-def _with(headers: dict[str, str], name: str, value: str) -> dict[str, str]:
-    """The headers with one more, which replaces what has its name in whatever case."""
-    return {held: text for held, text in headers.items() if held.lower() != name.lower()} | {name: value}
 
 
 def timestamp(seconds: float) -> str:
     """Seconds since 1970 as RFC 3339 with the milliseconds that the service keeps, none when they are zero."""
-    moment = datetime.fromtimestamp(round(seconds * 1000) / 1000, UTC)
-    text = moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
-    return text.replace("+00:00", "Z")
+    stamp = timestamp_pb2.Timestamp()
+    stamp.FromMilliseconds(round(seconds * 1000))
+    return str(stamp.ToJsonString())
 
 
 class Window:

@@ -20,7 +20,7 @@ import urllib3
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.sinks import push_request
 from pubsub_spark.emulator.sinks.oidc import LIFETIME_SECONDS, Signer
-from pubsub_spark.emulator.sinks.push_request import Delivery, Endpoint, Window
+from pubsub_spark.emulator.sinks.push_request import Endpoint, PushMessage, Window
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Lease
 from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
@@ -127,7 +127,7 @@ class Pusher:
                 threading.Thread(target=self._deliver, args=each, name="pubsub-emulator-push", daemon=True).start()
         self._poster.close()
 
-    def _next(self) -> Sequence[tuple[int, Delivery, float]] | None:
+    def _next(self) -> Sequence[tuple[int, PushMessage, float]] | None:
         """The next messages to send, leased, each with its number and its time; waits for some, None at the end."""
         with self._engine.open() as (broker, _):
             while not self._stopped and broker.subscriptions.get(self.subscription.name) is self.subscription:
@@ -154,9 +154,9 @@ class Pusher:
             taken += one
         return taken
 
-    def _delivery(self, hand_out: Lease) -> Delivery:
+    def _delivery(self, hand_out: Lease) -> PushMessage:
         message = hand_out.message
-        return Delivery(
+        return PushMessage(
             message_id=message.id,
             publish_time=message.published,
             data=message.data,
@@ -165,7 +165,7 @@ class Pusher:
             delivery_attempt=hand_out.attempt,
         )
 
-    def _deliver(self, number: int, delivery: Delivery, timeout: float) -> None:
+    def _deliver(self, number: int, delivery: PushMessage, timeout: float) -> None:
         acknowledged = False
         try:
             headers, body = push_request.request(self.endpoint, self.subscription.name, delivery)

@@ -91,22 +91,17 @@ def _dump_subscription(subscription: Subscription) -> dict[str, Any]:
         for key, each in queues._queues.items()
     ]
     dumped["ready_keys"], dumped["backing_off"] = list(queues._ready), sorted(queues._backing_off)
-    dumped["leases"] = [
-        (
-            batch.first,
-            list(map(table.dump, batch.entries)),
-            list(map(tuple, batch.origins)),
-            batch.deadline,
-            batch.is_whole,
-            batch.modacks,
-        )
-        for batch in leases._batches.values()
-    ]
+    dumped["leases"] = [_dump_lease_batch(each, table) for each in leases._batches.values()]
     dumped["deadlines"] = [(deadline, list(numbers)) for deadline, _, numbers in sorted(leases._deadlines)]
     dumped["retained"] = list(map(tuple, subscription._retained))
     dumped["acked_numbers"] = list(subscription._acked_numbers)
     dumped["expired_until"] = subscription._unacked.expired_until
     return dumped | {"deliveries": table.rows}
+
+
+def _dump_lease_batch(batch: LeaseBatch, table: _Deliveries) -> tuple[Any, ...]:
+    entries, origins = list(map(table.dump, batch.entries)), list(map(tuple, batch.origins))
+    return batch.first, entries, origins, batch.deadline, batch.is_whole, batch.modacks
 
 
 def _load_subscription(subscription: Subscription, dumped: Mapping[str, Any]) -> None:
@@ -164,33 +159,21 @@ def dump_broker(broker: Broker, resources: ResourceFormat) -> dict[str, Any]:
     topics |= dict.fromkeys(snapshot.topic for snapshot in broker.snapshots.values())
     indexes = {topic: index for index, topic in enumerate(topics)}
     write = resources.write
+
+    def topic(it: Topic) -> tuple[Any, ...]:
+        exists = broker.topics.get(it.name) is it
+        return it.name, write(it.resource), it.retention, list(map(tuple, it.log)), list(it.subscriptions), exists
+
+    def subscription(it: Subscription) -> tuple[Any, ...]:
+        return it.name, write(it.resource), indexes[broker.origin_of(it.name)], _dump_subscription(it)
+
+    def snapshot(it: Snapshot) -> tuple[Any, ...]:
+        return it.name, write(it.resource), indexes[it.topic], list(map(tuple, it.unacked)), it.after, it.expires
+
     return {
-        "topics": [
-            (
-                topic.name,
-                write(topic.resource),
-                topic.retention,
-                list(map(tuple, topic.log)),
-                list(topic.subscriptions),
-                broker.topics.get(topic.name) is topic,
-            )
-            for topic in topics
-        ],
-        "subscriptions": [
-            (each.name, write(each.resource), indexes[broker.origin_of(each.name)], _dump_subscription(each))
-            for each in broker.subscriptions.values()
-        ],
-        "snapshots": [
-            (
-                each.name,
-                write(each.resource),
-                indexes[each.topic],
-                list(map(tuple, each.unacked)),
-                each.after,
-                each.expires,
-            )
-            for each in broker.snapshots.values()
-        ],
+        "topics": list(map(topic, topics)),
+        "subscriptions": list(map(subscription, broker.subscriptions.values())),
+        "snapshots": list(map(snapshot, broker.snapshots.values())),
         "next_message": broker._next_message,
         "next_batch": broker._batches.next_number,
         "agenda": broker.scheduled(),

@@ -10,7 +10,7 @@ Resources are never changed in place: the one in an event stays as it was when t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from pubsub_spark.emulator.state.delivery import Batch
 from pubsub_spark.emulator.state.message import Publication
@@ -110,18 +110,7 @@ class Sought(NamedTuple):
     backlog: int
 
 
-Event = (
-    Created
-    | Updated
-    | Deleted
-    | Cleared
-    | PolicySet
-    | Published
-    | Delivered
-    | Acked
-    | Modified
-    | Released
-    | Expired
-    | DeadLettered
-    | Sought
+Event: TypeAlias = (
+    "Created | Updated | Deleted | Cleared | PolicySet | Published | Delivered | Acked | Modified | Released | Expired"
+    " | DeadLettered | Sought"
 )

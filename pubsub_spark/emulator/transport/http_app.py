@@ -27,11 +27,12 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from pubsub_spark.emulator.api import routes
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.rpc.context import Metadata, RpcContext
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.status import details, sentence
-from pubsub_spark.emulator.transport import routes, transcoding
+from pubsub_spark.emulator.transport import transcoding
 
 _MAX_REQUEST_BYTES = 10_485_760  # the service's own limit
 _LARGE_BYTES = 50_000  # of JSON or of a message: more takes longer than other calls should wait

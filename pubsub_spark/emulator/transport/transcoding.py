@@ -12,36 +12,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
+import grpc
+from google.api_core import exceptions
 from google.protobuf import descriptor, json_format
 from google.rpc import error_details_pb2, status_pb2
 
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import Code
+from pubsub_spark.emulator.api.routes import Route
 from pubsub_spark.emulator.transport import field_selector
-from pubsub_spark.emulator.transport.routes import Route
-
-# HTTP's status for each code of gRPC, as google/rpc/code.proto maps them.
-HTTP_STATUS: dict[str, int] = {
-    "CANCELLED": 499,
-    "UNKNOWN": 500,
-    "INVALID_ARGUMENT": 400,
-    "DEADLINE_EXCEEDED": 504,
-    "NOT_FOUND": 404,
-    "ALREADY_EXISTS": 409,
-    "PERMISSION_DENIED": 403,
-    "RESOURCE_EXHAUSTED": 429,
-    "FAILED_PRECONDITION": 400,
-    "ABORTED": 409,
-    "OUT_OF_RANGE": 400,
-    "UNIMPLEMENTED": 501,
-    "INTERNAL": 500,
-    "UNAVAILABLE": 503,
-    "DATA_LOSS": 500,
-    "UNAUTHENTICATED": 401,
-}
 
 # Parameters of every Google API that say how to talk, not what to do.
 _SYSTEM_PARAMETERS = frozenset(
@@ -124,9 +107,17 @@ def answer(call: Call, response: Any) -> bytes:
     return json.dumps(document, indent=indent, separators=separators, ensure_ascii=False).encode()
 
 
+def http_status(code: str) -> int:
+    """HTTP's status for a code of gRPC, as google/rpc/code.proto maps them."""
+    # UNKNOWN and DATA_LOSS have no class of their own.
+    return int(
+        exceptions.exception_class_for_grpc_status(grpc.StatusCode[code]).code or HTTPStatus.INTERNAL_SERVER_ERROR
+    )
+
+
 def failure(code: str, message: str, details: bytes = b"") -> tuple[int, bytes]:
     """HTTP's status and the body of an error; `details` is a serialized google.rpc.Status."""
-    status = HTTP_STATUS[code]
+    status = http_status(code)
     error: dict[str, Any] = {"code": status, "message": message, "status": code}
     if readable := _readable(details):
         error["details"] = readable

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from pubsub_spark.emulator.sinks import push_request
-from pubsub_spark.emulator.sinks.push_request import Delivery, Endpoint, Window
+from pubsub_spark.emulator.sinks.push_request import Endpoint, PushMessage, Window
 
 SUBSCRIPTION = "projects/p/subscriptions/s"
 MOMENT = 1_614_366_835.749  # 2021-02-26T19:13:55.749Z, the documentation's example
 
-FULL = Delivery(
+FULL = PushMessage(
     message_id="42",
     publish_time=MOMENT,
     data=b"Hello",
@@ -20,7 +20,7 @@ FULL = Delivery(
     ordering_key="k",
     delivery_attempt=3,
 )
-BARE = Delivery(message_id="42", publish_time=MOMENT, data=b"Hello")
+BARE = PushMessage(message_id="42", publish_time=MOMENT, data=b"Hello")
 
 
 def test_wrapped_push_has_both_spellings():
@@ -81,7 +81,7 @@ def test_unwrapped_push_writes_metadata_into_headers():
 def test_unwrapped_push_leaves_out_attributes_that_are_no_headers():
     """A line break cannot be smuggled into the request, and the envelope's own headers stay."""
     attributes = {"a b": "x", "evil": "x\r\nHost: y", "Host": "y", "ok": "z", "content-type": "text/plain"}
-    delivery = Delivery("42", MOMENT, b"", attributes)
+    delivery = PushMessage("42", MOMENT, b"", attributes)
 
     headers, _ = push_request.request(Endpoint("u", wrapped=False, write_metadata=True), SUBSCRIPTION, delivery)
 
@@ -93,7 +93,7 @@ def test_unwrapped_push_leaves_out_attributes_that_are_no_headers():
 def test_unwrapped_push_keeps_its_own_headers():
     """An attribute of that name, in whatever case, does not stand beside what Pub/Sub says."""
     attributes = {"X-Goog-Pubsub-Message-Id": "another", "x-goog-pubsub-publish-time": "never"}
-    delivery = Delivery("7", 1_700_000_000.0, b"", attributes=attributes)
+    delivery = PushMessage("7", 1_700_000_000.0, b"", attributes=attributes)
 
     headers, _ = push_request.request(Endpoint("u", wrapped=False, write_metadata=True), SUBSCRIPTION, delivery)
 
@@ -104,7 +104,7 @@ def test_unwrapped_push_keeps_its_own_headers():
 @pytest.mark.parametrize("key", ["", "k\r\nHost: y"])
 def test_unwrapped_push_leaves_out_an_ordering_key_that_is_no_header(key):
     """None, or one with a line break in it."""
-    delivery = Delivery("42", MOMENT, b"", {}, ordering_key=key)
+    delivery = PushMessage("42", MOMENT, b"", {}, ordering_key=key)
 
     headers, _ = push_request.request(Endpoint("u", wrapped=False, write_metadata=True), SUBSCRIPTION, delivery)
 

@@ -9,7 +9,8 @@ from google.protobuf import any_pb2, json_format, timestamp_pb2
 from google.pubsub_v1.types import pubsub, schema
 from google.rpc import error_details_pb2, status_pb2
 
-from pubsub_spark.emulator.transport import routes, transcoding
+from pubsub_spark.emulator.api import routes
+from pubsub_spark.emulator.transport import transcoding
 
 TOPIC = "projects/p/topics/t1"
 

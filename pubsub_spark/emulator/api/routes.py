@@ -1,8 +1,8 @@
-"""The routes of the v1 JSON API: which HTTP verb and path stands for which RPC.
+"""The unary RPCs of the API: their messages, and the HTTP verb and path that stands for each in the v1 JSON API.
 
 One row for each `google.api.http` annotation of google/pubsub/v1/pubsub.proto, schema.proto and IAMPolicy, in a table
 of our own because the client library ships no service descriptors. A test compares the table with the annotations that
-the installed client library's REST transport was generated from.
+the installed client library's REST transport was generated from. gRPC's table of RPCs is made of it, too.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
-"""The emulator in a shell: `python -m pubsub_spark.emulator --host 127.0.0.1 --port 8085`.
+"""The emulator as a process of its own, for `pubsub-spark emulator`.
 
 Prints one line when it is ready, to be evaluated by the shell that started it, and stops on Ctrl-C and SIGTERM.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -52,19 +50,3 @@ def serve(host: str = "127.0.0.1", port: int = 8085, verbose: bool = False, conf
         sys.stderr.write(f"{problem}\n")
         return 1
     return 0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m pubsub_spark.emulator", description="A Pub/Sub emulator.")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument(
-        "--port", type=int, default=8085, help="port to listen on; 0 takes a free one (default: %(default)s)"
-    )
-    parser.add_argument("--verbose", action="store_true", help="log every call to standard error")
-    parser.add_argument("--config", type=Path, help="YAML file of topics, subscriptions and schemas to begin with")
-    options = parser.parse_args(arguments)
-    return serve(options.host, options.port, options.verbose, options.config)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

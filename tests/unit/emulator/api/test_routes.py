@@ -14,7 +14,7 @@ from google.pubsub_v1.services.schema_service.transports import rest_base as sch
 from google.pubsub_v1.services.subscriber.transports import base as subscriber_base
 from google.pubsub_v1.services.subscriber.transports import rest_base as subscriber_rest
 
-from pubsub_spark.emulator.transport.routes import routes
+from pubsub_spark.emulator.api.routes import routes
 
 GENERATED = {
     "google.pubsub.v1.Publisher": (
