@@ -130,7 +130,7 @@ class _Opening(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._listener.open.add(transport)
-        # asyncio does that where a socket's protocol number is given, which an accepted one has not. Without it a message
+        # asyncio does that where a socket has its protocol number, and an accepted one has not. Without it a message
         # behind a response waits 40 ms for the client's acknowledgement of that.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._listener.tls is not None:
