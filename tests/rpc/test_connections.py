@@ -22,7 +22,7 @@ from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.emulator import EmulatorFailedError
 from pubsub_spark.emulator.handlers.streaming_pull import Stream
 from pubsub_spark.emulator.rpc.registry import Rpc
-from pubsub_spark.emulator.transport import event_loop
+from pubsub_spark.emulator.transport import event_loop, listener
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 from tests.rpc.frames import FrameClient
 
@@ -451,10 +451,22 @@ def test_exception_on_a_background_thread_ends_the_emulator(thread, caplog, monk
         emulator.stop()
 
 
+def test_connection_that_fails_ends_alone(emulator, client, monkeypatch, caplog):
+    """It is in the log, and everyone else is served."""
+    monkeypatch.setattr(listener, "GrpcConnection", broken)
+    with contextlib.closing(FrameClient(emulator.endpoint)) as other:
+        assert [] == list(other.events(DataReceived))
+    monkeypatch.undo()
+
+    assert "ZeroDivisionError" in caplog.text
+    assert [] == client.data()
+    assert 0 == emulator.streams()
+
+
 FAILING = """
 import threading
 from pubsub_spark.cli import app
-from pubsub_spark.emulator.transport import event_loop
+from pubsub_spark.emulator.transport import event_loop, listener
 threading.Timer(1, lambda: event_loop.shared().call(lambda: 1 / 0)).start()
 app(["emulator", "--port", "0"])
 """
