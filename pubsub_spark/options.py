@@ -195,6 +195,21 @@ class ReadOptions(ServiceOptions):
         low=0.01,
         high=600,
     )
+    max_unacknowledged_batches: int = declare(
+        "maxUnacknowledgedBatches",
+        "integer",
+        100,
+        "Committed batches that may wait for their acks before no other is planned.",
+        low=1,
+    )
+    fail_after: float | None = declare(
+        "failAfter",
+        "duration",
+        None,
+        "How long a running query may be without a connection to Pub/Sub before it fails.",
+        shown="never: it warns and goes on trying",
+        low=1,
+    )
     staging_location: str | None = declare(
         "stagingLocation",
         "string",

@@ -143,10 +143,7 @@ class Engine:
         assert self.session is not None
         opened, self.session = self.session._opened, None
         if opened is not None:
-            with opened.worker._changed:
-                opened.worker._stopping = True
-                opened.worker._changed.notify_all()
-            opened.worker._thread.join()
+            opened.worker.end_threads()
             opened.connection.close()
             opened.stream._stream.close()
             self.streams_are_gone()

@@ -14,14 +14,15 @@ import binascii
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..errors import ForbiddenError, OptionsError
 from ..options import ServiceOptions
-from .connection import Connection
+from .connection import CHANNEL_OPTIONS, Connection
 
 __all__ = ["Backend", "Connection", "EmulatorBackend", "GcpBackend", "from_options"]
 
+_PROBE_AFTER_SECONDS = 10.0  # an emulator may take HTTP/2's keepalive for an attack; Google's does
 GLOBAL_ENDPOINT = "pubsub.googleapis.com:443"
 
 
@@ -51,8 +52,10 @@ class EmulatorBackend:
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
             ("grpc.max_metadata_size", 4 * 2**20),  # as Google's transports: failed acks are named in the trailer
+            *CHANNEL_OPTIONS,
         ]
-        return Connection(grpc.insecure_channel(self.address, options=options), self.address, self.connect_timeout)
+        channel = grpc.insecure_channel(self.address, options=options)
+        return Connection(channel, self.address, self.connect_timeout, _PROBE_AFTER_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,13 @@ class GcpBackend:
             raise ForbiddenError(
                 f"No usable credentials for `{self.address}`: {reason.splitlines()[0].rstrip('.')}. {remedy}"
             ) from None
-        transport = SubscriberGrpcTransport(host=self.address, credentials=credentials, always_use_jwt_access=True)
+
+        def create_channel(host: str, *, options: list[tuple[str, int]], **settings: Any) -> Any:
+            return SubscriberGrpcTransport.create_channel(host, options=[*options, *CHANNEL_OPTIONS], **settings)
+
+        transport = SubscriberGrpcTransport(
+            host=self.address, credentials=credentials, always_use_jwt_access=True, channel=create_channel
+        )
         return Connection(transport.grpc_channel, self.address, self.connect_timeout)
 
 

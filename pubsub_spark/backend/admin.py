@@ -70,13 +70,6 @@ class Admin:
             self._schemas.get_schema, {"name": name, "view": types.SchemaView.FULL}, "look at", "Schema", name
         )
 
-    def schema_revisions(self, name: str) -> list[types.Schema]:
-        """The revisions of a schema with their definitions, the newest first."""
-        request = {"name": name, "view": types.SchemaView.FULL}
-        return self._ask(
-            lambda **call: list(self._schemas.list_schema_revisions(**call)), request, "look at", "Schema", name
-        )
-
     def _ask(
         self,
         call: Callable[..., T],

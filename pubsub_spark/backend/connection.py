@@ -8,6 +8,7 @@ it and must be closed.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
@@ -22,6 +23,13 @@ from .status import RETRYABLE_FOR_PUBLISH, delays, failure
 if TYPE_CHECKING:
     from .admin import Admin
 
+# gRPC would wait two minutes between two attempts to connect after a long outage, and 20 s for each of them.
+CHANNEL_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 500),
+    ("grpc.min_reconnect_backoff_ms", 5000),  # how long one attempt may take
+    ("grpc.max_reconnect_backoff_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
 _CLIENT_INFO = gapic_v1.client_info.ClientInfo(client_library_version="pubsub_spark").to_grpc_metadata()
 
 Metadata = tuple[tuple[str, str], ...]
@@ -36,11 +44,17 @@ class Connection:
     """An open channel to one Pub/Sub endpoint; a context manager.
 
     Calls return gRPC's own call objects: `result()` of a unary one gives response bytes or raises grpc.RpcError.
+
+    probe_after: seconds of a stream's silence after which it is to be found out whether the service is still there,
+    where HTTP/2's keepalive does not do that.
     """
 
-    def __init__(self, channel: grpc.Channel, address: str, connect_timeout: float) -> None:
+    def __init__(
+        self, channel: grpc.Channel, address: str, connect_timeout: float, probe_after: float = math.inf
+    ) -> None:
         self.address = address
         self.connect_timeout = connect_timeout
+        self.probe_after = probe_after
         self._channel = channel
         self._publish = channel.unary_unary("/google.pubsub.v1.Publisher/Publish")
         self._acknowledge = channel.unary_unary("/google.pubsub.v1.Subscriber/Acknowledge")

@@ -8,6 +8,7 @@ https://cloud.google.com/pubsub/docs/reference/error-codes.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 
 import grpc
@@ -62,6 +63,19 @@ _SENTENCES: dict[grpc.StatusCode, tuple[type[PubSubError], str]] = {
 }
 _OTHERWISE = (ServiceError, "`{address}` failed to {verb} {resource}: {code}: {detail}.")
 
+_CREDENTIALS_FAILED = (
+    ForbiddenError,
+    "The credentials for `{address}` cannot be used to {verb} {resource}. Check `credentialsFile`, the Application "
+    "Default Credentials or the metadata server: they were revoked, have expired or cannot be reached. ({detail})",
+)
+# gRPC reports as UNAVAILABLE, which is retried, that no token could be had for a call.
+_PLUGIN_FAILED = "Getting metadata from plugin failed"
+# Of those, a token server that cannot be reached is an outage like another; the metadata server is part of the machine.
+_TOKEN_SERVER_UNREACHABLE = re.compile(
+    r"HTTPSConnectionPool|Max retries exceeded|TransportError|timed out", re.IGNORECASE
+)
+_METADATA_SERVER = re.compile(r"metadata\.google\.internal|169\.254\.169\.254|metadata server", re.IGNORECASE)
+
 _ROLES = {
     "publish to": "`roles/pubsub.publisher`",
     "pull from": "`roles/pubsub.subscriber`",
@@ -72,12 +86,25 @@ _ROLES = {
 }
 
 
+def is_credential_failure(code: grpc.StatusCode, detail: str) -> bool:
+    """Whether a retryable status hides that the credentials are unusable: revoked, expired, no metadata server."""
+    if code not in {Code.UNAVAILABLE, Code.UNKNOWN, Code.INTERNAL}:
+        return False
+    if "invalid_grant" in detail:
+        return True
+    if _PLUGIN_FAILED not in detail:
+        return False
+    return bool(_METADATA_SERVER.search(detail)) or not _TOKEN_SERVER_UNREACHABLE.search(detail)
+
+
 def failure(code: grpc.StatusCode, detail: str, verb: str, kind: str, name: str, address: str) -> PubSubError:
     """The error to raise for a final status.
 
     verb: what was asked, such as "pull from"; kind and name: the resource, such as "Subscription", its full name.
     """
     cls, sentence = _SENTENCES.get(code, _OTHERWISE)
+    if is_credential_failure(code, detail):
+        cls, sentence = _CREDENTIALS_FAILED
     role = _ROLES.get(verb, "`roles/pubsub.viewer`")
     return cls(
         sentence.format(

@@ -305,16 +305,10 @@ def _one_of(table: Mapping[str, int], name: str, field: str) -> int:
 
 
 def _durations(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Seconds become Durations where the resource, or a policy in it, has those."""
-
-    def made(name: str, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return _durations(value)
-        if name in _DURATIONS and isinstance(value, int | float):
-            return _duration(name, value)
-        return value
-
-    return {name: made(name, value) for name, value in settings.items()}
+    """The settings with Durations for seconds where the resource, or a policy in it, has those."""
+    made = {name: _durations(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
+    seconds = {name: value for name, value in made.items() if name in _DURATIONS and isinstance(value, int | float)}
+    return made | {name: _duration(name, value) for name, value in seconds.items()}
 
 
 def _duration(name: str, seconds: float) -> Any:

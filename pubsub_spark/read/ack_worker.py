@@ -1,13 +1,16 @@
-"""The driver's one background thread: it acknowledges committed batches, and extends leases between two of them.
+"""The driver's background threads: one acknowledges committed batches, the other extends leases.
 
-It decides nothing: `Leases` says what is committed, `LeaseExtender` what is due. The thread moves bytes, so that
-Spark's calls return at once. What happens to the acks of a batch:
+They decide nothing: `Leases` says what is committed, `LeaseExtender` what is due. They move bytes, so that
+Spark's calls return at once, and neither waits for the other. What happens to the acks of a batch:
 
     accepted by the service   the batch's staged files are deleted
     refused                   the same, and `Deduplication` drops the messages when they are delivered again
-    unanswered                the batch stays staged, and its acks are sent again, now or after a restart
+    unanswered                the batch stays staged, and those acks are sent again, now or after a restart
+    not readable              the batch is set aside for SET_ASIDE_SECONDS, and the others go on
 
-A failure here never fails the query: a lost ack costs a redelivery, and a lost lease as well.
+One request is the unit of progress: within a run, what was answered is not sent again. The number of the last
+acknowledged batch is written once a second at most, and before the batches' files are deleted, so that they are deleted
+together. A failure here never fails the query: a lost ack costs a redelivery, and a lost lease as well.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -29,12 +33,27 @@ from .leases import Leases
 from .staging import Staging
 
 _TICK_SECONDS = 1.0  # between two looks at what is due
-_ACK_TIMEOUT_SECONDS = 30.0  # for the acks of a batch, before leases have their turn
+_ACK_TIMEOUT_SECONDS = 30.0  # after which no more acks of a part are sent; twice as long those that failed are retried
+_SET_ASIDE_SECONDS = 60.0
+_DELETE_PAUSE_SECONDS = 1.0  # between two writes of the number of the last acknowledged batch
 _log = logging.getLogger(__name__)
 
 
+def _no_ids() -> pa.Array:
+    return pa.array([], pa.string())
+
+
+@dataclass
+class _PartProgress:
+    """The acks of a part so far: how many ids were taken from its receipts, and those that are not accepted yet."""
+
+    taken: int = 0
+    unanswered: pa.Array = field(default_factory=_no_ids)
+    refused: pa.Array = field(default_factory=_no_ids)
+
+
 class AckWorker:
-    """The background thread of one session.
+    """The background threads of one session.
 
     acknowledged, failed_acks: the number of acks that the service has accepted and refused so far.
     """
@@ -58,9 +77,16 @@ class AckWorker:
         self._extender = extender
         self._changed = threading.Condition(leases.lock)
         self._stopping = False
-        self._done: set[tuple[int, int]] = set()  # (batch, part) of the current batch whose acks are answered
+        self._progress: dict[tuple[int, int], _PartProgress] = {}  # by (batch, part)
+        self._done: set[tuple[int, int]] = set()  # (batch, part) whose acks are answered
+        self._answered: list[int] = []  # batches whose acks are answered and whose files are not deleted
+        self._last_answered = 0  # the number of the last batch whose acks are answered
+        self._set_aside: dict[int, float] = {}  # batches, and until when (time.monotonic())
+        self._deleted_at = 0.0  # time.monotonic()
         self._thread = threading.Thread(target=self._run, name="ack worker", daemon=True)
+        self._extender_thread = threading.Thread(target=self._run_extender, name="lease extender", daemon=True)
         self._thread.start()
+        self._extender_thread.start()
 
     def commit(self, batch: int) -> None:
         """Have the acks of all batches up to `batch` sent in the background, for Spark has committed them."""
@@ -68,91 +94,180 @@ class AckWorker:
             if self._leases.commit(batch):
                 self._changed.notify_all()
 
-    def flush(self, timeout: float) -> bool:
-        """Wait until every committed batch is acknowledged; whether that took no more than `timeout` seconds."""
+    def flush(self, timeout: float, most: int = 0) -> bool:
+        """Wait until no more than `most` committed batches are not acknowledged; whether `timeout` seconds were enough.
+
+        False at once where all that is left is set aside.
+        """
+
+        def is_over() -> bool:
+            return len(self._leases.unacknowledged) <= most or not (self._pending() or self._answered)
+
         with self._changed:
-            return self._changed.wait_for(lambda: not self._leases.unacknowledged, timeout)
+            self._changed.wait_for(is_over, timeout)
+            return len(self._leases.unacknowledged) <= most
 
     def stop(self, timeout: float) -> None:
-        """Flush, end the thread, nack the buffered messages.
+        """Flush, end the threads, nack the buffered messages.
 
         `timeout` seconds at the most for all of it where the service does not answer, twice that where it does.
         """
         end = time.monotonic() + timeout
         answers = self.flush(timeout)
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        self._thread.join(max(0.0, end - time.monotonic()))
+        self.end_threads(max(0.0, end - time.monotonic()))
         buffered = [receipts.column("ack_id") for receipts in self._stream.close()]
         deadline = time.monotonic() + (timeout if answers else 0)
         acks.nack(self._connection, self._staging.subscription, buffered, deadline)
 
+    def end_threads(self, timeout: float | None = None) -> None:
+        """End the threads where they are; wait `timeout` seconds at the most for it."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for thread in (self._thread, self._extender_thread):
+            thread.join(None if end is None else max(0.0, end - time.monotonic()))
+
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping or self._leases.unacknowledged, _TICK_SECONDS)
+                self._changed.wait_for(lambda: self._stopping or self._pending(), _TICK_SECONDS)
                 if self._stopping:
                     return
-                first = self._leases.unacknowledged[:1]  # one, for acks may take long, and leases do not wait
-            try:
-                answered = all(map(self._acknowledge, first))
-                self._extender.extend_due()
-                if not answered:
-                    self._pause()
-            except Exception:
-                _log.exception("acks or lease extensions failed; trying again in %g s", _TICK_SECONDS)
+                pending = self._pending()
+            if not self._acknowledge_all(pending[:1]):
                 self._pause()
+
+    def _run_extender(self) -> None:
+        while True:
+            try:
+                self._extender.extend_due()
+            except Exception:
+                _log.exception("lease extensions failed; trying again in %g s", _TICK_SECONDS)
+            self._pause()
+            if self._stopping:
+                return
 
     def _pause(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._stopping, _TICK_SECONDS)
 
+    def _pending(self) -> list[int]:
+        """The batches whose acks are to be sent now, in their order. With the lock held."""
+        now = time.monotonic()
+        return [
+            batch
+            for batch in self._leases.unacknowledged
+            if batch not in self._answered and self._set_aside.get(batch, 0.0) <= now
+        ]
+
+    def _acknowledge_all(self, batches: list[int]) -> bool:
+        """Acknowledge batches, delete the files of those that are through; whether the service has answered."""
+        answers = True
+        for batch in batches:
+            try:
+                answers = answers and self._acknowledge(batch)
+            except Exception as error:
+                self._set_aside[batch] = time.monotonic() + _SET_ASIDE_SECONDS
+                _log.error(
+                    "the acks of batch %d of `%s` cannot be read; trying again in %g s, others go on: %s",
+                    batch,
+                    self._staging.subscription,
+                    _SET_ASIDE_SECONDS,
+                    error,
+                    exc_info=not isinstance(error, StagingError | OSError),
+                )
+                with self._changed:
+                    self._changed.notify_all()
+        with self._changed:
+            last = not self._pending()
+        if self._answered and (last or time.monotonic() - self._deleted_at >= _DELETE_PAUSE_SECONDS):
+            self._delete_answered()
+        return answers
+
     def _acknowledge(self, batch: int) -> bool:
-        """Send the acks of a batch and delete its files; whether the service has answered all of them."""
-        deadline = time.monotonic() + _ACK_TIMEOUT_SECONDS
+        """Send the acks of a batch; whether the service has answered all of them."""
         for part, length in self._staging.parts(batch).items():
-            if (batch, part) not in self._done and not self._acknowledge_part(batch, part, length, deadline):
+            if (batch, part) not in self._done and not self._acknowledge_part(batch, part, length):
                 return False
             self._done.add((batch, part))
+        self._answered.append(batch)
+        return True
+
+    def _delete_answered(self) -> None:
+        """Delete the files of the batches whose acks are answered."""
+        answered, self._deleted_at = self._answered, time.monotonic()
+        self._last_answered = max(self._last_answered, *answered)
+        with self._leases.lock:
+            left = [batch for batch in self._leases.unacknowledged if batch not in answered]
         try:
             self._deduplication.save()
-            self._staging.delete_acknowledged(batch)
+            # One that was set aside has receipts that a restart needs, though later ones are acknowledged.
+            self._staging.delete_acknowledged(answered, min([self._last_answered, *(batch - 1 for batch in left)]))
         except StagingError as error:  # files that may not be deleted do not hold up the acks of later batches
             _log.warning(
-                "batch %d of `%s` is acknowledged, but its staged files are left: %s",
-                batch,
+                "%d batches up to %d of `%s` are acknowledged, but their staged files are left: %s",
+                len(answered),
+                max(answered),
                 self._staging.subscription,
                 error,
             )
-        self._done.clear()
+        self._done = {done for done in self._done if done[0] not in answered}
+        self._set_aside = {batch: until for batch, until in self._set_aside.items() if batch not in answered}
         with self._changed:
-            self._leases.record_acknowledged(batch)
+            self._answered = []
+            for batch in answered:
+                self._leases.record_acknowledged(batch)
             self._changed.notify_all()
-        return True
 
-    def _acknowledge_part(self, batch: int, part: int, length: int, deadline: float) -> bool:
-        count = 0
+    def _acknowledge_part(self, batch: int, part: int, length: int) -> bool:
+        progress = self._progress.setdefault((batch, part), _PartProgress())
+        while not self._stopping:
+            complete = self._send_acks(batch, part, length, progress)
+            if len(progress.unanswered):
+                _log.warning(
+                    "`%s` does not answer %d acks of batch %d of `%s`; trying again",
+                    self._connection.address,
+                    len(progress.unanswered),
+                    batch,
+                    self._staging.subscription,
+                )
+                return False
+            if complete:
+                self._deduplication.add_after_acks(batch, part, length, progress.refused)
+                if part == 0:
+                    self._stream.record_acks(progress.taken)
+                del self._progress[batch, part]
+                return True
+        return False
+
+    def _send_acks(self, batch: int, part: int, length: int, progress: _PartProgress) -> bool:
+        """Send the acks of a part for _ACK_TIMEOUT_SECONDS; whether all of its ids were taken."""
+        complete = False
+        unreadable: list[Exception] = []
 
         def ack_ids() -> Iterator[pa.Array]:
-            nonlocal count
-            for receipts in self._staging.receipts(batch, part, length):
-                count += receipts.num_rows
-                yield receipts.column("ack_id")
+            nonlocal complete
+            yield unanswered
+            skip = taken
+            try:
+                for receipts in self._staging.receipts(batch, part, length):
+                    yield receipts.column("ack_id").slice(skip)
+                    skip = max(0, skip - receipts.num_rows)
+                complete = True
+            except Exception as error:  # to be raised after the answers to the requests that are in flight
+                unreadable.append(error)
 
-        failed = acks.acknowledge(self._connection, self._staging.subscription, ack_ids(), deadline)
-        if len(failed.unanswered):
-            _log.warning(
-                "`%s` does not answer %d acks of batch %d of `%s`; trying again",
-                self._connection.address,
-                len(failed.unanswered),
-                batch,
-                self._staging.subscription,
-            )
-            return False
-        self._deduplication.add_after_acks(batch, part, length, failed.refused)
-        self.acknowledged += count - len(failed.refused)
+        unanswered, taken = progress.unanswered, progress.taken
+        until = time.monotonic() + _ACK_TIMEOUT_SECONDS
+        subscription, deadline = self._staging.subscription, until + _ACK_TIMEOUT_SECONDS
+        failed = acks.acknowledge(self._connection, subscription, ack_ids(), deadline, until)
+        again = min(failed.taken, len(unanswered))  # ids that were taken from the receipts before
+        progress.taken += failed.taken - again
+        progress.unanswered = pa.concat_arrays([unanswered.slice(again), failed.unanswered])
+        progress.refused = pa.concat_arrays([progress.refused, failed.refused])
+        self.acknowledged += failed.taken - len(failed.unanswered) - len(failed.refused)
         self.failed_acks += len(failed.refused)
-        if part == 0:
-            self._stream.record_acks(count)
-        return True
+        if unreadable:
+            raise unreadable[0]
+        return complete

@@ -5,6 +5,9 @@ into the entries of a protobuf message. Retryable codes are tried again until a 
 exactly-once delivery the service names the ids that failed (google.rpc.ErrorInfo): transient failures are sent again,
 permanent ones are refused.
 
+As many requests are in flight as the link carries: a timeout halves their number, and answers within a few seconds let
+it grow. So a slow uplink only slows down; a fixed number would time out together, again and again.
+
 A failed ack is never an error here: the ids that the service did not accept are the result. What happens to them is in
 `ack_worker` (send them again, or not) and `deduplication` (drop the messages when they are delivered again).
 
@@ -15,6 +18,7 @@ send. Failures: https://cloud.google.com/pubsub/docs/exactly-once-delivery#handl
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -33,24 +37,37 @@ from ..slices import slices
 MAX_IDS = 1000
 MAX_BYTES = 512 * 1024
 _MAX_IN_FLIGHT = 128  # requests, 25 MB of ids; with 32 the sender waited so often that each cost a seventh more
+_FIRST_IN_FLIGHT = 16  # 3 MB of ids, which a link of 1 Mbit/s carries within the timeout of a request
+_FAST_SECONDS, _SLOW_SECONDS = 3.0, 10.0  # for an answer: more requests may be in flight, or fewer
 _REQUEST_TIMEOUT_SECONDS = 30.0  # before a request is tried again
 _log = logging.getLogger(__name__)
 
 
 class FailedIds(NamedTuple):
-    """The ack ids that the service did not accept: `refused` for good, `unanswered` until the deadline."""
+    """The ack ids that the service did not accept: `refused` for good, `unanswered` until the deadline.
+
+    taken: how many ids were taken from the caller's, in their order; all, unless they were not to be after some time.
+    """
 
     refused: pa.Array
     unanswered: pa.Array
+    taken: int
 
 
-def acknowledge(connection: Connection, subscription: str, ack_ids: Iterable[pa.Array], deadline: float) -> FailedIds:
+def acknowledge(
+    connection: Connection,
+    subscription: str,
+    ack_ids: Iterable[pa.Array],
+    deadline: float,
+    take_until: float = math.inf,
+) -> FailedIds:
     """Acknowledge messages; the ack ids that the service did not accept.
 
     ack_ids: arrays of strings, taken as they are needed. deadline: time.monotonic() seconds after which nothing is
-    tried again.
+    tried again. take_until: the same, after which no more ids are taken, except for a first request.
     """
-    return _send(connection.acknowledge, acknowledge_request(subscription), ack_ids, deadline, "acks")
+    empty = acknowledge_request(subscription)
+    return _send(connection.acknowledge, empty, ack_ids, deadline, "acks", take_until)
 
 
 def nack(connection: Connection, subscription: str, ack_ids: Iterable[pa.Array], deadline: float) -> FailedIds:
@@ -107,12 +124,18 @@ _Request: TypeAlias = tuple[bytes, pa.Array, Iterator[float]]  # serialized, its
 
 
 def _send(
-    call: Callable[[str, bytes, float], Any], empty: Any, ack_ids: Iterable[pa.Array], deadline: float, what: str
+    call: Callable[[str, bytes, float], Any],
+    empty: Any,
+    ack_ids: Iterable[pa.Array],
+    deadline: float,
+    what: str,
+    take_until: float = math.inf,
 ) -> FailedIds:
     """Send all ids. call, empty: the RPC and its request without ids; what: its ids, in words for the log."""
     subscription = empty.subscription
     fresh = ((r, i, delays()) for ids in ack_ids for r, i in requests(empty, ids))
-    in_flight: deque[tuple[Any, _Request]] = deque()
+    in_flight: deque[tuple[Any, float, _Request]] = deque()  # the future, when it was sent, the request
+    most, taken = _FIRST_IN_FLIGHT, 0
     retries: list[tuple[float, _Request]] = []  # the time of each, and the request
     refused: list[pa.Array] = []
     unanswered: list[pa.Array] = []
@@ -121,18 +144,24 @@ def _send(
         now = time.monotonic()
         due = [request for at, request in retries if at <= now]
         retries = [(at, request) for at, request in retries if at > now]
-        due += islice(fresh, max(0, _MAX_IN_FLIGHT - len(in_flight) - len(retries) - len(due)))
+        if now < take_until or not taken:
+            added = list(islice(fresh, max(0, most - len(in_flight) - len(retries) - len(due))))
+            taken += sum(len(ids) for _, ids, _ in added)
+            due += added
         timeout = max(0.1, min(_REQUEST_TIMEOUT_SECONDS, deadline - now))
-        in_flight.extend((call(subscription, request[0], timeout), request) for request in due)
+        in_flight.extend((call(subscription, request[0], timeout), now, request) for request in due)
         if not in_flight:
             if not retries:
                 break
             time.sleep(min(at for at, _ in retries) - now)
             continue
-        future, (request, ids, pauses) = in_flight.popleft()
+        future, sent, (request, ids, pauses) = in_flight.popleft()
         try:
             future.result()
+            most = _adapted(most, time.monotonic() - sent)
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                most = max(1, most // 2)
             permanent, transient = _failures(error)
             if permanent or transient:
                 refused.append(pa.array(permanent, pa.string()))
@@ -153,7 +182,14 @@ def _send(
                 retries.extend((at, each) for each in again)
     if denied:
         _log.warning("%d %s of `%s` are refused: %s", denied, what, subscription, reason)
-    return FailedIds(_joined(refused), _joined(unanswered))
+    return FailedIds(_joined(refused), _joined(unanswered), taken)
+
+
+def _adapted(most: int, answered_after: float) -> int:
+    """The number of requests that may be in flight, after one was answered in so many seconds."""
+    if answered_after > _SLOW_SECONDS:
+        return max(1, most - 1)
+    return min(_MAX_IN_FLIGHT, most + (answered_after < _FAST_SECONDS))
 
 
 def _joined(arrays: list[pa.Array]) -> pa.Array:

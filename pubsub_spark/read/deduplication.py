@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..codec.envelope import Received
+from ..errors import StagingError
 from .leases import LEASE_SECONDS, Leases
 from .staging import MISSING, Staging
 
@@ -71,6 +72,7 @@ class Deduplication:
         self._recent = RecentIds()
         self._recent.add(staging.recent_ids(), clock())
         self._saved_version = self._recent.version
+        self._lengths: dict[int, dict[int, int]] = {}  # of the parts of committed batches
         self._expired: set[tuple[int, int]] = set()  # (batch, part) added by `add_expired`
 
     def add_after_acks(self, batch: int, part: int, length: int, refused: pa.Array) -> None:
@@ -100,14 +102,27 @@ class Deduplication:
         with self._leases.lock:
             batches = self._leases.expired(now)
         for batch in batches:
-            lengths = self._staging.parts(batch)
+            lengths = self._parts(batch)
             with self._leases.lock:
                 parts = {part for part in lengths if self._leases.is_expired(batch, part, now)}
             parts -= {part for number, part in self._expired if number == batch}
             with suppress(*MISSING):  # the batch has just been acknowledged and deleted
-                self._add_parts(batch, lengths, parts)
+                try:
+                    self._add_parts(batch, lengths, parts)
+                except StagingError:  # set aside by the ack worker, which says so
+                    continue
             self._expired |= {(batch, part) for part in parts}
         self._expired = {(batch, part) for batch, part in self._expired if batch in batches}
+        self._lengths = {batch: lengths for batch, lengths in self._lengths.items() if batch in batches}
+
+    def _parts(self, batch: int) -> dict[int, int]:
+        """The parts of a committed batch, which is listed once."""
+        if batch not in self._lengths:
+            try:
+                self._lengths[batch] = self._staging.parts(batch)
+            except StagingError:
+                return {}
+        return self._lengths[batch]
 
     def ids_to_exclude(self, oldest_arrival: float) -> pa.Array:
         """The recent ids for a batch whose oldest message was delivered at `oldest_arrival`."""

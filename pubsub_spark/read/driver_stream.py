@@ -9,7 +9,9 @@ Runs on the driver and is used by two threads, Spark's calls and the ack worker;
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,12 +23,14 @@ import pyarrow.compute as pc
 
 from ..backend import Connection
 from ..codec.envelope import Received, received, size
-from ..errors import PubSubError
+from ..errors import PubSubError, ServiceError
+from .health import Change, StreamHealth
 from .leases import Lease
 from .streaming_pull import DRAIN_SECONDS, StreamingPull, StreamSettings
 
 MAX_MESSAGES = 1000
 MAX_BYTES = 4 * 2**20
+_log = logging.getLogger(__name__)
 _MAX_DRAIN_POLLS = 10  # when the stream is closed; a service that goes on sending is cut off
 
 
@@ -44,6 +48,7 @@ class DriverStream:
 
     def __init__(self, connection: Connection, settings: StreamSettings, clock: Callable[[], float]) -> None:
         self.settings = settings
+        self._address = connection.address
         self._clock = clock
         self._lock = threading.Lock()
         self._polling = threading.Lock()  # held by the thread that polls, also while it waits
@@ -94,6 +99,45 @@ class DriverStream:
         messages = sum(count for count, _ in outstanding)
         volume = sum(volume for _, volume in outstanding)
         return messages >= self.settings.max_messages or volume >= self.settings.max_bytes
+
+    @property
+    def health(self) -> StreamHealth:
+        """Whether the stream is connected, and since when it is not; its times are of time.monotonic()."""
+        return self._stream.health
+
+    def is_idle(self, seconds: float) -> bool:
+        """Whether no message came for so many seconds of connection, and the service is there now."""
+        return self.health.idle_seconds(time.monotonic()) >= seconds and self._stream.probe()
+
+    def check_outage(self, limit: float | None) -> None:
+        """Raise ServiceError when there was no connection for `limit` seconds (None: never)."""
+        failing = self.health.failing_seconds(time.monotonic())
+        if limit is not None and failing >= limit:
+            raise ServiceError(
+                f"`{self._address}` did not answer for {failing:.0f} s when asked to pull from Subscription "
+                f"`{self.settings.subscription}`. Check `endpoint`, the network and whether the server runs. "
+                f"({self.health.last_error or 'no connection'})"
+            )
+
+    def log_outage(self) -> None:
+        """Write a WARNING when an outage has lasted for WARN_AFTER_SECONDS, and another when it is over."""
+        match self.health.changed(time.monotonic()):
+            case Change.LOST, seconds:
+                _log.warning(
+                    "no connection to `%s` for %.0f s, so nothing is read from `%s`; trying again every 10 s at least "
+                    "(last error: %s)",
+                    self._address,
+                    seconds,
+                    self.settings.subscription,
+                    self.health.last_error or "no answer",
+                )
+            case Change.RECOVERED, seconds:
+                _log.warning(
+                    "connected to `%s` again after %.0f s; reading from `%s` goes on",
+                    self._address,
+                    seconds,
+                    self.settings.subscription,
+                )
 
     @property
     def oldest_arrival(self) -> float | None:

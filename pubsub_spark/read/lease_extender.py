@@ -14,7 +14,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from ..backend import Connection
-from ..errors import PubSubError
+from ..errors import PubSubError, StagingError
 from . import acks
 from .driver_stream import DriverStream
 from .leases import LEASE_SECONDS, Leases
@@ -43,17 +43,22 @@ class LeaseExtender:
         self._leases = leases
         self._stream = stream
         self._clock = clock
+        self._committed: dict[int, dict[int, int]] = {}  # the parts of committed batches, which have no more to come
 
     def extend_due(self) -> None:
         """Set the leases that are due to LEASE_SECONDS."""
         with suppress(PubSubError):  # Spark's next call meets it, too, and fails the query with its message
             self._stream.poll()
+        self._stream.log_outage()
         now = self._clock()
         buffered = self._stream.due(now)
         if buffered and (refused := self._extend(buffered)) is not None:
             self._stream.record_extension(now, self._clock(), refused)
         for batch, part, length in self._due_parts(now):
-            refused = self._extend(self._staging.receipts(batch, part, length))
+            try:
+                refused = self._extend(self._staging.receipts(batch, part, length))
+            except StagingError:  # the ack worker says so
+                continue
             if refused is not None:
                 with self._leases.lock:
                     self._leases.record_extension(batch, part, now, self._clock(), refused)
@@ -62,16 +67,24 @@ class LeaseExtender:
         """The staged parts whose lease is due: batch, part, and its length in bytes."""
         with self._leases.lock:
             batches = self._leases.to_track(now)
-        lengths = {batch: self._staging.parts(batch) for batch in batches}
+            committed = self._leases.unacknowledged
+        lengths = {batch: self._committed.get(batch) or self._parts(batch) for batch in batches}
+        self._committed = {batch: lengths[batch] for batch in batches if batch in committed}
         with self._leases.lock:
             for batch, parts in lengths.items():
                 for part in parts:
                     self._leases.track(batch, part)
             due = self._leases.due(now)
         for batch, part in due:
-            length = lengths.get(batch, {}).get(part) or self._staging.parts(batch).get(part)
+            length = lengths.get(batch, {}).get(part) or self._parts(batch).get(part)
             if length is not None:  # else the driver has tracked its own part and not staged it yet
                 yield batch, part, length
+
+    def _parts(self, batch: int) -> dict[int, int]:
+        try:
+            return self._staging.parts(batch)
+        except StagingError:
+            return {}
 
     def _extend(self, receipts: Iterable[pa.RecordBatch]) -> bool | None:
         """Extend leases; whether the service refused any, None when it did not answer, so that they are still due."""

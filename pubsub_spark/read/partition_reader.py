@@ -12,6 +12,7 @@ worker.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
@@ -132,7 +133,7 @@ def _pull(
 ) -> PullResult:
     settings = StreamSettings(
         options.subscription,
-        client_id=f"{partition.staging.stream}-{partition.part}",
+        client_id=f"{partition.staging.stream}-{partition.part}-{uuid.uuid4().hex[:8]}",  # its own for each attempt
         lease_seconds=pull_lease_seconds(options),
         max_messages=min(partition.max_messages, options.max_records_per_fetch or partition.max_messages),
         max_bytes=partition.max_bytes,

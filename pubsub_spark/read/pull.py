@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..backend import Connection
 from ..codec.envelope import Received, received
-from ..errors import PubSubError
+from ..errors import PubSubError, ServiceError
 from .streaming_pull import DRAIN_SECONDS, StreamingPull, StreamSettings
 
 IDLE_AFTER_MESSAGES_SECONDS = 0.5  # without a response, after which a pull that has brought messages ends
@@ -40,6 +40,8 @@ def pull(
 
     After its first message a pull ends earlier, IDLE_AFTER_MESSAGES_SECONDS after the last.
 
+    A pull that was never connected is no idle one: ServiceError after the connection's `connect_timeout`.
+
     take: called with the messages as they arrive, in their order.
     """
     count = volume = 0
@@ -59,7 +61,8 @@ def pull(
     failed: PubSubError | None = None
     rest: list[bytes] = []
     try:
-        end = time.monotonic() + period
+        began = time.monotonic()
+        end = began + period
         stop = end + period  # a service that keeps a half-closed stream open is cut off here
         wait = min(idle, period)
         while ended != "full":
@@ -71,6 +74,13 @@ def pull(
                 ended = "full"
             elif ended is not None and (not responses or now >= stop):
                 break
+            elif not count and not stream.health.connected and not stream.health.was_connected(now):
+                rest_of_timeout = began + connection.connect_timeout - now
+                if rest_of_timeout <= 0:
+                    raise _not_connected(connection, settings.subscription, stream.health.last_error)
+                end, stop = now + period, now + 2 * period
+                wait = min(idle, rest_of_timeout)
+                continue
             elif ended is None and (now >= end or not responses):
                 ended = "period" if now >= end else "idle"
                 stream.half_close()
@@ -85,3 +95,11 @@ def pull(
     if rest:
         hand_over(rest)
     return PullResult(count, ended or "idle", stream.reopened, failed)
+
+
+def _not_connected(connection: Connection, subscription: str, last_error: str) -> ServiceError:
+    return ServiceError(
+        f"`{connection.address}` did not answer within {connection.connect_timeout:g} s when asked to pull from "
+        f"Subscription `{subscription}`. Where the driver can reach it, executors have no network access (egress) to "
+        f"it: give them that. ({last_error or 'no answer'})"
+    )

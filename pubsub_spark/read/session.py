@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import astuple, dataclass, field, replace
@@ -45,6 +46,7 @@ from .streaming_pull import StreamSettings
 
 LINGER_SECONDS = 0.03  # from the first buffered message until its batch is planned, so that others may join it
 _STOP_POLL_SECONDS = 0.5  # between two looks at whether the query is stopping
+_OUTAGE_POLL_SECONDS = 0.1  # between two looks at whether a stream that is not connected is
 _FLUSH_TIMEOUT_SECONDS = 5.0  # in which an idle trigger waits for acks in flight
 _STOP_TIMEOUT_SECONDS = 5.0
 # Leases expire while a machine sleeps. Linux's monotonic clock stands still then; those of other systems do not.
@@ -97,6 +99,8 @@ class Session:
     _footers: dict[int, list[Footer]] = field(default_factory=dict)  # of committed batches that are not acknowledged
     _backlogged: bool = False
     _drained_from: float | None = None  # with `availableNow`: publish time from which messages are not waited for
+    _held_back: bool = False  # whether too many batches wait for their acks
+    _acks_are_answered: bool = True  # by the last flush before a batch
     _opened: _Opened | None = None
 
     def initial_offset(self) -> Offset:
@@ -114,10 +118,14 @@ class Session:
         opened = self._open(start)
         self._commit(start, opened)
         self._budget = budget
+        opened.stream.check_outage(self.options.fail_after)
+        if self._is_held_back(opened):
+            return start
         if self._backlogged or self._has_messages(opened.stream, opened.worker):
             self._planned = start.next
             return self._planned
-        opened.worker.flush(_FLUSH_TIMEOUT_SECONDS)
+        if self._acks_are_answered:
+            opened.worker.flush(_FLUSH_TIMEOUT_SECONDS)
         return start
 
     def partitions(self, start: Offset, end: Offset) -> list[Partition]:
@@ -141,7 +149,21 @@ class Session:
                 ending.callback(opened.connection.close)
                 if self.options.delete_subscription_on_stream_stop:
                     ending.callback(opened.connection.admin.delete_subscription, self.options.subscription)
+                ending.callback(self._log_acks_left, opened)
                 ending.callback(opened.worker.stop, _STOP_TIMEOUT_SECONDS)
+
+    def _log_acks_left(self, opened: _Opened) -> None:
+        with opened.leases.lock:
+            left = opened.leases.unacknowledged
+        if left:
+            messages = sum(footer.rows + footer.dropped for batch in left for footer in self._footers.get(batch, []))
+            _log.warning(
+                "stopped with up to %d acks of %d committed batches of `%s` not accepted; they are sent when the query "
+                "starts again",
+                messages,
+                len(left),
+                self.options.subscription,
+            )
 
     def metrics(self) -> dict[str, Any] | None:
         """The metrics of this source in `lastProgress`."""
@@ -195,7 +217,7 @@ class Session:
         deduplication = Deduplication(staging, leases, self.clock, every_batch=options.id_attribute is not None)
         settings = StreamSettings(
             options.subscription,
-            client_id=f"{start.stream}-0",
+            client_id=f"{start.stream}-0-{uuid.uuid4().hex[:8]}",
             lease_seconds=int(STREAM_LEASE_SECONDS),
             max_messages=min(MAX_MESSAGES, options.max_messages_per_trigger),
             max_bytes=min(MAX_BYTES, options.max_bytes_per_trigger),
@@ -251,10 +273,10 @@ class Session:
         """Whether there is a batch to plan; waits LINGER_SECONDS for more messages, with AvailableNow for the last."""
         stream.poll()
         if stream.oldest_arrival is None and self._drained_from is not None:
-            worker.flush(_FLUSH_TIMEOUT_SECONDS)  # with ordering keys an unacknowledged message holds back others
-            end = time.monotonic() + self.options.idle_timeout
-            while stream.message_count == 0 and not self.is_stopping() and (rest := end - time.monotonic()) > 0:
-                stream.poll(min(rest, _STOP_POLL_SECONDS))
+            self._acks_are_answered = worker.flush(
+                _FLUSH_TIMEOUT_SECONDS
+            )  # with ordering keys an unacknowledged message holds back others
+            self._wait_until_idle(stream)
         if stream.oldest_arrival is None:
             return False
         while not stream.is_flow_controlled and (rest := stream.oldest_arrival + LINGER_SECONDS - self.clock()) > 0:
@@ -262,6 +284,38 @@ class Session:
         oldest = stream.oldest_publish_time
         # Later messages stay buffered until the query ends: nacked at each trigger, they would use up their attempts.
         return oldest is None or oldest <= (self._drained_from or float("inf"))
+
+    def _is_held_back(self, opened: _Opened) -> bool:
+        """Whether too many batches wait for their acks to plan another; `availableNow` waits until they are fewer."""
+        bound = self.options.max_unacknowledged_batches
+        while not opened.worker.flush(_FLUSH_TIMEOUT_SECONDS if self._held_back else 0.0, bound - 1):
+            if not self._held_back:
+                self._held_back = True
+                _log.warning(
+                    "%d committed batches of `%s` wait for their acks; no other is read until they are fewer "
+                    "(maxUnacknowledgedBatches)",
+                    bound,
+                    self.options.subscription,
+                )
+            opened.stream.poll(_OUTAGE_POLL_SECONDS)
+            if self._drained_from is None or self.is_stopping():
+                return True
+            opened.stream.check_outage(self.options.connect_timeout)
+        if self._held_back:
+            self._held_back = False
+            _log.warning("the acks of `%s` have caught up; reading goes on", self.options.subscription)
+        return False
+
+    def _wait_until_idle(self, stream: DriverStream) -> None:
+        """Wait for a message, until the connected stream is idle; ServiceError after `connectTimeout` of an outage."""
+        began = time.monotonic()
+        while stream.message_count == 0 and not self.is_stopping():
+            rest = self.options.idle_timeout - (time.monotonic() - began)
+            if rest <= 0 and stream.is_idle(self.options.idle_timeout):
+                stream.poll()  # what came while the service was probed
+                return
+            stream.check_outage(self.options.connect_timeout)
+            stream.poll(min(rest, _STOP_POLL_SECONDS) if rest > 0 else _OUTAGE_POLL_SECONDS)
 
     def _plan(self, end: Offset, opened: _Opened) -> list[Partition]:
         # A staged batch that the offset log has lost is a replay, too; buffered messages stay buffered, in their order.

@@ -22,7 +22,7 @@ import getpass
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -237,10 +237,11 @@ class Staging:
         """Whether nothing was ever staged here; false for a checkpoint that was put back to its start."""
         return self.read(_LAST_ACKNOWLEDGED) is None and not self.batches()
 
-    def delete_acknowledged(self, batch: int) -> None:
-        """Record that a batch was acknowledged, then delete its files."""
-        self._write_last_acknowledged(batch)
-        self.delete(f"{batch}/")
+    def delete_acknowledged(self, batches: Iterable[int], last: int) -> None:
+        """Record that all batches up to `last` were acknowledged, then delete the files of `batches`."""
+        self._write_last_acknowledged(last)
+        for batch in batches:
+            self.delete(f"{batch}/")
 
     def reset_to(self, batch: int) -> None:
         """Go back to an earlier batch, as the checkpoint did: the numbers of later batches are used again.

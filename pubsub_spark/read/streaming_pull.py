@@ -22,12 +22,17 @@ from typing import Any
 import grpc
 
 from ..backend import Connection
-from ..backend.status import RETRYABLE, delays, failure
+from ..backend.status import RETRYABLE, delays, failure, is_credential_failure
+from . import acks
+from .health import StreamHealth
 
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 10, 600  # StreamingPullRequest.stream_ack_deadline_seconds
 HEARTBEAT_SECONDS = 30.0  # the service ends a stream that was silent for twice as long
 MAX_SILENCE_SECONDS = 120.0  # without a response, before the stream is opened again
 DRAIN_SECONDS = 0.1  # without a response, after which a half-closed stream has nothing more to come
+_PROBE_PAUSE_SECONDS = 1.0  # between two looks at whether the service is still there
+PROBE_TIMEOUT_SECONDS = 5.0
+_GONE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 _CHUNK_GAP_SECONDS = 0.01  # between two responses that are handed over together
 _ROOM_POLL_SECONDS = 0.1  # between two looks at whether there is room for messages again
 
@@ -60,7 +65,7 @@ class StreamingPull:
     """A StreamingPull that is kept open until `close`.
 
     first_request: makes the first request of each stream. has_room: whether a stream that has ended may be opened again
-    now.
+    now. health: what has become of the streams so far.
     """
 
     def __init__(
@@ -81,9 +86,10 @@ class StreamingPull:
         self._half_closed = False
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._call: Any = None
+        self._open_call: Any = None  # None between two streams
         self._last_response = 0.0  # time.monotonic()
         self._silent = False
-        self.reopened = 0
+        self.health = StreamHealth()  # its times are of time.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"pull {settings.client_id}", daemon=True)
         self._thread.start()
 
@@ -110,6 +116,31 @@ class StreamingPull:
             raise self._failure
         return taken
 
+    @property
+    def reopened(self) -> int:
+        """How many streams were opened after the first."""
+        return self.health.reopened
+
+    def probe(self, timeout: float = PROBE_TIMEOUT_SECONDS) -> bool:
+        """Whether the service answers a call beside the stream while it is open; recorded in `health`.
+
+        The call changes no lease, and any answer will do, a refusal, too.
+        """
+        began, open_call = time.monotonic(), self._open_call
+        subscription = self._settings.subscription
+        request = acks.extend_request(subscription, 0).SerializeToString()
+        try:
+            self._connection.modify_ack_deadline(subscription, request, timeout).result()
+        except grpc.RpcError as error:
+            if error.code() in _GONE:
+                if not self._closing.is_set():
+                    self.health.failed(began, _in_words(error))
+                return False
+        if open_call is None or open_call is not self._open_call:  # the answer says nothing about the next stream
+            return False
+        self.health.answered(time.monotonic())
+        return True
+
     def half_close(self) -> None:
         """Tell the service to send no more; messages that it has sent still arrive."""
         self._half_closed = True
@@ -133,10 +164,11 @@ class StreamingPull:
                     pauses = delays()
                 pause = 0.0 if self._half_closed else next(pauses)
                 while not (self._closing.wait(pause) or self._half_closed or self._is_wanted()):
+                    self.health.rested()
                     pause = _ROOM_POLL_SECONDS
                 if self._closing.is_set() or self._half_closed:
                     break
-                self.reopened += 1
+                self.health.reopened += 1
         except Exception as error:
             self._failure = error
         finally:
@@ -155,35 +187,50 @@ class StreamingPull:
             requests.put(None)
         came = self._silent = False
         self._last_response = time.monotonic()
+        self.health.opening(self._last_response)
         self._call = self._connection.streaming_pull(self._settings.subscription, self._until_none(requests))
+        self._open_call = self._call
         if self._closing.is_set():
             self._call.cancel()
         try:
+            self._call.initial_metadata()  # waits for it, or for the end
+            if self._call.is_active():
+                self.health.answered(time.monotonic())
             for response in self._call:
                 came = True
                 self._last_response = time.monotonic()
+                self.health.responded(self._last_response)
                 self._responses.put(response)
         except grpc.RpcError as error:
-            code = error.code()
-            if code not in RETRYABLE and not self._closing.is_set() and not self._silent:
-                raise failure(
-                    code,
-                    error.details() or "",
-                    "pull from",
-                    "Subscription",
-                    self._settings.subscription,
-                    self._connection.address,
-                ) from None
+            self._open_call = None
+            code, details = error.code(), error.details() or ""
+            if not self._closing.is_set() and not self._silent:
+                self.health.failed(time.monotonic(), _in_words(error), is_credential_failure(code, details))
+                if code not in RETRYABLE or self.health.has_failed_credentials():
+                    subscription, address = self._settings.subscription, self._connection.address
+                    raise failure(code, details, "pull from", "Subscription", subscription, address) from None
         finally:
+            self._open_call = None
             requests.put(None)
         return came
 
     def _until_none(self, requests: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
-        """The requests that gRPC sends, heartbeats between them. Cancels the call after MAX_SILENCE_SECONDS."""
+        """The requests that gRPC sends, heartbeats between them. Cancels the call after MAX_SILENCE_SECONDS.
+
+        Probes the service while it has not answered on the stream, and when it was silent for long.
+        """
+        heartbeat = time.monotonic() + HEARTBEAT_SECONDS
         while True:
             try:
-                request = requests.get(timeout=HEARTBEAT_SECONDS)
+                request = requests.get(timeout=max(0.0, min(heartbeat - time.monotonic(), _PROBE_PAUSE_SECONDS)))
             except queue.Empty:
+                now = time.monotonic()
+                silent = now - self.health.last_answer >= self._connection.probe_after
+                if (silent or not self.health.connected) and not self._closing.is_set():
+                    self.probe()
+                if now < heartbeat:
+                    continue
+                heartbeat = now + HEARTBEAT_SECONDS
                 request = b""
                 if time.monotonic() - self._last_response >= MAX_SILENCE_SECONDS:
                     self._silent = True
@@ -191,3 +238,9 @@ class StreamingPull:
             if request is None:
                 return
             yield request
+
+
+def _in_words(error: Any) -> str:
+    """A status for the log and the metrics, in one line."""
+    lines = (error.details() or "").splitlines()
+    return f"{error.code().name}: {lines[0]}" if lines else str(error.code().name)

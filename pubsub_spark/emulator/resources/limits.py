@@ -1,7 +1,7 @@
-"""Limits, defaults and wording of the service, as tables, and the checks that read them.
+"""The limits, defaults and error sentences of the service, as tables, and the checks that read them.
 
-Pure: values in, nothing or a RpcError out. The sentences are those recorded from the service where that is known
-(EMULATOR.md: marked R), so a test that matches on them passes here and there.
+Pure: values in, nothing or an RpcError out. The sentences are the service's own where they are known, so a
+test that matches on them passes here and there.
 """
 
 from __future__ import annotations
@@ -163,11 +163,7 @@ def _bad_labels(problem: str) -> RpcError:
 
 def check_attributes(attributes: Mapping[str, str]) -> None:
     """What a published message may carry; the service's own attributes begin with `goog`, so no other may."""
-    if len(attributes) > MAX_ATTRIBUTES:
-        raise invalid(
-            f"The value for attribute_count is too large. You passed {len(attributes)} in the request, "
-            f"but the maximum value is {MAX_ATTRIBUTES}."
-        )
+    check_at_most("attribute_count", len(attributes), MAX_ATTRIBUTES)
     for key, value in attributes.items():
         if not key or key[:4].lower() == "goog":
             raise invalid(

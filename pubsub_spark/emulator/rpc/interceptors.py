@@ -52,7 +52,7 @@ class InjectFaults:
         self._engine = engine
 
     async def __call__(self, context: RpcContext, proceed: Proceed) -> Any:
-        fault = self._faults.meet(context.rpc)
+        fault = self._faults.match(context.rpc)
         if fault is not None:
             if fault.delay and not await self._engine.sleep(fault.delay):
                 raise stopping()

@@ -30,15 +30,15 @@ class Faults:
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
-        self._spoiled: list[str] = []
+        self._ack_outcomes: list[str] = []
         self._lock = threading.Lock()
 
     def add(self, fault: Fault) -> None:
         with self._lock:
             self._faults.append(fault)
 
-    def meet(self, rpc: str) -> Fault | None:
-        """The fault that a call of `rpc` meets now, if any."""
+    def match(self, rpc: str) -> Fault | None:
+        """The fault of the next call of `rpc`, counted as applied; None when there is none."""
         if not self._faults:
             return None
         with self._lock:
@@ -52,14 +52,14 @@ class Faults:
     def inject(self, count: int, outcome: str) -> None:
         """Acks and deadlines of the next `count` requests fail with `outcome`, where delivery is exactly once."""
         with self._lock:
-            self._spoiled += [outcome] * count
+            self._ack_outcomes += [outcome] * count
 
     def injected(self) -> str:
         """What becomes of the ack ids of this request; empty for nothing out of the ordinary."""
         with self._lock:
-            return self._spoiled.pop(0) if self._spoiled else ""
+            return self._ack_outcomes.pop(0) if self._ack_outcomes else ""
 
     def clear(self) -> None:
         with self._lock:
             self._faults.clear()
-            self._spoiled.clear()
+            self._ack_outcomes.clear()

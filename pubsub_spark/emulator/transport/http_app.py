@@ -138,8 +138,6 @@ class JsonApi:
             context = RpcContext(route.rpc, _metadata(request.headers.items()), _peer(request))
             raw = await self._asked(request, call.request.SerializeToString(), context)
             content = await self._run(len(raw), lambda: transcoding.answer(call, call.route.response.FromString(raw)))
-        except transcoding.BadRequestError as error:
-            return _failure(RpcError(error.code, str(error)))
         except RpcError as error:
             return _failure(error)
         return _json(content)

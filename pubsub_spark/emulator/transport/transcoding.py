@@ -22,7 +22,7 @@ from google.protobuf import descriptor, json_format
 from google.rpc import error_details_pb2, status_pb2
 
 from pubsub_spark.emulator.api import protos
-from pubsub_spark.emulator.api.errors import Code
+from pubsub_spark.emulator.api.errors import invalid, unimplemented
 from pubsub_spark.emulator.api.routes import Route
 from pubsub_spark.emulator.transport import field_selector
 
@@ -53,20 +53,8 @@ class Form(NamedTuple):
     fields: Sequence[field_selector.Path]
 
 
-class BadRequestError(ValueError):
-    """The HTTP request stands for no valid RPC; the message is what the service would say."""
-
-    code: Code = "INVALID_ARGUMENT"
-
-
-class UnknownFormError(BadRequestError):
-    """The answer is wanted in a form that there is none of here."""
-
-    code: Code = "UNIMPLEMENTED"
-
-
 def read(route: Route, path: str, query: str, body: bytes) -> Call:
-    """The RPC that a request on this route asks for; BadRequestError says what cannot be read."""
+    """The RPC that a request on this route asks for; an RpcError says what cannot be read."""
     request = route.request()
     parameters = parse_qsl(query, keep_blank_values=True)
     if route.body is not None and body.strip():
@@ -89,13 +77,11 @@ def _form(parameters: Mapping[str, str], route: Route) -> Form:
     """What the system parameters say of the answer. https://cloud.google.com/apis/docs/system-parameters"""
     alt, *options = parameters.get("alt", "json").split(";")
     if alt != "json" or _CALLBACK in parameters:
-        raise UnknownFormError(
-            "This emulator answers in plain JSON; leave out `callback`, and `alt` or set it to json."
-        )
+        raise unimplemented("This emulator answers in plain JSON; leave out `callback`, and `alt` or set it to json.")
     try:
         fields = field_selector.paths(parameters.get("fields") or "*", route.response.DESCRIPTOR)
     except ValueError as error:
-        raise BadRequestError(str(error)) from None
+        raise invalid(str(error)) from None
     return Form(_INTEGER_ENUMS in options, parameters.get("prettyPrint") not in ("false", "0"), fields)
 
 
@@ -143,11 +129,11 @@ def _json(body: bytes) -> Any:
     try:
         document = json.loads(body)
     except ValueError as error:
-        raise BadRequestError(f"Invalid JSON payload received. {error}") from None
+        raise invalid(f"Invalid JSON payload received. {error}") from None
     except RecursionError:
-        raise BadRequestError("Invalid JSON payload received. It is nested too deeply.") from None
+        raise invalid("Invalid JSON payload received. It is nested too deeply.") from None
     if not isinstance(document, dict):
-        raise BadRequestError("Invalid JSON payload received. It must be an object.")
+        raise invalid("Invalid JSON payload received. It must be an object.")
     return document
 
 
@@ -161,7 +147,7 @@ def _check_base64(message: descriptor.Descriptor, document: dict[str, Any]) -> N
             if isinstance(item, dict) and field.message_type is not None:
                 _check_base64(field.message_type, item)
             elif isinstance(item, str) and field.type == field.TYPE_BYTES and not _BASE64.fullmatch(item):
-                raise BadRequestError(
+                raise invalid(
                     f"Invalid JSON payload received. Invalid value at '{name}' (TYPE_BYTES), Base64 decoding failed."
                 )
 
@@ -172,9 +158,9 @@ def _fill(message: Any, document: dict[str, Any]) -> None:
     except json_format.ParseError as error:
         unknown = _UNKNOWN_FIELD.search(str(error))
         reason = f'Unknown name "{unknown["name"]}": Cannot find field.' if unknown else protos.complaint(error)
-        raise BadRequestError(f"Invalid JSON payload received. {reason}") from None
+        raise invalid(f"Invalid JSON payload received. {reason}") from None
     except (ValueError, OverflowError, RecursionError) as error:
-        raise BadRequestError(f"Invalid JSON payload received. {error}") from None
+        raise invalid(f"Invalid JSON payload received. {error}") from None
 
 
 def _nested(message: descriptor.Descriptor, name: str, text: str) -> dict[str, Any]:
@@ -182,10 +168,10 @@ def _nested(message: descriptor.Descriptor, name: str, text: str) -> dict[str, A
     head, _, rest = name.partition(".")
     field = message.fields_by_camelcase_name.get(head) or message.fields_by_name.get(head)
     if field is None:
-        raise BadRequestError(f'Invalid JSON payload received. Unknown name "{name}": Cannot bind query parameter.')
+        raise invalid(f'Invalid JSON payload received. Unknown name "{name}": Cannot bind query parameter.')
     if rest:
         if field.message_type is None:
-            raise BadRequestError(f'Invalid JSON payload received. Unknown name "{name}": Cannot bind query parameter.')
+            raise invalid(f'Invalid JSON payload received. Unknown name "{name}": Cannot bind query parameter.')
         return {head: _nested(field.message_type, rest, text)}
     value: Any = text
     if field.type == field.TYPE_BOOL:

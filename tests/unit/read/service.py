@@ -71,6 +71,12 @@ class Call:
             raise StatusError(item)
         return bytes(item)
 
+    def initial_metadata(self) -> tuple[()]:
+        return ()
+
+    def is_active(self) -> bool:
+        return not self.cancelled
+
     def say(self, item: Any) -> None:
         self._items.put(item)
 
@@ -93,6 +99,7 @@ class Service:
     modified: list[tuple[int, list[str]]] = field(default_factory=list)  # seconds and ids of each request
     address: str = "fake:443"
     connect_timeout: float = 1.0
+    probe_after: float = 1000.0
     closed: bool = False
 
     def streaming_pull(self, subscription: str, requests: Iterator[bytes]) -> Call:

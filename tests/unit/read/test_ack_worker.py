@@ -1,6 +1,8 @@
 """The ack worker: acks follow commits, leases of long batches are extended, no failure here fails the query."""
 
 import logging
+import threading
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from pubsub_spark.errors import StagingError
-from pubsub_spark.read import ack_worker, lease_extender
+from pubsub_spark.read import ack_worker, acks, lease_extender
 from pubsub_spark.read.ack_worker import AckWorker
 from pubsub_spark.read.deduplication import Deduplication
 from pubsub_spark.read.driver_stream import DriverStream
@@ -205,32 +207,83 @@ def test_committed_batch_is_extended_while_its_acks_are_not_answered(driver: Dri
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize("deletes", [True, False])
-def test_leases_have_their_turn_between_the_acks_of_batches(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, deletes: bool
-):
-    """Leases are extended between the acks of two batches, for acks may be slow; also where files cannot be deleted."""
+def test_leases_are_extended_while_acks_wait(driver: Driver, monkeypatch: pytest.MonkeyPatch):
+    """Acks that take long, or a store that does not answer them, hold up no extension."""
+    blocked, over = threading.Event(), threading.Event()
 
-    def refused(*_: object) -> None:
-        raise StagingError("no right to delete")
+    def waiting(*_: object) -> bool:
+        blocked.set()
+        return over.wait(LONG)
 
-    if not deletes:
-        monkeypatch.setattr(Staging, "delete_acknowledged", refused)
-    turns: list[str] = []
-    acknowledge = AckWorker._acknowledge
-
-    def acknowledged(worker: AckWorker, batch: int) -> bool:
-        turns.append(f"ack {batch}")
-        return acknowledge(worker, batch)
-
-    monkeypatch.setattr(AckWorker, "_acknowledge", acknowledged)
-    monkeypatch.setattr(LeaseExtender, "extend_due", lambda _: turns.append("extend"))
+    monkeypatch.setattr(AckWorker, "_acknowledge", waiting)
     driver.stage(1, 0, "a")
     driver.stage(2, 0, "b")
-    driver.worker.commit(2)
-    assert driver.worker.flush(LONG)
+    driver.worker.commit(1)
+    assert blocked.wait(LONG)
+    driver.now = TRACK_AFTER_SECONDS
+    _until(driver, lambda: len(driver.service.modified) == 2)
+    monkeypatch.undo()
+    over.set()
 
-    assert "extend" in turns[turns.index("ack 1") : turns.index("ack 2")]
+    assert [["ack-a"], ["ack-b"]] == [ids for _, ids in driver.service.modified]
+
+
+def test_batch_that_cannot_be_read_is_set_aside(driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: Any):
+    """The others are acknowledged, one error is logged, and the receipts stay for a restart."""
+    footer = Staging.footer
+
+    def unreadable(staging: Staging, batch: int, part: int, length: int) -> Any:
+        if batch == 2:
+            raise StagingError("no such disk")
+        return footer(staging, batch, part, length)
+
+    monkeypatch.setattr(Staging, "footer", unreadable)
+    for batch, text in enumerate("abc", 1):
+        driver.stage(batch, 0, text)
+    driver.worker.commit(3)
+    _until(driver, lambda: driver.leases.unacknowledged == [2])
+    assert ["ack-a", "ack-c"] == driver.service.acked_ids
+    assert (1, [2]) == (driver.staging.last_acknowledged(), driver.staging.batches())
+    assert 1 == caplog.text.count("the acks of batch 2 of")
+
+    monkeypatch.undo()
+    driver.worker._set_aside.clear()
+    assert driver.worker.flush(LONG)
+    assert 3 == driver.staging.last_acknowledged()
+
+
+def test_what_was_acknowledged_is_not_sent_again(driver: Driver, monkeypatch: pytest.MonkeyPatch):
+    """The third of three requests is not answered: the next attempt sends that one alone."""
+    monkeypatch.setattr(ack_worker, "_ACK_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(acks, "MAX_IDS", 1)
+    driver.service.answers = [None, None, StatusError(grpc.StatusCode.UNAVAILABLE)]
+    driver.stage(1, 0, "a", "b", "c")
+    driver.worker.commit(1)
+
+    assert driver.worker.flush(LONG)
+    assert ["ack-a", "ack-b", "ack-c", "ack-c"] == driver.service.acked_ids
+    assert 3 == driver.worker.acknowledged
+
+
+def test_number_of_the_last_batch_is_written_once_for_many(driver: Driver, monkeypatch: pytest.MonkeyPatch):
+    """Batches that are acknowledged within a second are deleted together."""
+    written: list[int] = []
+    write = Staging._write_last_acknowledged
+
+    def counted(staging: Staging, batch: int) -> None:
+        written.append(batch)
+        write(staging, batch)
+
+    monkeypatch.setattr(ack_worker, "_DELETE_PAUSE_SECONDS", LONG)
+    monkeypatch.setattr(Staging, "_write_last_acknowledged", counted)
+    driver.worker._deleted_at = time.monotonic()
+    for batch, text in enumerate("abcd", 1):
+        driver.stage(batch, 0, text)
+    driver.worker.commit(4)
+
+    assert driver.worker.flush(LONG)
+    assert [4] == written
+    assert [] == driver.staging.batches()
 
 
 @pytest.mark.parametrize("call", ["delete_acknowledged", "write_recent_ids"])
@@ -261,7 +314,7 @@ def test_part_that_is_about_to_be_staged_is_waited_for(driver: Driver, caplog: p
     driver.stage(1, 0, "a")
     _until(driver, lambda: bool(driver.service.modified))
 
-    assert "acks or lease extensions failed" not in caplog.text
+    assert "lease extensions failed" not in caplog.text
 
 
 def test_failed_driver_stream_does_not_stop_the_extensions(driver: Driver):
@@ -304,12 +357,13 @@ def test_unreadable_staging_is_tried_again(driver: Driver, monkeypatch: pytest.M
         return parts(batch)
 
     monkeypatch.setattr(Staging, "parts", failing)
+    monkeypatch.setattr(ack_worker, "_SET_ASIDE_SECONDS", 0.01)
     with caplog.at_level(logging.ERROR):
         driver.worker.commit(1)
-        assert driver.worker.flush(LONG)
+        _until(driver, lambda: not driver.leases.unacknowledged)
 
     assert ["ack-a"] == driver.service.acked_ids
-    assert "acks or lease extensions failed" in caplog.text
+    assert "cannot be read; trying again" in caplog.text
 
 
 def _until(driver: Driver, condition: Any) -> None:

@@ -1,5 +1,6 @@
 """Acks: requests within the limits, retried until their deadline, failed ids returned."""
 
+import time
 from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
@@ -160,13 +161,13 @@ def test_the_pause_of_one_request_is_not_that_of_another(slept: list[float], mon
 
 
 def test_new_requests_wait_while_the_service_is_away(slept: list[float]):
-    """At most 128 requests are in flight or waiting for their retry; no more are begun until one is answered."""
-    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 160)
+    """At most 16 requests are in flight or waiting for their retry; no more are begun until one is answered."""
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 20)
     many = ids(*(f"ack-{n}" for n in range(200_000)))
 
     assert [] == send(service, many)
     tried = [request[0] for request in service.acked]
-    assert 128 == len(set(tried[:128])) == len(set(tried[:160]))
+    assert 16 == len(set(tried[:16])) == len(set(tried[:20]))
     assert sorted(many.to_pylist()) == sorted(set(service.acked_ids))
     assert sum(slept) < 1
 
@@ -253,3 +254,19 @@ def test_transient_failure_for_too_long_is_a_result():
     service = Service(answers=[PartlyFailedError({"b": "TRANSIENT_FAILURE_OTHER"})])
 
     assert ["b"] == ask(service, ids("a", "b"), deadline=-1).unanswered.to_pylist()
+
+
+def test_requests_in_flight_grow_with_fast_answers_and_shrink_with_slow_ones():
+    """A slow uplink gets fewer at a time, so that each is answered in time."""
+    assert (17, 16, 15) == tuple(acks._adapted(16, seconds) for seconds in (0.1, 5.0, 20.0))
+    assert (128, 1) == (acks._adapted(128, 0.1), acks._adapted(1, 20.0))
+
+
+def test_no_more_ids_are_taken_after_a_time(monkeypatch: pytest.MonkeyPatch):
+    """A caller who asks again gets one request's progress at least, and learns how far it went."""
+    monkeypatch.setattr(acks, "MAX_IDS", 1)
+    monkeypatch.setattr(acks, "_FIRST_IN_FLIGHT", 1)
+    service: Any = Service()
+    failed = acks.acknowledge(service, SUBSCRIPTION, [ids("a", "b", "c")], deadline=time.monotonic() + 5, take_until=0)
+
+    assert (1, ["a"]) == (failed.taken, service.acked_ids)

@@ -136,7 +136,7 @@ def test_acknowledged_batch_is_deleted_and_its_number_kept(staging: Staging):
     staging.create("1/part-0", part("a"))
     staging.create("2/part-0", part("b"))
     assert 0 == staging.last_acknowledged()
-    staging.delete_acknowledged(1)
+    staging.delete_acknowledged([1], 1)
 
     assert 1 == staging.last_acknowledged()
     assert [2] == staging.batches()
@@ -147,7 +147,7 @@ def test_batch_ten_is_not_batch_one(staging: Staging):
     """Deleting one batch leaves those alone whose number begins like its own."""
     staging.create("1/part-0", part("a"))
     staging.create("10/part-0", part("b"))
-    staging.delete_acknowledged(1)
+    staging.delete_acknowledged([1], 1)
 
     assert [10] == staging.batches()
 
@@ -160,7 +160,7 @@ def test_foreign_names_are_left_alone(staging: Staging):
 
     assert {} == staging.parts(1)
     assert [1] == staging.batches()
-    staging.delete_acknowledged(1)
+    staging.delete_acknowledged([1], 1)
     staging.delete()
     assert all(staging.read(name) is not None for name in ("1/part-x", "1/part-0.tmp", "notes/readme"))
 

@@ -26,7 +26,7 @@ def test_fault_meets_as_many_calls_as_were_ordered(handlers):
 
     handlers.faults.add(Fault(Slow("Publish"), "UNAVAILABLE"))
     with ThreadPoolExecutor(2) as calls:
-        met = list(calls.map(handlers.faults.meet, ["Publish", "Publish"]))
+        met = list(calls.map(handlers.faults.match, ["Publish", "Publish"]))
 
     assert 1 == sum(fault is not None for fault in met)
 

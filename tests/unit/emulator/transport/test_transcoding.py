@@ -10,6 +10,7 @@ from google.pubsub_v1.types import pubsub, schema
 from google.rpc import error_details_pb2, status_pb2
 
 from pubsub_spark.emulator.api import routes
+from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.transport import transcoding
 
 TOPIC = "projects/p/topics/t1"
@@ -144,7 +145,7 @@ def test_path_is_percent_decoded():
 )
 def test_unreadable_body_is_refused(reason, body):
     """What is not the JSON of the request is refused with the reason, unknown fields in the service's words."""
-    with pytest.raises(transcoding.BadRequestError) as refused:
+    with pytest.raises(RpcError) as refused:
         read("POST", f"/v1/{TOPIC}:publish", body=body)
 
     assert str(refused.value).startswith(reason)
@@ -154,7 +155,7 @@ def test_unreadable_body_is_refused(reason, body):
 @pytest.mark.parametrize("query", ["x=1", "topic.x=1", "topic.topic=1", "pageSize=many"])
 def test_unreadable_parameter_is_refused(query):
     """A parameter that names no field, or no value of its field, is refused."""
-    with pytest.raises(transcoding.BadRequestError, match=r"Invalid JSON payload received\."):
+    with pytest.raises(RpcError, match=r"Invalid JSON payload received\."):
         read("GET", f"/v1/{TOPIC}/subscriptions", query)
 
 
@@ -261,7 +262,7 @@ def test_answer_has_white_space_unless_told_otherwise():
 )
 def test_part_that_there_is_none_of_is_refused(fields):
     """With a sentence, and not by an answer without it."""
-    with pytest.raises(transcoding.BadRequestError, match=r"Error expanding 'fields' parameter\. .*\.$") as refused:
+    with pytest.raises(RpcError, match=r"Error expanding 'fields' parameter\. .*\.$") as refused:
         read("GET", "/v1/projects/p/topics", f"fields={fields}")
 
     assert "INVALID_ARGUMENT" == refused.value.code
@@ -270,7 +271,7 @@ def test_part_that_there_is_none_of_is_refused(fields):
 @pytest.mark.parametrize("query", ["alt=proto", "$alt=media", "alt=xml", "callback=f"])
 def test_answer_in_another_form_is_unimplemented(query):
     """Better than one that the client takes for what it wanted."""
-    with pytest.raises(transcoding.BadRequestError, match="answers in plain JSON") as refused:
+    with pytest.raises(RpcError, match="answers in plain JSON") as refused:
         read("GET", f"/v1/{TOPIC}", query)
 
     assert "UNIMPLEMENTED" == refused.value.code

@@ -1,0 +1,250 @@
+"""Reading through outages: the driver's session and the tasks against the emulator, behind a proxy that breaks links.
+
+`Engine` plays Spark. Times are real: each test says how long an outage is, and shortens the limits that it waits for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.errors import ForbiddenError, ServiceError
+from pubsub_spark.options import ReadOptions
+from pubsub_spark.read import ack_worker, acks, health, session
+from pubsub_spark.read.partitions import Budget, PullPartition
+from pubsub_spark.read.staging import Staging
+from tests.conftest import Names
+from tests.engine import Engine
+from tests.faults.proxy import Proxy
+
+BOUND = 30.0
+TOKEN_FAILED = "Getting metadata from plugin failed with error: ('invalid_grant: Bad Request', {})"
+
+
+@pytest.fixture
+def proxy(emulator: Emulator) -> Iterator[Proxy]:
+    with Proxy(emulator.port) as running:
+        yield running
+
+
+@pytest.fixture
+def query(emulator: Emulator, proxy: Proxy, names: Names, tmp_path: Path) -> Iterator[Engine]:
+    """A query through the proxy on a plain subscription; not started."""
+    emulator.create_topic(names.topic)
+    emulator.create_subscription(names.subscription, names.topic)
+    options = ReadOptions(
+        subscription_id=names.subscription,
+        endpoint=proxy.endpoint,
+        idle_timeout=0.3,
+        max_fetch_period=0.5,
+        connect_timeout=20.0,
+    )
+    engine = Engine(emulator, options, str(tmp_path), budget=Budget(10_000, 10**8))
+    yield engine
+    proxy.heal()
+    if engine.session is not None:
+        engine.crash()
+
+
+def until(condition: Callable[[], Any], otherwise: str, bound: float = BOUND) -> None:
+    end = time.monotonic() + bound
+    while not condition():
+        assert time.monotonic() < end, otherwise
+        threading.Event().wait(0.01)
+
+
+def trigger_on(query: Engine) -> None:
+    """Trigger, with messages or without, until an error."""
+    until(lambda: query.trigger() and False, "an error")
+
+
+def available_now(query: Engine) -> None:
+    query.start()
+    assert query.session is not None
+    query.session.prepare_for_available_now()
+    while query.trigger():
+        pass
+
+
+@contextmanager
+def later(seconds: float, what: Callable[[], object]) -> Iterator[None]:
+    timer = threading.Timer(seconds, what)
+    timer.start()
+    yield
+    timer.join()
+
+
+def test_available_now_waits_for_the_end_of_an_outage(query: Engine, emulator: Emulator, names: Names):
+    """Two seconds of UNAVAILABLE, longer than `idleTimeout`, are no idle time."""
+    emulator.publish(names.topic, "a", "b")
+    emulator.fail("StreamingPull", "UNAVAILABLE", count=1000)
+    with later(2.0, emulator._running.faults.clear):
+        available_now(query)
+
+    assert ["a", "b"] == query.rows
+
+
+@pytest.mark.parametrize("fault", [Proxy.refuse, Proxy.black_hole])
+def test_available_now_does_not_end_in_an_outage(query: Engine, proxy: Proxy, names: Names, fault: Any):
+    """A link that breaks while the query waits for a last message: it waits, and takes what came meanwhile."""
+    query.start()
+    assert query.session is not None
+    query.trigger()
+    fault(proxy)
+    if fault is Proxy.refuse:  # what the service has just sent into a broken link is leased for a minute
+        until(lambda: query.emulator.streams() == 0, "the end of the stream")
+    query.emulator.publish(names.topic, "a")
+    query.session.prepare_for_available_now()
+    with later(2.5, proxy.heal):
+        assert query.trigger()
+    while query.trigger():
+        pass
+
+    assert ["a"] == query.rows
+
+
+def test_available_now_fails_after_the_connect_timeout(query: Engine, proxy: Proxy):
+    """An outage that does not end is an error with a sentence, and no empty success."""
+    query.start()
+    assert query.session is not None
+    query.trigger()
+    query.session.prepare_for_available_now()
+    query.session.options = replace(query.options, connect_timeout=2.0)
+    proxy.refuse()
+    began = time.monotonic()
+    with pytest.raises(
+        ServiceError, match=r"did not answer for \d s when asked to pull from Subscription .*UNAVAILABLE"
+    ):
+        trigger_on(query)
+    assert 2.0 <= time.monotonic() - began < 10.0
+
+
+def test_outage_is_told_at_its_beginning_and_at_its_end(
+    query: Engine, proxy: Proxy, names: Names, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """One WARNING with the last error, one when the connection is back; nothing in between."""
+    monkeypatch.setattr(health, "WARN_AFTER_SECONDS", 1.0)
+    query.start()
+    query.trigger()
+    proxy.refuse()
+    until(lambda: "no connection" in caplog.text, "a WARNING")
+    time.sleep(2.0)
+    assert query.trigger() is False
+    proxy.heal()
+    query.emulator.publish(names.topic, "a")
+    until(query.trigger, "the message")
+    until(lambda: "again after" in caplog.text, "a WARNING")
+
+    lost, recovered = [record for record in caplog.records if record.name.endswith("driver_stream")]
+    assert ("WARNING", "WARNING") == (lost.levelname, recovered.levelname)
+    assert lost.getMessage().startswith(f"no connection to `{proxy.endpoint}` for 1 s, so nothing is read from `")
+    assert "(last error: UNAVAILABLE: " in lost.getMessage()
+    assert recovered.getMessage().startswith(f"connected to `{proxy.endpoint}` again after ")
+
+
+def test_message_is_read_soon_after_a_long_outage(query: Engine, proxy: Proxy, names: Names):
+    """gRPC's own pauses grow to two minutes; ours end within 15 s of the service's return."""
+    query.start()
+    query.trigger()
+    proxy.refuse()
+    time.sleep(20.0)
+    query.emulator.publish(names.topic, "a")
+    proxy.heal()
+    healed = time.monotonic()
+    until(query.trigger, "the message")
+
+    assert time.monotonic() - healed < 15.0
+
+
+def test_fail_after(query: Engine, proxy: Proxy):
+    """A running query fails when the option says so."""
+    query.options = replace(query.options, fail_after=1.0)
+    query.start()
+    query.trigger()
+    proxy.refuse()
+    with pytest.raises(ServiceError, match="did not answer for"):
+        trigger_on(query)
+
+
+def test_credential_failure_ends_the_query(
+    query: Engine, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, names: Names
+):
+    """UNAVAILABLE that hides a revoked grant is tried again a few times, and then named."""
+    monkeypatch.setattr(health, "MAX_CREDENTIAL_FAILURES", 3)
+    emulator.fail("StreamingPull", "UNAVAILABLE", count=1000, message=TOKEN_FAILED)
+    query.start()
+    with pytest.raises(ForbiddenError, match=r"^The credentials for `127\.0.*invalid_grant"):
+        trigger_on(query)
+
+
+def test_slow_uplink_only_slows_down(query: Engine, proxy: Proxy, names: Names, monkeypatch: pytest.MonkeyPatch):
+    """Acks of 4 s of uplink, with turns of 1 s: each id is sent once, more or less, and not over and over again."""
+    monkeypatch.setattr(ack_worker, "_ACK_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(acks, "_FIRST_IN_FLIGHT", 1)
+    texts = [f"m{n}" for n in range(2500)]
+    query.emulator.publish(names.topic, *texts)
+    query.start()
+    until(lambda: query.trigger() and len(query.rows) == len(texts), "all rows")
+    before = proxy.forwarded["up"]
+    proxy.throttle(125_000)  # 1 Mbit/s
+    query.trigger()
+    until(lambda: query.emulator.backlog(names.subscription) == 0, "all acked", 60.0)
+
+    assert len(texts) * 190 * 0.5 < proxy.forwarded["up"] - before < len(texts) * 190 * 1.5
+
+
+def test_batches_that_wait_for_their_acks_are_bounded(
+    query: Engine, emulator: Emulator, names: Names, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """While Pub/Sub takes no acks, so many batches are read and no more; one WARNING says so, one that it is over."""
+    monkeypatch.setattr(session, "_FLUSH_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(session, "_STOP_TIMEOUT_SECONDS", 0.1)
+    query.options = replace(query.options, max_unacknowledged_batches=2)
+    emulator.fail("Acknowledge", "UNAVAILABLE", count=10_000)
+    query.start()
+    query.trigger()
+    for text in "abcd":
+        emulator.publish(names.topic, text)
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end and not query.trigger():
+            pass
+    assert ["a", "b"] == query.rows
+    assert 1 == caplog.text.count("committed batches of")
+
+    query.stop()
+    assert "stopped with up to 2 acks of 2 committed batches of" in caplog.text
+    emulator._running.faults.clear()
+    query.start()
+    until(lambda: query.trigger() and len(query.rows) >= 4, "the others")
+    assert ["a", "b", "c", "d"] == query.rows
+
+
+def test_task_that_never_connects_fails(query: Engine, proxy: Proxy, names: Names):
+    """It stages no empty part, so that Spark's next attempt may pull; the sentence names the executors' network."""
+    query.options = replace(query.options, connect_timeout=1.0)
+    staging = Staging(query.location, names.subscription, "stream")
+    staging.write_token()
+    partition = PullPartition(staging, 1, 1, 10, 10**6, False)
+    proxy.refuse()
+    backend = replace(query.backend, connect_timeout=1.0)
+    with pytest.raises(ServiceError, match=r"did not answer within 1 s .* executors have no network access \(egress\)"):
+        _read(query, partition, backend)
+    assert {} == staging.parts(1)
+
+    proxy.heal()
+    query.emulator.publish(names.topic, "a")
+    assert ["a"] == query.read([partition])
+
+
+def _read(query: Engine, partition: PullPartition, backend: Any) -> list[Any]:
+    from pubsub_spark.read import partition_reader
+
+    return list(partition_reader.read(partition, query.options, backend))

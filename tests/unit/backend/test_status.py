@@ -1,0 +1,36 @@
+"""The treatment of status codes: credentials that fail behind UNAVAILABLE."""
+
+import grpc
+import pytest
+
+from pubsub_spark.backend.status import failure, is_credential_failure
+from pubsub_spark.errors import ForbiddenError, ServiceError
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+PLUGIN = "Getting metadata from plugin failed with error: "
+
+
+@pytest.mark.parametrize(
+    ("details", "expected"),
+    [
+        (PLUGIN + "('invalid_grant: Token has been expired or revoked.', {})", True),
+        (PLUGIN + "Reauthentication is needed. Please run `gcloud auth application-default login`", True),
+        (PLUGIN + "Failed to retrieve http://metadata.google.internal/computeMetadata/v1/: timed out", True),
+        (PLUGIN + "HTTPSConnectionPool(host='oauth2.googleapis.com', port=443): Max retries exceeded", False),
+        ("failed to connect to all addresses; Connection refused", False),
+    ],
+)
+def test_credential_failure_in_unavailable(details: str, expected: bool):
+    """Revoked, expired and no metadata server are; a token server that an outage hides as well is not."""
+    assert expected == is_credential_failure(UNAVAILABLE, details)
+    assert not is_credential_failure(grpc.StatusCode.NOT_FOUND, details)
+
+
+def test_credential_failure_has_its_own_sentence():
+    """UNAVAILABLE with a revoked grant names the credentials, any other the network."""
+    texts = [PLUGIN + "('invalid_grant', {})", "Connection refused"]
+    revoked, gone = (failure(UNAVAILABLE, text, "pull from", "Subscription", "s", "host:443") for text in texts)
+
+    assert isinstance(revoked, ForbiddenError)
+    assert str(revoked).startswith("The credentials for `host:443` cannot be used to pull from Subscription `s`.")
+    assert isinstance(gone, ServiceError)
