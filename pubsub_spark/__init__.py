@@ -1,6 +1,6 @@
 """Apache Spark's connector for Google Cloud Pub/Sub, on PySpark's Python Data Source API.
 
-A map of this package, in the order of the data (the ack takes the same path backwards):
+A map of this package, in the order of the data (the ack takes the same path backwards); docs/design.md has the why:
 
     source     PubSubDataSource: name, schema, readers and writers
     options    every option once          errors  the hierarchy, drawn          names  resource names
