@@ -69,7 +69,6 @@ class _Parts:
     """The parts of a running emulator; `ending` stops it."""
 
     engine: Engine
-    push_workers: PushWorkers
     faults: Faults
     services: Registry
     recorder: Recorder
@@ -143,7 +142,7 @@ class Emulator:
             loop.on_error.add(engine.fail)
             ending.callback(loop.on_error.discard, engine.fail)
             self.port = listening.getsockname()[1]
-            self._parts = _Parts(engine, push_workers, faults, services, recorder, dispatcher, ending.pop_all())
+            self._parts = _Parts(engine, faults, services, recorder, dispatcher, ending.pop_all())
         return self
 
     def stop(self) -> None:
@@ -235,7 +234,6 @@ class Emulator:
     def advance(self, seconds: float) -> None:
         """Move the emulator's clock; leases that run out meanwhile have run out when this returns."""
         self._running.engine.advance(seconds)
-        self._running.push_workers.wake()
 
     def fail(self, rpc: str, code: Code | None, count: int = 1, delay: float = 0, message: str = "") -> None:
         """Let the next `count` calls of `rpc` (`*`: any) fail with `code` after `delay` seconds; None only delays."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import statistics
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.emulator import EmulatorFailedError
 from pubsub_spark.emulator.handlers.streaming_pull import Stream
 from pubsub_spark.emulator.rpc.registry import Rpc
-from pubsub_spark.emulator.transport import event_loop
+from pubsub_spark.emulator.transport import event_loop, listener
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 from tests.rpc.frames import FrameClient
 
@@ -143,6 +144,20 @@ def test_stream_that_a_fault_delays_and_refuses_is_refused(emulator, client):
 
     with pytest.raises(grpc.RpcError, match="PERMISSION_DENIED"):
         next(stream)
+
+
+def test_message_behind_a_response_comes_at_once(emulator, client):
+    """A stream's message on the connection of the Publish does not wait for TCP's acknowledgement of the response."""
+    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
+    took = []
+    for _ in range(21):
+        begin = time.perf_counter()
+        client.publish({"data": b"a"})
+        next(stream)
+        took.append(time.perf_counter() - begin)
+    stream.cancel()
+
+    assert statistics.median(took) < 0.03
 
 
 def test_many_connections_are_served_at_once(emulator):
@@ -436,10 +451,22 @@ def test_exception_on_a_background_thread_ends_the_emulator(thread, caplog, monk
         emulator.stop()
 
 
+def test_connection_that_fails_ends_alone(emulator, client, monkeypatch, caplog):
+    """It is in the log, and everyone else is served."""
+    monkeypatch.setattr(listener, "GrpcConnection", broken)
+    with contextlib.closing(FrameClient(emulator.endpoint)) as other:
+        assert [] == list(other.events(DataReceived))
+    monkeypatch.undo()
+
+    assert "ZeroDivisionError" in caplog.text
+    assert [] == client.data()
+    assert 0 == emulator.streams()
+
+
 FAILING = """
 import threading
 from pubsub_spark.cli import app
-from pubsub_spark.emulator.transport import event_loop
+from pubsub_spark.emulator.transport import event_loop, listener
 threading.Timer(1, lambda: event_loop.shared().call(lambda: 1 / 0)).start()
 app(["emulator", "--port", "0"])
 """

@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -656,3 +657,22 @@ def test_gcloud_works_with_an_overridden_endpoint(gcloud, emulator):
 
     assert ("aGVsbG8=", {"k": "v"}) == (received["message"]["data"], received["message"]["attributes"])
     assert 0 == emulator.backlog(SUB)
+
+
+def test_tls_clients_that_leave_harm_nobody():
+    """When the keys have just been agreed on, or a moment later."""
+    key, certificate = self_signed()
+    trust = ssl.create_default_context(cadata=certificate.decode())
+    with Emulator(tls=(key, certificate)) as emulator:
+        for number in range(50):
+            trust.set_alpn_protocols(["h2"] if number % 2 else [])
+            with socket.create_connection((emulator.host, emulator.port), timeout=10) as plain:
+                if number % 3:
+                    plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # leave with a reset
+                trust.wrap_socket(plain, server_hostname="127.0.0.1").close()
+
+        trust.set_alpn_protocols([])
+        secure = http.client.HTTPSConnection("127.0.0.1", emulator.port, context=trust, timeout=10)
+        secure.request("GET", "/")
+        assert b"Ok\n" == secure.getresponse().read()
+        secure.close()

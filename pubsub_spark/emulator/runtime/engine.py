@@ -120,12 +120,6 @@ class Engine:
         with self._lock:
             consumer.condition.notify_all()
 
-    def cancel(self, consumer: Consumer) -> None:
-        """Close a consumer: it takes nothing from this moment on."""
-        with self._lock:
-            consumer.closed = True
-            consumer.condition.notify_all()
-
     def wait(self, consumer: Consumer, seconds: float | None = None) -> None:
         """Inside `open`: let go of the lock until the consumer is notified or the seconds are over."""
         self._notify()
@@ -142,10 +136,11 @@ class Engine:
         return not sleeper.closed
 
     def cancel_all(self) -> None:
-        """Close every consumer."""
+        """Close every consumer: it takes nothing from this moment on."""
         with self._lock:
             for consumer in list(self._consumers):
-                self.cancel(consumer)
+                consumer.closed = True
+                consumer.condition.notify_all()
 
     def advance(self, seconds: float) -> None:
         """Move time; everything that falls due on the way has happened at its own time when this returns."""

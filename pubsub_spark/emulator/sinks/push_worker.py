@@ -80,12 +80,6 @@ class PushWorkers:
                 resource = event.resource
                 self.configure(event.name, None if resource.detached else endpoint_of(resource.push_config))
 
-    def wake(self) -> None:
-        """Time was moved: a pause may be over."""
-        with self._engine.open():
-            for pusher in self._push_workers.values():
-                pusher.wake()
-
     def close(self) -> None:
         """Stop all; requests under way are not waited for."""
         with self._engine.open():

@@ -45,6 +45,9 @@ class EventLoop:
         if error is None or isinstance(error, OSError):  # of one connection, or of the machine: others go on
             _log.warning("%s: %s", context["message"], error)
             return
+        if "protocol" in context:  # asyncio has closed the one connection that it happened on
+            _log.error("A connection failed: %s", context["message"], exc_info=error)
+            return
         for each in list(self.on_error):
             each(error)
 

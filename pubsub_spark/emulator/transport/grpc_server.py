@@ -61,6 +61,8 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Listen; the port."""
         port = self._server.add_insecure_port(f"{LOOPBACK}:0")
         await self._server.start()
+        self._serving = asyncio.create_task(self._server.wait_for_termination())
+        self._serving.add_done_callback(lambda task: task.result())  # what it raises, the event loop hears
         return int(port)
 
     async def stop(self) -> None:

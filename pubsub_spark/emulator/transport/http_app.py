@@ -195,10 +195,8 @@ def _by_path(app: Starlette) -> Callable[[Scope, Receive, Send], Any]:
     """The application for requests that name the server, too."""
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
-        for name in ("path", "raw_path"):
-            whole = scope[name] if name == "path" else scope[name].decode("ascii")
-            path = _SERVER.sub("", whole) or "/"
-            scope[name] = path if name == "path" else path.encode("ascii")
+        scope["path"] = _SERVER.sub("", scope["path"]) or "/"
+        scope["raw_path"] = _SERVER.sub("", scope["raw_path"].decode("ascii")).encode("ascii")
         await app(scope, receive, send)
 
     return ask
