@@ -52,11 +52,8 @@ def load(path: Path, services: Registry) -> None:
     if doubled is not None:
         raise SeedFileError(f"`{doubled}` stands twice in one mapping of `{path}`. Leave one of them out.")
     seeds = _SeedFile(path, {} if document is None else document, services)
-    for section, create in (
-        ("schemas", seeds.create_schema),
-        ("topics", seeds.create_topic),
-        ("subscriptions", seeds.create_subscription),
-    ):
+    creates = (seeds.create_schema, seeds.create_topic, seeds.create_subscription)
+    for section, create in zip(_SECTIONS[1:], creates, strict=True):
         for name, fields in seeds.section(section).items():
             seeds.create(section, name, fields, create)
 

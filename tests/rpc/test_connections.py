@@ -439,7 +439,9 @@ def test_exception_on_a_background_thread_ends_the_emulator(thread, caplog, monk
                 emulator._running.engine.restart_clock()  # it looks at the clock again
                 assert failed.wait(10)
         else:
-            event_loop.shared().call(broken)
+            loop = event_loop.shared()  # of every emulator of this process, and the others are of other tests
+            monkeypatch.setattr(loop, "on_error", {emulator._running.engine.fail})
+            loop.call(broken)
         assert failed.wait(10)
 
         assert "ZeroDivisionError" in caplog.text

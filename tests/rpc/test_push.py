@@ -23,6 +23,8 @@ from google.oauth2 import id_token
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
+from pubsub_spark.emulator.emulator import EmulatorFailedError
+from pubsub_spark.emulator.sinks import push_request
 from pubsub_spark.emulator.sinks.push_request import FIRST_WINDOW
 from pubsub_spark.emulator.sinks.push_worker import Poster
 from tests.rpc.conftest import wait_until
@@ -407,3 +409,27 @@ def test_emulator_stops_while_an_endpoint_is_slow(endpoint):
         begin = time.monotonic()
 
     assert time.monotonic() - begin < 5
+
+
+def test_exception_of_a_push_ends_the_emulator(endpoint, monkeypatch):
+    """A mistake of ours on a push thread is no silence: whoever asks the emulator next is told."""
+
+    def fail(*_):
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(push_request, "request", fail)
+    emulator = Emulator().start()
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC, push_config={"push_endpoint": endpoint.url})
+    emulator.publish(TOPIC, "x")
+
+    def has_failed():
+        try:
+            emulator.backlog(SUB)
+        except EmulatorFailedError:
+            return True
+        return False
+
+    wait_until(has_failed)
+    with pytest.raises(EmulatorFailedError):
+        emulator.stop()

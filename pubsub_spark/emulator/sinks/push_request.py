@@ -15,10 +15,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from google.protobuf import timestamp_pb2
 from urllib3 import HTTPHeaderDict
+
+from pubsub_spark.emulator.state.message import Message
 
 ACKNOWLEDGES = frozenset({102, 200, 201, 202, 204})
 
@@ -60,6 +62,11 @@ class PushMessage:
     attributes: Mapping[str, str] = field(default_factory=dict)
     ordering_key: str = ""
     delivery_attempt: int = 0
+
+    @classmethod
+    def of(cls, message: Message, attempt: int) -> Self:
+        """The push of a message that was leased."""
+        return cls(message.id, message.published, message.data, message.attributes, message.key, attempt)
 
 
 class Request(NamedTuple):

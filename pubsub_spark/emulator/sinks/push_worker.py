@@ -1,8 +1,8 @@
 """Push delivery: one thread for each push subscription takes messages, a few more POST them to its endpoint.
 
-The rules (what is sent, what acknowledges, how many at once) are `push_request`'s; leases, ordering, retries and dead letters
-are the subscription's own, to which a push loop is a consumer like any other. A request may take as long as the ack
-deadline. Connections to the endpoint are kept and used again.
+The rules (what is sent, what acknowledges, how many at once) are `push_request`'s; leases, ordering, retries and dead
+letters are the subscription's own, to which a push worker is a consumer like any other. A request may take as long as
+the ack deadline. Connections to the endpoint are kept and used again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -103,7 +103,7 @@ class Pusher:
         self._token = ""
         self._token_until = 0.0
         self._stopped = False
-        threading.Thread(target=self._run, name=f"push {subscription.name}", daemon=True).start()
+        self._start(self._run)
 
     def stop(self) -> None:
         """Take no more messages."""
@@ -114,11 +114,22 @@ class Pusher:
     def wake(self) -> None:
         self._engine.wake(self._consumer)
 
+    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do something on a thread of its own; an exception there ends the emulator."""
+
+        def run() -> None:
+            try:
+                work(*arguments)
+            except Exception as error:
+                self._engine.fail(error)
+
+        threading.Thread(target=run, name=f"push {self.subscription.name}", daemon=True).start()
+
     def _run(self) -> None:
         # A thread each and not a pool: Python waits for a pool's threads before it exits, and an endpoint may be slow.
         while (batch := self._next()) is not None:
             for each in batch:
-                threading.Thread(target=self._deliver, args=each, name="pubsub-emulator-push", daemon=True).start()
+                self._start(self._deliver, *each)
         self._poster.close()
 
     def _next(self) -> Sequence[tuple[int, PushMessage, float]] | None:
@@ -132,7 +143,7 @@ class Pusher:
                     for _ in taken:
                         self._window.started()
                     seconds = self.subscription.settings.ack_deadline
-                    return [(each.number, self._delivery(each), seconds) for each in taken]
+                    return [(each.number, PushMessage.of(each.message, each.attempt), seconds) for each in taken]
                 if room > 0:
                     broker.wait(self.subscription, self._consumer)
                 pause = self._window.resumes_at - now
@@ -147,17 +158,6 @@ class Pusher:
         while len(taken) < room and (one := broker.take(self.subscription, self._consumer, now, 1)):
             taken += one
         return taken
-
-    def _delivery(self, hand_out: Lease) -> PushMessage:
-        message = hand_out.message
-        return PushMessage(
-            message_id=message.id,
-            publish_time=message.published,
-            data=message.data,
-            attributes=message.attributes,
-            ordering_key=message.key,
-            delivery_attempt=hand_out.attempt,
-        )
 
     def _deliver(self, number: int, delivery: PushMessage, timeout: float) -> None:
         acknowledged = False

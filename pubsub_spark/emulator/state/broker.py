@@ -1,9 +1,7 @@
 """The broker: topics, subscriptions and snapshots, and everything that can be done to them.
 
-The only way to change messages: code outside of `state` reads `topics`, `subscriptions` and `snapshots`, and changes them by
-the broker's methods alone, which also keep the agenda and say in `events` what has changed. Methods take the Topic,
-Subscription or Snapshot itself and not its name, because that is one incarnation: what is done to one that was deleted
-meanwhile does nothing to a successor of the same name.
+All changes are methods of the broker, which also keep the agenda and append to `events`. They take the Topic,
+Subscription or Snapshot itself and not its name: a change to a deleted one does nothing to a successor of that name.
 
 Pure: no lock, no proto, no clock. `resource` of each record is the configuration as the client sees it; it is carried
 and replaced as a whole, never read and never changed in place. Existence and permission are the handlers' business.
