@@ -135,7 +135,7 @@ class AckWorker:
                 if self._stopping:
                     return
                 pending = self._pending()
-            if not self._acknowledge_all(pending[:1]):
+            if not self._acknowledge_first(pending):
                 self._pause()
 
     def _run_extender(self) -> None:
@@ -161,24 +161,23 @@ class AckWorker:
             if batch not in self._answered and self._set_aside.get(batch, 0.0) <= now
         ]
 
-    def _acknowledge_all(self, batches: list[int]) -> bool:
-        """Acknowledge batches, delete the files of those that are through; whether the service has answered."""
+    def _acknowledge_first(self, pending: list[int]) -> bool:
+        """Acknowledge the first batch, delete the files of those that are through; whether the service has answered."""
         answers = True
-        for batch in batches:
-            try:
-                answers = answers and self._acknowledge(batch)
-            except Exception as error:
-                self._set_aside[batch] = time.monotonic() + _SET_ASIDE_SECONDS
-                _log.error(
-                    "the acks of batch %d of `%s` cannot be read; trying again in %g s, others go on: %s",
-                    batch,
-                    self._staging.subscription,
-                    _SET_ASIDE_SECONDS,
-                    error,
-                    exc_info=not isinstance(error, StagingError | OSError),
-                )
-                with self._changed:
-                    self._changed.notify_all()
+        try:
+            answers = not pending or self._acknowledge(pending[0])
+        except Exception as error:
+            self._set_aside[pending[0]] = time.monotonic() + _SET_ASIDE_SECONDS
+            _log.error(
+                "the acks of batch %d of `%s` cannot be read; trying again in %g s, others go on: %s",
+                pending[0],
+                self._staging.subscription,
+                _SET_ASIDE_SECONDS,
+                error,
+                exc_info=not isinstance(error, StagingError | OSError),
+            )
+            with self._changed:
+                self._changed.notify_all()
         with self._changed:
             last = not self._pending()
         if self._answered and (last or time.monotonic() - self._deleted_at >= _DELETE_PAUSE_SECONDS):

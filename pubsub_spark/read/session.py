@@ -273,9 +273,8 @@ class Session:
         """Whether there is a batch to plan; waits LINGER_SECONDS for more messages, with AvailableNow for the last."""
         stream.poll()
         if stream.oldest_arrival is None and self._drained_from is not None:
-            self._acks_are_answered = worker.flush(
-                _FLUSH_TIMEOUT_SECONDS
-            )  # with ordering keys an unacknowledged message holds back others
+            # With ordering keys an unacknowledged message holds back others.
+            self._acks_are_answered = worker.flush(_FLUSH_TIMEOUT_SECONDS)
             self._wait_until_idle(stream)
         if stream.oldest_arrival is None:
             return False

@@ -39,7 +39,7 @@ def test_get_is_full_and_lists_are_basic_by_default(client, emulator):
     assert [V1, "", "", V1, "", V1] == [schema.definition for schema in definitions]
 
 
-# Durations of the side door
+# Durations of the methods for tests
 
 
 @pytest.mark.parametrize(
@@ -455,7 +455,7 @@ def test_emulator_that_does_not_run_says_so(use):
 
 
 def test_emulator_that_runs_is_not_started_again(client, emulator, subscribe):
-    """What is there stays, and the side door leads to where the front door does."""
+    """What is there stays, and the methods for tests reach the same state as RPCs do."""
     subscribe()
 
     with pytest.raises(RuntimeError, match="The emulator is running"):

@@ -82,8 +82,7 @@ def request(endpoint: Endpoint, subscription: str, message: PushMessage) -> Requ
         return Request({"Content-Type": "application/json"}, _envelope(subscription, message))
     headers = HTTPHeaderDict({"Content-Type": "application/octet-stream"})
     if endpoint.write_metadata:
-        for name, value in _metadata(subscription, message).items():
-            headers[name] = value
+        _add_metadata(headers, subscription, message)
     return Request(dict(headers), message.data)
 
 
@@ -106,9 +105,8 @@ def _envelope(subscription: str, message: PushMessage) -> bytes:
     return json.dumps({name: value for name, value in document.items() if value}).encode()
 
 
-def _metadata(subscription: str, message: PushMessage) -> HTTPHeaderDict:
-    """The message's attributes as headers, and Pub/Sub's own, which no attribute replaces, in whatever case."""
-    headers = HTTPHeaderDict()
+def _add_metadata(headers: HTTPHeaderDict, subscription: str, message: PushMessage) -> None:
+    """Add the message's attributes, and then Pub/Sub's own headers, which no attribute replaces, in whatever case."""
     for name, value in message.attributes.items():
         fits = _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)
         if fits and name.lower() not in _RESERVED_HEADERS:
@@ -118,7 +116,6 @@ def _metadata(subscription: str, message: PushMessage) -> HTTPHeaderDict:
     headers["x-goog-pubsub-publish-time"] = timestamp(message.publish_time)
     if message.ordering_key and _HEADER_VALUE.fullmatch(message.ordering_key):
         headers["x-goog-pubsub-ordering-key"] = message.ordering_key
-    return headers
 
 
 def timestamp(seconds: float) -> str:

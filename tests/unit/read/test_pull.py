@@ -12,10 +12,11 @@ import pytest
 from pubsub_spark.codec.envelope import Received
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError
 from pubsub_spark.read import pull as pull_module
-from pubsub_spark.read import streaming_pull
 from pubsub_spark.read.pull import PullResult, pull
 from pubsub_spark.read.streaming_pull import StreamSettings
 from tests.unit.read.service import SUBSCRIPTION, Call, Service, response
+
+pytestmark = pytest.mark.usefixtures("at_once", "leaves_no_thread")
 
 LONG = 30.0  # seconds that a test never waits in full
 Code = grpc.StatusCode
@@ -35,20 +36,6 @@ class Outcome:
     @property
     def texts(self) -> list[str]:
         return [data.decode() for got in self.received for data in got.messages.column("data").to_pylist()]
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream reopens without a pause."""
-    monkeypatch.setattr(streaming_pull, "delays", lambda: iter(lambda: 0.001, None))
-
-
-@pytest.fixture(autouse=True)
-def _leaves_no_thread() -> Iterator[None]:
-    """Each test ends all threads that it has started."""
-    before = set(threading.enumerate())
-    yield
-    assert set(threading.enumerate()) <= before
 
 
 def do_pull(service: Service, given: StreamSettings, period: float = LONG, idle: float = LONG) -> Outcome:

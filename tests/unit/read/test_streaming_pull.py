@@ -14,26 +14,14 @@ from pubsub_spark.read import streaming_pull
 from pubsub_spark.read.streaming_pull import StreamingPull, StreamSettings
 from tests.unit.read.service import SUBSCRIPTION, Service, response
 
+pytestmark = pytest.mark.usefixtures("at_once", "leaves_no_thread")
+
 LONG = 30.0  # seconds that a test never waits in full
 Code = grpc.StatusCode
 
 
 def settings(max_messages: int = 1000, max_bytes: int = 10**6) -> StreamSettings:
     return StreamSettings(SUBSCRIPTION, "stream-1", 60, max_messages, max_bytes)
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream reopens without a pause."""
-    monkeypatch.setattr(streaming_pull, "delays", lambda: iter(lambda: 0.001, None))
-
-
-@pytest.fixture(autouse=True)
-def _leaves_no_thread() -> Iterator[None]:
-    """Each test ends all threads that it has started."""
-    before = set(threading.enumerate())
-    yield
-    assert set(threading.enumerate()) <= before
 
 
 def test_chunk_is_waited_for_while_one_response_follows_the_other(monkeypatch: pytest.MonkeyPatch):

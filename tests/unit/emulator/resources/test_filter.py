@@ -1,4 +1,4 @@
-"""The filter language, rule by rule; the property test next door compares whole expressions with a naive evaluator."""
+"""The filter language, rule by rule; the property test compares whole expressions with a naive evaluator."""
 
 from __future__ import annotations
 

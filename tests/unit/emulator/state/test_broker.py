@@ -1,4 +1,4 @@
-"""The broker is the only door to messages: a rule that the code outside of `state` keeps."""
+"""Messages are changed by the broker alone: a rule that the code outside of `state` keeps."""
 
 from __future__ import annotations
 

@@ -169,17 +169,17 @@ def test_an_extension_of_one_leaves_the_others():
 @pytest.mark.parametrize(
     ("messages", "size", "fits"), [(3, 1000, 3), (20, 12, 2), (20, 13, 3), (20, 1, 1), (20, 60, 10)]
 )
-def test_a_basket_takes_what_it_has_room_for(messages: int, size: int, fits: int):
+def test_a_batch_builder_takes_what_it_has_room_for(messages: int, size: int, fits: int):
     """Frames of 6 bytes; the one that reaches the limit of bytes still fits."""
-    basket = BatchBuilder(messages, size)
+    building = BatchBuilder(messages, size)
 
-    rest = basket.fill(TEN)
+    rest = building.fill(TEN)
 
-    [part] = basket.parts
+    [part] = building.parts
     assert isinstance(part, Publication)
     assert list(TEN.messages())[:fits] == list(part.messages())
     assert list(TEN.messages())[fits:] == ([] if rest is None else list(rest.messages()))
-    assert (messages - fits, size - 6 * fits) == (basket.messages, basket.size)
+    assert (messages - fits, size - 6 * fits) == (building.messages, building.size)
 
 
 def test_publications_are_put_together_again():
