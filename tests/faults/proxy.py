@@ -156,9 +156,9 @@ class Proxy:
                     await asyncio.sleep(self._delay)
                 for piece in self._pieces(content):
                     await self._take_turn(len(piece), direction)
+                    self.forwarded[direction] += len(piece)  # before anyone can have them
                     writer.write(piece)
                     await writer.drain()
-                    self.forwarded[direction] += len(piece)
             writer.write_eof()
 
     def _pieces(self, content: bytes) -> list[bytes]:

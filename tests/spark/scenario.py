@@ -333,6 +333,18 @@ class Release:
         scenario.sink.resumed.set()
 
 
+class TasksEnded:
+    """Wait until no task runs: Spark kills those of a query that was stopped, and does not wait for their end."""
+
+    def take(self, scenario: Scenario) -> None:
+        def running() -> int:
+            executors = scenario.spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+            return sum(executor.numRunningTasks() for executor in executors)
+
+        until(lambda: running() == 0, lambda: f"{running()} tasks run")
+        _streams_are_gone(scenario)
+
+
 class KillDriverWorker:
     """Kill (-9) the driver-side worker, the process that has the driver stream and sends acks."""
 

@@ -28,6 +28,7 @@ from tests.spark.scenario import (
     Scenario,
     Start,
     Stop,
+    TasksEnded,
     Until,
     needs_available_now,
     until,
@@ -129,7 +130,7 @@ def test_parquet_has_everything_once(scenario: Scenario):
     texts = [*MANY, "late"]
     scenario.run(
         Publish(*MANY), Do(start), Until("rows at the gate", lambda run: (gate / "arrived").exists()),
-        KillDriverWorker(), Stop(), Backlog(len(MANY)), Advance(LEASE),
+        KillDriverWorker(), Stop(), TasksEnded(), Backlog(len(MANY)), Advance(LEASE),
         Publish("late"), Do(lambda run: (gate / "open").touch()), Do(start), Acked(*texts),
     )  # fmt: skip
     assert sorted(texts) == sorted(row.text for row in scenario.spark.read.parquet(str(sink)).collect())
