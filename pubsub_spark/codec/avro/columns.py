@@ -76,7 +76,7 @@ def batches(data: pa.BinaryArray) -> list[tuple[int, int]]:
 
 
 def compile_columns(writer: Node, reader: Node) -> ColumnReader:
-    """The reader of a writer's schema; Unresolvable if no message can be read, SchemaError if Spark has no such type."""
+    """The reader of two schemas; Unresolvable if no message can be read, SchemaError if Spark has no such type."""
     return ColumnReader(_compile(writer, reader, ()), _padding(writer, {}))
 
 

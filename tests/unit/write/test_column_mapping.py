@@ -132,6 +132,6 @@ def test_all_complaints_come_together():
 
 
 def test_no_topic_at_all_is_said():
-    """Neither `topicId` nor a column `topic`."""
+    """A write with neither `topicId` nor a column `topic` is refused."""
     with pytest.raises(SchemaError, match="there is neither the option `topicId` nor a column `topic`"):
         ColumnMapping.of(schema(data=BINARY), WriteOptions.parse({}, {}))
