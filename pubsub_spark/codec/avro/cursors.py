@@ -34,7 +34,7 @@ ITEM: Final = "{}"  # the step into an array or map, in a path that is known whe
 
 _FRONT_BYTES: Final = 16  # a decimal is loaded as the 16 bytes that end with it, wherever it begins
 _BACK_BYTES: Final = 32  # the longest load beyond a cursor: a varint of 10 bytes, taken as two words
-_INACTIVE_END: Final = 1 << 62  # the end of a inactive lane
+_INACTIVE_END: Final = 1 << 62  # the end of an inactive cursor
 
 _WIDTHS: Final[dict[int, type[Any]]] = {32: np.int32, 64: np.int64}
 

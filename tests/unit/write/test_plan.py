@@ -108,7 +108,7 @@ def test_encode_topic_needs_a_schema(service):
 
 
 def test_a_column_that_the_schema_does_not_have(service):
-    """A column that the schema lacks is refused, or left out if asked for; as an attribute it is no part of the payload."""
+    """A column that the schema lacks is refused, or left out if asked for; as an attribute it is not in the payload."""
     wide = spark.StructType([*NUMBERS.fields, spark.StructField("kind", spark.StringType())])
 
     with pytest.raises(SchemaError, match="`kind`"):
