@@ -5,6 +5,7 @@
     python benchmarks/read.py latency [--seconds N]        Publish to foreachBatch, against Spark's own floor
     python benchmarks/read.py memory                       peak memory of a task: two triggers, 1 M and 10 M messages
     python benchmarks/read.py linear                       cost as messages and partitions grow
+    python benchmarks/read.py streams                      10 MB/s a stream and a delay of 50 ms, against neither
 
 Throughput is measured against `canned.py` in a process of its own, with `local[2]`, 100-byte payloads, 2 attributes, a
 `noop` sink and staging on local disk; from the start of the first batch with rows to the end of the last.
@@ -260,9 +261,30 @@ def linear() -> None:
         print(f"| {messages} M | {partitions} | {1e6 / speed:.2f} |")
 
 
+def streams() -> None:
+    """Print messages/s with the service's limit of 10 MB/s a stream and 50 ms of delay, against neither, by payload."""
+    spark = session()
+    read_canned(spark, 2_000_000)
+    print(
+        "| payload | no limit | 10 MB/s a stream, 50 ms | | the same, one stream a task | |\n|---|---|---|---|---|---|"
+    )
+    for payload, messages in ((100, 8_000_000), (1000, 1_600_000), (10_000, 160_000), (1_000_000, 1600)):
+        plain = (*CANNED, "--payload", str(payload))
+        limited = (*plain, "--bytes-per-second", "10e6", "--delay", "0.05")
+        backlog = messages * 2
+        free = read_canned(spark, messages, server=plain, backlog=backlog, maxFetchPeriod="2s")
+        many = read_canned(spark, messages, server=limited, backlog=backlog, maxFetchPeriod="2s")
+        one = read_canned(
+            spark, messages // 4, server=limited, backlog=backlog, maxFetchPeriod="2s", streamsPerPartition=1
+        )
+        print(
+            f"| {payload:,} B | {free:,.0f}/s | {many:,.0f}/s | {many / free:.2f} | {one:,.0f}/s | {one / free:.2f} |"
+        )
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("throughput", "client", "latency", "memory", "linear"))
+    parser.add_argument("what", choices=("throughput", "client", "latency", "memory", "linear", "streams"))
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--seconds", type=int, default=30)
     given = parser.parse_args()
