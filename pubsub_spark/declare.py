@@ -100,7 +100,7 @@ class Option:
     secret: bool = False
 
     def parse(self, text: str) -> Any:
-        """The value of `text`; ValueError with the rest of the sentence "`name` ..." when it has none."""
+        """The parsed value of `text`; ValueError with the rest of a sentence that begins with the option's name."""
         if self.kind == "choice":
             chosen = next((choice for choice in self.choices if choice.lower() == text.lower()), None)
             if chosen is None:
@@ -175,7 +175,7 @@ class Declared:
 
     @classmethod
     def values(cls, given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-        """The values of the fields in `given` (any case of names, values as text), and a complaint for each failure."""
+        """The parsed values of `given` (any case of names, values as text), and a sentence for each mistake."""
         fields = {fld.metadata["option"].name.lower(): fld for fld in _fields(cls)}
         values: dict[str, Any] = {}
         problems: list[str] = []

@@ -1,4 +1,4 @@
-"""The errors of the connector, by who can mend them.
+"""The errors of the connector, by who can mend what is wrong.
 
     PubSubError
     ├── OptionsError        the caller's: options that cannot work, all complaints at once

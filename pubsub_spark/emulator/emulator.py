@@ -106,7 +106,7 @@ class Emulator:
         self._parts: _Parts | None = None
 
     def start(self) -> Self:
-        """Listen; OSError when the port cannot be had, or TLS not be served."""
+        """Start to serve; OSError when the port is taken or TLS cannot be served."""
         if self._parts is not None:
             raise RuntimeError("The emulator is running; stop it before it is started again.")
         with ExitStack() as ending:
@@ -146,7 +146,7 @@ class Emulator:
         return self
 
     def stop(self) -> None:
-        """End every call, stop listening, forget everything; EmulatorFailedError when it has ended by itself."""
+        """End every call, stop listening, delete everything; EmulatorFailedError when it has ended by itself."""
         if self._parts is not None:
             parts, self._parts = self._parts, None
             parts.ending.close()
@@ -229,7 +229,7 @@ class Emulator:
         """How many StreamingPulls are open."""
         return self._running.dispatcher.streams()
 
-    # Time and trouble
+    # Time and faults
 
     def advance(self, seconds: float) -> None:
         """Move the emulator's clock; leases that run out meanwhile have run out when this returns."""
@@ -259,16 +259,16 @@ class Emulator:
         self._running.faults.inject(count, outcome)
 
     def hostile(self, seed: int | None) -> None:
-        """Do from now on what at-least-once delivery allows: reorder, redeliver, end leases early; None stops it.
+        """Reorder and redeliver messages and end leases early, as at-least-once delivery allows; None stops it.
 
         The order of a key and exactly-once delivery stay as promised. The same seed and the same requests give the
-        same trouble.
+        same result.
         """
         with self._running.engine.open() as (broker, _):
             broker.be_hostile(seed)
 
     def reset(self) -> None:
-        """Forget every resource, message, call and fault, and the time that was moved.
+        """Delete every resource, message, recorded call and fault, and set the clock back to the machine's time.
 
         Streams that are open end with NOT_FOUND.
         """

@@ -183,7 +183,7 @@ def _unasked(name: str) -> SchemaRevision:
 def test_it_does_refuse(
     request: pytest.FixtureRequest, kind: SchemaType, definition: str, encoding: Encoding, wrong: bytes
 ):
-    """What does not fit is not accepted: so what was accepted above did fit."""
+    """A request that does not fit is refused, so the ones accepted above did fit."""
     client, name = client_for(kind, request), f"refused-{kind.lower()}-{encoding.lower()}"
     topic(client, name, kind, encoding, definition)
     with refused("INVALID_ARGUMENT"):

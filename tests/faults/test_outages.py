@@ -228,7 +228,7 @@ def test_batches_that_wait_for_their_acks_are_bounded(
 
 
 def test_task_that_never_connects_fails(query: Engine, proxy: Proxy, names: Names):
-    """It stages no empty part, so that Spark's next attempt may pull; the sentence names the executors' network."""
+    """A task that never connects stages no part, so that the next attempt may pull; the error names the network."""
     query.options = replace(query.options, connect_timeout=1.0)
     staging = Staging(query.location, names.subscription, "stream")
     staging.write_token()

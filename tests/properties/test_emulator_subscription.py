@@ -177,10 +177,10 @@ class DeliveryMachine(RuleBasedStateMachine):
             assert delivery.number not in sent.numbers
         for key in KEYS[1:] if self.ordering else ():
             came = [each.message.number for each in batch if each.message.key == key]
-            lane = [number for number, sent in self.sent.items() if sent.message.key == key]
-            open_ = [number for number in lane if not self.sent[number].acked or self._behind_a_gap(number)]
+            of_key = [number for number, sent in self.sent.items() if sent.message.key == key]
+            open_ = [number for number in of_key if not self.sent[number].acked or self._behind_a_gap(number)]
             assert open_[: len(came)] == came
-            assert not came or not any(self.sent[number].held for number in lane)
+            assert not came or not any(self.sent[number].held for number in of_key)
 
     def _behind_a_gap(self, number: int) -> bool:
         key = self.sent[number].message.key

@@ -106,7 +106,7 @@ def test_calls_of_one_connection_do_not_wait_for_each_other(emulator, client):
 
 
 def test_pull_that_was_cancelled_takes_nothing(emulator, client):
-    """Its client is gone, so the next message is somebody else's."""
+    """A Pull whose client has left takes no message; the next client gets it."""
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=60)
     wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].connected)
     waiting.cancel()
@@ -192,7 +192,7 @@ def test_large_messages_go_both_ways(emulator, client):
 
 
 def test_client_that_does_not_read_holds_up_nobody(emulator, raw, client):
-    """Its answer waits for it, and is whole when it reads at last."""
+    """The response to a client that does not read waits, and is whole when it reads at last."""
     emulator.publish(TOPIC, *(["x" * 100_000] * 20))
     raw.call(PULL, request())
     wait_until(lambda: [1] * 20 == deliveries(emulator))
@@ -261,7 +261,7 @@ def test_http2_that_is_no_grpc_is_reset(raw):
     ],
 )
 def test_body_that_is_no_request_is_refused(raw, messages, status):
-    """Whatever it is, with a status; the connection goes on."""
+    """A body that is no request is refused with a status, and the connection goes on."""
     raw.headers(PULL)
     raw.flush()
     for each in messages:
@@ -274,7 +274,7 @@ def test_body_that_is_no_request_is_refused(raw, messages, status):
 
 
 def test_broken_connection_is_ended(emulator, raw):
-    """And so is everything on it."""
+    """When a connection breaks, its streams and waiting calls end, too."""
     raw.call(STREAMING_PULL, opening(), end=False)
     wait_until(lambda: 1 == emulator.streams())
     raw.socket.sendall(b"\0\0\1\4\0\0\0\0\0x")  # SETTINGS of one byte
@@ -319,7 +319,7 @@ def test_stream_whose_sending_thread_fails_ends(emulator, client, monkeypatch, c
 
 
 def test_stop_does_not_wait_for_a_client_that_does_not_read(emulator, raw):
-    """Its stream and its connection end with the others."""
+    """A client that does not read loses its stream and connection at `stop`, like the others."""
     emulator.publish(TOPIC, "x" * 100_000)
     raw.call(STREAMING_PULL, opening(), end=False)
     wait_until(lambda: [1] == deliveries(emulator))
@@ -403,7 +403,7 @@ def test_streams_that_are_over_are_freed_at_once(emulator):
 
 
 def test_advance_ends_a_waiting_pull(emulator, client):
-    """Its patience is measured on the emulator's clock."""
+    """The time that a Pull waits is measured on the emulator's clock."""
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=60)
     wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].connected)
     emulator.advance(10)
@@ -412,7 +412,7 @@ def test_advance_ends_a_waiting_pull(emulator, client):
 
 
 def test_advance_ends_a_delay(emulator, client):
-    """That a test has ordered, on the same clock."""
+    """An injected delay is measured on the emulator's clock."""
     emulator.fail("GetTopic", None, delay=3600)
     get = client.channel.unary_unary("/google.pubsub.v1.Publisher/GetTopic")
     delayed = get.future(protos.GetTopicRequest(topic=TOPIC).SerializeToString(), timeout=60)
@@ -428,7 +428,7 @@ def broken(*_: object) -> None:
 
 @pytest.mark.parametrize("thread", ["clock", "event loop"])
 def test_exception_on_a_background_thread_ends_the_emulator(thread, caplog, monkeypatch):
-    """It is logged, connections end, and every verb says so; and `stop` does."""
+    """The exception is logged, connections end, and every later method raises it; `stop` does, too."""
     failed = threading.Event()
     emulator = Emulator(on_failure=failed.set).start()
     with grpc.insecure_channel(emulator.endpoint) as channel:
@@ -454,7 +454,7 @@ def test_exception_on_a_background_thread_ends_the_emulator(thread, caplog, monk
 
 
 def test_connection_that_fails_ends_alone(emulator, client, monkeypatch, caplog):
-    """It is in the log, and everyone else is served."""
+    """The failure of one connection is logged, and all other clients are served."""
     monkeypatch.setattr(listener, "GrpcConnection", broken)
     with contextlib.closing(FrameClient(emulator.endpoint)) as other:
         assert [] == list(other.events(DataReceived))

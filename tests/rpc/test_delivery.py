@@ -312,7 +312,7 @@ def test_subscription_shows_the_retention_of_its_topic(client, emulator, subscri
 
 
 def test_seek_to_the_future_spares_what_comes_after(client, emulator, subscribe):
-    """It purges what was published so far, also what is outstanding, and nothing later."""
+    """A Seek to the future acks the messages published so far, outstanding ones, too, and none published later."""
     subscribe()
     emulator.publish(TOPIC, b"a", b"b")
     client.pull(most=1)
@@ -468,7 +468,7 @@ def test_subscription_that_is_not_pull_cannot_be_pulled(client, emulator, subscr
 
 
 def test_detached_subscription_is_empty_and_off_the_topics_list(client, emulator, subscribe):
-    """Its backlog is dropped, it is marked, and its topic does not list it; the rest of it is still there."""
+    """Detaching drops the backlog, marks the subscription, and takes it off its topic's list; its settings stay."""
     subscribe()
     emulator.publish(TOPIC, b"a")
 
@@ -482,7 +482,7 @@ def test_detached_subscription_is_empty_and_off_the_topics_list(client, emulator
 
 
 def test_subscription_of_a_deleted_topic_can_be_drained(client, emulator, subscribe):
-    """It stays with its messages, under a topic of the same name created later too."""
+    """A subscription keeps its messages when its topic is deleted, also when a topic of that name is created later."""
     subscribe()
     emulator.publish(TOPIC, b"a")
     client.ask("Publisher/DeleteTopic", topic=TOPIC)

@@ -31,7 +31,9 @@ def test_file_of_the_page_can_be_loaded(block, tmp_path):
 
 def test_every_verb_of_the_page_exists():
     """The table names what an Emulator has."""
-    [table] = re.findall(r"\| verb \|.*?\n\n", PAGE, re.DOTALL)
-    verbs = {verb for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for verb in re.findall(r"`(\w+)", cell)}
-    assert {"publish", "advance", "hostile", "reset"} <= verbs
-    assert [] == [verb for verb in verbs if not hasattr(Emulator, verb)]
+    [table] = re.findall(r"\| method \|.*?\n\n", PAGE, re.DOTALL)
+    methods = {
+        method for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for method in re.findall(r"`(\w+)", cell)
+    }
+    assert {"publish", "advance", "hostile", "reset"} <= methods
+    assert [] == [method for method in methods if not hasattr(Emulator, method)]

@@ -63,7 +63,7 @@ def test_published_messages_reach_a_callback(emulator, publisher, subscriber, su
 
 
 def test_nacked_message_comes_back_to_the_callback(publisher, subscriber, subscription, names):
-    """The same message, delivered again at once."""
+    """A nacked message is delivered to the callback again at once."""
     received: queue.Queue[Message] = queue.Queue()
     pulling = subscriber.subscribe(subscription, callback=received.put)
     publisher.publish(names.topic, b"data").result(10)

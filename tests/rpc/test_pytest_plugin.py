@@ -21,7 +21,7 @@ def test_clients_find_the_emulator_by_themselves(pubsub_emulator, pubsub_emulato
 
 
 def test_next_test_finds_it_empty(pubsub_emulator):
-    """What the test before created is gone, so it can be created again."""
+    """Resources of the test before are gone, so that they can be created again."""
     pubsub_emulator.create_topic("projects/p/topics/topic")
     pubsub_emulator.create_subscription("projects/p/subscriptions/sub", "projects/p/topics/topic")
     assert 0 == pubsub_emulator.backlog("projects/p/subscriptions/sub")

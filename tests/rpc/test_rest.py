@@ -85,7 +85,7 @@ def test_root_says_ok(rest):
 
 
 def test_get_may_have_a_body(rest):
-    """It says nothing, and is not taken for the next request."""
+    """The body of a GET is ignored, and not taken for the next request."""
     assert (200, "Ok\n") == rest("GET", "/", b"hello")
     assert (200, {}) == rest("GET", "/v1/projects/p/topics", b"hello")
     assert (200, "Ok\n") == rest("GET", "/")
@@ -241,7 +241,7 @@ def test_client_that_left_takes_no_message(emulator):
 
 
 def test_client_that_left_over_tls_takes_no_message():
-    """The same, encrypted."""
+    """A client that has left takes no message over TLS, either."""
     key, certificate = self_signed()
     trust = ssl.create_default_context(cadata=certificate.decode())
     with Emulator(tls=(key, certificate), record=True) as emulator:

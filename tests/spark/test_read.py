@@ -93,7 +93,7 @@ def test_crash_before_commit_repeats_the_batch(scenario: Scenario, before: str):
 
 
 def test_crash_in_a_backlog_repeats_the_batch(scenario: Scenario):
-    """The same with the parts of several tasks: what Spark replays is what was staged."""
+    """After a crash in a backlog the parts of several tasks are replayed as they were staged."""
     scenario.run(
         Hold("commit"), Publish(*MANY), Start(), Held(), Crash(), Backlog(len(MANY)), Advance(LEASE),
         Start(), Rows(*MANY), Acked(*MANY),

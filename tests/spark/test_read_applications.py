@@ -197,7 +197,7 @@ def test_staging_area_that_executors_do_not_see(application: Application):
 
 @needs_available_now
 def test_spark_connect(application: Application):
-    """The same through Spark Connect, where the client registers the source by hand."""
+    """Reading and writing work through Spark Connect, where the client registers the source by hand."""
     application.emulator.publish(application.names.topic, *MANY)
     application.start(remote="local[2]")
 

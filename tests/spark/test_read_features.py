@@ -173,7 +173,7 @@ def test_progress_has_the_counts(scenario: Scenario):
 
 @needs_available_now
 def test_trigger_once(scenario: Scenario):
-    """One batch, for which a first message is waited for; the next start acknowledges it and has one of its own."""
+    """A `once` query waits for a message and reads one batch; the next start acknowledges it and reads another."""
     once = {"once": True}
     scenario.run(
         Publish("a", "b"), Start(once), Ends(), Rows("a", "b"),

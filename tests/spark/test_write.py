@@ -237,13 +237,13 @@ def test_each_write_names_its_rows(spark: SparkSession, topic: Topic):
 def test_bad_input_is_one_sentence(
     spark: SparkSession, topic: Topic, columns: str, options: dict[str, str], sentence: str
 ):
-    """It reaches the user inside Spark's exception, and nothing was published."""
+    """Bad input is one sentence inside Spark's exception, and nothing was published."""
     assert sentence in topic.refuses(spark.range(0, 1, 1, 1).selectExpr(*columns), **options)
     assert [] == topic.messages
 
 
 def test_permission_denied_names_the_role(spark: SparkSession, emulator: Emulator, topic: Topic):
-    """And the topic."""
+    """The error of a refused right names the role and the topic."""
     emulator.fail("Publish", "PERMISSION_DENIED", message="no")
     text = topic.refuses(spark.range(1).selectExpr("string(id) data"))
 

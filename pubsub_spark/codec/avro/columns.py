@@ -56,7 +56,7 @@ _UTF8_CHECK_ITEMS: Final = 128
 
 
 class ColumnReader(NamedTuple):
-    """A compiled pair; `padding` is the number of bytes that an inactive cursor may still read."""
+    """The reader of two schemas; `padding` is the number of bytes that an inactive cursor may still read."""
 
     read: Read
     padding: int
@@ -71,12 +71,12 @@ class ColumnReader(NamedTuple):
 
 
 def batches(data: pa.BinaryArray) -> list[tuple[int, int]]:
-    """The first message of each batch and the one after its last: each is, unless it is one, within both limits."""
+    """The batches as (first message, message after the last): within both limits, unless a batch is one message."""
     return list(slices(offsets_of(data), MAX_BATCH_MESSAGES, MAX_BATCH_BYTES))
 
 
 def compile_columns(writer: Node, reader: Node) -> ColumnReader:
-    """The reader of a pair; Unresolvable when no message can ever be read, SchemaError when Spark has no such type."""
+    """The reader of two schemas; Unresolvable if no message can be read, SchemaError if Spark has no such type."""
     return ColumnReader(_compile(writer, reader, ()), _padding(writer, {}))
 
 
@@ -134,7 +134,7 @@ def _compile(writer: Node, reader: Node, path: Path) -> Read:
 
 
 def _mismatch(reason: str, path: Path) -> Mismatch:
-    """The finding at a value; a new one each time, since its path is completed."""
+    """The Mismatch of a value; a new one each time, since its path is completed on the way out."""
     mismatch = Mismatch(reason)
     mismatch.steps.extend(path)
     return mismatch
@@ -225,7 +225,7 @@ def _bytes_of_strings(cursors: Cursors) -> pa.BinaryArray:
 
 
 def _not_utf8(data: pa.BinaryArray) -> Bits:
-    """The items that are no text; looked for among a few at a time, so that one of them does not slow all."""
+    """The items that are not UTF-8, searched a few at a time, so that one of them does not slow all."""
     wrong = np.zeros(len(data), np.bool_)
     for start in range(0, len(data), _UTF8_CHECK_ITEMS):
         some = data.slice(start, _UTF8_CHECK_ITEMS)
@@ -275,7 +275,7 @@ def _enum(writer: Enum, reader: Enum, path: Path) -> Read:
 
 
 def _index(cursors: Cursors, count: int) -> Longs:
-    """The next symbol or branch of each lane, one of `count`."""
+    """The index of the next symbol or branch of each cursor, one of `count`."""
     index = cursors.longs()
     wrong = index.view(np.uint64) >= count
     if cursors.fall_back(wrong):
@@ -320,7 +320,7 @@ def _record(writer: Record, reader: Record, path: Path) -> Read:
 
 
 def _unread(node: Node) -> Read:
-    """The function that moves cursors behind a field that only the writer has; one by one if it may contain itself."""
+    """The function that moves cursors past a field of the writer's alone; one by one if its type may contain itself."""
     try:
         return _compile(node, without_logical(node), ())
     except SchemaError:

@@ -34,7 +34,7 @@ ITEM: Final = "{}"  # the step into an array or map, in a path that is known whe
 
 _FRONT_BYTES: Final = 16  # a decimal is loaded as the 16 bytes that end with it, wherever it begins
 _BACK_BYTES: Final = 32  # the longest load beyond a cursor: a varint of 10 bytes, taken as two words
-_INACTIVE_END: Final = 1 << 62  # the end of a inactive lane
+_INACTIVE_END: Final = 1 << 62  # the end of an inactive cursor
 
 _WIDTHS: Final[dict[int, type[Any]]] = {32: np.int32, 64: np.int64}
 
@@ -153,7 +153,7 @@ class Cursors:
         return np.asarray(self.end == _INACTIVE_END)
 
     def longs(self) -> Longs:
-        """The next varint of each lane, zigzag decoded."""
+        """The next varint of each cursor, zigzag decoded."""
         first = self.batch.bytes[self.at]
         values = first.astype(np.uint64)
         long = first > 127
@@ -173,7 +173,7 @@ class Cursors:
         return np.asarray((values >> _U(1)).view(np.int64) ^ -(values & _U(1)).view(np.int64))
 
     def _long_varints(self, values: npt.NDArray[np.uint64], which: Longs) -> None:
-        """Three bytes and more, of which two have been read: eight at a time, and the rare ninth and tenth."""
+        """The varints of three bytes and more, of which two are read: eight bytes at a time, then the rare others."""
         at = self.at[which] - 2
         word = self.batch.words[at]
         stops = ~word & _CONTINUES
@@ -222,7 +222,7 @@ class Cursors:
         return word.view(np.float64)
 
     def lengths(self) -> Longs:
-        """The next length of each lane, no longer than what is left of its message."""
+        """The next length of each cursor, no longer than what is left of its message."""
         length = self.longs()
         wrong = length.view(np.uint64) > (self.end - self.at).view(np.uint64)
         if self.fall_back(wrong):
@@ -230,7 +230,7 @@ class Cursors:
         return length
 
     def segments(self, length: Longs) -> pa.BinaryArray:
-        """The next `length` bytes of each lane, which must be there.
+        """The next `length` bytes of each cursor, which must be there.
 
         All segments and the gaps between them are laid out as one array over the batch's bytes, of which every other
         item is taken: that way Arrow copies the bytes, which is ten times faster than gathering them by index.

@@ -40,7 +40,7 @@ def check(root: Node, data: bytes) -> None:
 
 
 def end(node: Node, data: Data) -> int:
-    """The place where the value that `data` begins with ends; Mismatch when it is none."""
+    """The offset where the value that `data` begins with ends; Mismatch when there is no such value."""
     try:
         return _CHECKS[node.kind](node, data, 0, _Budget())
     except RecursionError:

@@ -1,4 +1,4 @@
-"""How a handler says no: a status code, a sentence, and for some a machine-readable reason.
+"""The error of an RPC: a status code, a sentence, and for some a machine-readable reason.
 
 Handlers and rules raise it; the wire layers (gRPC, REST) turn it into their own kind of error.
 """
@@ -30,7 +30,7 @@ NUMBERS: dict[str, int] = {code: number for number, code in enumerate(get_args(C
 
 
 class RpcError(Exception):
-    """The answer to a request that is not carried out."""
+    """The status with which an RPC fails."""
 
     def __init__(
         self, code: Code, message: str, *, reason: str = "", metadata: Mapping[str, str] | None = None
@@ -47,7 +47,7 @@ def invalid(message: str) -> RpcError:
 
 
 def invalid_argument(argument: str) -> RpcError:
-    """One that the service has no sentence of its own for."""
+    """An INVALID_ARGUMENT error for which the service has no sentence of its own."""
     return invalid(f"You have passed an invalid argument to the service (argument={argument}).")
 
 

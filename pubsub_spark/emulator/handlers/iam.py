@@ -50,7 +50,7 @@ class IamPolicy:
         self._policies = engine.state.policies
 
     def get_iam_policy(self, request: Any) -> Any:
-        """An untouched resource has an empty policy."""
+        """The policy of a resource; empty where none was set."""
         version = request.options.requested_policy_version
         if version not in VERSIONS:
             raise invalid(f"The requested policy version must be 0, 1 or 3, got {version}.")

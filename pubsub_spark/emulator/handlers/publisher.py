@@ -116,7 +116,7 @@ class Publisher:
             return protos.DetachSubscriptionResponse()
 
     def publish(self, raw: bytes) -> bytes:
-        """All messages or none: everything is checked before the first one is given an id."""
+        """Publish all messages or none: everything is checked before the first one is given an id."""
         limits.check_payload(len(raw))
         limits.check_at_most("request_size", len(raw), limits.MAX_PUBLISH_BYTES)
         request = protos.PublishRequest.FromString(raw)
@@ -147,7 +147,7 @@ class Publisher:
                 raise not_found(f"{settings.schema}@{revision_id}")
 
     def _gate(self, topic: Topic) -> tuple[Encoding | None, Sequence[Revision]]:
-        """The encoding and the revisions that the topic's messages must fit one of; no encoding without a schema."""
+        """The encoding of the topic's messages, and the revisions of which they must fit one; none without a schema."""
         resource = topic.resource
         if not resource.HasField("schema_settings"):
             return None, ()

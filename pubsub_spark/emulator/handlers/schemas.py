@@ -51,7 +51,7 @@ class SchemaService:
         return protos.ListSchemasResponse(schemas=resources, next_page_token=token)
 
     def list_schema_revisions(self, request: Any) -> Any:
-        """Newest first."""
+        """The revisions of a schema, newest first."""
         with self._engine.open():
             schema = self._schema(request.name)
             places = {f"{_NEWEST - revision.number:012d}": revision for revision in schema.revisions}
@@ -71,7 +71,7 @@ class SchemaService:
             return _resource(schema, self._schemas.commit(schema, definition, now), FULL)
 
     def rollback_schema(self, request: Any) -> Any:
-        """The old definition comes back as a revision of its own."""
+        """Commit the definition of an older revision as a new revision."""
         if not request.revision_id:
             raise invalid(f"The revision to roll back to must be given (name={request.name}).")
         with self._engine.open() as (_, now):
@@ -92,7 +92,7 @@ class SchemaService:
             return _resource(schema, schema.latest, FULL)
 
     def delete_schema(self, request: Any) -> Any:
-        """Topics that use it stay, name `_deleted-schema_`, and accept no message any more."""
+        """Delete a schema; topics that use it name `_deleted-schema_` and accept no message any more."""
         with self._engine.open() as (broker, _):
             name = self._schema(request.name).name
             self._schemas.delete(name)

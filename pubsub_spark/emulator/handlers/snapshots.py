@@ -1,4 +1,4 @@
-"""The part of Subscriber that goes back in time: snapshots, and Seek to one or to a moment."""
+"""The handlers of snapshots, and of Seek to a snapshot or a time."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Stream:
             self._close()
 
     async def _read(self) -> None:
-        """Let requests take effect until there are no more; a half-closed stream goes on, as in the service."""
+        """Apply requests until there are no more; a half-closed stream goes on, as in the service."""
         try:
             while (raw := await self._call.receive()) is not None:
                 self._receive(raw)
@@ -137,7 +137,7 @@ class Stream:
             self._streams.add(self)
 
     def _next(self) -> bytes | None:
-        """The next response; None when there is nothing to say yet."""
+        """The next response; None when there is none yet."""
         consumer, subscription = self._consumer, self._subscription
         with self._engine.open() as (broker, now):
             if self._error is not None:
@@ -153,7 +153,7 @@ class Stream:
             return received + _properties(subscription) + b"".join(each.SerializeToString() for each in confirmations)
 
     def _apply(self, request: Any) -> None:
-        """Acks and deadlines of one request, and its new deadline for the stream."""
+        """Apply the acks and deadlines of one request, and its new deadline for the stream."""
         _check_deadlines(request)
         subscriber, subscription = self._subscriber, self._subscription
         with self._engine.open() as session:

@@ -1,4 +1,4 @@
-"""Subscriber: subscriptions, and messages out of them one request at a time; streams are in `streaming`.
+"""Subscriber: subscriptions, and messages out of them one request at a time; streams are in `streaming_pull`.
 
 Each handler parses, checks, asks the broker once and replies. `pull`, `acknowledge` and `modify_ack_deadline` are hot
 calls.
@@ -107,7 +107,7 @@ class Subscriber:
             return protos.Empty()
 
     async def pull(self, raw: bytes, context: Context) -> bytes:
-        """The messages there are, up to the limits; a bounded time is waited for the first one, on the event loop."""
+        """The next messages up to the limits; waits a bounded time for the first one, on the event loop."""
         request = protos.PullRequest.FromString(raw)
         if request.max_messages < 1:
             raise invalid_argument("max_messages")
@@ -162,7 +162,7 @@ class Subscriber:
         return b""
 
     def _inject(self, subscription: Subscription, numbers: Sequence[int]) -> None:
-        """Fail the whole request, when a test has ordered that."""
+        """Raise the fault that a test has injected for this request, if there is one."""
         if outcome := self.injected(subscription):
             raise limits.exactly_once_failure(
                 list(map(wire_format.ack_ids_of(subscription.name).text, numbers)), outcome
@@ -206,13 +206,13 @@ def find_pullable(broker: Broker, name: str) -> Subscription:
 
 
 def check_still_pullable(broker: Broker, subscription: Subscription) -> None:
-    """After a wait: messages can be pulled from it still, and its name is not a successor's."""
+    """Raise RpcError unless, after a wait, the same subscription still exists and can be pulled."""
     if find_pullable(broker, subscription.name) is not subscription:
         raise not_found(subscription.name)
 
 
 def _configure(broker: Broker, subscription: Subscription, changed: Any, now: float) -> None:
-    """Check the changed resource of a subscription, and let it take effect."""
+    """Check the changed resource of a subscription, and apply it."""
     kept = resource_validation.subscription(changed)
     if kept.dead_letter_policy != subscription.resource.dead_letter_policy:
         _check_dead_letter(broker, kept)

@@ -1,5 +1,4 @@
-"""Where messages go, or come from, other than through this API: BigQuery, Cloud Storage, Bigtable, foreign sources,
-code.
+"""Exports (BigQuery, Cloud Storage, Bigtable), ingestion from foreign sources, transforms: their checks and defaults.
 
 None of that exists here. What is asked for is checked as the service checks it, kept and returned; and where it would
 silently do nothing, it says so: an export or an ingestion by its state, a transform that should run by UNIMPLEMENTED.
@@ -63,7 +62,7 @@ def export_of(subscription: Any) -> str:
 
 
 def fill_export(subscription: Any) -> None:
-    """Check the export of a Subscription, fill in its defaults, and let the states say that it goes nowhere."""
+    """Check the export of a Subscription, fill in its defaults, and set its state: nothing is exported."""
     name = export_of(subscription)
     subscription.state = RESOURCE_ERROR if name else ACTIVE
     if not name:
@@ -121,7 +120,7 @@ _CHECKS = {
 
 
 def fill_ingestion(topic: Any) -> None:
-    """Let the states of a Topic say that nothing is ingested."""
+    """Set the ingestion state of a Topic: nothing is ingested."""
     topic.ClearField("state")
     if not topic.HasField("ingestion_data_source_settings"):
         return
@@ -138,7 +137,7 @@ def fill_ingestion(topic: Any) -> None:
 
 
 def check_transforms(transforms: Sequence[Any]) -> None:
-    """A well-formed transform is kept when it is disabled; one that should run is refused, because here none runs."""
+    """Check transforms: a well-formed one is kept if it is disabled, and refused otherwise: none runs here."""
     functions = [each.javascript_udf.function_name for each in transforms if each.HasField("javascript_udf")]
     if len(functions) != len(set(functions)):
         raise invalid("The function names of the message transforms of one resource must be distinct.")

@@ -40,7 +40,7 @@ DEFAULT_DELIVERY_ATTEMPTS = 5
 
 
 class Bounds(NamedTuple):
-    """A closed interval of seconds, and the service's spelling of seconds in its error: 10m1s, or 601s."""
+    """A closed interval of seconds; `plain`: the service's error has them as 601s, else as 10m1s."""
 
     what: str
     low: float
@@ -57,7 +57,7 @@ _PROJECT = re.compile(r"projects/[^/]+")
 
 
 def check_name(name: str, collection: names.Collection) -> str:
-    """`name`, when it is a full name of the collection."""
+    """`name`, if it is a full name of the collection; RpcError otherwise."""
     try:
         names.parse(name, collection)
     except ValueError:
@@ -73,7 +73,7 @@ def invalid_name(name: str) -> RpcError:
 
 
 def check_project(project: str) -> str:
-    """`projects/{project}`, when it is that."""
+    """The name `projects/{project}`, if it is one; RpcError otherwise."""
     if not _PROJECT.fullmatch(project):
         raise invalid_name(project)
     return project
@@ -111,7 +111,7 @@ def check_payload(size: int) -> None:
 
 
 def check_ack_deadline(seconds: int, low: int) -> int:
-    """Seconds of a lease: from 0 for a single message, from 10 for a subscription or a stream."""
+    """Check the seconds of a lease: from 0 for a single message, from 10 for a subscription or a stream."""
     if not low <= seconds <= 600:
         raise invalid(
             f"Invalid ack deadline given (ack_deadline={seconds}). "
@@ -130,7 +130,7 @@ def malformed_ack_id(ack_id: str) -> RpcError:
 
 
 def exactly_once_failure(ack_ids: Sequence[str], outcome: str = "PERMANENT_FAILURE_INVALID_ACK_ID") -> RpcError:
-    """Ack ids that acknowledge nothing, told one by one as clients read them from the ErrorInfo."""
+    """The error for ack ids that acknowledge nothing, with an ErrorInfo that names each, as clients read it."""
     return RpcError(
         "INVALID_ARGUMENT",
         "Some acknowledgement ids in the request were invalid. This could be because the acknowledgement ids have "
@@ -141,7 +141,7 @@ def exactly_once_failure(ack_ids: Sequence[str], outcome: str = "PERMANENT_FAILU
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
-    """At most 64, of lower-case letters, digits, `_` and `-`; a key begins with a letter."""
+    """Check labels: at most 64, of lower-case letters, digits, `_` and `-`; a key begins with a letter."""
     if len(labels) > MAX_LABELS:
         raise _bad_labels(f"has {len(labels)} entries, but the maximum is {MAX_LABELS}")
     for key, value in labels.items():

@@ -26,7 +26,7 @@ _NEVER = float("inf")
 
 
 def check_values(given: Any) -> None:
-    """No Duration, Timestamp or number is out of its type's range: gRPC carries such, but JSON has no word for it.
+    """Refuse a Duration, Timestamp or number out of its type's range, which gRPC carries and JSON cannot.
 
     Kept, it would leave a client of the JSON API without an answer to whatever shows or lists the resource.
     """
@@ -98,7 +98,7 @@ def settings(kept: Any) -> Settings:
 
 
 def show_topic_retention(subscription: Any, topic: Any) -> None:
-    """A Subscription says how long its topic keeps messages, if that does."""
+    """Set the field of a Subscription that says how long its topic retains messages."""
     subscription.ClearField("topic_message_retention_duration")
     if topic.HasField("message_retention_duration"):
         subscription.topic_message_retention_duration.CopyFrom(topic.message_retention_duration)
@@ -133,7 +133,7 @@ def _is_web_address(text: str) -> bool:
 
 
 def keep_push_version(changed: Any, kept: Any) -> None:
-    """ModifyPushConfig leaves the format as it is where the new configuration does not name one."""
+    """Keep the push format of the old configuration where the new one does not name one (ModifyPushConfig)."""
     version = kept.attributes.get(_PUSH_VERSION)
     # Not setdefault: in protobuf 5 a map makes up what is asked for.
     if changed.push_endpoint and version is not None and _PUSH_VERSION not in changed.attributes:
@@ -159,7 +159,7 @@ def seconds(duration: Any) -> float:
 
 
 def _fill_expiration(kept: Any) -> None:
-    """31 days when nothing is said; a policy without a ttl means never."""
+    """Set the default expiration of 31 days; a policy without a ttl means never."""
     if not kept.HasField("expiration_policy"):
         kept.expiration_policy.ttl.seconds = limits.DEFAULT_EXPIRATION
     elif kept.expiration_policy.HasField("ttl"):
@@ -211,7 +211,7 @@ def _check_filter(text: str) -> None:
 
 
 def _check_delivery(kept: Any) -> None:
-    """At most one way to deliver, and exactly once only by pull."""
+    """Check that there is at most one way of delivery, and exactly-once delivery only by pull."""
     if not kept.HasField("push_config"):
         kept.push_config.SetInParent()
     push_config(kept.push_config)

@@ -1,4 +1,4 @@
-"""From a method's name and a request's bytes to the bytes of its response, whichever transport brings them.
+"""The dispatcher: from a method's name and a request's bytes to the bytes of its response, for every transport.
 
 Everything runs on one event loop. A handler that takes less than a few milliseconds runs there; one that may take
 longer (`Rpc.is_slow`) runs on a small pool of threads, so that no other call waits for it. Around each call stand the
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Dispatcher:
-    """Hands each call to its handler; to be used on the event loop, but for `close_streams` and `streams`."""
+    """The dispatcher of calls to handlers; to be used on the event loop, but for `close_streams` and `streams`."""
 
     def __init__(self, engine: Engine, registry: Registry, interceptors: Sequence[Interceptor]) -> None:
         self.rpcs = registry.table()

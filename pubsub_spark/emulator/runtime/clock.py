@@ -12,12 +12,12 @@ class Clock:
         self.restart()
 
     def restart(self) -> None:
-        """Let it be the machine's time again."""
+        """Set it back to the machine's time."""
         self._epoch = time.time() - time.monotonic()
 
     def now(self) -> float:
         return self._epoch + time.monotonic()
 
     def advance_to(self, moment: float) -> None:
-        """Let it be `moment`, unless it is later already."""
+        """Set it to `moment`, unless it is later already."""
         self._epoch = max(self._epoch, moment - time.monotonic())

@@ -66,7 +66,7 @@ class Wakeup:
 
 
 class Engine:
-    """The place where requests from many threads become one sequence of state changes."""
+    """The state behind one lock, so that requests from many threads become one sequence of changes."""
 
     def __init__(self, state: State, clock: Clock) -> None:
         self.state = state
@@ -159,7 +159,7 @@ class Engine:
                 consumer.condition.notify_all()  # its patience may be over
 
     def restart_clock(self) -> None:
-        """Take back the time that was moved; nothing may be left that happened in it."""
+        """Set the clock back to the machine's time; the state must be empty."""
         with self._lock:
             self.clock.restart()
             self._alarm.notify()  # what is due comes at other times now

@@ -1,4 +1,4 @@
-"""Trouble on demand: RPCs that fail or dawdle, acks that fail, because a test said so.
+"""Injected faults: RPCs that fail or are delayed and acks that fail, as a test has ordered.
 
 No I/O and no clock; a lock, because calls come on many threads. A fault is for one RPC (`Publish`,
 `StreamingPull`, ...) or for every one (`*`), and is used up after `count` calls.

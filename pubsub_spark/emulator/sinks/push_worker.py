@@ -115,7 +115,7 @@ class Pusher:
         self._engine.wake(self._consumer)
 
     def _start(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Do something on a thread of its own; an exception there ends the emulator."""
+        """Run a function on a thread of its own; an exception there ends the emulator."""
 
         def run() -> None:
             try:
@@ -180,7 +180,7 @@ class Pusher:
             self.wake()
 
     def _bearer(self) -> str:
-        """A token of the last half hour; a new one for every message would cost a signature each.
+        """A token at most half an hour old; a new one for every message would cost a signature each.
 
         By the world's clock: who verifies it knows of no other.
         """

@@ -48,7 +48,7 @@ _SPARE_ENTRIES = 64  # of the agenda, beyond two for each subscription, before i
 
 
 class Broker:
-    """Everything that the emulator knows of messages."""
+    """The topics, subscriptions and snapshots with their messages; the only way to change them."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Broker:
         self._deleted(topic.name)
 
     def replace(self, record: Topic | Subscription | Snapshot, resource: Any) -> None:
-        """Show another resource from now on, where nothing else changes with it."""
+        """Replace the resource of a topic, subscription or snapshot where nothing else changes with it."""
         record.resource = resource
         self.events.append(Updated(record.name, resource))
 
@@ -143,7 +143,7 @@ class Broker:
     def add_subscription(
         self, name: str, topic: Topic, settings: Settings, now: float, resource: Any = None
     ) -> Subscription:
-        """The same for one that is loaded, which is nothing new."""
+        """Add a subscription that was loaded; no event is emitted."""
         subscription = Subscription(
             name,
             settings,
@@ -201,7 +201,7 @@ class Broker:
         self.events.append(Cleared())
 
     def be_hostile(self, seed: int | None) -> None:
-        """Do on every subscription, those to come included, what at-least-once delivery allows; None stops it."""
+        """Reorder, redeliver and end leases early on every subscription, later ones included; None stops it."""
         self._hostility = seed
         for subscription in self.subscriptions.values():
             subscription.chaos = self._chaos(subscription.name)
@@ -221,7 +221,7 @@ class Broker:
     # Consumers and leases
 
     def join(self, subscription: Subscription, consumer: Consumer) -> None:
-        """A consumer connects to a subscription, which does not expire while one is."""
+        """Connect a consumer to a subscription, which does not expire while there is one."""
         subscription.join(consumer)
 
     def take(
@@ -244,7 +244,7 @@ class Broker:
         subscription.wait(consumer)
 
     def leave(self, subscription: Subscription, consumer: Consumer, now: float) -> None:
-        """A consumer disconnects; what it holds stays leased."""
+        """Disconnect a consumer; messages that it holds stay leased."""
         subscription.leave(consumer, now)
         self._schedule(subscription, now)
 

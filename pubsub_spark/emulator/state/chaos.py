@@ -17,13 +17,13 @@ _LONGEST_SHORTENED = 1.0  # seconds
 
 
 class Chaos:
-    """The whims of one subscription."""
+    """The seeded choices of chaos for one subscription."""
 
     def __init__(self, seed: int, subscription: str) -> None:
         self._random = Random(f"{seed} {subscription}")
 
     def portion(self, most: int) -> int:
-        """How many messages to hand out at once, of at most so many."""
+        """The number of messages to deliver at once, at most `most`."""
         return self._random.randint(1, most) if most > 1 else most
 
     def reorder(self, batch: list[Delivery]) -> None:

@@ -25,7 +25,7 @@ LARGEST_BATCH = 3_900_000
 class Consumer:
     """A consumer of messages (a stream, a waiting Pull, a push worker) with its limits and what it has outstanding.
 
-    `condition` is whatever the wire layer wants back when there is something to take; this layer never touches it.
+    `condition` belongs to the runtime, which notifies it when there is something to take.
     """
 
     __slots__ = (
@@ -113,7 +113,7 @@ class BatchBuilder:
         return self.messages > 0 and self.size > 0
 
     def add(self, delivery: Delivery) -> bool:
-        """Put in one; False when that would make the batch too large, and then there is no room any more."""
+        """Add a delivery; False when that would make the batch too large, and then there is no room any more."""
         size = len(delivery.message.frame)
         if self.parts and size > self.left:
             self.messages = 0

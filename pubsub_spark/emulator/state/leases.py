@@ -28,7 +28,7 @@ _SPARE_ENTRIES = 1000  # beyond two for each lease, before they are tidied
 
 
 class Origin(NamedTuple):
-    """The publication that the frames of a batch are of, from one index on."""
+    """The publication that the frames of a batch come from, from one index on."""
 
     at: int
     first: int
@@ -75,7 +75,7 @@ class ContiguousLeases:
             start = end
 
     def deliveries(self) -> Iterator[Delivery]:
-        """The same as they stand when all were acknowledged."""
+        """The deliveries of these leases, all acknowledged."""
         for number, message in zip(self.numbers, self.messages(), strict=True):
             delivery = _delivery(message, number, 0.0, None, self.modacks)
             delivery.acks, delivery.acked = 1, True
@@ -111,7 +111,7 @@ class Leases:
                     yield _split_out(batch, index)
 
     def entries(self) -> Iterator[Message | Delivery]:
-        """Everything that is leased, as it is."""
+        """The entries of all leased batches, messages or deliveries."""
         for batch in self._batches.values():
             for index, entry in enumerate(batch.entries):
                 if entry is not None:
@@ -198,7 +198,7 @@ class Leases:
         return numbers
 
     def put(self, batch: LeaseBatch) -> None:
-        """Keep a batch, whose deadline is noted elsewhere."""
+        """Store a batch; the caller schedules its deadline."""
         self._batches[batch.first // SPAN] = batch
         self._count += batch.left
 
@@ -306,7 +306,7 @@ class Acked:
         self._count = 0
 
     def add(self, items: Iterable[ContiguousLeases | Delivery]) -> None:
-        """Remember these, and forget the oldest."""
+        """Add acknowledged messages, and drop the oldest beyond `most`."""
         if not self._most:
             return
         for item in items:

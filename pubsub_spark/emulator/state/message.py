@@ -69,7 +69,7 @@ class Publication:
 
 
 def publications(messages: Iterable[Message]) -> Iterator[Publication]:
-    """Messages, in the order of their numbers, put together where they belong together."""
+    """The messages, in the order of their numbers, as publications of one time and key each."""
     for _, group in groupby(
         enumerate(messages), lambda each: (each[1].number - each[0], each[1].published, each[1].key)
     ):

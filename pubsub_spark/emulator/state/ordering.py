@@ -120,7 +120,7 @@ class KeyQueues:
             self._move(key, self._queues[key], QueueState.READY)
 
     def entries(self) -> Iterator[Message | Delivery]:
-        """Everything waiting or outstanding, acked ones behind a gap included."""
+        """The waiting and outstanding messages, acked ones behind a gap included."""
         for queue in self._queues.values():
             yield from queue.outstanding
             yield from queue.waiting

@@ -16,7 +16,7 @@ from pubsub_spark.emulator.state.events import Created, Deleted, Event, Updated
 
 
 class Revision(NamedTuple):
-    """One definition under one id, for good."""
+    """One revision of a schema; its definition never changes."""
 
     id: str
     number: int  # in the order of creation
@@ -25,7 +25,7 @@ class Revision(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """A name and its revisions, oldest first, never empty; and the number of each that it has ever had.
+    """A schema: its name, its revisions (oldest first, never empty), and the number of each that it has ever had.
 
     Never changed in place: with another revision it is another Schema.
     """

@@ -20,7 +20,7 @@ from pubsub_spark.emulator.state.schema_store import Schemas
 
 
 class State:
-    """Everything that an emulator knows; a resource's policy goes when the resource does."""
+    """The state of an emulator; a resource's policy is deleted with the resource."""
 
     def __init__(self, *, remembered: int = 10_000) -> None:
         self.events: list[Event] = []  # what has changed since they were last read

@@ -346,7 +346,7 @@ class Subscription:
         return withdrawn
 
     def _backoff(self, failures: int) -> float:
-        """Exponential between the policy's bounds; the exponent is capped because the result is."""
+        """The seconds of backoff: exponential between the policy's bounds, which cap the exponent, too."""
         return min(self.settings.max_backoff, self.settings.min_backoff * 2.0 ** min(failures - 1, 64))
 
     def _release_quota(self, delivery: Delivery) -> None:
@@ -402,7 +402,7 @@ class Subscription:
         return NEVER if self._consumers else self.active + self.settings.ttl
 
     def tick(self, now: float) -> None:
-        """Let everything happen whose time has come: leases run out, backoffs end, retention is over."""
+        """Apply what is due: leases that expire, backoffs that end, messages beyond their retention."""
         expired = 0
         for delivery in self._leases.expired(now):
             self._fail(delivery, now)

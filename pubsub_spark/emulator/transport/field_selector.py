@@ -31,7 +31,7 @@ def paths(text: str, message: descriptor.Descriptor) -> list[Path]:
 
 
 def select(document: Any, selected: Sequence[Path]) -> Any:
-    """What of a JSON document the paths name."""
+    """The parts of a JSON document that the paths name."""
     if () in selected:
         return document
     if isinstance(document, list):

@@ -133,7 +133,7 @@ class _Stream:
 
 
 async def _answered(call: Any, answer: Awaitable[T]) -> T:
-    """What the dispatcher answers; its error ends the call."""
+    """The response of the dispatcher; its error ends the call."""
     try:
         return await answer
     except RpcError as error:

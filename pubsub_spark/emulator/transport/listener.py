@@ -1,4 +1,4 @@
-"""One port for gRPC and for the JSON API: how a connection begins tells which it speaks.
+"""One port for gRPC and for the JSON API: the first bytes of a connection tell which it speaks.
 
 An HTTP/2 connection opens with `PRI * HTTP/2.0`, and is gRPC's; everything else is HTTP/1.1. On a TLS port, where the
 encryption ends here, the two agree on a protocol: who offers `h2` alone speaks gRPC, all others HTTP/1.1.
@@ -49,7 +49,7 @@ def address(host: str, port: int) -> str:
 
 
 def tls_context(key: bytes, certificate: bytes) -> ssl.SSLContext:
-    """What serves TLS with a PEM key and certificate; OSError unless they are that."""
+    """The TLS context of a PEM key and certificate; OSError when they are none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.NamedTemporaryFile() as key_file, tempfile.NamedTemporaryFile() as certificate_file:
         for file, content in ((key_file, key), (certificate_file, certificate)):
@@ -123,7 +123,7 @@ class Listener:
 
 
 class _Opening(asyncio.Protocol):
-    """A connection until it is known what it speaks."""
+    """A connection whose protocol is not known yet."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -176,7 +176,7 @@ class _Opening(asyncio.Protocol):
         return self._opening.startswith(_PREFACE)
 
     async def _encrypt(self, tls: ssl.SSLContext) -> bool:
-        """Agree on keys, and on a protocol; whether that is gRPC's."""
+        """Do the TLS handshake; whether ALPN chose gRPC's protocol."""
         encrypted = await asyncio.get_running_loop().start_tls(
             self._transport, self, tls, server_side=True, ssl_handshake_timeout=_HELLO_SECONDS
         )
@@ -209,7 +209,7 @@ class _Opening(asyncio.Protocol):
 
 
 class _Half(asyncio.Protocol):
-    """One of two joined connections: what comes in on it goes out on the other, no faster than that takes it."""
+    """One of two joined connections: its bytes are sent on the other, no faster than that takes them."""
 
     def __init__(self, listener: Listener, other: asyncio.Transport, address: str = "") -> None:
         self._listener = listener

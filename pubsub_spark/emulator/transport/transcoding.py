@@ -74,7 +74,7 @@ def read(route: Route, path: str, query: str, body: bytes) -> Call:
 
 
 def _form(parameters: Mapping[str, str], route: Route) -> Form:
-    """What the system parameters say of the answer. https://cloud.google.com/apis/docs/system-parameters"""
+    """The form of the answer that the system parameters ask for. https://cloud.google.com/apis/docs/system-parameters"""
     alt, *options = parameters.get("alt", "json").split(";")
     if alt != "json" or _CALLBACK in parameters:
         raise unimplemented("This emulator answers in plain JSON; leave out `callback`, and `alt` or set it to json.")
@@ -121,7 +121,7 @@ def _readable(details: bytes) -> list[Any]:
 
 
 def _segment(text: str) -> str:
-    """Percent-decoded, save the slash that would make two segments of one."""
+    """A percent-decoded path segment, save the slash that would make two segments of one."""
     return "%2F".join(unquote(part) for part in re.split("%2[Ff]", text))
 
 

@@ -167,7 +167,7 @@ def test_text_that_is_no_schema_is_refused_by_name():
 
 
 def test_topic_schema_travels_to_the_tasks():
-    """It is pickled, and equal where it arrives."""
+    """The topic's schema is pickled to tasks, and equal there."""
     schema = TopicSchema("BINARY", revision("int"))
 
     assert schema == pickle.loads(pickle.dumps(schema))
@@ -175,7 +175,7 @@ def test_topic_schema_travels_to_the_tasks():
 
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
 def test_encoder_writes_what_the_decoder_reads(encoding):
-    """Both ways through the registry."""
+    """A message written by the registry's encoder is read by its decoder."""
     schema = TopicSchema(encoding, revision("int", "long"))
     rows = pa.array([{"f0": 1, "f1": 2}, {"f0": -3, "f1": 4}], schema.arrow_type())
 

@@ -107,7 +107,7 @@ def test_empty_file_is_an_empty_emulator(services, tmp_path):
     ],
 )
 def test_file_that_does_not_fit_is_refused(services, tmp_path, text, part):
-    """One sentence says where and what."""
+    """A seed file that does not fit is refused with one sentence that says where and what."""
     with pytest.raises(SeedFileError) as error:
         seed_file.load(written(tmp_path, text), services)
     assert part in str(error.value)

@@ -274,14 +274,14 @@ def test_a_string_that_is_not_utf8_is_named(pubsub, columns, named):
 
 
 def test_data_may_be_any_bytes(pubsub):
-    """Also those of a string, which nothing has to read."""
+    """`data` may be any bytes, also of a string column, which nothing has to read."""
     run(pubsub, [rows(data=BAD_TEXT)])
 
     assert [b"fine", b"\xc3\x28"] == pubsub.data
 
 
 def test_a_plan_is_pickled():
-    """It is plain values, equal after the journey to a task."""
+    """A plan is plain values, equal after it was pickled to a task."""
     options = WriteOptions.parse({"topicId": TOPIC}, {})
     mapping = ColumnMapping.of(spark.StructType([spark.StructField("data", spark.BinaryType())]), options)
     plan = WritePlan(options, EmulatorBackend("nowhere:1"), mapping, None)

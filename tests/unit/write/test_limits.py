@@ -103,7 +103,7 @@ def test_at_the_limit_is_taken(message):
     ],
 )
 def test_beyond_the_limit_is_named(message, column, complaint):
-    """One more is refused, with the row, the column and the number."""
+    """A value one beyond the limit is refused with the row, the column and the number."""
     [violation] = violations({"data": b"fine", "attributes": {"a": "b"}}, message, {"data": b"fine"})
 
     assert (1, column) == violation[:2]

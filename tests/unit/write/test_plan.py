@@ -56,7 +56,7 @@ def test_bytes_need_no_look_at_the_topic(service):
 
 
 def test_a_batch_write_always_asks(service):
-    """It takes the newest schema."""
+    """A batch write asks for the newest schema each time."""
     assert SCHEMA == plan.plan_batch_write(options(), BACKEND, NUMBERS).topic_schema
     plan.plan_batch_write(options(), BACKEND, NUMBERS)
 
@@ -108,7 +108,7 @@ def test_encode_topic_needs_a_schema(service):
 
 
 def test_a_column_that_the_schema_does_not_have(service):
-    """It is refused, or left out when that is asked for; sent as an attribute it is no part of the payload."""
+    """A column that the schema lacks is refused, or left out if asked for; as an attribute it is not in the payload."""
     wide = spark.StructType([*NUMBERS.fields, spark.StructField("kind", spark.StringType())])
 
     with pytest.raises(SchemaError, match="`kind`"):

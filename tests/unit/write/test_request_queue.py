@@ -49,7 +49,7 @@ def test_a_key_of_two_topics_is_two_keys():
 
 
 def test_a_request_that_awaits_its_retry_holds_back_its_key_alone():
-    """It is not in flight, so another key's request is sent."""
+    """A request that awaits its retry is not in flight, so that another key's request is sent."""
     queue = RequestQueue(max_in_flight=1, max_outstanding_bytes=100)
     a1, _, b = added(queue, "a", "a", "b")
     assert [a1] == queue.take_sendable()
@@ -95,7 +95,7 @@ def test_a_failure_drops_the_queue_of_its_key_and_all_without_key():
 
 
 def test_queued_requests_can_be_dropped():
-    """Those in flight and those that await a retry stay, with their keys."""
+    """Queued requests can be dropped; those in flight and those that await a retry stay, with their keys."""
     queue = RequestQueue(max_in_flight=2, max_outstanding_bytes=100)
     a1, b1, *_ = added(queue, "a", "b", "a", "c", "")
     assert [a1, b1] == queue.take_sendable()

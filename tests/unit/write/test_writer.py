@@ -22,7 +22,7 @@ BYTES = spark.StructType([spark.StructField("data", spark.BinaryType())])
 
 @pytest.mark.parametrize("writer", [PubSubBatchWriter, PubSubStreamWriter])
 def test_a_writer_travels(writer):
-    """It is plain values: Spark pickles it to every task."""
+    """A writer is plain values, because Spark pickles it to every task."""
     made = writer(OPTIONS, BACKEND, BYTES, overwrite=False)
 
     assert made._plan == pickle.loads(pickle.dumps(made))._plan
@@ -56,7 +56,7 @@ def written(partition: int, **counts: int) -> PublishCommitMessage:
 
 
 def test_a_commit_says_the_sum(caplog):
-    """One line for a micro-batch, of what all its tasks have published."""
+    """A commit logs one line with the sum of what the tasks of the micro-batch have published."""
     made = PubSubStreamWriter(OPTIONS, BACKEND, BYTES, overwrite=False)
     with caplog.at_level(logging.INFO, "pubsub_spark"):
         made.commit([written(0, messages=2, bytes=10, requests=1), written(1, messages=3, bytes=20, retries=1)], 7)

@@ -379,7 +379,7 @@ def test_decimal_may_go_on_with_its_sign():
 
 
 def test_hidden_encodings_are_read():
-    """What is unusual but right: overlong varints, blocks with a size, arrays in several blocks, floats by name."""
+    """Valid encodings that are rare are read: overlong varints, blocks with a size, several blocks, floats by name."""
     definition = avro.parse(json.dumps(of(ARRAY, "double")))
     decode = decoder(definition, definition, "BINARY")
     unusual = b"\x82\x00\x02" + b"\x03\x04\x04\x06" + b"\x00" + bytes(8)

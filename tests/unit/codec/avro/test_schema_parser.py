@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("situation", REFUSED)
 def test_what_is_no_schema_is_refused_with_its_place(situation):
-    """One sentence, with the field or the type."""
+    """An invalid schema is refused in one sentence that names the field or the type."""
     declared, sentence = REFUSED[situation]
 
     with pytest.raises(InvalidSchema) as refused:

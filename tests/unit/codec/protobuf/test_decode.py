@@ -272,7 +272,7 @@ def test_the_wire_is_read_as_protobuf_reads_it(field, payload, value):
     ],
 )
 def test_of_a_oneof_the_last_is_set(payload, row):
-    """And a message that was set before another member starts anew."""
+    """The last member of a oneof that is set wins; a message set before another member starts empty."""
     text = proto3("oneof c { int32 a = 1; string b = 2; N n = 3; } message N { int32 x = 1; int32 y = 2; }")
 
     assert [row] == read(text, payload)
@@ -365,7 +365,7 @@ def test_a_key_that_is_no_text_among_those_that_are():
     ],
 )
 def test_a_payload_without_a_row_says_why(body, payload, sentence):
-    """And its neighbours have theirs, the one before as the one behind."""
+    """A payload without a row has a reason; the rows before and after it are decoded."""
     good, reason, also_good = read(proto3(body), b"", payload, b"")
 
     assert good == also_good
@@ -461,7 +461,7 @@ def test_no_payloads_are_no_rows_of_the_declared_type():
 
 
 def test_payloads_of_any_size_are_rows():
-    """One may be larger than a block."""
+    """Payloads of any size are rows; one may be larger than a block."""
     large = b"\x0a\x80\x80\x80\x08" + bytes(16 << 20)
     rows = read(proto3("bytes b = 1;"), b"\x0a\x01x", large, b"\x0a\x01y")
 
@@ -512,7 +512,7 @@ def test_revisions_meet_by_field_number(writer, reader, fields, row, encoding):
 
 
 def test_json_has_the_forms_of_the_mapping():
-    """Both spellings, numbers in strings, base64, enum numbers, and the well-known types' own."""
+    """All forms of the JSON mapping are read: both spellings, numbers in strings, base64, enum numbers."""
     text = proto3(
         "int64 big_number = 1; bytes b = 2; enum E { A = 0; B = 1; } repeated E es = 3; "
         "google.protobuf.Timestamp t = 4; google.protobuf.Duration d = 5; google.protobuf.BoolValue w = 6; "

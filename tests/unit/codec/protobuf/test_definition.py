@@ -317,12 +317,12 @@ def test_other_edits_are_refused(edit, sentence):
 
 
 def test_the_message_may_be_renamed():
-    """That edits no field, though types of fields are named after it."""
+    """Renaming the message changes no field, though types of fields are named after it."""
     assert None is objection(revision(), revision(name="Renamed"))
 
 
 def test_the_syntax_stays():
-    """It changes what absent means in every field."""
+    """A change of syntax is refused, because it changes what an absent field means."""
     said = str(objection("message M {}", 'syntax = "proto3"; message M {}'))
 
     assert said.startswith("The syntax changes from proto2 to proto3")

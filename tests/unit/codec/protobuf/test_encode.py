@@ -238,7 +238,7 @@ def test_columns_are_found_without_case():
     ],
 )
 def test_a_value_that_does_not_fit_names_row_and_column(text, rows, sentence):
-    """And says why."""
+    """A value that does not fit is an error that names row and column, and the reason."""
     with pytest.raises(DataError) as refused:
         write(text, rows)
 

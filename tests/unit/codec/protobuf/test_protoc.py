@@ -56,7 +56,7 @@ def test_any_text_of_the_greatest_length_is_looked_through_in_seconds(unit):
 
 
 def test_line_and_column_are_those_of_the_text():
-    """Also with a byte order mark, without `syntax`, and behind comments of several lines."""
+    """An error has the text's line and column, also with a byte order mark, without `syntax`, and after comments."""
     assert (
         compiled_within(20, "\ufeff/* a\n   b */ // c\nmessage M {\n  optional Foo a = 1;\n}\n")
         == 'The definition is wrong at line 4, column 12: "Foo" is not defined'
@@ -87,7 +87,7 @@ def test_a_text_is_compiled_once():
 
 
 def test_a_crash_of_the_compiler_is_an_invalid_definition(monkeypatch):
-    """It ends a process that nobody else is in."""
+    """A crash of the compiler ends its own process and is an invalid definition."""
     monkeypatch.setattr(protoc, "_COMMAND", "import os; os.abort()")
 
     assert compiled_within(20, "message M {}") == "The definition cannot be compiled: protoc was ended by signal 6"

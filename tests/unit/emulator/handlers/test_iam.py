@@ -198,7 +198,7 @@ def test_wildcard_permission_is_refused(policies):
 
 
 def test_policy_goes_with_its_resource(policies, state):
-    """Also when nobody makes another resource of that name."""
+    """The policy of a deleted resource is gone, also when no other resource of that name is created."""
     put(policies, READERS)
     assert 1 == len(state.policies.by_name)
 

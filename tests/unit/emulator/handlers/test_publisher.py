@@ -249,7 +249,7 @@ def test_topic_retention_is_told_by_its_subscriptions(pair):
 
 
 def test_resource_that_was_returned_does_not_change(pair):
-    """It may be serialised after the lock was let go of, when another request has changed the resource."""
+    """A returned resource may be serialised after the lock was released, when another request has changed it."""
     get = protos.GetSubscriptionRequest(subscription=SUBSCRIPTION)
     first = pair.subscriber.get_subscription(get)
 

@@ -151,7 +151,7 @@ def test_pages_of_revisions_go_on_when_one_is_deleted_or_added(services):
     ids=["incompatible", "another type", "unreadable", "without type"],
 )
 def test_unfit_revisions_are_refused(services, definition, kind):
-    """And no revision is added."""
+    """Unfit revisions are refused, and no revision is added."""
     create(services)
     assert "INVALID_ARGUMENT" == refused(lambda: commit(services, definition, kind))[0]
     assert 1 == len(revisions(services))

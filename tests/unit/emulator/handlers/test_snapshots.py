@@ -11,7 +11,7 @@ from tests.unit.emulator.conftest import DAY, SNAPSHOT, SUBSCRIPTION, TOPIC, dat
 
 
 def test_topic_retention_serves_a_new_subscription_by_seek(handlers):
-    """It starts empty, and can go back before its own creation."""
+    """A new subscription starts empty, and Seek brings back what the topic retains from before its creation."""
     handlers.topic(message_retention_duration=seconds(600))
     handlers.publish("before")
     handlers.subscription()
@@ -49,7 +49,7 @@ def test_snapshot_brings_back_a_backlog(pair):
 
 
 def test_snapshot_of_another_topic_does_not_fit(pair):
-    """Both must be on the same topic."""
+    """A snapshot and the subscription that seeks to it must be on the same topic."""
     pair.topic(TOPIC + "2")
     pair.subscription("projects/p/subscriptions/other", topic=TOPIC + "2")
     pair.snapshots.create_snapshot(protos.CreateSnapshotRequest(name=SNAPSHOT, subscription=SUBSCRIPTION))
@@ -70,7 +70,7 @@ def test_snapshot_lives_for_a_week_less_the_age_of_its_backlog(pair):
 
 
 def test_snapshot_of_too_old_a_backlog_is_refused(pair):
-    """It would expire in less than an hour."""
+    """A snapshot that would expire in less than an hour is refused."""
     pair.publish("x")
     pair.engine.advance(7 * DAY - 1800)
     request = protos.CreateSnapshotRequest(name=SNAPSHOT, subscription=SUBSCRIPTION)
@@ -78,7 +78,7 @@ def test_snapshot_of_too_old_a_backlog_is_refused(pair):
 
 
 def test_snapshot_labels_can_be_changed(pair):
-    """And listed, and deleted."""
+    """A snapshot's labels can be changed, and it can be listed and deleted."""
     pair.snapshots.create_snapshot(
         protos.CreateSnapshotRequest(name=SNAPSHOT, subscription=SUBSCRIPTION, labels={"a": "x"})
     )

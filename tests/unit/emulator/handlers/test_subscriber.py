@@ -171,13 +171,13 @@ def test_export_says_that_it_goes_nowhere(handlers):
 
 @pytest.mark.parametrize("table", ["p.d.t", "p:d.t", "example.com:p.d.t"])
 def test_table_of_any_project_is_taken(handlers, table):
-    """Also of a project of a domain."""
+    """A table of any project is taken, also of a project of a domain (`example.com:p`)."""
     handlers.topic()
     assert table == handlers.subscription(bigquery_config={"table": table}).bigquery_config.table
 
 
 def test_bigtable_that_is_not_there_is_a_permission_denied(handlers):
-    """That is its state when the table does not exist; its NOT_FOUND is unused."""
+    """A missing Bigtable table is the state PERMISSION_DENIED; NOT_FOUND is unused."""
     handlers.topic()
     kept = handlers.subscription(**bigtable(key_fields=["a", "b"], delimiter=b"#"))
 
@@ -186,7 +186,7 @@ def test_bigtable_that_is_not_there_is_a_permission_denied(handlers):
 
 
 def test_disabled_transform_is_kept(handlers):
-    """One that would not run anyway does no harm."""
+    """A disabled transform, which would not run anyway, is kept."""
     transform = {"javascript_udf": {"function_name": "f", "code": "function f(m) {}"}, "disabled": True}
     assert "f" == handlers.topic(message_transforms=[transform]).message_transforms[0].javascript_udf.function_name
 
@@ -224,7 +224,7 @@ def test_malformed_ack_ids_are_refused(pair, ack_id):
 
 
 def test_ack_id_of_another_subscription_is_malformed(pair):
-    """It says whose it is."""
+    """The error for another subscription's ack id names that subscription."""
     pair.subscription("projects/p/subscriptions/other")
     pair.publish("x")
     [held] = pair.pull()
@@ -280,7 +280,7 @@ def test_successor_of_a_subscription_that_a_pull_waited_on_expires(pair):
 
 
 def test_late_ack_is_no_error_without_exactly_once(pair):
-    """It acknowledges nothing, and says nothing."""
+    """A late ack acknowledges nothing, and is no error without exactly-once delivery."""
     pair.publish("x")
     [held] = pair.pull()
     pair.engine.advance(11)

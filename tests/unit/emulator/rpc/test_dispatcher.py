@@ -85,7 +85,7 @@ def test_fault_comes_before_the_handler(dispatcher, faults, recorder):
 
 
 def test_slow_handler_runs_on_the_pool(dispatcher):
-    """And any other on the event loop."""
+    """A slow handler runs on the pool, any other on the event loop."""
     threads: list[str] = []
 
     def handle(raw: bytes) -> bytes:
@@ -100,7 +100,7 @@ def test_slow_handler_runs_on_the_pool(dispatcher):
 
 
 def test_call_whose_client_left_is_cancelled(dispatcher, faults):
-    """Its context says so."""
+    """The context of a call whose client has left says that it was cancelled."""
     faults.add(Fault("CreateTopic", None, delay=3600))
     context = RpcContext(CREATE_TOPIC)
 

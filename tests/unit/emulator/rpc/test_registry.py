@@ -48,7 +48,7 @@ def test_time_does_not_go_back(handlers):
 
 
 def test_reset_forgets_everything(pair):
-    """And the next message id is still a new one."""
+    """A reset deletes everything, and the next message id is still a new one."""
     [before] = pair.publish("x")
     schema = protos.Schema(type_=1, definition='syntax = "proto3"; message M { int32 a = 1; }')
     pair.schemas.create_schema(protos.CreateSchemaRequest(parent="projects/p", schema_id="schema", schema=schema))

@@ -36,7 +36,7 @@ def test_listeners_hear_of_a_locked_section_when_it_is_over(engine):
 
 
 def test_listener_may_change_what_it_hears_of(engine):
-    """And hears of that, too."""
+    """A listener may change the state when it gets an event, and gets the events of that, too."""
     heard: list[Event] = []
 
     def listen(events: Sequence[Event]) -> None:

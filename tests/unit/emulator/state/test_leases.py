@@ -30,7 +30,7 @@ def ids(deliveries: Sequence[Delivery]) -> list[int]:
 
 
 def test_a_whole_batch_ends_as_one_run():
-    """And nothing is left of it."""
+    """A batch whose leases all end together ends as one run, and nothing is left of it."""
     leases, numbers = granted(TEN)
 
     [run], rest = leases.end_runs(numbers)
@@ -75,7 +75,7 @@ def test_a_batch_that_ends_one_by_one_leaves_nothing():
 
 
 def test_nothing_is_due_when_nothing_is_leased():
-    """Nor after all has been forgotten."""
+    """Nothing is due while nothing is leased, and nothing after `clear`."""
     leases, _ = granted(TEN)
     assert 10 == leases.due
     leases.clear()
@@ -85,7 +85,7 @@ def test_nothing_is_due_when_nothing_is_leased():
 
 
 def test_leases_that_are_extended_without_end_expire_at_their_last_deadlines():
-    """What is known of their earlier ones is forgotten, and nothing else."""
+    """Leases that are extended again and again expire at their last deadline; earlier deadlines are dropped."""
     leases, _ = granted(TEN)
     leases.extend_batches(range(SPAN, SPAN + 10), deadline=20)
     other = leases.grant([TEN], Consumer(), deadline=10)
@@ -103,7 +103,7 @@ def test_leases_that_are_extended_without_end_expire_at_their_last_deadlines():
 
 
 def test_a_message_that_something_happened_to_alone_is_left_out_of_runs():
-    """It has a Delivery, which tells more than a run can."""
+    """A message with a Delivery of its own is no part of a run, which could not hold its state."""
     leases, numbers = granted(TEN)
     alone = leases.get(numbers[4])
 
@@ -143,7 +143,7 @@ def test_only_a_batch_that_is_named_from_end_to_end_is_extended_as_one(start: in
 
 
 def test_an_extended_batch_expires_at_its_new_deadline():
-    """Also when that is earlier; each message has counted the extension."""
+    """An extended batch expires at its new deadline, also an earlier one, and each message counts the extension."""
     leases, numbers = granted(TEN)
 
     assert [] == leases.extend_batches(numbers, deadline=20)
@@ -156,7 +156,7 @@ def test_an_extended_batch_expires_at_its_new_deadline():
 
 
 def test_an_extension_of_one_leaves_the_others():
-    """They expire at the deadline of their batch."""
+    """Messages beside an extended one expire at the deadline of their batch."""
     leases, numbers = granted(TEN)
     alone = leases.get(numbers[0])
     assert alone is not None

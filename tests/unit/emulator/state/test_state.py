@@ -67,7 +67,7 @@ def test_resources_outlive_a_restart():
 
 
 def test_policy_goes_with_its_resource():
-    """Whatever it is of, and however that ends."""
+    """A policy is deleted with its resource, of whatever kind, deleted or expired."""
     state = State()
     topic = state.broker.create_topic(TOPIC)
     state.broker.create_subscription(SUB, topic, Settings(ttl=10), now=0)

@@ -183,7 +183,7 @@ def test_expired_leases_make_room():
 
 
 def test_closed_consumer_takes_nothing():
-    """Whose client is gone, gets no message."""
+    """A consumer whose client has left gets no message."""
     subscription, consumer = subscribed("a"), Consumer()
     subscription.join(consumer)
     subscription.leave(consumer, now=0)
@@ -203,7 +203,7 @@ def test_unsent_message_comes_at_once_and_its_ack_still_counts():
 
 
 def test_unsent_message_goes_to_the_next_consumer():
-    """And then the old ack id is stale."""
+    """An unsent message goes to the next consumer, and then its old ack id is stale."""
     subscription = subscribed("a")
     [held] = subscription.take(Consumer(), now=0)
     stale = held.number
@@ -292,7 +292,7 @@ def test_one_message_calls_one_consumer():
 
 
 def test_consumer_without_room_is_called_when_it_has_room():
-    """And not before, however many messages come."""
+    """A consumer without room is notified when it has room, and not before, however many messages come."""
     subscription, consumer = subscribed("a"), Consumer(max_messages=1)
     [held] = subscription.take(consumer, now=0)
     subscription.wait(consumer)
@@ -325,7 +325,7 @@ def test_due_is_the_next_deadline():
 
 
 def test_delivery_attempts_count_failures_only_under_a_dead_letter_policy():
-    """One more than nacks and passed deadlines; nothing without the policy."""
+    """`delivery_attempt` is one more than nacks and passed deadlines under a dead-letter policy, and 0 without one."""
     for attempts, expected in ((0, [0, 0]), (5, [1, 2])):
         subscription = subscribed("a", dead_letter_attempts=attempts)
         [held] = subscription.take(Consumer(), now=0)
