@@ -168,7 +168,7 @@ class ReadOptions(ServiceOptions):
         "integer",
         None,
         "StreamingPulls of a task. The service sends 10 MB/s at most on each.",
-        shown="1, doubled up to 8 while they run at that limit",
+        shown="1, doubled up to 16 while they run at that limit",
         low=1,
         high=64,
     )

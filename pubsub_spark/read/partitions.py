@@ -110,7 +110,7 @@ class Budget:
 # https://cloud.google.com/pubsub/quotas#resource_limits: 10 MB/s for each open stream
 _STREAM_BYTES_PER_SECOND = 10e6
 _AT_LIMIT, _UNLIMITED, _SPARE = 0.6, 1.5, 0.25  # rates of a stream, in units of that; setting up takes some of the time
-_MAX_STREAMS = 8
+_MAX_STREAMS = 16
 
 
 def next_streams(streams: int, footers: Sequence[Footer]) -> int:
