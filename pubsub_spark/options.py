@@ -163,6 +163,15 @@ class ReadOptions(ServiceOptions):
         low=1,
         high=1000,
     )
+    streams_per_partition: int | None = declare(
+        "streamsPerPartition",
+        "integer",
+        None,
+        "StreamingPulls of a task. The service sends 10 MB/s at most on each.",
+        shown="1, doubled up to 16 while they run at that limit",
+        low=1,
+        high=64,
+    )
     max_messages_per_trigger: int = declare(
         "maxMessagesPerTrigger", "integer", 1_000_000, "Most messages in a micro-batch.", low=1
     )

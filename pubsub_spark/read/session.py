@@ -39,7 +39,15 @@ from .driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
 from .lease_extender import LeaseExtender
 from .leases import STREAM_LEASE_SECONDS, Leases
 from .offset import Offset
-from .partitions import Budget, DriverPartition, Partition, PullPartition, is_backlogged, replay_partitions
+from .partitions import (
+    Budget,
+    DriverPartition,
+    Partition,
+    PullPartition,
+    is_backlogged,
+    next_streams,
+    replay_partitions,
+)
 from .staged_part import Footer
 from .staging import MISSING, Staging, part_path
 from .streaming_pull import StreamSettings
@@ -99,6 +107,7 @@ class Session:
     _partitions: dict[int, list[Partition]] = field(default_factory=dict)
     _footers: dict[int, list[Footer]] = field(default_factory=dict)  # of committed batches that are not acknowledged
     _backlogged: bool = False
+    _streams: int = 1  # StreamingPulls of each task of the next batch
     _drained_from: float | None = None  # with `availableNow`: publish time from which messages are not waited for
     _asked: int = 0  # how often `latest_offset` was called
     _held_back: bool = False  # whether too many batches wait for their acks
@@ -270,6 +279,7 @@ class Session:
             pulls = [f for part, f in zip(lengths, footers, strict=True) if part > 0]
             pulled = any(isinstance(partition, PullPartition) for partition in partitions)
             self._backlogged = pulled and is_backlogged(pulls, self._drained_from)
+            self._streams = next_streams(self._streams, pulls)
             opened.deduplication.add_committed(batch, lengths)
             malformed = opened.staging.malformed(batch) if self.options.decode == "topic" else 0
             counts = ReadCounts.of(footers, malformed)
@@ -376,7 +386,8 @@ class Session:
             if excludes:
                 staging.write_excluded_ids(batch, excluded_ids)
             partitions = 1 if one_task else self.fetch_partitions
-            shares = budget.shares(staging, batch, partitions, driver_part.rows, driver_part.bytes, excludes)
+            streams = self.options.streams_per_partition or self._streams
+            shares = budget.shares(staging, batch, partitions, driver_part.rows, driver_part.bytes, excludes, streams)
             if shares:
                 return [replace(shares[0], driver_content=content), *shares[1:]]
         return [DriverPartition(staging, batch, content)]
