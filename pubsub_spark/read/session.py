@@ -48,6 +48,7 @@ from .partitions import (
     next_streams,
     replay_partitions,
 )
+from .pull import IDLE_AFTER_MESSAGES_SECONDS
 from .staged_part import Footer
 from .staging import MISSING, Staging, part_path
 from .streaming_pull import StreamSettings
@@ -300,8 +301,9 @@ class Session:
             # With ordering keys an unacknowledged message holds back others.
             self._acks_are_answered = worker.flush(_FLUSH_TIMEOUT_SECONDS)
             self._wait_until_idle(stream)
-        elif stream.oldest_arrival is None and self.may_be_asked_once and self._asked == 1:
+        elif self.may_be_asked_once and self._asked == 1:
             self._wait_until_idle(stream)
+            self._wait_until_full(stream)
         if stream.oldest_arrival is None:
             return False
         while not stream.is_flow_controlled and (rest := stream.oldest_arrival + LINGER_SECONDS - self.clock()) > 0:
@@ -341,6 +343,13 @@ class Session:
                 return
             stream.check_outage(self.options.connect_timeout)
             stream.poll(min(rest, _STOP_POLL_SECONDS) if rest > 0 else _OUTAGE_POLL_SECONDS)
+
+    def _wait_until_full(self, stream: DriverStream) -> None:
+        """Wait until the stream is full or brings no more, for a query that may be asked for one batch only."""
+        count = 0
+        while stream.message_count > count and not stream.is_flow_controlled and not self.is_stopping():
+            count = stream.message_count
+            stream.poll(IDLE_AFTER_MESSAGES_SECONDS)
 
     def _plan(self, end: Offset, opened: _Opened) -> list[Partition]:
         # A staged batch that the offset log has lost is a replay, too; buffered messages stay buffered, in their order.

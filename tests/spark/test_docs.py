@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 from pubsub_spark.emulator import Emulator
 from tests.conftest import ROOT
-from tests.spark.scenario import needs_available_now
 
 README = (ROOT / "README.md").read_text()
 FLIGHT = {
@@ -53,7 +52,6 @@ def _here(block: str, endpoint: str, folder: Path) -> str:
     return block.replace(project, f'{project}.option("endpoint", "{endpoint}")').replace('"/data/', f'"{folder}/')
 
 
-@needs_available_now
 @pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.name)
 def test_notebook_runs(spark: SparkSession, notebook: Path, monkeypatch: pytest.MonkeyPatch):
     """The notebook runs as plain Python, and its own proof holds for the slice it was given."""
