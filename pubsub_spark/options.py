@@ -245,7 +245,7 @@ class ReadOptions(ServiceOptions):
         "Seek the subscription to this snapshot when a checkpoint starts for the first time.",
     )
     delete_subscription_on_stream_stop: bool = declare(
-        "deleteSubscriptionOnStreamStop", "boolean", False, "Delete the subscription when the query stops."
+        "deleteSubscriptionOnStreamStop", "boolean", False, "Delete the subscription when the query stops cleanly."
     )
     columns: str = declare(
         "columns",

@@ -49,7 +49,7 @@ class PubSubBatchReader(DataSourceReader):
             max_bytes=options.max_bytes_per_trigger,
         )
         with self._backend.connect() as connection:
-            subscription.prepare(connection.admin, options, is_new=False)
+            subscription.check(connection.admin, options)
             arrived: list[Received] = []
             result = pull(connection, settings, options.max_fetch_period, options.idle_timeout, arrived.append)
             ack_ids = (received.receipts.column("ack_id") for received in arrived)

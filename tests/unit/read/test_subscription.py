@@ -47,6 +47,9 @@ class Admin:
     def create_subscription(self, wanted: Any) -> Any:
         raise self.refusal
 
+    def check_permission(self, *_: str) -> None:
+        pass
+
 
 def test_subscription_that_another_query_created_is_taken():
     """Two queries start at once, or the answer to our first try was lost."""
