@@ -282,7 +282,7 @@ class ReadOptions(ServiceOptions):
     id_attribute: str | None = declare(
         "idAttribute", "string", None, "Attribute that names a message; later messages of the same name are dropped."
     )
-    max_messages: int = declare("maxMessages", "integer", 1000, "Batch read only: the most messages to peek at.", low=1)
+    max_messages: int = declare("maxMessages", "integer", 1000, "Batch read only: the most messages to read.", low=1)
     ack_deadline_seconds: int | None = declare(
         "ackDeadlineSeconds",
         "integer",

@@ -215,7 +215,7 @@ class StreamingPull:
         return came
 
     def _until_none(self, requests: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
-        """The requests that gRPC sends, heartbeats between them. Cancels the call after MAX_SILENCE_SECONDS.
+        """The requests for gRPC to send, until a None, and heartbeats. Cancels the call after MAX_SILENCE_SECONDS.
 
         Probes the service while it has not answered on the stream, and when it was silent for long.
         """
