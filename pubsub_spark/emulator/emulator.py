@@ -77,7 +77,7 @@ class _Parts:
 
 
 class Emulator:
-    """A Pub/Sub of your own: `with Emulator() as emulator:` and point a client at `emulator.endpoint`.
+    """An emulator of Pub/Sub: `with Emulator() as emulator:`, and point a client at `emulator.endpoint`.
 
     `port=0` takes a free one. `tls=(key, certificate)`, both PEM, serves TLS. `rest=False` leaves out the JSON API, and
     gRPC has the port to itself. `record=True` keeps every call with its metadata in `calls`. `remembered` is how many
@@ -265,7 +265,7 @@ class Emulator:
         same result.
         """
         with self._running.engine.open() as (broker, _):
-            broker.be_hostile(seed)
+            broker.set_chaos(seed)
 
     def reset(self) -> None:
         """Delete every resource, message, recorded call and fault, and set the clock back to the machine's time.

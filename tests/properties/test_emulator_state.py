@@ -18,8 +18,8 @@ from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.dump import ResourceFormat
 from pubsub_spark.emulator.state.events import Delivered, Event
+from pubsub_spark.emulator.state.settings import Settings
 from pubsub_spark.emulator.state.state import State
-from pubsub_spark.emulator.state.subscription import Settings
 from pubsub_spark.emulator.state.wire_format import attribute_fields
 
 TOPIC, DEAD = "projects/p/topics/topic", "projects/p/topics/dead"

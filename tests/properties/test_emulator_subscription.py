@@ -29,7 +29,8 @@ from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.chaos import Chaos
 from pubsub_spark.emulator.state.delivery import Batch, Consumer
 from pubsub_spark.emulator.state.message import Message, Publication
-from pubsub_spark.emulator.state.subscription import Settings, Subscription
+from pubsub_spark.emulator.state.settings import Settings
+from pubsub_spark.emulator.state.subscription import Subscription
 
 KEYS = ("", "a")
 
@@ -266,7 +267,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_in_vain(self) -> None:
-        assert not (self.subscription.has_ready and self.subscription.waiting)
+        assert not (self.subscription.has_ready and self.subscription.consumers.waiting)
 
     def _serve(self) -> None:
         while self.broker.ready_consumers:

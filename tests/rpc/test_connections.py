@@ -108,9 +108,9 @@ def test_calls_of_one_connection_do_not_wait_for_each_other(emulator, client):
 def test_pull_that_was_cancelled_takes_nothing(emulator, client):
     """A Pull whose client has left takes no message; the next client gets it."""
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=60)
-    wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].connected)
+    wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
     waiting.cancel()
-    wait_until(lambda: 0 == emulator._running.engine.broker.subscriptions[SUB].connected)
+    wait_until(lambda: 0 == emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
     emulator.publish(TOPIC, "a")
 
     assert [b"a"] == client.data()
@@ -334,7 +334,7 @@ def test_stop_tells_streams_and_waiting_pulls(emulator, client):
     """UNAVAILABLE for the stream; the Pull has an answer without messages."""
     stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=30)
-    wait_until(lambda: 2 == emulator._running.engine.broker.subscriptions[SUB].connected)
+    wait_until(lambda: 2 == emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
 
     emulator.stop()
 
@@ -405,7 +405,7 @@ def test_streams_that_are_over_are_freed_at_once(emulator):
 def test_advance_ends_a_waiting_pull(emulator, client):
     """The time that a Pull waits is measured on the emulator's clock."""
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=60)
-    wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].connected)
+    wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
     emulator.advance(10)
 
     assert b"" == waiting.result(timeout=5)

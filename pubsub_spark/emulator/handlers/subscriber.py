@@ -116,7 +116,7 @@ class Subscriber:
         consumer = self._engine.consumer(wakeup=wakeup)
         with self._engine.open() as (broker, now):
             subscription = find_pullable(broker, request.subscription)
-            ends = now if request.return_immediately else now + _patience(context.deadline, now)
+            ends = now if request.return_immediately else now + _wait_seconds(context.deadline, now)
             broker.join(subscription, consumer)
         try:
             while True:
@@ -222,7 +222,7 @@ def _configure(broker: Broker, subscription: Subscription, changed: Any, now: fl
     broker.configure(subscription, resource_validation.settings(kept), kept, now)
 
 
-def _patience(deadline: float | None, now: float) -> float:
+def _wait_seconds(deadline: float | None, now: float) -> float:
     """The seconds that a Pull waits for a message."""
     if deadline is None:
         return _PULL_WAIT_SECONDS

@@ -11,9 +11,9 @@ from random import Random
 
 from pubsub_spark.emulator.state.delivery import Delivery
 
-_SHORTENED = 0.1  # of all leases
-_LOST_ACKS = 0.1  # of all acks
-_LONGEST_SHORTENED = 1.0  # seconds
+_SHORTENED_FRACTION = 0.1  # of all leases
+_LOST_ACKS_FRACTION = 0.1  # of all acks
+_MAX_SECONDS = 1.0
 
 
 class Chaos:
@@ -36,8 +36,8 @@ class Chaos:
 
     def shortens(self) -> float | None:
         """After how many seconds this lease ends early; None when it does not."""
-        return self._random.uniform(0, _LONGEST_SHORTENED) if self._random.random() < _SHORTENED else None
+        return self._random.uniform(0, _MAX_SECONDS) if self._random.random() < _SHORTENED_FRACTION else None
 
     def loses(self) -> bool:
         """Whether this ack is forgotten, and the message comes again."""
-        return self._random.random() < _LOST_ACKS
+        return self._random.random() < _LOST_ACKS_FRACTION

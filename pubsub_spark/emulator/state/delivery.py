@@ -6,7 +6,7 @@ Plain records; the rules that move them are in `subscription`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -19,7 +19,7 @@ from pubsub_spark.emulator.state.message import Message, Publication
 UNLIMITED = 1 << 62
 # Bytes of one batch, if it is more than one message: with the ack ids of a thousand they are below the 4 MiB that gRPC
 # lets a client receive. Google's own raise that limit, but not where PUBSUB_EMULATOR_HOST is set.
-LARGEST_BATCH = 3_900_000
+LARGEST_BATCH_BYTES = 3_900_000
 
 
 class Consumer:
@@ -104,7 +104,7 @@ class BatchBuilder:
     def __init__(self, messages: int, size: int) -> None:
         self.messages = messages
         self.size = size
-        self.left = LARGEST_BATCH
+        self.left = LARGEST_BATCH_BYTES
         self.parts: list[Publication | Delivery] = []
 
     @property
@@ -166,6 +166,19 @@ class Delivery:
         self.acks = 0
         self.modacks = 0
         self.acked = False
+
+
+def deliveries_of(part: Publication | Delivery) -> Iterator[Delivery]:
+    """The Deliveries of a part of a batch; new ones for fresh messages."""
+    return iter((part,)) if isinstance(part, Delivery) else map(Delivery, part.messages())
+
+
+def attempts_of(parts: Iterable[Publication | Delivery]) -> list[int]:
+    """The number of the delivery attempt of each message."""
+    attempts: list[int] = []
+    for part in parts:
+        attempts += [part.failures + 1] if isinstance(part, Delivery) else [1] * len(part)
+    return attempts
 
 
 def message_of(entry: Message | Delivery) -> Message:

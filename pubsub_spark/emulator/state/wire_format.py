@@ -259,7 +259,7 @@ class AckIds:
 
 @lru_cache(maxsize=1 << 14)
 def ack_ids_of(subscription: str) -> AckIds:
-    """The ack ids of the subscription of that name, whichever incarnation of it is there."""
+    """The ack ids of the subscription of that name, also after it was deleted and created again."""
     return AckIds(subscription)
 
 

@@ -22,7 +22,8 @@ from pubsub_spark.emulator.state.events import (
     Updated,
     collection,
 )
-from pubsub_spark.emulator.state.subscription import Settings, Subscription
+from pubsub_spark.emulator.state.settings import Settings
+from pubsub_spark.emulator.state.subscription import Subscription
 from pubsub_spark.emulator.state.topic import Topic
 
 TOPIC, DEAD = "projects/p/topics/topic", "projects/p/topics/dead"

@@ -14,7 +14,7 @@ from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import BatchBuilder, Consumer, Delivery
 from pubsub_spark.emulator.state.leases import Acked, Leases
 from pubsub_spark.emulator.state.message import Publication, publications
-from pubsub_spark.emulator.state.subscription import Settings
+from pubsub_spark.emulator.state.settings import Settings
 from pubsub_spark.emulator.state.wire_format import SPAN
 
 TEN = Publication(100, 5.0, "", [b"frame%d" % number for number in range(10)])

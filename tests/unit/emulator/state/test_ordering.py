@@ -9,7 +9,8 @@ import pytest
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.delivery import Consumer, Lease
 from pubsub_spark.emulator.state.message import Publication
-from pubsub_spark.emulator.state.subscription import Settings, Subscription
+from pubsub_spark.emulator.state.settings import Settings
+from pubsub_spark.emulator.state.subscription import Subscription
 
 
 def ordered(*keyed: str, **settings: object) -> Subscription:
@@ -94,17 +95,17 @@ def test_who_waits_is_called_when_a_dead_message_is_out_of_the_way(forwarded: bo
     """What waits behind it in its key, or itself when it has nowhere to go, is there to be taken."""
     subscription, consumer = ordered("a1", "a2", dead_letter_attempts=1), Consumer(max_messages=1)
     [held] = subscription.take(consumer, now=0)
-    subscription.wait(consumer)
+    subscription.consumers.wait(consumer)
     subscription.modify([held.number], 0, now=0)
     [dead], subscription.dead = subscription.dead, []
-    subscription.ready_consumers.clear()
-    subscription.wait(consumer)
+    subscription.consumers.ready.clear()
+    subscription.consumers.wait(consumer)
 
     if forwarded:
         subscription.finish_dead_letter(dead)
     else:
         subscription.requeue(dead, now=0)
-    assert [consumer] == subscription.ready_consumers
+    assert [consumer] == subscription.consumers.ready
 
 
 def test_an_expired_message_brings_back_what_follows():

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 import pytest
 
 from pubsub_spark.emulator.state import delivery, wire_format
-from pubsub_spark.emulator.state import subscription as module
+from pubsub_spark.emulator.state import leases as module
 from pubsub_spark.emulator.state.delivery import Consumer, Delivery, Lease
 from pubsub_spark.emulator.state.message import Publication
-from pubsub_spark.emulator.state.subscription import Settings, Subscription
+from pubsub_spark.emulator.state.settings import Settings
+from pubsub_spark.emulator.state.subscription import Subscription
 
 
 def messages(*texts: str, first: int = 1, at: float = 0, key: str = "") -> Publication:
@@ -158,7 +159,7 @@ def test_flow_control_by_bytes():
 def test_batch_is_not_larger_than_a_client_takes(monkeypatch, key: str, again: bool):
     """Fresh, returned or ordered; one that is too large by itself comes alone, and nothing is left behind."""
     size = len(messages("aaaa").frames[0])
-    monkeypatch.setattr(delivery, "LARGEST_BATCH", 2 * size)
+    monkeypatch.setattr(delivery, "LARGEST_BATCH_BYTES", 2 * size)
     subscription, batches = subscribed(ordering=True), []
     subscription.publish(messages("aaaa", "bbbb", "c" * 100, "dddd", "eeee", "ffff", key=key))
     if again:
@@ -185,7 +186,7 @@ def test_expired_leases_make_room():
 def test_closed_consumer_takes_nothing():
     """A consumer whose client has left gets no message."""
     subscription, consumer = subscribed("a"), Consumer()
-    subscription.join(consumer)
+    subscription.consumers.join(consumer)
     subscription.leave(consumer, now=0)
 
     assert not subscription.take(consumer, now=0)
@@ -281,26 +282,26 @@ def test_one_message_calls_one_consumer():
     subscription = subscribed()
     waiting = [Consumer() for _ in range(3)]
     for consumer in waiting:
-        subscription.wait(consumer)
+        subscription.consumers.wait(consumer)
 
     subscription.publish(messages("a", "b"))
-    assert waiting[:1] == subscription.ready_consumers
+    assert waiting[:1] == subscription.consumers.ready
     subscription.take(waiting[0], now=0, most=1)
-    assert waiting[:2] == subscription.ready_consumers
+    assert waiting[:2] == subscription.consumers.ready
     subscription.take(waiting[1], now=0, most=1)
-    assert waiting[:2] == subscription.ready_consumers
+    assert waiting[:2] == subscription.consumers.ready
 
 
 def test_consumer_without_room_is_called_when_it_has_room():
     """A consumer without room is notified when it has room, and not before, however many messages come."""
     subscription, consumer = subscribed("a"), Consumer(max_messages=1)
     [held] = subscription.take(consumer, now=0)
-    subscription.wait(consumer)
+    subscription.consumers.wait(consumer)
     subscription.publish(messages("b", first=2))
-    assert [] == subscription.ready_consumers
+    assert [] == subscription.consumers.ready
 
     subscription.ack([held.number], now=0)
-    assert [consumer] == subscription.ready_consumers
+    assert [consumer] == subscription.consumers.ready
 
 
 def test_consumer_that_leaves_passes_its_call_on():
@@ -308,12 +309,12 @@ def test_consumer_that_leaves_passes_its_call_on():
     subscription = subscribed()
     first, second = Consumer(), Consumer()
     for consumer in (first, second):
-        subscription.join(consumer)
-        subscription.wait(consumer)
+        subscription.consumers.join(consumer)
+        subscription.consumers.wait(consumer)
     subscription.publish(messages("a"))
 
     subscription.leave(first, now=0)
-    assert [first, second] == subscription.ready_consumers
+    assert [first, second] == subscription.consumers.ready
 
 
 def test_due_is_the_next_deadline():
@@ -361,7 +362,7 @@ def test_exactly_once_forgives_a_repeated_ack():
 
 def test_exactly_once_forgives_the_latest_acks(monkeypatch):
     """As many as are remembered; the oldest are forgotten."""
-    monkeypatch.setattr(module, "_REMEMBERED_ACKS", 2)
+    monkeypatch.setattr(module, "_MAX_ACKED_NUMBERS", 2)
     subscription = subscribed("a", "b", "c", exactly_once=True)
     numbers = list(subscription.take(Consumer(), now=0).numbers)
     subscription.ack(numbers, now=0)
@@ -427,12 +428,12 @@ def test_seek_invalidates_what_was_handed_out():
 def test_consumer_that_leaves_is_forgotten():
     """Pulls that found nothing do not pile up where they waited."""
     subscription, consumer = subscribed(), Consumer()
-    subscription.join(consumer)
-    subscription.wait(consumer)
+    subscription.consumers.join(consumer)
+    subscription.consumers.wait(consumer)
     subscription.leave(consumer, now=0)
 
-    assert 0 == subscription.connected
-    assert not subscription._idle
+    assert 0 == subscription.consumers.connected
+    assert not subscription.consumers.waiting
 
 
 def test_leases_of_single_messages_do_not_pile_up():
