@@ -110,7 +110,7 @@ def test_pull_that_was_cancelled_takes_nothing(emulator, client):
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=60)
     wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
     waiting.cancel()
-    wait_until(lambda: 0 == emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
+    wait_until(lambda: not emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
     emulator.publish(TOPIC, "a")
 
     assert [b"a"] == client.data()
@@ -334,7 +334,7 @@ def test_stop_tells_streams_and_waiting_pulls(emulator, client):
     """UNAVAILABLE for the stream; the Pull has an answer without messages."""
     stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=30)
-    wait_until(lambda: 2 == emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
+    wait_until(lambda: 2 == len(emulator._running.engine.broker.subscriptions[SUB].consumers.connected))
 
     emulator.stop()
 

@@ -225,7 +225,7 @@ def begin_pull(emulator, connection):
 def deliveries_after_pull(emulator):
     """How often a message was delivered that came when no Pull waited any more."""
     broker = emulator._running.engine.broker
-    wait_until(lambda: 0 == broker.subscriptions[SUB].consumers.connected, seconds=5)  # it would give up after 10
+    wait_until(lambda: not broker.subscriptions[SUB].consumers.connected, seconds=5)  # it would give up after 10
     emulator.publish(TOPIC, b"a")
     return [message.deliveries for message in emulator.messages(SUB)]
 

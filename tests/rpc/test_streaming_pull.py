@@ -294,7 +294,7 @@ def test_nothing_piles_up(emulator, channel, subscription, names):
     broker = emulator._running.engine.broker
     kept = broker.subscriptions[subscription]
 
-    assert 0 == kept.consumers.connected
+    assert not kept.consumers.connected
     assert not kept.consumers.waiting
     assert len(kept._leases._deadlines) <= 3
     assert len(broker._agenda) <= 70

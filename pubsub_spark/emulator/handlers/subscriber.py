@@ -164,9 +164,8 @@ class Subscriber:
     def _inject(self, subscription: Subscription, numbers: Sequence[int]) -> None:
         """Raise the fault that a test has injected for this request, if there is one."""
         if outcome := self.injected(subscription):
-            raise limits.exactly_once_failure(
-                list(map(wire_format.ack_ids_of(subscription.name).text, numbers)), outcome
-            )
+            text = wire_format.ack_ids_of(subscription.name).text
+            raise limits.exactly_once_failure([text(number) for number in numbers], outcome)
 
     def injected(self, subscription: Subscription) -> str:
         """The injected outcome of this request's ack ids; empty for none."""
@@ -224,9 +223,8 @@ def _configure(broker: Broker, subscription: Subscription, changed: Any, now: fl
 
 def _wait_seconds(deadline: float | None, now: float) -> float:
     """The seconds that a Pull waits for a message."""
-    if deadline is None:
-        return _PULL_WAIT_SECONDS
-    return max(0.0, min(_PULL_WAIT_SECONDS, deadline - now - _PULL_MARGIN_SECONDS))
+    rest = _PULL_WAIT_SECONDS if deadline is None else deadline - now - _PULL_MARGIN_SECONDS
+    return max(0.0, min(_PULL_WAIT_SECONDS, rest))
 
 
 def _check_dead_letter(broker: Broker, kept: Any) -> None:

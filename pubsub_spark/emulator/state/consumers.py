@@ -12,33 +12,23 @@ class Consumers:
 
     def __init__(self, ready: list[Consumer]) -> None:
         self.ready = ready
-        self._connected: dict[Consumer, None] = {}
-        self._waiting: OrderedDict[Consumer, None] = OrderedDict()
-
-    @property
-    def connected(self) -> int:
-        """The number of connected consumers."""
-        return len(self._connected)
-
-    @property
-    def waiting(self) -> int:
-        """The number of consumers that have room, and wait to be notified."""
-        return len(self._waiting)
+        self.connected: dict[Consumer, None] = {}
+        self.waiting: OrderedDict[Consumer, None] = OrderedDict()  # they have room, and are to be notified
 
     def join(self, consumer: Consumer) -> None:
         """Connect a consumer."""
-        self._connected[consumer] = None
+        self.connected[consumer] = None
 
     def leave(self, consumer: Consumer) -> None:
         """Disconnect a consumer."""
-        self._connected.pop(consumer, None)
-        self._waiting.pop(consumer, None)
+        self.connected.pop(consumer, None)
+        self.waiting.pop(consumer, None)
         consumer.closed = True
 
     def wait(self, consumer: Consumer) -> None:
         """Notify `consumer`, which found nothing to take or has no room, when that changes."""
         if consumer.has_room:
-            self._waiting[consumer] = None
+            self.waiting[consumer] = None
         else:
             consumer.blocked = True
 
@@ -48,16 +38,16 @@ class Consumers:
         consumer.size -= size
         if consumer.blocked and consumer.has_room:
             consumer.blocked = False
-            self._waiting[consumer] = None
+            self.waiting[consumer] = None
 
     def notify_all(self) -> None:
         """Notify all consumers of a change of the subscription itself."""
-        self.ready.extend(self._connected)
+        self.ready.extend(self.connected)
 
     def notify_one(self) -> None:
         """Notify one waiting consumer; when that has taken messages the next is notified, so one message wakes one."""
-        while self._waiting:
-            consumer, _ = self._waiting.popitem(last=False)
+        while self.waiting:
+            consumer, _ = self.waiting.popitem(last=False)
             if not consumer.closed:
                 self.ready.append(consumer)
                 return

@@ -24,14 +24,8 @@ from pubsub_spark.emulator.state.subscription import Subscription
 from pubsub_spark.emulator.state.topic import Snapshot, Topic
 
 _COUNTS = ("number", "deadline", "deliveries", "failures", "acks", "modacks", "acked")  # of a Delivery
-_FIELDS = (
-    "topic_retention",
-    "active",
-    "_turn",
-    "_prune_at",
-    "_snapshot_retention",
-    "_snapshot_ends",
-)  # of Subscription
+# Of a Subscription.
+_FIELDS = ("topic_retention", "active", "_turn", "_prune_at", "_snapshot_retention", "_snapshot_ends")
 
 
 class ResourceFormat(NamedTuple):

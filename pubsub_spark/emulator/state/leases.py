@@ -338,7 +338,3 @@ class AckedNumbers(OrderedDict[int, None]):
             self[number] = None
             if len(self) > _MAX_ACKED_NUMBERS:
                 self.popitem(last=False)
-
-    def discard(self, number: int) -> None:
-        """Remove a number whose ack has been taken back."""
-        self.pop(number, None)

@@ -24,15 +24,7 @@ from typing import Any
 from pubsub_spark.emulator.state.backlog import NEVER, Unacked
 from pubsub_spark.emulator.state.chaos import Chaos
 from pubsub_spark.emulator.state.consumers import Consumers
-from pubsub_spark.emulator.state.delivery import (
-    Batch,
-    BatchBuilder,
-    Consumer,
-    Delivery,
-    attempts_of,
-    deliveries_of,
-    message_of,
-)
+from pubsub_spark.emulator.state.delivery import Batch, BatchBuilder, Consumer, Delivery, message_of
 from pubsub_spark.emulator.state.events import Event, Expired
 from pubsub_spark.emulator.state.fresh_queue import FreshQueue
 from pubsub_spark.emulator.state.leases import Acked, AckedNumbers, ContiguousLeases, Leases
@@ -140,18 +132,17 @@ class Subscription:
         if not building.parts:
             self._notify_one()
             return Batch(range(0), ())
-        parts: Sequence[Publication | Delivery] = building.parts
         if chaos is not None:
-            parts = alone = [delivery for part in parts for delivery in deliveries_of(part)]
-            chaos.reorder(alone)
+            building.parts = [*chaos.reordered(building.deliveries())]
+        parts = building.parts
         numbers = self._leases.grant(parts, consumer, now + (consumer.ack_deadline or self.settings.ack_deadline))
         self.outstanding += len(numbers)
         consumer.messages += len(numbers)
         consumer.size += room - building.size
         if chaos is not None:
-            self._shorten(numbers, chaos, now)
+            chaos.shorten(self._leases, numbers, now)
         self._notify_one()
-        return Batch(numbers, parts, attempts_of(parts) if self.settings.dead_letter_attempts else None)
+        return Batch(numbers, parts, building.attempts() if self.settings.dead_letter_attempts else None)
 
     def _take_returned(self, building: BatchBuilder, horizon: float) -> None:
         returned = self._returned
@@ -161,13 +152,6 @@ class Subscription:
                 return
             returned.popleft()
             self._leases.end(delivery.number)  # an unsent one's last ack id was good until now
-
-    def _shorten(self, numbers: Iterable[int], chaos: Chaos, now: float) -> None:
-        for number in numbers:
-            seconds = chaos.shortens()
-            delivery = self._leases.get(number)
-            if seconds is not None and delivery is not None:
-                self._leases.extend([delivery], now + seconds)
 
     # Messages are done with, or come again
 
@@ -298,7 +282,7 @@ class Subscription:
             for each in self._rewind(delivery, opens if opens > now else 0):
                 if self._leases.end(each.number) is not None and each is not delivery and each.deadline <= now:
                     each.failures += 1  # its own deadline has passed too
-                self._acked_numbers.discard(each.number)  # acked behind the gap, and not any more
+                self._acked_numbers.pop(each.number, None)  # acked behind the gap, and not any more
                 self._release_quota(each)
         elif opens > now:
             heapq.heappush(self._delayed, (opens, next(self._ties), delivery))
@@ -377,19 +361,16 @@ class Subscription:
             self._notify_one()
 
     def _forget(self, now: float) -> None:
-        """Drop messages beyond their retention. The sum is that of `due`: rounded otherwise, a message could be due and
-        never dropped."""
+        """Drop messages beyond their retention; the sum is that of `due`, or rounding could keep one due for ever."""
         self._fresh.expire(self._retention, now)
         while self._retained and self._retained[0].published + self._retention <= now:
             self._retained.popleft()
         if self._prune_at <= now:
             self._key_queues.prune(self._unacked.expired_until)
             waiting = (message_of(entry).published for entry in self._key_queues.entries())
-            # A minute at least between two looks through all queues, so that their cost stays small beside the
-            # messages'.
-            self._prune_at = (
-                max(min(waiting, default=NEVER) + self._retention, now + 60) if self._key_queues.any else NEVER
-            )
+            oldest = min(waiting, default=NEVER)
+            # At least a minute after the last look through all queues, whose cost stays small so.
+            self._prune_at = max(oldest + self._retention, now + 60) if self._key_queues.any else NEVER
 
     def leave(self, consumer: Consumer, now: float) -> None:
         """Disconnect a consumer; its messages stay leased, and another consumer is notified in its place."""
@@ -411,8 +392,7 @@ class Subscription:
     @property
     def oldest_unacked(self) -> float | None:
         """The publish time of the oldest unacked message as of the last `tick`; None when there is none."""
-        oldest = min(self._unacked.oldest, self._fresh.oldest)
-        return None if oldest == NEVER else oldest
+        return None if (oldest := min(self._unacked.oldest, self._fresh.oldest)) == NEVER else oldest
 
     def unacked(self, now: float) -> list[Message]:
         """The backlog, in the order of publishing."""
@@ -434,8 +414,7 @@ class Subscription:
     def seek(self, log: Iterable[Message], unacked: Callable[[Message], bool], now: float) -> None:
         """Make every message still known, here or in the topic's `log`, unacked or acked as `unacked` says."""
         self.active = now
-        matches = self.settings.matches
-        retention = self._retention
+        matches, retention = self.settings.matches, self._retention
         topic = (message for message in log if not matches or matches(message.attributes))
         keyed = map(message_of, self._key_queues.entries())  # acked ones too: an ack behind a gap is not kept yet
         everything = (*self._retained, *keyed, *self.unacked(now), *topic)
@@ -457,8 +436,7 @@ class Subscription:
                 self._release_quota(entry)
         self._key_queues = KeyQueues()
         self._fresh, self._unacked = FreshQueue(), Unacked()
-        self._acked_numbers.clear()
-        for store in (self._returned, self._delayed, self._leases, self._retained):
+        for store in (self._returned, self._delayed, self._leases, self._retained, self._acked_numbers):
             store.clear()
 
     def deliveries(self) -> Iterator[Message | Delivery]:

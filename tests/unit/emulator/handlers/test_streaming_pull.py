@@ -69,7 +69,7 @@ def run(engine: Engine, accepts: int, **settings: Any) -> list[Any]:
 
     asyncio.run(leave())
     assert not streams
-    assert 0 == engine.broker.subscriptions[SUBSCRIPTION].consumers.connected
+    assert not engine.broker.subscriptions[SUBSCRIPTION].consumers.connected
     return call.sent
 
 

@@ -432,7 +432,7 @@ def test_consumer_that_leaves_is_forgotten():
     subscription.consumers.wait(consumer)
     subscription.leave(consumer, now=0)
 
-    assert 0 == subscription.consumers.connected
+    assert not subscription.consumers.connected
     assert not subscription.consumers.waiting
 
 
