@@ -1,7 +1,7 @@
 """Laws of the Protocol Buffers codec, over generated schemas, messages and bytes.
 
 The oracles are protobuf's own: `FromString` decides what is a message, generated classes' getters what is in it,
-`json_format` what its JSON is. The row reader goes by those getters, so "fast equals slow" says it all.
+`json_format` what its JSON is. The row reader uses those getters, so it is the reference for the columns.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def test_the_column_has_the_type_that_spark_makes_of_it(definition):
 @LAW
 @given(schemas_and_messages())
 def test_what_was_read_is_written_back(drawn):
-    """What is written has, by its getters, the rows that it was written from."""
+    """Encoded columns have, by their messages' getters, the rows that they were encoded from."""
     definition, messages = drawn
     decoder = ProtobufDecoder(definition)
     value, _ = decoder.decode(payloads_of(messages))

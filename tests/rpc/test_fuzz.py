@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is an answer: no INTERNAL, no UNKNOWN, nothing that hangs, and the emulator lives on."""
+"""Whatever is sent, the emulator answers with a status: never INTERNAL or UNKNOWN, never a hang; and it lives on."""
 
 from __future__ import annotations
 

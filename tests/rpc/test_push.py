@@ -60,7 +60,7 @@ class Endpoint:
                 self.end_headers()
 
             def log_message(self, *arguments):
-                """Quiet."""
+                """Write no log."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

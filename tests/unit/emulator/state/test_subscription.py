@@ -33,7 +33,7 @@ def texts(batch: Iterable[Lease]) -> list[str]:
 
 
 def test_messages_come_in_the_order_of_publishing():
-    """Without trouble nothing is reordered."""
+    """Messages are delivered in the order of publishing."""
     assert ["a", "b", "c"] == texts(subscribed("a", "b", "c").take(Consumer(), now=0))
 
 
@@ -65,7 +65,7 @@ def test_late_ack_is_refused():
 
 
 def test_unacked_message_comes_again_at_its_deadline():
-    """Not before, and with a new number."""
+    """An unacked message is redelivered at its deadline, not before, with a new number."""
     subscription = subscribed("a", ack_deadline=10)
     [first] = [each.number for each in subscription.take(Consumer(), now=0)]
 
@@ -78,7 +78,7 @@ def test_unacked_message_comes_again_at_its_deadline():
 
 
 def test_ack_id_of_an_earlier_delivery_acknowledges_nothing():
-    """Only the latest number counts."""
+    """Only the number of the latest delivery acknowledges."""
     subscription = subscribed("a", ack_deadline=10)
     [first] = [each.number for each in subscription.take(Consumer(), now=0)]
     [again] = subscription.take(Consumer(), now=10)
@@ -193,7 +193,7 @@ def test_closed_consumer_takes_nothing():
 
 
 def test_unsent_message_comes_at_once_and_its_ack_still_counts():
-    """Handed back without blame: no failure is counted, and the old ack id is good until the next hand-out."""
+    """An unsent message is redelivered without a failure, and its old ack id is good until then."""
     subscription = subscribed("a")
     [held] = subscription.take(Consumer(), now=0)
     subscription.release([held.number])
@@ -219,7 +219,7 @@ def test_unsent_message_goes_to_the_next_consumer():
 
 
 def test_unsent_message_waits_as_long_as_it_must():
-    """Nobody holds it, so no deadline passes: it comes once, and has not failed."""
+    """An unsent message has no deadline: it is redelivered once, and has not failed."""
     subscription = subscribed("a", ack_deadline=10)
     subscription.release([*subscription.take(Consumer(), now=0).numbers, 99])
     subscription.tick(now=100)
@@ -278,7 +278,7 @@ def test_acked_messages_are_gone_once_they_are_not_retained():
 
 
 def test_one_message_calls_one_consumer():
-    """Of many that wait, one is called; once it has taken, the next is called only if there is more."""
+    """Of many waiting consumers one is notified; the next only if there are messages left when that has taken."""
     subscription = subscribed()
     waiting = [Consumer() for _ in range(3)]
     for consumer in waiting:
@@ -305,7 +305,7 @@ def test_consumer_without_room_is_called_when_it_has_room():
 
 
 def test_consumer_that_leaves_passes_its_call_on():
-    """A call is not lost with the one who was called."""
+    """When a notified consumer leaves, another is notified."""
     subscription = subscribed()
     first, second = Consumer(), Consumer()
     for consumer in (first, second):
@@ -318,7 +318,7 @@ def test_consumer_that_leaves_passes_its_call_on():
 
 
 def test_due_is_the_next_deadline():
-    """A timer that wakes then sees the lease run out."""
+    """A tick at `due` sees the lease expire."""
     subscription = subscribed("a", ack_deadline=10)
     subscription.take(Consumer(), now=5)
 
@@ -337,7 +337,7 @@ def test_delivery_attempts_count_failures_only_under_a_dead_letter_policy():
 
 
 def test_retry_policy_spaces_redeliveries_and_leaves_others_alone():
-    """10 s after the first failure, 20 s after the second."""
+    """A failed message is redelivered 10 s after its first failure and 20 s after its second; others do not wait."""
     subscription = subscribed("a", min_backoff=10, max_backoff=600)
     [held] = subscription.take(Consumer(), now=0)
     subscription.modify([held.number], 0, now=0)
@@ -361,7 +361,7 @@ def test_exactly_once_forgives_a_repeated_ack():
 
 
 def test_exactly_once_forgives_the_latest_acks(monkeypatch):
-    """As many as are remembered; the oldest are forgotten."""
+    """A repeated ack is no error for as many acks as are kept; the oldest are forgotten."""
     monkeypatch.setattr(module, "_MAX_ACKED_NUMBERS", 2)
     subscription = subscribed("a", "b", "c", exactly_once=True)
     numbers = list(subscription.take(Consumer(), now=0).numbers)
@@ -371,7 +371,7 @@ def test_exactly_once_forgives_the_latest_acks(monkeypatch):
 
 
 def test_exactly_once_does_not_forgive_what_a_seek_took_back():
-    """The message is outstanding again: who repeats the old ack must not take it for done."""
+    """After a seek made a message unacked again, its old ack id is stale."""
     subscription = subscribed("a", exactly_once=True, retain_acked=True)
     [held] = subscription.take(Consumer(), now=0)
     subscription.ack([held.number], now=0)
@@ -383,7 +383,7 @@ def test_exactly_once_does_not_forgive_what_a_seek_took_back():
 
 
 def test_exactly_once_does_not_forgive_what_its_key_took_back():
-    """Acked behind one that is nacked, a message of the same key comes again."""
+    """An acked message is redelivered when one before it in its key is nacked; its old ack id is then stale."""
     subscription = Subscription("sub", Settings(exactly_once=True, ordering=True), now=0)
     subscription.publish(messages("a", "b", key="key"))
     first, second = subscription.take(Consumer(), now=0).numbers
@@ -396,7 +396,7 @@ def test_exactly_once_does_not_forgive_what_its_key_took_back():
 
 
 def test_exactly_once_forgives_an_ack_id_that_is_named_twice():
-    """In one request, too."""
+    """An ack id named twice in one request is no error."""
     subscription = subscribed("a", "b", exactly_once=True)
     first, second = (each.number for each in subscription.take(Consumer(), now=0))
 
@@ -426,7 +426,7 @@ def test_seek_invalidates_what_was_handed_out():
 
 
 def test_consumer_that_leaves_is_forgotten():
-    """Pulls that found nothing do not pile up where they waited."""
+    """Consumers that found nothing and left do not pile up among the waiting ones."""
     subscription, consumer = subscribed(), Consumer()
     subscription.consumers.join(consumer)
     subscription.consumers.wait(consumer)
@@ -437,7 +437,7 @@ def test_consumer_that_leaves_is_forgotten():
 
 
 def test_leases_of_single_messages_do_not_pile_up():
-    """A long deadline keeps no trace of what was acked long ago."""
+    """Nothing is kept of leases that were acked long ago, however long their deadlines."""
     subscription = subscribed(ack_deadline=600)
     for number in range(1, 5001):
         subscription.publish(messages("a", first=number))
