@@ -274,6 +274,18 @@ def test_body_that_is_no_request_is_refused(raw, messages, status):
     assert "0" == raw.end(3)["grpc-status"]
 
 
+def test_second_message_of_a_unary_call_is_refused(emulator):
+    """A unary call with two requests is INTERNAL, as with other gRPC servers, and does nothing."""
+    other = protos.Topic(name="projects/p/topics/another").SerializeToString()
+    with grpc.insecure_channel(emulator.endpoint) as channel:
+        create = channel.stream_unary("/google.pubsub.v1.Publisher/CreateTopic")
+        with pytest.raises(grpc.RpcError) as refused:
+            create(iter([other, other]), timeout=10)
+
+    assert grpc.StatusCode.INTERNAL == refused.value.code()
+    emulator.create_topic("projects/p/topics/another")
+
+
 def test_broken_connection_is_ended(emulator, raw):
     """When a connection breaks, its streams and waiting calls end, too."""
     raw.call(STREAMING_PULL, opening(), end=False)
