@@ -162,7 +162,7 @@ class StreamingPull:
     def probe(self, timeout: float = PROBE_TIMEOUT_SECONDS) -> bool:
         """Whether the service answers a call beside the stream while it is open; recorded in `health`.
 
-        The call changes no lease, and any answer will do, a refusal, too.
+        The call changes no lease, and any answer will do, also an error.
         """
         began, open_call = time.monotonic(), self._open_call
         subscription = self._settings.subscription

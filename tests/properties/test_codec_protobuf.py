@@ -209,15 +209,15 @@ def slow(decoder: ProtobufDecoder, messages: list[Any]) -> list[Any]:
 def rows(value: pa.StructArray) -> list[Any]:
     """Plain values; the entries of a map, which have no order, in that of their keys."""
 
-    def settled(item: Any) -> Any:
+    def plain_value(item: Any) -> Any:
         if isinstance(item, dict):
-            return {name: settled(member) for name, member in item.items()}
+            return {name: plain_value(member) for name, member in item.items()}
         if isinstance(item, list):
-            inner = [settled(member) for member in item]
+            inner = [plain_value(member) for member in item]
             return sorted(inner, key=lambda pair: pair[0]) if inner and isinstance(inner[0], tuple) else inner
-        return tuple(map(settled, item)) if isinstance(item, tuple) else item
+        return tuple(map(plain_value, item)) if isinstance(item, tuple) else item
 
-    return [settled(row) for row in value.cast(plain(value.type)).to_pylist()]
+    return [plain_value(row) for row in value.cast(plain(value.type)).to_pylist()]
 
 
 def plain(type_: pa.DataType) -> pa.DataType:
@@ -326,7 +326,7 @@ def odd_json(draw: st.DrawFn) -> tuple[ProtobufDefinition, list[str]]:
 @MANY
 @given(odd_json())
 def test_json_format_is_the_judge_of_json(drawn):
-    """What the compiled decoder makes of a text is what json_format does: the same message, or a refusal."""
+    """What the compiled decoder makes of a text is what json_format does: the same message, or an error."""
     definition, texts = drawn
     for text in texts:
         expected: Any = definition.message_class()

@@ -87,7 +87,7 @@ def test_bytes_that_are_no_ack_ids_are_left_to_the_parser(noise: bytes, at: int)
 
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=20), st.integers(0, 2**40), st.booleans())
 def test_received_messages_carry_ack_ids_and_attempts(data: list[bytes], batch: int, counted: bool):
-    """A response put together from pieces is what a client parses: the ack ids, the messages, the attempts."""
+    """A response put together from parts is what a client parses: the ack ids, the messages, the attempts."""
     ack_ids = wire_format.AckIds(_NAME)
     numbers = range(4096 * batch, 4096 * batch + len(data))
     bodies = [protos.PubsubMessage(data=each).SerializeToString() for each in data]

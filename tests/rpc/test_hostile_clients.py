@@ -105,7 +105,7 @@ def frames(server) -> Iterator[FrameClient]:
     client.close()
 
 
-def flood(frames: FrameClient, path: str, message: bytes | None, count: int, *, reset: bool = False) -> None:
+def open_streams(frames: FrameClient, path: str, message: bytes | None, count: int, *, reset: bool = False) -> None:
     """So many calls, whatever SETTINGS say, and at once their resets."""
     head = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "a"}
     head |= {"content-type": "application/grpc", "te": "trailers"}
@@ -175,7 +175,7 @@ def test_thousands_of_streams_hold_no_threads(server, frames):
     """3,000 StreamingPulls on one connection: those over the limit are refused."""
     opening = protos.StreamingPullRequest(subscription=SUB, stream_ack_deadline_seconds=60).SerializeToString()
     with server.answers_others():
-        flood(frames, STREAMING_PULL, opening, 3000)
+        open_streams(frames, STREAMING_PULL, opening, 3000)
 
         assert 3000 - MAX_STREAMS == refused_streams(frames)
     assert server.threads < 60
@@ -189,7 +189,7 @@ def test_responses_that_nobody_reads_are_few(server, frames):
         server.client.publish(*[{"data": bytes(273_000)}] * 30)
     with server.answers_others():
         before = server.added_megabytes
-        flood(frames, PULL, WAITING, 1000)
+        open_streams(frames, PULL, WAITING, 1000)
         assert 1000 - MAX_STREAMS == refused_streams(frames)
         held = server.added_megabytes - before
 
@@ -262,7 +262,7 @@ def test_rapid_reset(server, frames):
     """Tens of thousands of streams, each reset as soon as it is opened, leave memory bounded and other clients
     answered."""
     with server.answers_others(), contextlib.suppress(OSError):  # the connection may be ended
-        flood(frames, PULL, None, 31_000, reset=True)
+        open_streams(frames, PULL, None, 31_000, reset=True)
 
     assert server.added_megabytes < 60
     assert server.threads < 60
@@ -281,13 +281,13 @@ def test_call_whose_body_never_comes_ends_at_its_deadline(frames):
 def test_waiting_pulls_hold_no_threads(server, frames):
     """5,000 waiting Pulls on one connection, and 20,000 that are reset while they wait, hold no threads."""
     with server.answers_others():
-        flood(frames, PULL, WAITING, 5000)
+        open_streams(frames, PULL, WAITING, 5000)
 
         assert 5000 - MAX_STREAMS == refused_streams(frames)
     threads = server.threads
     other = FrameClient(server.endpoint)
     with server.answers_others(), contextlib.suppress(OSError):
-        flood(other, PULL, WAITING, 20_000, reset=True)
+        open_streams(other, PULL, WAITING, 20_000, reset=True)
     other.close()
 
     assert threads < 60

@@ -3,9 +3,9 @@
 Pure: values in, values out; `now` is an argument, sockets and threads are in `pusher`, tokens in `oidc`.
 
 A message is acknowledged by one of five status codes; every other answer, and none within the ack deadline, is a nack.
-The window of concurrent requests opens slowly: each success adds one, so a round of successes doubles it; each failure
-halves it. Where no retry policy spaces the retries of a message, the whole subscription pauses after failures in a row,
-100 ms first and 60 s at most. Sources: https://cloud.google.com/pubsub/docs/push and .../payload-unwrapping
+The window of concurrent requests opens slowly: each success adds one, so a full window of successes doubles it; each
+failure halves it. Where no retry policy spaces the retries of a message, the whole subscription pauses after failures
+in a row, 100 ms first and 60 s at most. Sources: https://cloud.google.com/pubsub/docs/push and .../payload-unwrapping
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Window:
         """A message was refused: half as many may be under way, and with `pauses` none for a while."""
         self.outstanding -= 1
         self.size = max(self.size // 2, 1)
-        # Requests of one round that fail together are one failure: the pause grows once it is over.
+        # Requests in flight that fail together are one failure: the pause grows once it is over.
         if pauses and now >= self.resumes_at:
             self._pause = min(max(self._pause * 2, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
             self.resumes_at = now + self._pause

@@ -158,7 +158,7 @@ class Delivery:
 
     def __init__(self, message: Message) -> None:
         self.message = message
-        self.number = 0  # of the latest hand-out: what its ack id says
+        self.number = 0  # of the latest lease: what its ack id says
         self.deadline = 0.0  # until when the latest ack id is good
         self.holder: Consumer | None = None
         self.deliveries = 0

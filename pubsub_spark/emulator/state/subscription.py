@@ -396,13 +396,9 @@ class Subscription:
 
     def unacked(self, now: float) -> list[Message]:
         """The backlog, in the order of publishing."""
-        entries: list[Message | Delivery] = [
-            *self._fresh.messages(),
-            *self._returned,
-            *self._leases.entries(),
-            *self._key_queues.entries(),
-        ]
-        entries.extend(delivery for _, _, delivery in self._delayed)
+        entries: list[Message | Delivery] = [*self._fresh.messages(), *self._returned]
+        entries += [*self._leases.entries(), *self._key_queues.entries()]
+        entries += (delivery for _, _, delivery in self._delayed)
         horizon, retention = self._unacked.expired_until, self._retention
         messages = {
             message.number: message
