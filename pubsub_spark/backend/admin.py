@@ -1,4 +1,4 @@
-"""The calls besides the hot ones, through google-cloud-pubsub's generated clients: get, create, seek, delete.
+"""The calls on resources (get, create, seek, delete), through google-cloud-pubsub's generated clients.
 
 Each takes a resource name and returns a protobuf message. It is retried on retryable codes for `connect_timeout`
 seconds, and fails with a PubSubError that says what to do.
