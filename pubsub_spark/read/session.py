@@ -20,9 +20,9 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from .deduplication import Deduplication, drop_duplicates, exclude
 from .driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
 from .lease_extender import LeaseExtender
 from .leases import STREAM_LEASE_SECONDS, Leases
+from .metrics import ReadCounts, health_metrics, unacked_count, unacked_metrics
 from .offset import Offset
 from .partitions import Budget, DriverPartition, Partition, PullPartition, is_backlogged, replay_partitions
 from .staged_part import Footer
@@ -52,31 +53,6 @@ _STOP_TIMEOUT_SECONDS = 5.0
 # Leases expire while a machine sleeps. Linux's monotonic clock stands still then; those of other systems do not.
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ReadCounts:
-    """The counts of committed batches: messages, bytes, redeliveries dropped, payloads that could not be decoded."""
-
-    messages: int = 0
-    bytes: int = 0
-    dropped: int = 0
-    malformed: int = 0
-
-    @classmethod
-    def of(cls, footers: Sequence[Footer], malformed: int) -> ReadCounts:
-        """The counts of one batch, from the footers of its parts."""
-        rows, volume, dropped = (sum(getattr(f, name) for f in footers) for name in ("rows", "bytes", "dropped"))
-        return cls(rows, volume, dropped, malformed)
-
-    def __add__(self, other: ReadCounts) -> ReadCounts:
-        return ReadCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
-
-    def __str__(self) -> str:
-        return (
-            f"{self.messages} messages, {self.bytes} bytes, {self.dropped} redeliveries dropped, "
-            f"{self.malformed} malformed"
-        )
 
 
 @dataclass
@@ -96,7 +72,7 @@ class Session:
     _committed: int = 0  # the last batch of this run that is committed
     _budget: Budget | None = None
     _partitions: dict[int, list[Partition]] = field(default_factory=dict)
-    _footers: dict[int, list[Footer]] = field(default_factory=dict)  # of committed batches that are not acknowledged
+    _footers: dict[int, list[Footer]] = field(default_factory=dict)  # of the known parts of batches that are not acked
     _backlogged: bool = False
     _drained_from: float | None = None  # with `availableNow`: publish time from which messages are not waited for
     _held_back: bool = False  # whether too many batches wait for their acks
@@ -156,7 +132,7 @@ class Session:
         with opened.leases.lock:
             left = opened.leases.unacknowledged
         if left:
-            messages = sum(footer.rows + footer.dropped for batch in left for footer in self._footers.get(batch, []))
+            messages = unacked_count(footer for batch in left for footer in self._footers.get(batch, []))
             _log.warning(
                 "stopped with up to %d acks of %d committed batches of `%s` not accepted; they are sent when the query "
                 "starts again",
@@ -169,27 +145,29 @@ class Session:
         """The metrics of this source in `lastProgress`."""
         if self._opened is None:
             return None
-        opened = self._opened
-        times = [opened.stream.oldest_publish_time]
+        opened, stream, now = self._opened, self._opened.stream, time.time()
+        buffered, oldest_buffered = stream.message_count, stream.oldest_publish_time
         with opened.leases.lock:
-            unacknowledged = opened.leases.unacknowledged
-            footers = [footer for batch in unacknowledged for footer in self._footers.get(batch, [])]
-            times += [footer.oldest for footer in footers]
-            oldest = min((published for published in times if published is not None), default=None)
-            return {
-                "bufferedMessages": opened.stream.message_count,
-                "uncommittedBatches": len(opened.leases.uncommitted),
-                "unacknowledgedBatches": len(unacknowledged),
-                "unacknowledged": sum(footer.rows for footer in footers),
-                "messages": self.counts.messages,
-                "bytes": self.counts.bytes,
-                "redeliveriesDropped": self.counts.dropped,
-                "malformed": self.counts.malformed,
-                "acknowledged": opened.worker.acknowledged,
-                "failedAcks": opened.worker.failed_acks,
-                "leasesExtended": opened.extender.extended,
-                "oldestUnacknowledgedSeconds": round(time.time() - oldest, 3) if oldest is not None else 0,
-            }
+            in_flight, unacked = opened.leases.uncommitted, opened.leases.unacknowledged
+        footers = [footer for batch in (*in_flight, *unacked) for footer in self._footers.get(batch, [])]
+        is_planned = self._planned is not None and self._planned.batch not in in_flight  # by this trigger
+        return {
+            "subscription": self.options.subscription,
+            **health_metrics(stream.health, time.monotonic()),
+            "backlogged": self._backlogged or (buffered > 0 and stream.is_flow_controlled),
+            "intakePaused": self._held_back,
+            "bufferedMessages": buffered,
+            "inFlightBatches": len(in_flight) + is_planned,
+            "unackedBatches": len(unacked),
+            **unacked_metrics(buffered, oldest_buffered, footers, now),
+            "messages": self.counts.messages,
+            "bytes": self.counts.bytes,
+            "redeliveriesDropped": self.counts.dropped,
+            "malformed": self.counts.malformed,
+            "ackedMessages": opened.worker.acknowledged,
+            "failedAcks": opened.worker.failed_acks,
+            "leasesExtended": opened.extender.extended,
+        }
 
     def _open(self, start: Offset) -> _Opened:
         """Connect on the first call, when the stream's name is known; acknowledge the batches of an earlier run."""
@@ -267,7 +245,8 @@ class Session:
         self._committed = max(self._committed, start.batch)
         opened.worker.commit(start.batch)
         with opened.leases.lock:
-            self._footers = {b: f for b, f in self._footers.items() if b in opened.leases.unacknowledged}
+            left = {*opened.leases.uncommitted, *opened.leases.unacknowledged}
+        self._footers = {batch: footers for batch, footers in self._footers.items() if batch in left}
 
     def _has_messages(self, stream: DriverStream, worker: AckWorker) -> bool:
         """Whether there is a batch to plan; waits LINGER_SECONDS for more messages, with AvailableNow for the last."""
@@ -351,6 +330,7 @@ class Session:
                 "meanwhile. Let one query at a time use the checkpoint."
             )
         driver_part = staged_part.footer(content)
+        self._footers[batch] = [driver_part]
         if self._backlogged or is_flow_controlled:
             one_task = self.options.id_attribute is not None  # duplicates are found within a task only
             if one_task or (lease is not None and lease.is_expired(self.clock())):  # tasks may pull them again
