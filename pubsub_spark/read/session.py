@@ -239,7 +239,9 @@ class Session:
             counts = ReadCounts.of(footers, malformed)
             self.counts += counts
             self._footers[batch] = footers
-            _log.info("batch %d of `%s` is committed: %s", batch, self.options.subscription, counts)
+            known = max((f.spark_batch for f in pulls if f.spark_batch is not None), default=None)
+            named = str(batch) if known is None else f"{batch} (Spark's batchId {known})"
+            _log.info("batch %s of `%s` is committed: %s", named, self.options.subscription, counts)
         if self._planned is not None and self._planned.batch <= start.batch:
             self._planned = None  # evaluated again, the batch has its staged parts, and nothing new
         self._committed = max(self._committed, start.batch)
