@@ -171,6 +171,15 @@ class ReadOptions(ServiceOptions):
         low=1,
         high=1000,
     )
+    streams_per_partition: int | None = declare(
+        "streamsPerPartition",
+        "integer",
+        None,
+        "StreamingPulls of a task. The service sends 10 MB/s at most on each.",
+        shown="1, doubled up to 16 while they run at that limit",
+        low=1,
+        high=64,
+    )
     max_messages_per_trigger: int = declare(
         "maxMessagesPerTrigger", "integer", 1_000_000, "Most messages in a micro-batch.", low=1
     )
@@ -414,6 +423,13 @@ class WriteOptions(ServiceOptions):
         shown="`topic` when there is no `data` column and the topic has a schema",
         choices=("topic", "none"),
     )
+    columns: str = declare(
+        "columns",
+        "choice",
+        "pubsub",
+        "The columns: this connector's, or those of Databricks' connector.",
+        choices=("pubsub", "databricks"),
+    )
     ignore_extra_columns: bool = declare(
         "ignoreExtraColumns", "boolean", False, "Leave out columns that the topic's schema does not have."
     )
@@ -455,6 +471,8 @@ class WriteOptions(ServiceOptions):
         yield from self._named("deadLetterTopic", self.dead_letter_topic, "topics")
         if self.on_oversize == "deadletter" and self.dead_letter_topic is None:
             yield "`deadLetterTopic` is required with `onOversize=deadletter`"
+        if self.columns == "databricks" and self.encode == "topic":
+            yield "`columns=databricks` sends `payload` as it is; drop it, or drop `encode=topic`"
         for option, attribute in [
             ("idAttribute", self.id_attribute),
             *(("attributeColumns", column) for column in self.attribute_columns),

@@ -68,7 +68,14 @@ class Engine:
     def start(self) -> None:
         """Start a new process on the old checkpoint."""
         assert self.session is None
-        self.session = Session(self.options, self.backend, self.location, self.partitions, clock=self.clock)
+        self.session = Session(
+            self.options,
+            self.backend,
+            self.location,
+            self.partitions,
+            may_be_asked_once=not self.passes_start,
+            clock=self.clock,
+        )
         if not self.passes_start and self.offsets:  # AcceptsLatestSeenOffset: the last in the log, committed or not
             assert [] == self.session.partitions(self.offsets[-1], self.offsets[-1])
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from .. import names
 from ..codec.registry import SchemaRevision, TopicSchema
 from ..codec.schema_types import ENCODINGS_BY_NUMBER, SCHEMA_TYPES_BY_NUMBER
-from ..errors import ResourceError, SchemaError
+from ..errors import MissingError, SchemaError
 from ..options import ReadOptions
 from . import Backend
 from .admin import Admin
@@ -29,7 +29,12 @@ def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSche
         raise SchemaError(
             f"The schema of topic `{topic}` was deleted. Give the topic another, or read without `decode`."
         )
-    encoding = ENCODINGS_BY_NUMBER.get(settings.encoding, "BINARY")
+    encoding = ENCODINGS_BY_NUMBER.get(settings.encoding)
+    if encoding is None:
+        raise SchemaError(
+            f"The messages of topic `{topic}` have the encoding {int(settings.encoding)}, which this release does not "
+            "know. Install a newer pubsub-spark, or read without `decode`."
+        )
     if revision is not None:
         return TopicSchema(encoding, named(admin, f"{settings.schema}@{revision}"))
     if not settings.last_revision_id:
@@ -58,18 +63,27 @@ def for_reading(admin: Admin, options: ReadOptions) -> TopicSchema:
 def named(admin: Admin, name: str) -> SchemaRevision:
     """A schema revision by its full name, the newest unless it ends in `@revision`."""
     schema = admin.schema(name)
-    kind = SCHEMA_TYPES_BY_NUMBER.get(schema.type_, "PROTOCOL_BUFFER")
+    kind = SCHEMA_TYPES_BY_NUMBER.get(schema.type_)
+    if kind is None:
+        raise SchemaError(
+            f"The schema `{name}` has the type {int(schema.type_)}, which this release does not know. Install a newer "
+            "pubsub-spark, or read without `decode`."
+        )
     return SchemaRevision(schema.name.partition("@")[0], schema.revision_id, kind, schema.definition)
 
 
 def fetcher(backend: Backend) -> Callable[[str], SchemaRevision]:
-    """A function from a name to its schema revision, for decoders; it raises LookupError when there is none."""
+    """A function from a name to its schema revision, for decoders; LookupError when there is no such revision.
+
+    A refused right or a service that does not answer says nothing about the message: that error fails the task.
+    """
 
     def fetch(name: str) -> SchemaRevision:
         try:
+            names.parse(name.partition("@")[0], "schemas")
             with backend.connect() as connection:
                 return named(connection.admin, name)
-        except ResourceError as error:  # a service that does not answer says nothing about the message: the task fails
+        except (ValueError, MissingError) as error:
             raise LookupError(str(error)) from None
 
     return fetch

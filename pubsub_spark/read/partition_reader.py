@@ -127,7 +127,7 @@ def _pull_part(
         arrived = [received.with_deduplication_id(options.id_attribute) for received in arrived]
         for received, first in zip(arrived, drop_duplicates(arrived), strict=True):
             add(first, received.receipts)
-    return messages, builder.buffers(result.ended, _spark_batch())
+    return messages, builder.buffers(result.ended, result.bytes, result.seconds, _spark_batch())
 
 
 def _spark_batch() -> int | None:
@@ -147,4 +147,4 @@ def _pull(
         max_messages=min(partition.max_messages, options.max_records_per_fetch or partition.max_messages),
         max_bytes=partition.max_bytes,
     )
-    return pull(connection, settings, options.max_fetch_period, options.idle_timeout, take)
+    return pull(connection, settings, options.max_fetch_period, options.idle_timeout, take, partition.streams)

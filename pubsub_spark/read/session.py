@@ -40,7 +40,15 @@ from .lease_extender import LeaseExtender
 from .leases import STREAM_LEASE_SECONDS, Leases
 from .metrics import ReadCounts, health_metrics, unacked_count, unacked_metrics
 from .offset import Offset
-from .partitions import Budget, DriverPartition, Partition, PullPartition, is_backlogged, replay_partitions
+from .partitions import (
+    Budget,
+    DriverPartition,
+    Partition,
+    PullPartition,
+    is_backlogged,
+    next_streams,
+    replay_partitions,
+)
 from .staged_part import Footer
 from .staging import MISSING, Staging, part_path
 from .streaming_pull import StreamSettings
@@ -64,6 +72,7 @@ class Session:
     location: str
     fetch_partitions: int
     is_stopping: Callable[[], bool] = lambda: False  # asked in long waits
+    may_be_asked_once: bool = False  # Spark 4.0 and 4.1: `availableNow` and `once` ask for one offset and say nothing
     clock: Callable[[], float] = partial(time.clock_gettime, CLOCK)
     counts: ReadCounts = field(default_factory=ReadCounts)
     _initial: Offset | None = None
@@ -74,7 +83,9 @@ class Session:
     _partitions: dict[int, list[Partition]] = field(default_factory=dict)
     _footers: dict[int, list[Footer]] = field(default_factory=dict)  # of the known parts of batches that are not acked
     _backlogged: bool = False
+    _streams: int = 1  # StreamingPulls of each task of the next batch
     _drained_from: float | None = None  # with `availableNow`: publish time from which messages are not waited for
+    _asked: int = 0  # how often `latest_offset` was called
     _held_back: bool = False  # whether too many batches wait for their acks
     _acks_are_answered: bool = True  # by the last flush before a batch
     _opened: _Opened | None = None
@@ -92,6 +103,7 @@ class Session:
         """The end of the next batch, which is planned by this, or `start`; every batch up to `start` is committed."""
         start = start or self._last_end or self.initial_offset()
         opened = self._open(start)
+        self._asked += 1
         self._commit(start, opened)
         self._budget = budget
         opened.stream.check_outage(self.options.fail_after)
@@ -127,6 +139,17 @@ class Session:
                     ending.callback(opened.connection.admin.delete_subscription, self.options.subscription)
                 ending.callback(self._log_acks_left, opened)
                 ending.callback(opened.worker.stop, _STOP_TIMEOUT_SECONDS)
+                self._warn_of_one_batch(opened)
+
+    def _warn_of_one_batch(self, opened: _Opened) -> None:
+        """Tell the user of Spark 4.0 and 4.1 that a query which asked for one offset has read one batch."""
+        pulled = any(isinstance(each, PullPartition) for parts in self._partitions.values() for each in parts)
+        if self.may_be_asked_once and self._asked == 1 and (pulled or opened.stream.message_count):
+            _log.warning(
+                "the query has read one batch of `%s`, and there may be more: on Spark 4.0 and 4.1 `availableNow` and "
+                "`once` read one batch of up to maxMessagesPerTrigger; start the query again, or use Spark 4.2",
+                self.options.subscription,
+            )
 
     def _log_acks_left(self, opened: _Opened) -> None:
         with opened.leases.lock:
@@ -234,6 +257,7 @@ class Session:
             pulls = [f for part, f in zip(lengths, footers, strict=True) if part > 0]
             pulled = any(isinstance(partition, PullPartition) for partition in partitions)
             self._backlogged = pulled and is_backlogged(pulls, self._drained_from)
+            self._streams = next_streams(self._streams, pulls)
             opened.deduplication.add_committed(batch, lengths)
             malformed = opened.staging.malformed(batch) if self.options.decode == "topic" else 0
             counts = ReadCounts.of(footers, malformed)
@@ -256,6 +280,8 @@ class Session:
         if stream.oldest_arrival is None and self._drained_from is not None:
             # With ordering keys an unacknowledged message holds back others.
             self._acks_are_answered = worker.flush(_FLUSH_TIMEOUT_SECONDS)
+            self._wait_until_idle(stream)
+        elif stream.oldest_arrival is None and self.may_be_asked_once and self._asked == 1:
             self._wait_until_idle(stream)
         if stream.oldest_arrival is None:
             return False
@@ -342,7 +368,8 @@ class Session:
             if excludes:
                 staging.write_excluded_ids(batch, excluded_ids)
             partitions = 1 if one_task else self.fetch_partitions
-            shares = budget.shares(staging, batch, partitions, driver_part.rows, driver_part.bytes, excludes)
+            streams = self.options.streams_per_partition or self._streams
+            shares = budget.shares(staging, batch, partitions, driver_part.rows, driver_part.bytes, excludes, streams)
             if shares:
                 return [replace(shares[0], driver_content=content), *shares[1:]]
         return [DriverPartition(staging, batch, content)]

@@ -161,6 +161,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options.staging_location or default_location(),
                 options.num_fetch_partitions or min(os.cpu_count() or 1, _MAX_DEFAULT_PARTITIONS),
                 lambda: _sigterm.received,
+                may_be_asked_once=ReadLimit is None,
             )
         return self._session
 

@@ -11,7 +11,8 @@ from pubsub_spark.backend.schemas import for_reading
 from pubsub_spark.codec.envelope import MESSAGES
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from pubsub_spark.emulator import Emulator
-from pubsub_spark.errors import DataError, MissingError
+from pubsub_spark.emulator.api.errors import Code
+from pubsub_spark.errors import DataError, ForbiddenError, MissingError, PubSubError, ServiceError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.rows import Rows
 from tests.conftest import Names
@@ -138,3 +139,30 @@ def test_schema_of_a_subscription_that_may_not_be_looked_at(emulator: Emulator, 
         found = for_reading(connection.admin, ReadOptions.parse(given, {}))
 
     assert ("JSON", names.schema, SCHEMA) == (found.encoding, found.reader.name, found.reader.definition)
+
+
+NEWER = ATTRIBUTES | {"googclient_schemarevisionid": "deadbeef"}
+
+
+def test_revision_that_does_not_exist_makes_the_payload_undecodable(emulator: Emulator, names: Names):
+    """A message whose revision was deleted is a row with a reason, which names the revision."""
+    [made] = rows(emulator, names).of(iter([batch(GOOD, attributes=NEWER)]))
+
+    assert [None] == made.column("value").to_pylist()
+    assert f"{names.schema}@deadbeef" in made.column("decode_error")[0].as_py()
+
+
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED"])
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [("PERMISSION_DENIED", ForbiddenError), ("UNAUTHENTICATED", PubSubError), ("UNAVAILABLE", ServiceError)],
+)
+def test_schema_service_that_does_not_give_the_revision_fails_the_batch(
+    emulator: Emulator, names: Names, code: Code, error: type[PubSubError], mode: str
+):
+    """A refused right or an outage says nothing about the message: no row is dropped or made null for it."""
+    emulator.fail("GetSchema", code, count=1000)
+    made = rows(emulator, names, mode=mode, connectTimeout="1s").of(iter([batch(GOOD, attributes=NEWER)]))
+
+    with pytest.raises(error, match=f"{names.schema}@deadbeef"):
+        list(made)

@@ -569,6 +569,32 @@ def test_id_attribute_names_what_was_published_twice(query: Engine, names: Names
     assert 0 == query.emulator.backlog(names.subscription)
 
 
+def test_first_offset_of_spark_4_0_waits_for_messages(query: Engine, names: Names):
+    """`availableNow` of Spark 4.0 and 4.1 asks once: the answer has the messages that are there."""
+    query.passes_start = False
+    query.emulator.publish(names.topic, "a", "b")
+    query.start()
+    query.trigger()
+
+    assert ["a", "b"] == query.rows
+
+
+def test_one_batch_of_spark_4_0_says_that_there_is_more(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
+    """A query that was asked for one offset and ended says that there may be more to read; one asked again does not."""
+    query.passes_start = False
+    query.emulator.publish(names.topic, *MANY)
+    query.start()
+    query.trigger()
+    query.stop()
+    assert "the query has read one batch" in caplog.text
+
+    caplog.clear()
+    query.start()
+    run_until(query, len(MANY))
+    query.stop()
+    assert "the query has read one batch" not in caplog.text
+
+
 def test_available_now_ends_with_what_was_there(query: Engine, names: Names):
     """Messages published after the start are not waited for, and are nacked at the end."""
     query.emulator.publish(names.topic, *MANY)
