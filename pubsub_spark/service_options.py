@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from . import names
+from . import logs, names
 from .declare import Declared, declare
 from .errors import OptionsError
 
@@ -83,6 +83,14 @@ class ServiceOptions(Declared):
         shown="20s",
         low=0.1,
         high=600,
+    )
+    log_level: str | None = declare(
+        "logLevel",
+        "choice",
+        None,
+        "Lowest level of the connector's log lines, on the driver and in tasks.",
+        shown="`INFO`",
+        choices=tuple(logs.LEVELS),
     )
 
     def problems(self) -> Iterator[str]:

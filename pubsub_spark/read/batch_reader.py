@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from .. import logs
 from ..backend import Backend
 from ..codec.envelope import Received
 from ..options import ReadOptions
@@ -41,6 +42,7 @@ class PubSubBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """The rows of up to `maxMessages` messages of the subscription."""
         options = self._options
+        logs.to_stderr(options.log_level)
         settings = StreamSettings(
             options.subscription,
             client_id=uuid.uuid4().hex,

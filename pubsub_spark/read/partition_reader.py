@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from ..backend import Backend, Connection
 from ..codec.envelope import Received
@@ -32,6 +33,7 @@ from .staged_part import Buffer
 from .staging import Staging, part_path
 from .streaming_pull import StreamSettings
 
+_BATCH_ID_PROPERTY = "streaming.sql.batchId"
 _NACK_TIMEOUT_SECONDS = 10.0  # messages that are not nacked are delivered again when their lease expires
 
 
@@ -125,7 +127,14 @@ def _pull_part(
         arrived = [received.with_deduplication_id(options.id_attribute) for received in arrived]
         for received, first in zip(arrived, drop_duplicates(arrived), strict=True):
             add(first, received.receipts)
-    return messages, builder.buffers(result.ended, result.bytes, result.seconds)
+    return messages, builder.buffers(result.ended, result.bytes, result.seconds, _spark_batch())
+
+
+def _spark_batch() -> int | None:
+    """Spark's batchId of the batch that this task works on, None outside a task."""
+    context = TaskContext.get()
+    batch = None if context is None else context.getLocalProperty(_BATCH_ID_PROPERTY)
+    return int(batch) if batch else None
 
 
 def _pull(

@@ -20,9 +20,9 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from .deduplication import Deduplication, drop_duplicates, exclude
 from .driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
 from .lease_extender import LeaseExtender
 from .leases import STREAM_LEASE_SECONDS, Leases
+from .metrics import ReadCounts, health_metrics, unacked_count, unacked_metrics
 from .offset import Offset
 from .partitions import (
     Budget,
@@ -64,31 +65,6 @@ CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ReadCounts:
-    """The counts of committed batches: messages, bytes, redeliveries dropped, payloads that could not be decoded."""
-
-    messages: int = 0
-    bytes: int = 0
-    dropped: int = 0
-    malformed: int = 0
-
-    @classmethod
-    def of(cls, footers: Sequence[Footer], malformed: int) -> ReadCounts:
-        """The counts of one batch, from the footers of its parts."""
-        rows, volume, dropped = (sum(getattr(f, name) for f in footers) for name in ("rows", "bytes", "dropped"))
-        return cls(rows, volume, dropped, malformed)
-
-    def __add__(self, other: ReadCounts) -> ReadCounts:
-        return ReadCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
-
-    def __str__(self) -> str:
-        return (
-            f"{self.messages} messages, {self.bytes} bytes, {self.dropped} redeliveries dropped, "
-            f"{self.malformed} malformed"
-        )
-
-
 @dataclass
 class Session:
     """One running streaming query on the driver."""
@@ -107,7 +83,7 @@ class Session:
     _committed: int = 0  # the last batch of this run that is committed
     _budget: Budget | None = None
     _partitions: dict[int, list[Partition]] = field(default_factory=dict)
-    _footers: dict[int, list[Footer]] = field(default_factory=dict)  # of committed batches that are not acknowledged
+    _footers: dict[int, list[Footer]] = field(default_factory=dict)  # of the known parts of batches that are not acked
     _backlogged: bool = False
     _streams: int = 1  # StreamingPulls of each task of the next batch
     _drained_from: float | None = None  # with `availableNow`: publish time from which messages are not waited for
@@ -202,7 +178,7 @@ class Session:
         with opened.leases.lock:
             left = opened.leases.unacknowledged
         if left:
-            messages = sum(footer.rows + footer.dropped for batch in left for footer in self._footers.get(batch, []))
+            messages = unacked_count(footer for batch in left for footer in self._footers.get(batch, []))
             _log.warning(
                 "stopped with up to %d acks of %d committed batches of `%s` not accepted; they are sent when the query "
                 "starts again",
@@ -215,27 +191,29 @@ class Session:
         """The metrics of this source in `lastProgress`."""
         if self._opened is None:
             return None
-        opened = self._opened
-        times = [opened.stream.oldest_publish_time]
+        opened, stream, now = self._opened, self._opened.stream, time.time()
+        buffered, oldest_buffered = stream.message_count, stream.oldest_publish_time
         with opened.leases.lock:
-            unacknowledged = opened.leases.unacknowledged
-            footers = [footer for batch in unacknowledged for footer in self._footers.get(batch, [])]
-            times += [footer.oldest for footer in footers]
-            oldest = min((published for published in times if published is not None), default=None)
-            return {
-                "bufferedMessages": opened.stream.message_count,
-                "uncommittedBatches": len(opened.leases.uncommitted),
-                "unacknowledgedBatches": len(unacknowledged),
-                "unacknowledged": sum(footer.rows for footer in footers),
-                "messages": self.counts.messages,
-                "bytes": self.counts.bytes,
-                "redeliveriesDropped": self.counts.dropped,
-                "malformed": self.counts.malformed,
-                "acknowledged": opened.worker.acknowledged,
-                "failedAcks": opened.worker.failed_acks,
-                "leasesExtended": opened.extender.extended,
-                "oldestUnacknowledgedSeconds": round(time.time() - oldest, 3) if oldest is not None else 0,
-            }
+            in_flight, unacked = opened.leases.uncommitted, opened.leases.unacknowledged
+        footers = [footer for batch in (*in_flight, *unacked) for footer in self._footers.get(batch, [])]
+        is_planned = self._planned is not None and self._planned.batch not in in_flight  # by this trigger
+        return {
+            "subscription": self.options.subscription,
+            **health_metrics(stream.health, time.monotonic()),
+            "backlogged": self._backlogged or (buffered > 0 and stream.is_flow_controlled),
+            "intakePaused": self._held_back,
+            "bufferedMessages": buffered,
+            "inFlightBatches": len(in_flight) + is_planned,
+            "unackedBatches": len(unacked),
+            **unacked_metrics(buffered, oldest_buffered, footers, now),
+            "messages": self.counts.messages,
+            "bytes": self.counts.bytes,
+            "redeliveriesDropped": self.counts.dropped,
+            "malformed": self.counts.malformed,
+            "ackedMessages": opened.worker.acknowledged,
+            "failedAcks": opened.worker.failed_acks,
+            "leasesExtended": opened.extender.extended,
+        }
 
     def _open(self, start: Offset) -> _Opened:
         """Connect on the first call, when the stream's name is known; acknowledge the batches of an earlier run."""
@@ -309,13 +287,16 @@ class Session:
             counts = ReadCounts.of(footers, malformed)
             self.counts += counts
             self._footers[batch] = footers
-            _log.info("batch %d of `%s` is committed: %s", batch, self.options.subscription, counts)
+            known = max((f.spark_batch for f in pulls if f.spark_batch is not None), default=None)
+            named = str(batch) if known is None else f"{batch} (Spark's batchId {known})"
+            _log.info("batch %s of `%s` is committed: %s", named, self.options.subscription, counts)
         if self._planned is not None and self._planned.batch <= start.batch:
             self._planned = None  # evaluated again, the batch has its staged parts, and nothing new
         self._committed = max(self._committed, start.batch)
         opened.worker.commit(start.batch)
         with opened.leases.lock:
-            self._footers = {b: f for b, f in self._footers.items() if b in opened.leases.unacknowledged}
+            left = {*opened.leases.uncommitted, *opened.leases.unacknowledged}
+        self._footers = {batch: footers for batch, footers in self._footers.items() if batch in left}
 
     def _has_messages(self, stream: DriverStream, worker: AckWorker) -> bool:
         """Whether there is a batch to plan; waits LINGER_SECONDS for more messages, with AvailableNow for the last."""
@@ -412,6 +393,7 @@ class Session:
                 "meanwhile. Let one query at a time use the checkpoint."
             )
         driver_part = staged_part.footer(content)
+        self._footers[batch] = [driver_part]
         if self._backlogged or is_flow_controlled:
             one_task = self.options.id_attribute is not None  # duplicates are found within a task only
             if one_task or (lease is not None and lease.is_expired(self.clock())):  # tasks may pull them again

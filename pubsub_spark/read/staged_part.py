@@ -32,6 +32,7 @@ class Footer:
 
     dropped: redeliveries, which have receipts and no rows. oldest: a publish time in seconds since the epoch.
     pull_bytes, pull_seconds: of all responses, and until the last of them.
+    spark_batch: Spark's batchId of the batch, where a task has staged the part; the driver is not told it.
     """
 
     rows: int
@@ -43,6 +44,7 @@ class Footer:
     receipts_lengths: Sequence[int]
     pull_bytes: int = 0
     pull_seconds: float = 0.0
+    spark_batch: int | None = None
 
 
 class PartBuilder:
@@ -72,7 +74,9 @@ class PartBuilder:
             oldest = pc.min(messages.column("publish_time")).value
             self._oldest = oldest if self._oldest is None else min(oldest, self._oldest)
 
-    def buffers(self, ended: str, pull_bytes: int = 0, pull_seconds: float = 0.0) -> list[Buffer]:
+    def buffers(
+        self, ended: str, pull_bytes: int = 0, pull_seconds: float = 0.0, spark_batch: int | None = None
+    ) -> list[Buffer]:
         """The buffers of the finished part, to be written one after the other. Arguments: see `Footer`."""
         sections = [self._messages, *self._receipts]
         buffers = [buffer for section in sections for buffer in section.end()]
@@ -86,6 +90,7 @@ class PartBuilder:
             receipts_lengths=[section.length for section in self._receipts],
             pull_bytes=pull_bytes,
             pull_seconds=round(pull_seconds, 3),
+            spark_batch=spark_batch,
         )
         text = json.dumps(asdict(footer)).encode()
         return [*buffers, text, _TAIL.pack(len(text), _MAGIC)]

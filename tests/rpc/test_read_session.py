@@ -658,22 +658,22 @@ def test_metrics_and_log_are_true(query: Engine, names: Names, caplog: pytest.Lo
     caplog.set_level("INFO", "pubsub_spark.read")
     start_with(query, names, "a", "four")
     assert 2 == query.metrics["bufferedMessages"]
-    assert query.metrics["oldestUnacknowledgedSeconds"] > 0
+    assert query.metrics["oldestUnackedSeconds"] > 0
     query.trigger(lasts=20.0)
     counted = query.metrics
     assert (0, 1, 2, 0) == tuple(
-        counted[name] for name in ("bufferedMessages", "uncommittedBatches", "leasesExtended", "messages")
+        counted[name] for name in ("bufferedMessages", "inFlightBatches", "leasesExtended", "messages")
     )
     acked(query, 2)
     counted = query.metrics
     assert (0, 0, 2, 5, 2, 0, 0) == tuple(
         counted[name]
         for name in (
-            "uncommittedBatches",
-            "unacknowledgedBatches",
+            "inFlightBatches",
+            "unackedBatches",
             "messages",
             "bytes",
-            "acknowledged",
+            "ackedMessages",
             "failedAcks",
             "redeliveriesDropped",
         )
@@ -681,6 +681,28 @@ def test_metrics_and_log_are_true(query: Engine, names: Names, caplog: pytest.Lo
     [line] = [line for line in caplog.messages if line.startswith("batch 1 of")]
     assert line == (
         f"batch 1 of `{names.subscription}` is committed: 2 messages, 5 bytes, 0 redeliveries dropped, 0 malformed"
+    )
+
+
+def test_backlog_is_seen_in_every_metric_of_it(query: Engine, names: Names):
+    """While tasks catch up each report says so, though the driver stream has nothing buffered; then none does."""
+    query.budget = Budget(1200, 10**8)
+    query.emulator.fail("Acknowledge", "UNAVAILABLE", count=10_000)
+    start_with(query, names, *(f"m{n}" for n in range(5000)))
+    query.reports.clear()
+    until(lambda: query.trigger() and len(query.rows) == 5000, "all rows")
+    catching_up = query.reports[: 4 + 1]
+    assert [True] * len(catching_up) == [report["backlogged"] for report in catching_up]
+    assert 0 == min(report["bufferedMessages"] for report in catching_up)
+    assert [n * 1200 for n in range(5)] <= [report["unackedMessages"] for report in catching_up]
+    assert {names.subscription} == {report["subscription"] for report in catching_up}
+    assert [1] * len(catching_up) == [report["inFlightBatches"] for report in catching_up]
+
+    query.emulator._running.faults.clear()
+    acked(query, 5000)
+    until(lambda: not query.trigger() and query.metrics["unackedMessages"] == 0, "no unacked message")
+    assert (False, 0, 0, 0) == tuple(
+        query.metrics[name] for name in ("backlogged", "inFlightBatches", "unackedBatches", "oldestUnackedSeconds")
     )
 
 
@@ -704,10 +726,10 @@ def test_acks_that_a_restart_took_over_are_counted(query: Engine, names: Names):
     assert query.session is not None
     query.session._open(query.offsets[-1])
 
-    assert (1, 2) == (query.metrics["unacknowledgedBatches"], query.metrics["unacknowledged"])
-    assert query.metrics["oldestUnacknowledgedSeconds"] > 0
+    assert (1, 2) == (query.metrics["unackedBatches"], query.metrics["unackedMessages"])
+    assert query.metrics["oldestUnackedSeconds"] > 0
     acked(query, 2)
-    assert (0, 0) == (query.metrics["unacknowledgedBatches"], query.metrics["unacknowledged"])
+    assert (0, 0) == (query.metrics["unackedBatches"], query.metrics["unackedMessages"])
 
 
 @pytest.mark.parametrize("outcome", ["TRANSIENT_FAILURE_UNORDERED_ACK_ID", "PERMANENT_FAILURE_INVALID_ACK_ID"])

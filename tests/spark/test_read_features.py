@@ -4,6 +4,7 @@ read."""
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import grpc
@@ -12,6 +13,7 @@ from google.pubsub_v1.services.subscriber import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from pubsub_spark.emulator import Emulator
+from tests.conftest import ROOT
 from tests.spark.scenario import (
     Acked,
     Backlog,
@@ -161,27 +163,33 @@ def _subscriptions(run: Scenario) -> list[str]:
         return [each.name for each in client.list_subscriptions(project=f"projects/{run.names.project}")]
 
 
+_READING = (ROOT / "docs" / "reading.md").read_text()
+[_METRICS_BLOCK] = [
+    block
+    for block in re.findall(r"```python\n(.*?)```", _READING, re.DOTALL)
+    if block.startswith("import json\n\nmetrics")
+]
+_METRICS_TABLE = _READING.partition("| metric | |\n")[2].partition("\n\n")[0]
+
+
 @needs_metrics
 def test_progress_has_the_counts(scenario: Scenario):
     """`lastProgress` shows the messages that were read, are buffered, and were acknowledged."""
 
     def counts(run: Scenario) -> dict[str, Any]:
-        progress = run.running.lastProgress
-        found: Any = progress["sources"][0].get("latestOffset") if progress else None
-        return dict(json.loads(found) if isinstance(found, str) else found or {})
+        if run.running.lastProgress is None:
+            return {}
+        names: dict[str, Any] = {"query": run.running}
+        exec(compile(_METRICS_BLOCK, "reading.md", "exec"), names)
+        return dict(names["metrics"])
 
     scenario.run(
         Start(), Publish("a", "b"), Rows("a", "b"), Acked("a", "b"), Publish("c"), Rows("a", "b", "c"), Committed(),
         Until("two messages in the counts", lambda run: counts(run).get("messages", 0) >= 2),
     )  # fmt: skip
-    assert {
-        "bufferedMessages",
-        "uncommittedBatches",
-        "unacknowledgedBatches",
-        "bytes",
-        "redeliveriesDropped",
-        "acknowledged",
-    } <= set(counts(scenario))
+    documented = set(re.findall("`([a-zA-Z]+)`", "".join(re.findall(r"(?m)^\| (`.*?) \|", _METRICS_TABLE))))
+    assert documented == set(counts(scenario))
+    assert (scenario.names.subscription, True) == (counts(scenario)["subscription"], counts(scenario)["connected"])
 
 
 @needs_available_now
