@@ -125,7 +125,7 @@ class AckWorker:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        for thread in (self._thread, self._extender_thread):
+        for thread in (self._thread, self._extender_thread, *self._extender.end()):
             thread.join(None if end is None else max(0.0, end - time.monotonic()))
 
     def _run(self) -> None:

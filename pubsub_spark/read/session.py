@@ -357,6 +357,7 @@ class Session:
                 f"Batch {batch} of `{self.options.subscription}` was staged in `{self.location}` by another query "
                 "meanwhile. Let one query at a time use the checkpoint."
             )
+        opened.extender.keep(batch, 0, [received.receipts.column("ack_id") for received in taken])
         driver_part = staged_part.footer(content)
         self._footers[batch] = [driver_part]
         if self._backlogged or is_flow_controlled:
