@@ -283,13 +283,13 @@ class _Connection:
             size = int(min(len(call.response), call.window, self._window, call.allowance))
             if size <= 0:
                 return
-            pieces: list[bytes | memoryview] = []
+            buffers: list[bytes | memoryview] = []
             for start in range(0, size, self._largest):
-                piece = call.response[start : min(start + self._largest, size)]
-                pieces += [_head(len(piece), _DATA, 0, number), piece]
-            sent = self._socket.sendmsg(pieces)
-            if sent < size + 9 * len(pieces) // 2:
-                self._socket.sendall(memoryview(b"".join(pieces))[sent:])
+                buffer = call.response[start : min(start + self._largest, size)]
+                buffers += [_head(len(buffer), _DATA, 0, number), buffer]
+            sent = self._socket.sendmsg(buffers)
+            if sent < size + 9 * len(buffers) // 2:
+                self._socket.sendall(memoryview(b"".join(buffers))[sent:])
             call.allowance -= size
             call.window -= size
             self._window -= size

@@ -162,7 +162,7 @@ class AckWorker:
         ]
 
     def _acknowledge_first(self, pending: list[int]) -> bool:
-        """Acknowledge the first batch, delete the files of those that are through; whether the service has answered."""
+        """Acknowledge the first batch, delete the files of answered batches; whether the service has answered."""
         answers = True
         try:
             answers = not pending or self._acknowledge(pending[0])

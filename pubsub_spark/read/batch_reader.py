@@ -1,7 +1,7 @@
-"""`spark.read`: a peek at a subscription. At most `maxMessages`, nacked after reading, never acknowledged.
+"""The reader of `spark.read`: at most `maxMessages` messages, nacked after reading, never acknowledged.
 
 One task pulls and nacks, because a batch read has nothing that would tell it when to acknowledge. The messages are
-delivered again to the next reader; on a subscription with a dead-letter policy the peek counts as a delivery attempt. A
+delivered again to the next reader; on a subscription with a dead-letter policy reading counts as a delivery attempt. A
 stream that ends with a final error midway is an error, not fewer rows.
 """
 
@@ -51,7 +51,7 @@ class PubSubBatchReader(DataSourceReader):
             max_bytes=options.max_bytes_per_trigger,
         )
         with self._backend.connect() as connection:
-            subscription.prepare(connection.admin, options, is_new=False)
+            subscription.check(connection.admin, options)
             arrived: list[Received] = []
             result = pull(connection, settings, options.max_fetch_period, options.idle_timeout, arrived.append)
             ack_ids = (received.receipts.column("ack_id") for received in arrived)

@@ -58,7 +58,7 @@ class StagedPartition(InputPartition):
 
     @property
     def part(self) -> int:
-        """The part that names the partition: the last, as when the batch was planned first."""
+        """The number in the names of the partition's files: its last part's, as when the batch was planned first."""
         return self.parts[-1]
 
 

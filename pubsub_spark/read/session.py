@@ -49,6 +49,7 @@ from .partitions import (
     next_streams,
     replay_partitions,
 )
+from .pull import IDLE_AFTER_MESSAGES_SECONDS
 from .staged_part import Footer
 from .staging import MISSING, Staging, part_path
 from .streaming_pull import StreamSettings
@@ -58,6 +59,7 @@ _STOP_POLL_SECONDS = 0.5  # between two looks at whether the query is stopping
 _OUTAGE_POLL_SECONDS = 0.1  # between two looks at whether a stream that is not connected is
 _FLUSH_TIMEOUT_SECONDS = 5.0  # in which an idle trigger waits for acks in flight
 _STOP_TIMEOUT_SECONDS = 5.0
+_TOKEN_SECONDS = 3600.0  # after which the driver token is written again: cleaners of temporary folders remove old files
 # Leases expire while a machine sleeps. Linux's monotonic clock stands still then; those of other systems do not.
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _log = logging.getLogger(__name__)
@@ -85,9 +87,11 @@ class Session:
     _backlogged: bool = False
     _streams: int = 1  # StreamingPulls of each task of the next batch
     _drained_from: float | None = None  # with `availableNow`: publish time from which messages are not waited for
+    _failed: bool = False  # whether the last `latest_offset` raised an error
     _asked: int = 0  # how often `latest_offset` was called
     _held_back: bool = False  # whether too many batches wait for their acks
     _acks_are_answered: bool = True  # by the last flush before a batch
+    _token_written: float = 0.0  # time on the clock
     _opened: _Opened | None = None
 
     def initial_offset(self) -> Offset:
@@ -101,7 +105,12 @@ class Session:
 
     def latest_offset(self, start: Offset | None, budget: Budget) -> Offset:
         """The end of the next batch, which is planned by this, or `start`; every batch up to `start` is committed."""
-        start = start or self._last_end or self.initial_offset()
+        self._failed = True  # unless it comes to its end
+        end = self._latest_offset(start or self._last_end or self.initial_offset(), budget)
+        self._failed = False
+        return end
+
+    def _latest_offset(self, start: Offset, budget: Budget) -> Offset:
         opened = self._open(start)
         self._asked += 1
         self._commit(start, opened)
@@ -136,10 +145,24 @@ class Session:
             with ExitStack() as ending:  # from the last line to the first, each whatever comes of those before it
                 ending.callback(opened.connection.close)
                 if self.options.delete_subscription_on_stream_stop:
-                    ending.callback(opened.connection.admin.delete_subscription, self.options.subscription)
+                    ending.callback(self._delete_subscription, opened)
                 ending.callback(self._log_acks_left, opened)
                 ending.callback(opened.worker.stop, _STOP_TIMEOUT_SECONDS)
                 self._warn_of_one_batch(opened)
+
+    def _delete_subscription(self, opened: _Opened) -> None:
+        """Delete the subscription if nothing of it is in doubt: its messages would be lost."""
+        with opened.leases.lock:
+            in_doubt = [*opened.leases.uncommitted, *opened.leases.unacknowledged]
+        if in_doubt or self._failed:
+            _log.warning(
+                "`%s` is not deleted (deleteSubscriptionOnStreamStop): %s; delete it yourself when you do not need its "
+                "messages",
+                self.options.subscription,
+                "the query has failed" if self._failed else f"batch {in_doubt[0]} is not known to be committed",
+            )
+        else:
+            opened.connection.admin.delete_subscription(self.options.subscription)
 
     def _warn_of_one_batch(self, opened: _Opened) -> None:
         """Tell the user of Spark 4.0 and 4.1 that a query which asked for one offset has read one batch."""
@@ -200,6 +223,7 @@ class Session:
         options = self.options
         staging = Staging(self.location, options.subscription, start.stream)
         staging.write_token()
+        self._token_written = self.clock()
         last_acknowledged = staging.last_acknowledged()
         if start.batch < last_acknowledged:
             self._report_loss(
@@ -281,8 +305,9 @@ class Session:
             # With ordering keys an unacknowledged message holds back others.
             self._acks_are_answered = worker.flush(_FLUSH_TIMEOUT_SECONDS)
             self._wait_until_idle(stream)
-        elif stream.oldest_arrival is None and self.may_be_asked_once and self._asked == 1:
+        elif self.may_be_asked_once and self._asked == 1:
             self._wait_until_idle(stream)
+            self._wait_until_full(stream)
         if stream.oldest_arrival is None:
             return False
         while not stream.is_flow_controlled and (rest := stream.oldest_arrival + LINGER_SECONDS - self.clock()) > 0:
@@ -323,6 +348,13 @@ class Session:
             stream.check_outage(self.options.connect_timeout)
             stream.poll(min(rest, _STOP_POLL_SECONDS) if rest > 0 else _OUTAGE_POLL_SECONDS)
 
+    def _wait_until_full(self, stream: DriverStream) -> None:
+        """Wait until the stream is full or brings no more, for a query that may be asked for one batch only."""
+        count = 0
+        while stream.message_count > count and not stream.is_flow_controlled and not self.is_stopping():
+            count = stream.message_count
+            stream.poll(IDLE_AFTER_MESSAGES_SECONDS)
+
     def _plan(self, end: Offset, opened: _Opened) -> list[Partition]:
         # A staged batch that the offset log has lost is a replay, too; buffered messages stay buffered, in their order.
         is_replay = self._planned != end or end.batch in opened.staged
@@ -340,6 +372,9 @@ class Session:
         budget = self._budget
         assert budget is not None, "a batch is planned by latest_offset(), which knows the budget"
         stream, staging = opened.stream, opened.staging
+        if self.clock() - self._token_written >= _TOKEN_SECONDS:
+            self._token_written = self.clock()
+            staging.write_token()
         stream.poll()
         is_flow_controlled, oldest_arrival = stream.is_flow_controlled, stream.oldest_arrival
         lease, taken = stream.take(budget.messages, budget.bytes)

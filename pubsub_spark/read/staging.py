@@ -39,11 +39,13 @@ from ..errors import StagingError
 from .staged_part import FOOTER_READ_BYTES, Buffer, Footer, PartBuilder, footer_of_tail
 
 T = TypeVar("T")
+_TOKEN_CONTENT = b"pubsub_spark"
 TOKEN, _LAST_ACKNOWLEDGED, _RECENT_IDS = "driver-token", "last-acknowledged", "recent-ids"
 _MANIFEST, _EXCLUDED_IDS = "manifest", "excluded-ids"
 _OURS = re.compile(
     rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{_RECENT_IDS}|[0-9]+/(part-[0-9]+|{_MANIFEST}|{_EXCLUDED_IDS}|malformed-[0-9]+-[0-9]+)"
 )
+_DATABRICKS_FOLDERS = ("/Volumes", "/dbfs", "/Workspace")
 _SCHEME_WITHOUT_SLASHES = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:(?!//)")  # `dbfs:/folder`, as Hadoop writes it
 
 # obstore raises Python's own errors for some stores and its own for others.
@@ -84,7 +86,14 @@ def local_folder(location: str) -> Path | None:
         )
     if "://" in location and not location.startswith("file://"):
         return None
-    return Path(location.removeprefix("file://")).absolute()
+    folder = Path(location.removeprefix("file://")).absolute()
+    top = next((top for top in _DATABRICKS_FOLDERS if folder.is_relative_to(top)), None)
+    if top is not None and not Path(top).exists():
+        raise StagingError(
+            f"`stagingLocation` `{location}` is a folder of Databricks, and there is no `{top}` on this machine. Give "
+            "a folder of this machine, or a URL of an object store."
+        )
+    return folder
 
 
 @lru_cache(maxsize=16)
@@ -92,12 +101,36 @@ def open_store(location: str) -> Any:
     """The obstore store at a path or URL; StagingError when the location cannot be understood."""
     folder = local_folder(location)
     try:
-        return from_url(location) if folder is None else LocalStore(folder, mkdir=True, automatic_cleanup=True)
+        if folder is None:
+            return from_url(location)
+        _make_private(folder)
+        return LocalStore(folder, automatic_cleanup=True)
     except Exception as error:
         raise StagingError(
             f"`stagingLocation` `{location}` cannot be opened: {str(error).splitlines()[0]}. Give a path, or a URL of "
             "`gs://`, `s3://`, `az://` or `file://`."
         ) from None
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder with those above it, open to this user alone; folders that exist stay as they are."""
+    for each in (*reversed(folder.parents), folder):
+        with suppress(FileExistsError):
+            each.mkdir(mode=0o700)
+
+
+def _check_hard_links(folder: Path, location: str) -> None:
+    """Raise StagingError where a file system has no hard links, by which obstore creates a file only once."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="link-") as probe:
+        other = Path(f"{probe.name}-2")
+        try:
+            other.hardlink_to(probe.name)
+        except OSError as error:
+            raise StagingError(
+                f"The file system of `stagingLocation` `{location}` has no hard links ({error.strerror}), which a part "
+                "that is written once needs. Give a URL of an object store, or a folder of another file system."
+            ) from None
+        other.unlink()
 
 
 def unusable(location: str, error: Exception) -> StagingError:
@@ -216,8 +249,23 @@ class Staging:
         return sum(int(name.rpartition("-")[2]) for name in recorded)
 
     def write_token(self) -> None:
-        """Write the token by which executors know that they see the driver's area."""
-        self.create(TOKEN, [b"pubsub_spark"])
+        """Write the token by which executors know that they see the driver's area.
+
+        Raises StagingError when the store cannot be written to, or overwrites an object that must not exist.
+        """
+        folder = local_folder(self.location)
+        if folder is not None:
+            try:
+                _make_private(folder / self.root)
+                _check_hard_links(folder / self.root, self.location)
+            except OSError as error:
+                raise unusable(self.location, error) from None
+        self.create(TOKEN, [_TOKEN_CONTENT])
+        if self.create(TOKEN, [_TOKEN_CONTENT + b" again"]):
+            raise StagingError(
+                f"The store of `stagingLocation` `{self.location}` overwrites an object when asked to create it, so "
+                "that a batch could change. Use GCS, S3, Azure or a file system, or a store with conditional writes."
+            )
 
     def check_token(self) -> None:
         """Raise StagingError when the driver's token cannot be seen from this process."""

@@ -162,7 +162,7 @@ class StreamingPull:
     def probe(self, timeout: float = PROBE_TIMEOUT_SECONDS) -> bool:
         """Whether the service answers a call beside the stream while it is open; recorded in `health`.
 
-        The call changes no lease, and any answer will do, a refusal, too.
+        The call changes no lease, and any answer will do, also an error.
         """
         began, open_call = time.monotonic(), self._open_call
         subscription = self._settings.subscription
@@ -258,7 +258,7 @@ class StreamingPull:
         return came
 
     def _until_none(self, requests: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
-        """The requests that gRPC sends, heartbeats between them. Cancels the call after MAX_SILENCE_SECONDS.
+        """The requests for gRPC to send, until a None, and heartbeats. Cancels the call after MAX_SILENCE_SECONDS.
 
         Probes the service while it has not answered on the stream, and when it was silent for long.
         """

@@ -1,4 +1,4 @@
-"""Google's emulator and ours, each started once, and what each says to the whole script."""
+"""Google's emulator and ours, each started once, and the answers of each to the whole script."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.servers import google_emulator
 
 @dataclass(frozen=True)
 class Answers:
-    """What came back for each step, by its name."""
+    """The answers to the steps, by their names."""
 
     ours: dict[str, Outcome]
     google: dict[str, Outcome]

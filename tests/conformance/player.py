@@ -1,6 +1,6 @@
-"""Sends the script to an emulator, by gRPC or by HTTP, and keeps of each answer what can be compared.
+"""Sends the script to an emulator, by gRPC or by HTTP, and keeps the comparable parts of each answer.
 
-Ids, times and tokens change from run to run; of those only is kept that they are there.
+Ids, times and tokens change from run to run: of those only their presence is kept.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error of the test
 
 
 class Line(Protocol):
-    """A way to ask an emulator an RPC, JSON in and JSON out."""
+    """The sending of an RPC to an emulator, JSON in and JSON out."""
 
     def ask(self, rpc: str, request: Mapping[str, Any]) -> Any: ...
 

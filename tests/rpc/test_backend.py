@@ -231,7 +231,7 @@ def test_status_is_a_sentence(emulator: Emulator, names: Names, code: Any, error
 
 
 def test_unavailable_is_tried_again(emulator: Emulator, names: Names):
-    """Two refused calls cost a moment."""
+    """A call is tried again after UNAVAILABLE; two refused calls cost a moment."""
     emulator.create_topic(names.topic)
     emulator.fail("GetTopic", "UNAVAILABLE", count=2)
     with EmulatorBackend(emulator.endpoint, 10).connect() as connection:

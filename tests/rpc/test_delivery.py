@@ -1,4 +1,4 @@
-"""What is most easily got wrong about delivery, each rule once, over real RPCs.
+"""The delivery rules that are most easily got wrong, each once, over real RPCs.
 
 Push and StreamingPull have files of their own.
 """

@@ -19,6 +19,8 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from obstore.exceptions import GenericError
 
 from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.api.errors import Code
+from pubsub_spark.emulator.handlers import iam
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError, StagingError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read import partition_reader
@@ -704,6 +706,38 @@ def test_backlog_is_seen_in_every_metric_of_it(query: Engine, names: Names):
     )
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_store_calls_do_not_grow_with_the_batches_behind(
+    query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch, parts: int
+):
+    """A restart acknowledges 200 batches of an earlier run with as many calls of the store for each as 10 batches."""
+    calls: list[str] = []
+    ask = Staging._ask
+
+    def counted(staging: Staging, call: Any, path: str, *arguments: Any, **settings: Any) -> Any:
+        calls.append(path)
+        return ask(staging, call, path, *arguments, **settings)
+
+    def calls_per_batch(behind: int) -> float:
+        staging = Staging(f"{query.location}/{behind}", names.subscription, "stream")
+        for batch in range(1, behind + 1):
+            for number in range(parts):
+                staging.create(f"{batch}/part-{number}", part([f"{batch}-{number}"]))
+        query.location, query.offsets, query.committed = staging.location, [Offset("stream", behind)], 1
+        calls.clear()
+        query.start()
+        query.trigger()
+        until(lambda: not query.trigger() and query.metrics["unackedBatches"] == 0, "all acked")
+        query.crash()
+        assert [] == staging.batches()
+        return len(calls) / behind
+
+    monkeypatch.setattr(Staging, "_ask", counted)
+    few, many = calls_per_batch(10), calls_per_batch(200)
+    assert many <= 1.1 * few
+    assert many <= 6 + 11 * parts  # measured: 14.7 with one part, 25.1 with two, at 10 and at 200 behind
+
+
 def test_a_task_fetches_so_many_at_most(query: Engine, names: Names):
     """`maxRecordsPerFetch` bounds what each task pulls, below its share of the budget."""
     query.options = replace(query.options, max_records_per_fetch=100)
@@ -1031,6 +1065,76 @@ def test_subscription_of_another_topic_is_noted(names: Names, query: Engine, cap
     query.trigger()
 
     assert f"is a subscription of `{names.topic}`, not of `{names.topic}-other`" in caplog.text
+
+
+def test_subscription_is_kept_when_a_batch_is_in_doubt(
+    emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture
+):
+    """A query that ends in the middle of a batch does not delete its subscription, and a WARNING says so."""
+    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
+    start_with(query, names, "a")
+    session = query.session
+    assert session is not None
+    end = session.latest_offset(session.initial_offset(), query.budget)
+    session.partitions(session.initial_offset(), end)
+    query.stop()
+
+    assert names.subscription == emulator_subscription(emulator, names)
+    assert f"`{names.subscription}` is not deleted" in caplog.text
+
+
+def test_subscription_is_kept_when_the_query_failed(emulator: Emulator, names: Names, query: Engine):
+    """A query that has failed deletes nothing."""
+    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
+    query.start()
+    query.trigger()
+    until(lambda: emulator.close_streams("PERMISSION_DENIED"), "an open stream")
+    with pytest.raises(ForbiddenError):
+        run_until(query, 1)
+    query.stop()
+
+    assert names.subscription == emulator_subscription(emulator, names)
+
+
+def emulator_subscription(emulator: Emulator, names: Names) -> str:
+    """The name of the subscription, as the service gives it."""
+    return str(google(emulator).get_subscription(subscription=names.subscription).name)
+
+
+@pytest.mark.parametrize("permission", ["pubsub.subscriptions.consume", "pubsub.subscriptions.delete"])
+def test_missing_permission_is_an_error_at_the_start(
+    names: Names, query: Engine, monkeypatch: pytest.MonkeyPatch, permission: str
+):
+    """The permissions that the options need are checked before the first message, and the error names the one."""
+    granted = {"pubsub.subscriptions.consume", "pubsub.subscriptions.delete"} - {permission}
+    monkeypatch.setitem(iam.PERMISSIONS, "subscriptions", {name.rpartition(".")[2] for name in granted})
+    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
+    query.start()
+
+    with pytest.raises(ForbiddenError, match=f"{permission} is not granted"):
+        query.trigger()
+
+
+@pytest.mark.parametrize(("code", "warns"), [("INTERNAL", True), ("UNIMPLEMENTED", False)])
+def test_permissions_that_cannot_be_asked_for_do_not_stop_the_query(
+    emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture, code: Code, warns: bool
+):
+    """Where the service cannot tell what is granted a WARNING says so; an emulator may not know the call."""
+    emulator.fail("TestIamPermissions", code, count=9)
+    emulator.publish(names.topic, "a")
+    query.start()
+    run_until(query, 1)
+
+    assert warns == ("is granted on Subscription" in caplog.text)
+
+
+def test_dead_letter_topic_is_checked_at_the_start(names: Names, query: Engine):
+    """A `deadLetterTopic` that does not exist is an error before the first message."""
+    query.options = replace(query.options, decode="topic", dead_letter_topic=f"{names.topic}-dead")
+    query.start()
+
+    with pytest.raises(MissingError, match=f"Topic `{names.topic}-dead` does not exist"):
+        query.trigger()
 
 
 def test_subscription_is_deleted_on_stop(emulator: Emulator, names: Names, query: Engine):

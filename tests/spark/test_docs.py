@@ -25,7 +25,6 @@ from tests.spark.scenario import (
     Start,
     Stop,
     Until,
-    needs_available_now,
     needs_metrics,
 )
 
@@ -69,7 +68,6 @@ def _here(block: str, endpoint: str, folder: Path) -> str:
     return block.replace(project, f'{project}.option("endpoint", "{endpoint}")').replace('"/data/', f'"{folder}/')
 
 
-@needs_available_now
 @pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.name)
 def test_notebook_runs(spark: SparkSession, notebook: Path, monkeypatch: pytest.MonkeyPatch):
     """The notebook runs as plain Python, and its own proof holds for the slice it was given."""

@@ -1,4 +1,5 @@
-"""What a query may be made of: several sources, joins, triggers, the other columns, the other name, a peek."""
+"""Queries of every kind: several sources, joins, triggers, Databricks' columns, the name `pubsub_spark`, a batch
+read."""
 
 from __future__ import annotations
 
@@ -123,7 +124,19 @@ def test_columns_and_options_of_databricks(scenario: Scenario):
     )
 
 
-def test_batch_read_peeks(scenario: Scenario):
+def test_batch_read_creates_nothing(scenario: Scenario):
+    """`spark.read` of a subscription that does not exist is an error, also with `topicId`."""
+    name = f"{scenario.names.subscription}-missing"
+    read = scenario.spark.read.format("pubsub").options(
+        **scenario.options(subscriptionId=name, topicId=scenario.names.topic)
+    )
+    with pytest.raises(Exception, match=f"Subscription `{name}` does not exist"):
+        read.load().collect()
+    with pytest.raises(Exception, match=f"Subscription `{name}` does not exist"):  # not created by the first
+        read.load().collect()
+
+
+def test_batch_read_acknowledges_nothing(scenario: Scenario):
     """`spark.read` shows up to `maxMessages`, gives them back, and acknowledges nothing."""
     scenario.run(Publish(*(f"m{n}" for n in range(20))))
     seen = scenario.spark.read.format("pubsub").options(**scenario.options(maxMessages=10)).load().collect()

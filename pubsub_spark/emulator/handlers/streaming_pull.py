@@ -37,7 +37,7 @@ class StreamCall(Protocol):
     """The transport's part of a stream."""
 
     async def receive(self) -> bytes | None:
-        """The next request; None when the client says no more."""
+        """The next request; None when the client has half-closed the stream."""
 
     async def begin(self) -> None:
         """Tell the client that the stream is open, though there may be nothing to send yet."""
@@ -50,7 +50,7 @@ class StreamCall(Protocol):
 
 
 class StreamOverError(asyncio.CancelledError):
-    """The end of a stream while a response was sent, which the transport had accepted or not."""
+    """The end of a stream while a response was sent; `accepted`: whether the transport had accepted that."""
 
     def __init__(self, *, accepted: bool) -> None:
         super().__init__()

@@ -182,7 +182,7 @@ def _nested(message: descriptor.Descriptor, name: str, text: str) -> dict[str, A
 
 
 def _assign(message: Any, field: str, text: str) -> None:
-    """Set `topic.name` or `name`: what stands in the path goes before what stands in the body."""
+    """Set `topic.name` or `name`: a value in the path takes precedence over the body's."""
     *parents, last = field.split(".")
     for parent in parents:
         message = getattr(message, parent)

@@ -119,7 +119,7 @@ def test_encode_topic_takes_data_as_a_column():
     ],
 )
 def test_columns_that_do_not_fit(of, options, expected):
-    """Each is one sentence with the column's name."""
+    """Each column that does not fit is refused in one sentence with its name."""
     assert expected in complaint(of, **options)
 
 

@@ -47,7 +47,7 @@ def test_data_as_bytes_and_as_text():
 
 
 def test_columns_are_found_whatever_their_case():
-    """As Spark's resolver finds them."""
+    """Columns are found in any case, as Spark's resolver finds them."""
     batch = pa.RecordBatch.from_pydict({"DATA": pa.array([b"a"]), "Ordering_Key": pa.array(["k"])})
 
     assert [{"data": b"a", "ordering_key": "k"}] == sent(batch, schema(DATA=BINARY, Ordering_Key=STRING))

@@ -240,7 +240,7 @@ def test_null_inside_a_null_struct_is_no_error():
     ],
 )
 def test_value_that_does_not_fit_names_row_and_column(declared, type_, bad, sentence):
-    """Of the right type, but not a value of the schema."""
+    """A value of the right type that the schema does not allow is an error with row and column."""
     good = "A" if type_ == pa.string() else b"ab"
 
     with pytest.raises(DataError) as refused:

@@ -136,7 +136,7 @@ def test_many_threads_parse_at_once():
 
 @pytest.mark.parametrize("data", [b"\x08\x01", b"\x08\x01\x12\x00", b"\x08\x01\x1a\x02\x01\x02", b"\x12\x01x\x08\x02"])
 def test_a_message_of_the_schema_is_valid(data):
-    """In any order of fields, packed or not."""
+    """A message of the schema is valid, with its fields in any order, packed or not."""
     assert None is verdict(STRICT, data, "BINARY")
 
 
@@ -178,7 +178,7 @@ def test_the_search_for_a_fault_has_an_end():
 
 
 def test_text_that_is_not_utf8_is_malformed_in_proto3():
-    """As every protobuf library has it; proto2 lets it pass."""
+    """A proto3 string that is not UTF-8 makes the payload malformed; proto2 lets it pass."""
     assert "Field `legs.origin` is not valid UTF-8" == verdict(FLIGHT, b"\x1a\x04\x0a\x02\xff\xfe", "BINARY")
     assert None is verdict(STRICT, b"\x08\x01\x12\x02\xff\xfe", "BINARY")
 
@@ -218,7 +218,7 @@ def test_json_that_does_not_fit_is_refused(data):
 
 
 def test_missing_required_fields_are_missed_in_json():
-    """json_format does not look; we do."""
+    """JSON without a required field is refused, which json_format does not check."""
     assert "Field `a` is required and missing" == verdict(STRICT, b'{"s": "x"}', "JSON")
 
 
@@ -330,14 +330,14 @@ def test_the_syntax_stays():
 
 @pytest.mark.parametrize(("old", "new"), [("", "required int32 a = 1;"), ("required int32 a = 1;", "")])
 def test_required_fields_neither_come_nor_go(old, new):
-    """Messages of the other revision would be malformed."""
+    """A revision may not add or remove a required field: messages of the other one would be malformed."""
     said = str(objection(f"message M {{ {old} }}", f"message M {{ {new} }}"))
 
     assert said.startswith("Field `a` is required and is")
 
 
 def test_a_schema_keeps_its_type():
-    """An Avro revision cannot follow."""
+    """An Avro revision cannot follow a Protocol Buffers one."""
     avro = schema_types.parse("AVRO", '{"type": "record", "name": "M", "fields": []}')
     with pytest.raises(IncompatibleSchema):
         schema_types.check_compatible(parse("message M {}"), avro)

@@ -1,4 +1,4 @@
-"""Policies: kept by incarnation, versioned by etag, and granting what the resource has."""
+"""IAM policies: one for each resource, versioned by etag, granting every permission that the resource has."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_missing_resource_is_not_found(policies, state, rpc):
 
 @pytest.mark.parametrize("name", ["projects/p", "projects/p/topics/1news", "projects/p/things/news", ""])
 def test_name_of_nothing_is_invalid(policies, name):
-    """Only topics, subscriptions, snapshots and schemas have policies here."""
+    """A name that is not of a topic, subscription, snapshot or schema is invalid."""
     with pytest.raises(RpcError, match="Invalid resource name given") as refused:
         get(policies, name)
 

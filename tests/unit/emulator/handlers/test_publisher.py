@@ -179,7 +179,7 @@ def test_detached_subscription_is_empty_and_shut(pair):
 
 
 def test_detached_subscription_does_not_speak_of_its_topic(handlers):
-    """What that retains is not for it, so it neither says how long nor goes on saying what is no longer so."""
+    """A detached subscription does not show its old topic's retention, which is not for it any more."""
     handlers.topic(message_retention_duration=seconds(600))
     handlers.subscription()
     handlers.publisher.detach_subscription(protos.DetachSubscriptionRequest(subscription=SUBSCRIPTION))
@@ -189,7 +189,7 @@ def test_detached_subscription_does_not_speak_of_its_topic(handlers):
 
 
 def test_ingestion_says_that_it_does_not_happen(handlers):
-    """By the state of the topic and of its source."""
+    """The states of a topic with ingestion, and of its source, say that nothing is ingested."""
     stream = {"stream_arn": "s", "consumer_arn": "c", "aws_role_arn": "r", "gcp_service_account": "a"}
     kept = handlers.topic(ingestion_data_source_settings={"aws_kinesis": stream})
     assert (2, 4) == (kept.state, kept.ingestion_data_source_settings.aws_kinesis.state)
@@ -204,7 +204,7 @@ def test_ingestion_says_that_it_does_not_happen(handlers):
     ],
 )
 def test_source_that_cannot_be_is_refused(handlers, source, part):
-    """A source says all that it takes to be reached."""
+    """An ingestion source without all that it takes to be reached is refused."""
     code, message = refused(lambda: handlers.topic(ingestion_data_source_settings=source))
     assert "INVALID_ARGUMENT" == code
     assert part in message
@@ -218,7 +218,7 @@ def test_source_that_cannot_be_is_refused(handlers, source, part):
     ],
 )
 def test_bucket_has_a_name_that_cloud_storage_allows(handlers, bucket):
-    """For what is exported and for what is ingested."""
+    """A bucket's name must be one that Cloud Storage allows, for export and for ingestion."""
     handlers.topic()
     _, message = refused(lambda: handlers.subscription(cloud_storage_config={"bucket": bucket}))
     assert "cloud_storage_config.bucket" in message

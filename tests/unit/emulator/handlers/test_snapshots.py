@@ -96,7 +96,7 @@ def test_snapshot_labels_can_be_changed(pair):
 
 
 def test_snapshot_is_made_once_and_with_legal_labels(pair):
-    """What is refused makes none, and no other in its place."""
+    """A refused CreateSnapshot makes no snapshot, and replaces none."""
 
     def make(**labels: str) -> Any:
         request = protos.CreateSnapshotRequest(name=SNAPSHOT, subscription=SUBSCRIPTION, labels=labels)

@@ -160,7 +160,7 @@ def test_illegal_settings_are_refused(handlers, settings, code, part):
 
 
 def test_export_says_that_it_goes_nowhere(handlers):
-    """Kept and returned, with the states that say so, and not pullable."""
+    """An export subscription is kept and returned with the states that say so, and cannot be pulled."""
     handlers.topic()
     kept = handlers.subscription(cloud_storage_config={"bucket": "bbb"})
 
@@ -245,7 +245,7 @@ def test_ack_id_of_a_deleted_subscription_acknowledges_nothing_of_its_successor(
 
 @pytest.mark.parametrize("amount", [-1, 601])
 def test_deadlines_have_bounds(pair, amount):
-    """0 to 600 seconds for a message."""
+    """The deadline of a message is 0 to 600 seconds."""
     pair.publish("x")
     [held] = pair.pull()
     message = refused(lambda: pair.modify(amount, held))[1]
@@ -358,7 +358,7 @@ def test_failing_message_goes_to_the_dead_letter_topic(handlers):
 
 
 def test_expired_leases_are_forwarded_without_a_pull(handlers):
-    """The dead-letter topic gets the message when the deadline passes, though nobody asks."""
+    """A message whose last lease expires goes to the dead-letter topic at its deadline, though nobody pulls."""
     handlers.topic()
     handlers.topic("projects/p/topics/dead")
     handlers.subscription(dead_letter_policy={"dead_letter_topic": "projects/p/topics/dead"})
