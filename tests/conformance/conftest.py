@@ -30,12 +30,12 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def ours() -> Iterator[tuple[dict[str, Outcome], dict[str, Outcome]]]:
-    """What ours says by gRPC, and, started anew, by HTTP."""
+    """The answers of our emulator by gRPC and, started anew, by HTTP."""
     with Emulator() as first, Emulator() as second:
         yield player.play(player.GrpcLine(first.endpoint)), player.play(player.HttpLine(second.endpoint))
 
 
 @pytest.fixture(scope="session")
 def answers(google: str, ours: tuple[dict[str, Outcome], dict[str, Outcome]]) -> Answers:
-    """What both say by gRPC."""
+    """The answers of both emulators by gRPC."""
     return Answers(ours[0], player.play(player.GrpcLine(google)))

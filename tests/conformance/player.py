@@ -29,7 +29,7 @@ _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 
 
 class Outcome(NamedTuple):
-    """What came back: a status code, the answer's JSON without what changes from run to run, and the error's text."""
+    """The outcome of a step: a status code, the answer's JSON without ids and times, the error's text."""
 
     code: str
     answer: Any
@@ -87,7 +87,7 @@ def _collect(line: Line, step: Step, request: Mapping[str, Any]) -> Any:
 
 
 class GrpcLine:
-    """By gRPC."""
+    """The sending by gRPC."""
 
     def __init__(self, endpoint: str) -> None:
         self._channel = grpc.insecure_channel(endpoint, _OPTIONS)
@@ -109,7 +109,7 @@ class InexpressibleError(Exception):
 
 
 class HttpLine:
-    """By HTTP and JSON."""
+    """The sending by HTTP and JSON."""
 
     def __init__(self, endpoint: str) -> None:
         self._connection = http.client.HTTPConnection(endpoint, timeout=10)

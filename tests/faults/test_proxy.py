@@ -50,7 +50,7 @@ def client(proxy: Proxy, timeout: float = 10.0) -> socket.socket:
 
 
 def echoed(client: socket.socket, content: bytes) -> bytes:
-    """What comes back before the connection ends."""
+    """The bytes that come back before the connection ends."""
     got = b""
     with suppress(ConnectionError):
         client.sendall(content)

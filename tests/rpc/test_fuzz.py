@@ -229,7 +229,7 @@ def test_any_http_is_answered(emulator):
 
 
 def test_emulator_lives_on(emulator, client):
-    """After all that it still does its work."""
+    """The emulator still serves after all the other tests of this file."""
     client.ask("Publisher/CreateTopic", name="projects/p/topics/after-all")
     emulator.create_subscription("projects/p/subscriptions/after-all", "projects/p/topics/after-all")
     emulator.publish("projects/p/topics/after-all", b"well")

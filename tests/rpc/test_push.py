@@ -140,7 +140,7 @@ def test_message_is_pushed_and_acked(emulator, endpoint, push):
 
 
 def test_backlog_is_pushed_from_the_start(emulator, endpoint, push, call):
-    """What waited in a pull subscription is pushed once it becomes a push subscription."""
+    """The backlog of a pull subscription is pushed once it becomes a push subscription."""
     emulator.create_topic(TOPIC)
     emulator.create_subscription(SUB, TOPIC)
     emulator.publish(TOPIC, b"a", b"b")

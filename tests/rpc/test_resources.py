@@ -191,7 +191,7 @@ def test_moment_that_is_none_is_refused(client, subscribe):
 
 @pytest.mark.parametrize("name", ["a" * 9000, "é" * 9000])
 def test_long_refusal_arrives(client, name):
-    """What a request got wrong may be long; the sentence about it is cut, to pass where the status travels."""
+    """A long error message is cut, so that clients accept the trailers."""
     with refused("INVALID_ARGUMENT", "^Invalid resource name given .{400}") as error:
         client.ask("Publisher/GetTopic", topic=f"projects/p/topics/{name}")
 

@@ -316,7 +316,7 @@ def test_chunked_body_is_read(emulator):
     ],
 )
 def test_body_that_cannot_be_read_ends_the_connection(emulator, reason, headers, body):
-    """Where the next request would begin is unknown, so the connection is closed after the answer."""
+    """A connection is closed after a body that cannot be read: where its next request begins is unknown."""
     connection = http.client.HTTPConnection(emulator.host, emulator.port, timeout=20)
     connection.putrequest("PUT", f"/v1/{TOPIC}")
     for name, value in headers.items():
@@ -391,7 +391,7 @@ def test_header_that_grpc_has_no_place_for_stays_behind(rest, emulator, name, va
 
 
 def test_grpc_and_rest_share_the_port(rest, emulator):
-    """What was made over gRPC is read over HTTP, at the same address."""
+    """A topic that was created over gRPC is read over HTTP, at the same address."""
     with grpc.insecure_channel(emulator.endpoint) as channel:
         create = channel.unary_unary("/google.pubsub.v1.Publisher/CreateTopic")
         create(protos.Topic(name=TOPIC).SerializeToString(), timeout=10)

@@ -106,14 +106,14 @@ def test_unknown_subscription_is_not_found(channel, names):
     ],
 )
 def test_bad_later_request_ends_the_stream(channel, subscription, later):
-    """What belongs in the first request, and what is malformed, aborts with INVALID_ARGUMENT."""
+    """A later request with a field of the first, or a malformed one, ends the stream with INVALID_ARGUMENT."""
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10)
     stream.send(**later)
     assert grpc.StatusCode.INVALID_ARGUMENT == stream.error()
 
 
 def test_acks_on_the_stream_count(emulator, channel, subscription, names):
-    """What is acked on the stream leaves the backlog; the next message proves that the ack was read."""
+    """Messages acked on the stream leave the backlog; the next message proves that the ack was read."""
     emulator.publish(names.topic, "a")
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10, max_outstanding_messages=1)
     [first] = stream.receive(1)

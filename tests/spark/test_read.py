@@ -60,7 +60,7 @@ def test_last_batch_before_idle_is_acked(scenario: Scenario):
 
 
 def test_last_batch_before_stop_is_acked(scenario: Scenario):
-    """What was committed when the query was stopped is acknowledged then, or at the latest by the next start."""
+    """A batch committed before the stop is acknowledged then, or at the latest by the next start."""
     scenario.run(Start(), Publish("a"), Rows("a"), Committed(), Acked("a"), Stop(), Backlog(0))
 
 
@@ -77,7 +77,7 @@ def test_two_actions_see_equal_rows(scenario: Scenario):
 
 
 def test_restart_goes_on_after_the_last_commit(scenario: Scenario):
-    """What was committed before a stop does not come again; what came meanwhile does."""
+    """Messages committed before a stop do not come again; those published meanwhile do."""
     scenario.run(
         Start(), Publish("a"), Rows("a"), Acked("a"), Stop(),
         Publish("b"),

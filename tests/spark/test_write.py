@@ -96,7 +96,7 @@ def test_columns_of_any_case_and_an_ordering_key(spark: SparkSession, topic: Top
 
 
 def test_a_topic_for_each_row(spark: SparkSession, emulator: Emulator, topic: Topic):
-    """Without `topicId` the column `topic` decides, by id or by full name."""
+    """The column `topic`, an id or a full name, decides where no `topicId` is given."""
     other, inbox = f"{topic.names.topic}-other", f"{topic.names.subscription}-other"
     emulator.create_topic(other)
     emulator.create_subscription(inbox, other)

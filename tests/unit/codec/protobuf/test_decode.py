@@ -599,7 +599,7 @@ def test_a_map_has_the_same_order_each_time():
 
 
 class PanicException(BaseException):
-    """What a panic in Rust is in Python: no Exception."""
+    """A panic in Rust, as Python sees it: a BaseException, and no Exception."""
 
 
 @pytest.mark.parametrize("failure", [PanicException("boom"), ValueError("cannot")])

@@ -35,7 +35,7 @@ message M {
 
 
 def verdict(text: str, data: bytes, encoding: Encoding) -> str | None:
-    """What validation says against a message, or None."""
+    """The reason why validation refuses a message, or None."""
     try:
         parse(text).validate(data, encoding)
     except InvalidMessage as error:
@@ -44,7 +44,7 @@ def verdict(text: str, data: bytes, encoding: Encoding) -> str | None:
 
 
 def objection(old: str, new: str) -> str | None:
-    """What is said against a revision, or None."""
+    """The reason why a revision is refused, or None."""
     try:
         schema_types.check_compatible(parse(old), parse(new))
     except IncompatibleSchema as error:
@@ -97,7 +97,8 @@ def test_what_is_no_definition_is_refused(text, sentence):
     "name", ["other.proto", "google/protobuf/descriptor.proto", "google/protobuf/../../etc/passwd"]
 )
 def test_only_well_known_types_are_imported(name):
-    """Not other files, and not what would let protoc recurse through custom options."""
+    """A schema may import well-known types only: not other files, and not those that let protoc recurse through custom
+    options."""
     with pytest.raises(InvalidSchema, match=f"^The definition imports `{name}`, and only `google/protobuf/any.proto`"):
         parse(f'import "{name}"; message M {{}}')
 
@@ -166,12 +167,13 @@ def test_a_message_of_the_schema_is_valid(data):
     ],
 )
 def test_a_payload_that_does_not_fit_is_explained(data, sentence):
-    """Where and why: the path, the byte, the reason. Validation is strict, so unknown fields count."""
+    """The reason for a payload that does not fit has path, byte and cause. Validation is strict, so unknown fields
+    count."""
     assert sentence in str(verdict(STRICT, data, "BINARY"))
 
 
 def test_the_search_for_a_fault_has_an_end():
-    """In megabytes of good fields before the bad one, the reason is short of the place."""
+    """The search for a fault ends after megabytes of good fields, with a reason that lacks the place."""
     assert "The message is malformed, somewhere behind its first 100,000 numbers" == verdict(
         STRICT, b"\x08\x01" * 2_000_000 + b"\x08", "BINARY"
     )

@@ -112,7 +112,7 @@ def test_a_column_that_fits_is_written(field, type_, value, written):
     ],
 )
 def test_a_column_that_does_not_fit_is_refused_at_once(field, type_, sentence):
-    """Before there is a row: the path, what it is and what it should be, in Spark's words."""
+    """A column that does not fit is refused before any row: path, type and expected type, in Spark's words."""
     with pytest.raises(SchemaError) as refused:
         encoder(parse(proto3(field)), "BINARY", pa.struct([("f", type_)]), False)
 
@@ -157,7 +157,7 @@ def test_a_required_message_without_fields_cannot_be_written():
 
 
 def test_columns_are_found_without_case():
-    """By the same name first, then by the only other spelling; two for one field are refused."""
+    """A column is found by the same name first, then by the only other spelling; two for one field are refused."""
     text = proto3("int32 camelCase = 1; int32 ID = 2; int32 id = 3;")
 
     [message] = write(text, [{"CAMELCASE": 1, "id": 3}], pa.struct([("CAMELCASE", pa.int32()), ("id", pa.int32())]))
@@ -378,7 +378,7 @@ def test_nested_messages_may_have_no_columns():
 
 
 def test_json_is_that_of_the_mapping():
-    """Names in camel case, numbers of 64 bits in strings, times in words, defaults left out."""
+    """JSON has names in camel case, 64-bit numbers in strings, times as text, and no defaults."""
     definition = parse(
         proto3(
             "int64 big_number = 1; google.protobuf.Timestamp at = 2; enum E { A = 0; B = 1; } E e = 3; string s = 4;"
@@ -441,7 +441,7 @@ def test_a_value_without_a_json_form_names_its_row():
 
 
 class PanicException(BaseException):
-    """What a panic in Rust is in Python: no Exception."""
+    """A panic in Rust, as Python sees it: a BaseException, and no Exception."""
 
 
 def test_a_panic_is_an_error_of_the_data():

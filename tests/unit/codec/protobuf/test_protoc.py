@@ -19,7 +19,7 @@ def nothing_compiled():
 
 
 def compiled_within(seconds: float, text: str) -> str | None:
-    """What is said against a text, which takes less than so many seconds."""
+    """The complaint about a text, whose compilation takes less than so many seconds."""
     started = time.monotonic()
     try:
         parse(text)

@@ -49,12 +49,12 @@ def may(policies, name, *permissions):
 
 
 def test_untouched_resource_has_an_empty_policy(policies):
-    """Before anybody set one, the policy is empty and has the service's first etag."""
+    """A resource whose policy was never set has an empty one with the service's first etag."""
     assert policy_pb2.Policy(etag=b"\x00\x20\x01") == get(policies)
 
 
 def test_set_policy_is_returned(policies):
-    """What was set is read again, as version 1 with a new etag."""
+    """A policy that was set is read again, as version 1 with a new etag."""
     stored = put(policies, READERS)
 
     assert [READERS] == list(stored.bindings)

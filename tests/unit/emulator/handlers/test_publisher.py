@@ -147,7 +147,7 @@ def test_limits_are_reached_not_crossed(pair):
 
 
 def test_publisher_does_not_choose_id_and_time(pair):
-    """What the server assigns replaces what the request says."""
+    """The server's id and time replace those in the request."""
     [assigned] = pair.publish("x", message_id="mine", publish_time=timestamp_pb2.Timestamp(seconds=1, nanos=1))
     [held] = pair.pull()
     assert assigned == held.message.message_id
@@ -230,7 +230,7 @@ def test_bucket_has_a_name_that_cloud_storage_allows(handlers, bucket):
 
 @pytest.mark.parametrize("bucket", ["bbb", "0-my_bucket.9", "b" * 63, ".".join(["b" * 63] * 3)])
 def test_bucket_may_have_dots(handlers, bucket):
-    """Then it may be longer than 63 characters."""
+    """A bucket's name with dots may be longer than 63 characters."""
     handlers.topic()
 
     assert bucket == handlers.subscription(cloud_storage_config={"bucket": bucket}).cloud_storage_config.bucket

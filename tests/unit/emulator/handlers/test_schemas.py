@@ -175,7 +175,7 @@ def test_definition_has_at_most_300_kb(services):
     [(BINARY, b"\x02", True), (BINARY, b"\x02\x00", False), (JSON, b'{"a": 1}', True), (JSON, b"{}", False)],
 )
 def test_messages_are_validated_in_both_encodings(services, encoding, message, fits):
-    """By name and by the schema itself; trailing bytes do not fit."""
+    """A message is validated by the schema's name and by its text; trailing bytes do not fit."""
     create(services)
     for spec in ({"name": SCHEMA}, {"schema": protos.Schema(type_=AVRO, definition=ONE)}):
         request = protos.ValidateMessageRequest(parent="projects/p", message=message, encoding=encoding, **spec)

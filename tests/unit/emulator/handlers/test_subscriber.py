@@ -35,7 +35,7 @@ def test_illegal_masks_change_nothing(pair, paths, message):
 
 
 def test_defaults_are_filled_in(handlers):
-    """What the service answers to the plainest subscription."""
+    """The defaults of the plainest subscription are those that the service answers."""
     handlers.topic(message_retention_duration=seconds(600))
     expected = protos.Subscription(
         name=SUBSCRIPTION,
@@ -64,7 +64,7 @@ def test_policies_are_filled_in(pair):
 
 
 def test_server_names_what_has_no_name(pair):
-    """In the project of the topic, and of the subscription."""
+    """A subscription or snapshot without a name gets one in the project of its topic or subscription."""
     assert pair.subscription("").name.startswith("projects/p/subscriptions/s-")
     snapshot = pair.snapshots.create_snapshot(protos.CreateSnapshotRequest(subscription=SUBSCRIPTION))
     assert snapshot.name.startswith("projects/p/snapshots/s-")
@@ -192,7 +192,7 @@ def test_disabled_transform_is_kept(handlers):
 
 
 def test_idle_subscription_expires(handlers):
-    """After its ttl without use; one that is used stays."""
+    """A subscription expires after its ttl without use; one that is used stays."""
     handlers.topic()
     handlers.subscription(expiration_policy={"ttl": seconds(DAY)})
     handlers.engine.advance(DAY - 1)
@@ -215,7 +215,7 @@ def test_shortened_deadline_is_for_what_comes(pair):
 
 @pytest.mark.parametrize("ack_id", ["not-an-ack-id", "", "x" * 190])
 def test_malformed_ack_ids_are_refused(pair, ack_id):
-    """On both unary calls, with the id in the sentence."""
+    """A malformed ack id is refused by both unary calls, with the id in the sentence."""
     request = protos.AcknowledgeRequest(subscription=SUBSCRIPTION, ack_ids=[ack_id])
     assert (
         "INVALID_ARGUMENT",
@@ -232,7 +232,7 @@ def test_ack_id_of_another_subscription_is_malformed(pair):
 
 
 def test_ack_id_of_a_deleted_subscription_acknowledges_nothing_of_its_successor(pair):
-    """Same name, another subscription."""
+    """An ack id of a deleted subscription acknowledges nothing of a new one of the same name."""
     pair.publish("x")
     [held] = pair.pull()
     pair.delete_subscription()
@@ -253,7 +253,7 @@ def test_deadlines_have_bounds(pair, amount):
 
 
 def test_pull_needs_a_positive_number(pair):
-    """Zero and less are refused."""
+    """A Pull of zero or fewer messages is refused."""
     assert "(argument=max_messages)" in refused(lambda: pair.pull(most=0))[1]
 
 
