@@ -643,6 +643,64 @@ def test_stop_ends_a_long_wait(query: Engine, names: Names):
     assert time.monotonic() - began < BOUND
 
 
+def test_available_now_says_that_a_killed_run_holds_messages(
+    query: Engine, emulator: Emulator, names: Names, caplog: pytest.LogCaptureFixture
+):
+    """What the driver stream of a killed run had buffered comes later; the end says so, and the next run reads it."""
+
+    def available_now() -> list[str]:
+        caplog.clear()
+        query.start()
+        assert query.session is not None
+        query.session.prepare_for_available_now()
+        while query.trigger():
+            pass
+        query.stop()
+        return [line for line in caplog.messages if "was killed" in line]
+
+    start_with(query, names, "a", "b")
+    query.crash()
+    [line] = available_now()
+    assert f"messages of `{names.subscription}`" in line and "in up to 6" in line
+    assert [] == query.rows
+    assert 1 == len(available_now())  # though the one before has ended well
+
+    emulator.advance(LEASE)
+    available_now()
+    assert ["a", "b"] == query.rows
+
+
+def test_run_that_ended_well_is_not_said_to_be_killed(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
+    """Neither a query that was stopped while it was idle nor `availableNow` leaves messages."""
+    start_with(query, names, "a")
+    acked(query, 1)
+    query.stop()
+    for _ in range(2):
+        query.start()
+        assert query.session is not None
+        query.session.prepare_for_available_now()
+        assert not query.trigger()
+        query.stop()
+
+    assert "was killed" not in caplog.text
+    assert Staging(query.location, names.subscription, query.offsets[0].stream).read("unfinished-run") is None
+
+
+def test_available_now_ends_soon_without_acks(query: Engine, names: Names):
+    """When acks were waited for in vain, `stop` does not wait for them again."""
+    query.emulator.publish(names.topic, "a")
+    query.emulator.fail("Acknowledge", "UNAVAILABLE", count=10_000)
+    query.start()
+    assert query.session is not None
+    query.session.prepare_for_available_now()
+    while query.trigger():
+        pass
+    began = time.monotonic()
+    query.stop()
+
+    assert time.monotonic() - began < 2.0
+
+
 def test_ack_that_fails_for_a_while_is_sent_again(query: Engine, names: Names):
     """An ack that fails with UNAVAILABLE is tried again."""
     query.emulator.publish(names.topic, "a")

@@ -430,6 +430,16 @@ def test_stop_nacks_buffered_messages(driver: Driver):
     assert [(0, ["ack-a", "ack-b"])] == driver.service.modified
 
 
+def test_recent_ids_do_not_hold_the_memory_of_ack_ids(driver: Driver):
+    """Receipts are read section by section, and of each only the ids stay: a restart may read 100 batches."""
+    driver.stage(1, 0, *(f"a{n}" for n in range(1000)))
+    driver.deduplication.add_all(1, driver.staging.parts(1))
+
+    [(_, ids)] = driver.deduplication._recent._added
+    assert 1000 == len(ids)
+    assert [None, None] == [buffer.parent for buffer in ids.buffers() if buffer is not None]
+
+
 def test_unreadable_staging_is_tried_again(driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: Any):
     """A staging area that fails for a while delays the acks, and loses none."""
     driver.stage(1, 0, "a")
