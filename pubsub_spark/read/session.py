@@ -32,7 +32,7 @@ from ..backend import Backend, Connection
 from ..errors import StagingError
 from ..memory import keep_freed_memory
 from ..options import ReadOptions
-from . import staged_part, subscription
+from . import staged_part, stop_warnings, subscription
 from .ack_worker import AckWorker
 from .deduplication import Deduplication, drop_duplicates, exclude
 from .driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
@@ -92,6 +92,7 @@ class Session:
     _held_back: bool = False  # whether too many batches wait for their acks
     _acks_are_answered: bool = True  # by the last flush before a batch
     _token_written: float = 0.0  # time on the clock
+    _leased_until: float = 0.0  # when an earlier run that was killed holds leases no more, in seconds since the epoch
     _opened: _Opened | None = None
 
     def initial_offset(self) -> Offset:
@@ -123,6 +124,8 @@ class Session:
             return self._planned
         if self._acks_are_answered:
             opened.worker.flush(_FLUSH_TIMEOUT_SECONDS)
+        if self._drained_from is not None:
+            stop_warnings.warn_of_leases(self.options.subscription, self._leased_until - time.time())
         return start
 
     def partitions(self, start: Offset, end: Offset) -> list[Partition]:
@@ -147,7 +150,7 @@ class Session:
                 if self.options.delete_subscription_on_stream_stop:
                     ending.callback(self._delete_subscription, opened)
                 ending.callback(self._log_acks_left, opened)
-                ending.callback(opened.worker.stop, _STOP_TIMEOUT_SECONDS)
+                ending.callback(self._end_run, opened)
                 self._warn_of_one_batch(opened)
 
     def _delete_subscription(self, opened: _Opened) -> None:
@@ -155,12 +158,8 @@ class Session:
         with opened.leases.lock:
             in_doubt = [*opened.leases.uncommitted, *opened.leases.unacknowledged]
         if in_doubt or self._failed:
-            _log.warning(
-                "`%s` is not deleted (deleteSubscriptionOnStreamStop): %s; delete it yourself when you do not need its "
-                "messages",
-                self.options.subscription,
-                "the query has failed" if self._failed else f"batch {in_doubt[0]} is not known to be committed",
-            )
+            why = "the query has failed" if self._failed else f"batch {in_doubt[0]} is not known to be committed"
+            stop_warnings.warn_of_kept_subscription(self.options.subscription, why)
         else:
             opened.connection.admin.delete_subscription(self.options.subscription)
 
@@ -168,24 +167,21 @@ class Session:
         """Tell the user of Spark 4.0 and 4.1 that a query which asked for one offset has read one batch."""
         pulled = any(isinstance(each, PullPartition) for parts in self._partitions.values() for each in parts)
         if self.may_be_asked_once and self._asked == 1 and (pulled or opened.stream.message_count):
-            _log.warning(
-                "the query has read one batch of `%s`, and there may be more: on Spark 4.0 and 4.1 `availableNow` and "
-                "`once` read one batch of up to maxMessagesPerTrigger; start the query again, or use Spark 4.2",
-                self.options.subscription,
-            )
+            stop_warnings.warn_of_one_batch(self.options.subscription)
+
+    def _end_run(self, opened: _Opened) -> None:
+        # Where a flush was just waited for in vain, the end of the query does not wait as long again.
+        nacked = opened.worker.stop(_STOP_TIMEOUT_SECONDS if self._acks_are_answered else 0.0)
+        with opened.leases.lock:
+            is_finished = nacked and not opened.leases.uncommitted  # else tasks may hold messages
+        if is_finished:
+            opened.staging.end_run(self._leased_until, time.time())
 
     def _log_acks_left(self, opened: _Opened) -> None:
         with opened.leases.lock:
             left = opened.leases.unacknowledged
-        if left:
-            messages = unacked_count(footer for batch in left for footer in self._footers.get(batch, []))
-            _log.warning(
-                "stopped with up to %d acks of %d committed batches of `%s` not accepted; they are sent when the query "
-                "starts again",
-                messages,
-                len(left),
-                self.options.subscription,
-            )
+        acks = unacked_count(footer for batch in left for footer in self._footers.get(batch, []))
+        stop_warnings.warn_of_acks(self.options.subscription, len(left), acks)
 
     def metrics(self) -> dict[str, Any] | None:
         """The metrics of this source in `lastProgress`."""
@@ -235,6 +231,7 @@ class Session:
         connection = self.backend.connect()
         try:
             subscription.prepare(connection.admin, options, is_new=start.batch == 0 and staging.is_new())
+            self._leased_until = staging.begin_run(time.time())
         except BaseException:
             connection.close()
             raise
@@ -303,7 +300,8 @@ class Session:
         stream.poll()
         if stream.oldest_arrival is None and self._drained_from is not None:
             # With ordering keys an unacknowledged message holds back others.
-            self._acks_are_answered = worker.flush(_FLUSH_TIMEOUT_SECONDS)
+            before = worker.acknowledged
+            self._acks_are_answered = worker.flush(_FLUSH_TIMEOUT_SECONDS) or worker.acknowledged > before
             self._wait_until_idle(stream)
         elif self.may_be_asked_once and self._asked == 1:
             self._wait_until_idle(stream)
@@ -392,6 +390,7 @@ class Session:
                 f"Batch {batch} of `{self.options.subscription}` was staged in `{self.location}` by another query "
                 "meanwhile. Let one query at a time use the checkpoint."
             )
+        opened.extender.keep(batch, 0, [received.receipts.column("ack_id") for received in taken])
         driver_part = staged_part.footer(content)
         self._footers[batch] = [driver_part]
         if self._backlogged or is_flow_controlled:

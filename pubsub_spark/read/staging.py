@@ -3,6 +3,7 @@
     <location>/<project>/<subscription>/<stream>/
         driver-token               what executors look for, to know that they see the driver's area
         last-acknowledged          number of the last batch that was acknowledged and deleted
+        unfinished-run             says that a run was killed and may hold leases; empty while one runs
         recent-ids                 deduplication ids of messages of deleted batches that may be delivered again
         <batch>/part-<i>           the messages and receipts of one pull, written once (`staged_part`)
         <batch>/manifest           numbers of the parts of a batch that is replayed after a restart, written once
@@ -36,14 +37,16 @@ from obstore.store import LocalStore, from_url
 
 from .. import names
 from ..errors import StagingError
+from .leases import LEASE_SECONDS
 from .staged_part import FOOTER_READ_BYTES, Buffer, Footer, PartBuilder, footer_of_tail
 
 T = TypeVar("T")
 _TOKEN_CONTENT = b"pubsub_spark"
 TOKEN, _LAST_ACKNOWLEDGED, _RECENT_IDS = "driver-token", "last-acknowledged", "recent-ids"
+_UNFINISHED_RUN = "unfinished-run"
 _MANIFEST, _EXCLUDED_IDS = "manifest", "excluded-ids"
 _OURS = re.compile(
-    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{_RECENT_IDS}|[0-9]+/(part-[0-9]+|{_MANIFEST}|{_EXCLUDED_IDS}|malformed-[0-9]+-[0-9]+)"
+    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{_RECENT_IDS}|{_UNFINISHED_RUN}|[0-9]+/(part-[0-9]+|{_MANIFEST}|{_EXCLUDED_IDS}|malformed-[0-9]+-[0-9]+)"
 )
 _DATABRICKS_FOLDERS = ("/Volumes", "/dbfs", "/Workspace")
 _SCHEME_WITHOUT_SLASHES = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:(?!//)")  # `dbfs:/folder`, as Hadoop writes it
@@ -280,6 +283,23 @@ class Staging:
     def last_acknowledged(self) -> int:
         """The number of the last batch that was acknowledged and deleted; 0 when none was."""
         return int(bytes(self.read(_LAST_ACKNOWLEDGED) or b"0"))
+
+    def begin_run(self, now: float) -> float:
+        """Record that a run has begun; until when an earlier one, which was killed, may hold leases (0: none does).
+
+        now: seconds since the epoch, like the answer.
+        """
+        content = self.read(_UNFINISHED_RUN)
+        self._ask(obstore.put, _UNFINISHED_RUN, b"")
+        return 0.0 if content is None else float(bytes(content) or now + LEASE_SECONDS)
+
+    def end_run(self, leased_until: float, now: float) -> None:
+        """Record that a run holds no lease any more. leased_until: the answer of `begin_run`."""
+        if leased_until > now:
+            self._ask(obstore.put, _UNFINISHED_RUN, str(leased_until).encode())
+        else:
+            with suppress(*MISSING):
+                self._ask(obstore.delete, _UNFINISHED_RUN)
 
     def is_new(self) -> bool:
         """Whether nothing was ever staged here; false for a checkpoint that was put back to its start."""

@@ -643,6 +643,64 @@ def test_stop_ends_a_long_wait(query: Engine, names: Names):
     assert time.monotonic() - began < BOUND
 
 
+def test_available_now_says_that_a_killed_run_holds_messages(
+    query: Engine, emulator: Emulator, names: Names, caplog: pytest.LogCaptureFixture
+):
+    """What the driver stream of a killed run had buffered comes later; the end says so, and the next run reads it."""
+
+    def available_now() -> list[str]:
+        caplog.clear()
+        query.start()
+        assert query.session is not None
+        query.session.prepare_for_available_now()
+        while query.trigger():
+            pass
+        query.stop()
+        return [line for line in caplog.messages if "was killed" in line]
+
+    start_with(query, names, "a", "b")
+    query.crash()
+    [line] = available_now()
+    assert f"messages of `{names.subscription}`" in line and "in up to 6" in line
+    assert [] == query.rows
+    assert 1 == len(available_now())  # though the one before has ended well
+
+    emulator.advance(LEASE)
+    available_now()
+    assert ["a", "b"] == query.rows
+
+
+def test_run_that_ended_well_is_not_said_to_be_killed(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
+    """Neither a query that was stopped while it was idle nor `availableNow` leaves messages."""
+    start_with(query, names, "a")
+    acked(query, 1)
+    query.stop()
+    for _ in range(2):
+        query.start()
+        assert query.session is not None
+        query.session.prepare_for_available_now()
+        assert not query.trigger()
+        query.stop()
+
+    assert "was killed" not in caplog.text
+    assert Staging(query.location, names.subscription, query.offsets[0].stream).read("unfinished-run") is None
+
+
+def test_available_now_ends_soon_without_acks(query: Engine, names: Names):
+    """When acks were waited for in vain, `stop` does not wait for them again."""
+    query.emulator.publish(names.topic, "a")
+    query.emulator.fail("Acknowledge", "UNAVAILABLE", count=10_000)
+    query.start()
+    assert query.session is not None
+    query.session.prepare_for_available_now()
+    while query.trigger():
+        pass
+    began = time.monotonic()
+    query.stop()
+
+    assert time.monotonic() - began < 2.0
+
+
 def test_ack_that_fails_for_a_while_is_sent_again(query: Engine, names: Names):
     """An ack that fails with UNAVAILABLE is tried again."""
     query.emulator.publish(names.topic, "a")
@@ -704,6 +762,38 @@ def test_backlog_is_seen_in_every_metric_of_it(query: Engine, names: Names):
     assert (False, 0, 0, 0) == tuple(
         query.metrics[name] for name in ("backlogged", "inFlightBatches", "unackedBatches", "oldestUnackedSeconds")
     )
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_store_calls_do_not_grow_with_the_batches_behind(
+    query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch, parts: int
+):
+    """A restart acknowledges 200 batches of an earlier run with as many calls of the store for each as 10 batches."""
+    calls: list[str] = []
+    ask = Staging._ask
+
+    def counted(staging: Staging, call: Any, path: str, *arguments: Any, **settings: Any) -> Any:
+        calls.append(path)
+        return ask(staging, call, path, *arguments, **settings)
+
+    def calls_per_batch(behind: int) -> float:
+        staging = Staging(f"{query.location}/{behind}", names.subscription, "stream")
+        for batch in range(1, behind + 1):
+            for number in range(parts):
+                staging.create(f"{batch}/part-{number}", part([f"{batch}-{number}"]))
+        query.location, query.offsets, query.committed = staging.location, [Offset("stream", behind)], 1
+        calls.clear()
+        query.start()
+        query.trigger()
+        until(lambda: not query.trigger() and query.metrics["unackedBatches"] == 0, "all acked")
+        query.crash()
+        assert [] == staging.batches()
+        return len(calls) / behind
+
+    monkeypatch.setattr(Staging, "_ask", counted)
+    few, many = calls_per_batch(10), calls_per_batch(200)
+    assert many <= 1.1 * few
+    assert many <= 6 + 11 * parts  # measured: 14.7 with one part, 25.1 with two, at 10 and at 200 behind
 
 
 def test_a_task_fetches_so_many_at_most(query: Engine, names: Names):

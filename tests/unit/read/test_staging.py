@@ -17,6 +17,7 @@ from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
 from pubsub_spark.read import staged_part
 from pubsub_spark.read import staging as module
+from pubsub_spark.read.leases import LEASE_SECONDS
 from pubsub_spark.read.staged_part import footer, messages
 from pubsub_spark.read.staging import Staging, open_store
 from tests.conftest import Bucket
@@ -334,3 +335,17 @@ def test_token_that_a_cleaner_removed_is_written_again(tmp_path: Path):
 
     staging.write_token()
     staging.check_token()
+
+
+def test_run_that_was_killed_is_known_by_the_next_ones(staging: Staging):
+    """For as long as it may hold leases, also when a run in between has ended well."""
+    assert 0.0 == staging.begin_run(now=1000.0)  # killed
+    until = staging.begin_run(now=2000.0)
+    assert 2000.0 + LEASE_SECONDS == until
+    staging.end_run(until, now=2010.0)
+    assert until == staging.begin_run(now=2020.0)
+    staging.end_run(until, now=until)
+
+    assert 0.0 == staging.begin_run(now=until + 1)
+    staging.end_run(0.0, now=until + 2)
+    assert 0.0 == staging.begin_run(now=until + 3)
