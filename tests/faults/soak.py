@@ -175,7 +175,7 @@ class Soak:
         began = time.monotonic()
         with self._publishing():
             self.wait(1, 4)
-            for fault in self.chance.sample(FAULTS, self.chance.randrange(1, 4)):
+            for fault in self.chance.sample(FAULTS, min(len(FAULTS), self.chance.randrange(1, 4))):
                 self.tally.faults[fault.__name__] = self.tally.faults.get(fault.__name__, 0) + 1
                 fault(self)
                 self.service.heal()
