@@ -6,15 +6,18 @@ query agree. SchemaSettings: https://cloud.google.com/pubsub/docs/reference/rpc/
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from .. import names
 from ..codec.registry import SchemaRevision, TopicSchema
 from ..codec.schema_types import ENCODINGS_BY_NUMBER, SCHEMA_TYPES_BY_NUMBER
-from ..errors import ResourceError, SchemaError
+from ..errors import MissingError, SchemaError
 from ..options import ReadOptions
 from . import Backend
 from .admin import Admin
+
+_REVISION_NAME = re.compile(r"projects/[^/@\s]+/schemas/[^/@\s]+@[A-Za-z0-9-]+")
 
 
 def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSchema | None:
@@ -29,7 +32,12 @@ def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSche
         raise SchemaError(
             f"The schema of topic `{topic}` was deleted. Give the topic another, or read without `decode`."
         )
-    encoding = ENCODINGS_BY_NUMBER.get(settings.encoding, "BINARY")
+    encoding = ENCODINGS_BY_NUMBER.get(settings.encoding)
+    if encoding is None:
+        raise SchemaError(
+            f"Topic `{topic}` encodes its messages in a way that this release of pubsub_spark does not know (encoding "
+            f"{int(settings.encoding)}; it knows BINARY and JSON). Use a newer release, or read without `decode`."
+        )
     if revision is not None:
         return TopicSchema(encoding, named(admin, f"{settings.schema}@{revision}"))
     if not settings.last_revision_id:
@@ -58,18 +66,28 @@ def for_reading(admin: Admin, options: ReadOptions) -> TopicSchema:
 def named(admin: Admin, name: str) -> SchemaRevision:
     """A schema revision by its full name, the newest unless it ends in `@revision`."""
     schema = admin.schema(name)
-    kind = SCHEMA_TYPES_BY_NUMBER.get(schema.type_, "PROTOCOL_BUFFER")
+    kind = SCHEMA_TYPES_BY_NUMBER.get(schema.type_)
+    if kind is None:
+        raise SchemaError(
+            f"Schema `{name}` is of a type that this release of pubsub_spark does not know (type {int(schema.type_)}; it "
+            "knows AVRO and PROTOCOL_BUFFER). Use a newer release, or read without `decode`."
+        )
     return SchemaRevision(schema.name.partition("@")[0], schema.revision_id, kind, schema.definition)
 
 
 def fetcher(backend: Backend) -> Callable[[str], SchemaRevision]:
-    """A function from a name to its schema revision, for decoders; it raises LookupError when there is none."""
+    """A function from a name to its schema revision, for decoders; it raises LookupError when there is none.
+
+    A service that refuses or does not answer says nothing about the message: the error fails the task.
+    """
 
     def fetch(name: str) -> SchemaRevision:
+        if not _REVISION_NAME.fullmatch(name):  # an attribute that anyone may have set; the service refuses to look
+            raise LookupError(f"`{name}` is not the name of a schema revision")
         try:
             with backend.connect() as connection:
                 return named(connection.admin, name)
-        except ResourceError as error:  # a service that does not answer says nothing about the message: the task fails
+        except MissingError as error:
             raise LookupError(str(error)) from None
 
     return fetch

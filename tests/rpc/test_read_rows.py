@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pubsub_spark.backend import EmulatorBackend
 from pubsub_spark.backend.schemas import for_reading
+from pubsub_spark.codec import registry
 from pubsub_spark.codec.envelope import MESSAGES
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from pubsub_spark.emulator import Emulator
-from pubsub_spark.errors import DataError, MissingError
+from pubsub_spark.errors import DataError, MissingError, ResourceError, ServiceError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.rows import Rows
 from tests.conftest import Names
@@ -121,6 +124,51 @@ def test_dead_letter_topic_that_is_missing_fails_the_task(emulator: Emulator, na
     """Nothing is lost: without the topic the batch fails with its name."""
     with pytest.raises(MissingError, match=f"Topic `{names.topic}` does not exist"):
         list(rows(emulator, names, deadLetterTopic=names.topic).of(iter([batch(BAD)])))
+
+
+NEW_REVISION = {"googclient_schemarevisionid": "aaaaaaaa"}
+
+
+@pytest.mark.parametrize("code", ["PERMISSION_DENIED", "UNAUTHENTICATED", "FAILED_PRECONDITION"])
+def test_schema_service_that_refuses_fails_the_batch(
+    emulator: Emulator, names: Names, monkeypatch: pytest.MonkeyPatch, code: Any
+):
+    """A right that was revoked says nothing about the payloads: DROPMALFORMED would drop, and acknowledge, them all."""
+    monkeypatch.setattr(registry, "_fetched", {})
+    emulator.fail("GetSchema", code)
+
+    with pytest.raises(ResourceError, match=f"Schema `{names.schema}@aaaaaaaa`"):
+        list(rows(emulator, names, mode="DROPMALFORMED").of(iter([batch(GOOD, attributes=NEW_REVISION)])))
+
+
+def test_schema_service_that_does_not_answer_fails_the_batch(
+    emulator: Emulator, names: Names, monkeypatch: pytest.MonkeyPatch
+):
+    """As a refusal: the task fails, and Spark tries it again."""
+    monkeypatch.setattr(registry, "_fetched", {})
+    emulator.fail("GetSchema", "UNAVAILABLE", count=100)
+    undecided = rows(emulator, names, mode="DROPMALFORMED")
+
+    with pytest.raises(ServiceError, match=f"did not answer when asked to look at Schema `{names.schema}@aaaaaaaa`"):
+        list(
+            replace(undecided, backend=EmulatorBackend(emulator.endpoint, 0.3)).of(
+                iter([batch(GOOD, attributes=NEW_REVISION)])
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    "attributes", [NEW_REVISION, {"googclient_schemaname": "no name"}, {"googclient_schemarevisionid": "a/b"}]
+)
+def test_revision_that_does_not_exist_makes_its_payloads_malformed(
+    emulator: Emulator, names: Names, attributes: Mapping[str, str]
+):
+    """NOT_FOUND is about the message; so are attributes that name nothing, which anyone may have set."""
+    [made] = rows(emulator, names).of(iter([batch(GOOD, attributes=attributes)]))
+
+    assert [None] == made.column("value").to_pylist()
+    [reason] = made.column("decode_error").to_pylist()
+    assert "does not exist" in reason or "is not the name of a schema revision" in reason
 
 
 @pytest.mark.parametrize("named", ["schema", "topicId"])
