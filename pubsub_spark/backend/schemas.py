@@ -69,8 +69,8 @@ def named(admin: Admin, name: str) -> SchemaRevision:
     kind = SCHEMA_TYPES_BY_NUMBER.get(schema.type_)
     if kind is None:
         raise SchemaError(
-            f"Schema `{name}` is of a type that this release of pubsub_spark does not know (type {int(schema.type_)}; it "
-            "knows AVRO and PROTOCOL_BUFFER). Use a newer release, or read without `decode`."
+            f"Schema `{name}` is of a type that this release of pubsub_spark does not know (type {int(schema.type_)}; "
+            "it knows AVRO and PROTOCOL_BUFFER). Use a newer release, or read without `decode`."
         )
     return SchemaRevision(schema.name.partition("@")[0], schema.revision_id, kind, schema.definition)
 

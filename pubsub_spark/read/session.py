@@ -32,7 +32,7 @@ from ..backend import Backend, Connection
 from ..errors import StagingError
 from ..memory import keep_freed_memory
 from ..options import ReadOptions
-from . import staged_part, subscription
+from . import owner, staged_part, subscription
 from .ack_worker import AckWorker
 from .deduplication import Deduplication, drop_duplicates, exclude
 from .driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
@@ -116,13 +116,15 @@ class Session:
         """The end of the next batch, which is planned by this, or `start`; every batch up to `start` is committed."""
         start = start or self._last_end or self.initial_offset()
         opened = self._open(start)
+        if opened.worker.taken_over is not None:
+            raise opened.worker.taken_over
         self._commit(start, opened)
         self._budget = budget
         opened.stream.check_outage(self.options.fail_after)
         if self._is_held_back(opened):
             return start
         if self._backlogged or self._has_messages(opened.stream, opened.worker):
-            self._planned = start.next
+            self._planned = replace(start.next, stream=opened.staging.stream)
             return self._planned
         if self._acks_are_answered:
             opened.worker.flush(_FLUSH_TIMEOUT_SECONDS)
@@ -199,17 +201,17 @@ class Session:
         options = self.options
         staging = Staging(self.location, options.subscription, start.stream)
         staging.write_token()
-        last_acknowledged = staging.last_acknowledged()
-        if start.batch < last_acknowledged:
-            self._report_loss(
-                f"The checkpoint of `{options.subscription}` is at batch {start.batch}, but batches up to "
-                f"{last_acknowledged} were acknowledged and deleted"
-            )
-            staging.reset_to(start.batch)
+        is_new = start.batch == 0 and staging.is_new()
+        last_acknowledged = self._check_not_behind(start, staging)
+        if start.batch < last_acknowledged:  # the numbers are used again in a new area: this one may be another query's
+            staging = replace(staging, stream=uuid.uuid4().hex)
+            staging.begin_after(start.batch)
             last_acknowledged = start.batch
         connection = self.backend.connect()
         try:
-            subscription.prepare(connection.admin, options, is_new=start.batch == 0 and staging.is_new())
+            subscription.prepare(connection.admin, options, is_new)
+            staging = owner.claim(staging)  # when nothing else can fail: an earlier owner ends by this
+            last_acknowledged = self._check_not_behind(start, staging)
         except BaseException:
             connection.close()
             raise
@@ -246,6 +248,16 @@ class Session:
             self.location,
         )
         return self._opened
+
+    def _check_not_behind(self, start: Offset, staging: Staging) -> int:
+        """The last acknowledged batch; the loss is reported when it is later than `start`."""
+        last_acknowledged = staging.last_acknowledged()
+        if start.batch < last_acknowledged:
+            self._report_loss(
+                f"The checkpoint of `{self.options.subscription}` is at batch {start.batch}, but batches up to "
+                f"{last_acknowledged} were acknowledged and deleted"
+            )
+        return last_acknowledged
 
     def _commit(self, start: Offset, opened: _Opened) -> None:
         """Record that every batch up to `start` is committed; have the worker acknowledge them."""
@@ -333,6 +345,9 @@ class Session:
         budget = self._budget
         assert budget is not None, "a batch is planned by latest_offset(), which knows the budget"
         stream, staging = opened.stream, opened.staging
+        taken_over = owner.taken_over(staging)
+        if taken_over is not None:
+            raise taken_over
         stream.poll()
         is_flow_controlled, oldest_arrival = stream.is_flow_controlled, stream.oldest_arrival
         lease, taken = stream.take(budget.messages, budget.bytes)
@@ -368,10 +383,13 @@ class Session:
     def _plan_replay(self, batch: int, opened: _Opened) -> list[Partition]:
         """The partitions of a batch that an earlier run staged."""
         staged = opened.staging.write_manifest(batch)
+        repeats: dict[int, pa.Array] = {}
         with suppress(*MISSING):  # the batch has just been acknowledged and deleted
-            opened.deduplication.add_all(batch, opened.staging.parts(batch))
+            repeats = opened.deduplication.add_replayed(batch, opened.staging.parts(batch))
+        for part, ids in repeats.items():
+            opened.staging.write_repeated_ids(batch, part, ids)
         _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, self.options.subscription, len(staged))
-        return [*replay_partitions(opened.staging, batch, staged)]
+        return [*replay_partitions(opened.staging, batch, staged, list(repeats))]
 
     def _is_deleted(self, end: Offset, opened: _Opened) -> bool:
         deleted = end.batch <= opened.staging.last_acknowledged()
