@@ -6,6 +6,9 @@ It hands out MESSAGES messages in all, to as many streams as ask, each up to its
 takes every Acknowledge and ModifyAckDeadline. The responses are made once, 100-byte payloads, 2 attributes, ack ids as
 long as the service's (190 characters, random, so that nothing compresses better than in life), and are sent over again.
 
+With --bytes-per-second each stream is sent so many at the most, as the service does (10 MB/s); with --delay what a
+client sends arrives so many seconds later, as on a network.
+
 The service does not run on the reader's machine; a server that does takes its processor from what is measured. gRPC's
 own took 0.8 us a message, this one takes 0.3: it frames what is ready and counts what comes, and knows no more of
 HTTP/2 than gRPC's C core needs (RFC 9113, and the gRPC protocol over it). Its windows are wide, so that only the client
@@ -14,6 +17,7 @@ holds back; its frames are as large as the client takes them, as those of gRPC's
 
 from __future__ import annotations
 
+import argparse
 import base64
 import os
 import random
@@ -23,6 +27,7 @@ import struct
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,7 +35,10 @@ from typing import NoReturn
 
 from google.pubsub_v1 import types
 
-PER_RESPONSE = 1000
+PER_RESPONSE = 1000  # messages, of 100 bytes
+UNLIMITED = 1e15  # bytes per second
+_RESPONSE_BYTES = 2**20  # at the most, of larger messages
+_BURST_SECONDS = 0.05  # for which a stream that was not read may catch up
 POOL_SIZE = 100  # different responses
 SUBSCRIPTION = "projects/bench/subscriptions/canned"
 
@@ -47,8 +55,8 @@ _ACK_ID_SEARCH_BYTES = 512  # at the start of a request, which have its first ac
 _RESPONSE = types.StreamingPullResponse.pb()
 
 
-def responses(count: int = POOL_SIZE, size: int = PER_RESPONSE) -> list[bytes]:
-    """Serialized StreamingPullResponses of `size` messages each."""
+def responses(count: int = POOL_SIZE, size: int = PER_RESPONSE, payload: int = 100) -> list[bytes]:
+    """Serialized StreamingPullResponses of `size` messages each, with so many bytes of payload."""
     rng = random.Random(7)
     made = []
     for number in range(count):
@@ -57,7 +65,7 @@ def responses(count: int = POOL_SIZE, size: int = PER_RESPONSE) -> list[bytes]:
             received = message.received_messages.add()
             received.ack_id = base64.urlsafe_b64encode(rng.randbytes(142)).decode()
             received.message.message_id = str(10**16 + number * size + row)
-            received.message.data = rng.randbytes(100)
+            received.message.data = rng.randbytes(payload)
             received.message.attributes["kind"] = "flight"
             received.message.attributes["origin"] = rng.choice(("JFK", "LGA", "EWR"))
             received.message.publish_time.seconds = int(time.time()) - 60
@@ -69,7 +77,13 @@ class Canned:
     """The server's content: `messages` messages from `pool`, and for any other call the response in `answers`."""
 
     def __init__(
-        self, messages: int, pool: Sequence[bytes] | None = None, answers: Mapping[bytes, bytes] | None = None
+        self,
+        messages: int,
+        pool: Sequence[bytes] | None = None,
+        answers: Mapping[bytes, bytes] | None = None,
+        per_response: int = PER_RESPONSE,
+        bytes_per_second: float = UNLIMITED,
+        delay: float = 0.0,
     ) -> None:
         subscription = types.Subscription.pb()(name=SUBSCRIPTION, topic="projects/bench/topics/t")
         *most, last = pool or responses()
@@ -85,7 +99,10 @@ class Canned:
         self.requests = 0
         self.small_acknowledged = 0  # times
         self._lock = threading.Lock()
-        self._left = messages // PER_RESPONSE
+        self._left = messages // per_response
+        self.per_response = per_response
+        self.bytes_per_second = bytes_per_second  # of each stream
+        self.delay = delay  # seconds until what a client sends is there
 
     def take(self) -> bool:
         """Whether there is one more response to send, which is taken by this."""
@@ -123,6 +140,8 @@ class _Call:
     acknowledged: int = 0  # of the small ones, when the call began
     request: bytearray = field(default_factory=bytearray)
     response: memoryview | None = None  # the rest of the response that is being sent
+    allowance: float = 0.0  # bytes that may be sent now
+    allowed_at: float = 0.0  # time.monotonic() of the last look
 
 
 class _Connection:
@@ -147,12 +166,22 @@ class _Connection:
         widen = struct.pack(">I", _MAX_WINDOW_BYTES - 65535)
         connection.sendall(_frame(_SETTINGS, 0, 0, settings) + _frame(_WINDOW_UPDATE, 0, 0, widen))
         view, filled = memoryview(buffer), 0
+        underway: deque[tuple[float, bytes]] = deque()  # what the client has sent, and when it is there
         while True:
             if select.select([connection], [], [], _POLL_SECONDS)[0]:
-                count = connection.recv_into(view[filled:])
+                if self._canned.delay:
+                    late = connection.recv(2**18)
+                    underway.append((time.monotonic() + self._canned.delay, late))
+                    count = len(late)
+                else:
+                    count = connection.recv_into(view[filled:])
+                    filled += count
                 if not count:
                     return
-                filled += count
+            while underway and underway[0][0] <= time.monotonic() and filled + len(underway[0][1]) <= len(buffer):
+                _, late = underway.popleft()
+                view[filled : filled + len(late)] = late
+                filled += len(late)
             done = self._read(view[:filled])
             view[: filled - done] = bytes(view[done:filled])
             filled -= done
@@ -235,27 +264,33 @@ class _Connection:
     def _send(self, number: int, call: _Call) -> None:
         """Send until the client's windows are full, its limit is reached or there are no more messages."""
         assert call.most is not None
+        canned, per_response = self._canned, self._canned.per_response
+        now = time.monotonic()
+        burst = canned.bytes_per_second * _BURST_SECONDS
+        call.allowance = min(burst, call.allowance + canned.bytes_per_second * (now - call.allowed_at))
+        call.allowed_at = now
         while True:
             if call.response is None:
-                canned, small = self._canned, call.most <= PER_RESPONSE
+                small = call.most <= PER_RESPONSE
                 outstanding = call.sent - canned.small_acknowledged + call.acknowledged if small else call.sent
-                if outstanding * PER_RESPONSE >= call.most or call.half_closed or not canned.take():
+                if outstanding * per_response >= call.most or call.half_closed or not canned.take():
                     return
                 if not call.answered:
                     self._socket.sendall(_frame(_HEADERS, _END_HEADERS, number, _RESPONSE_HEADERS))
                     call.answered = True
                 call.response = memoryview(canned.small if small else canned.pool[call.sent % len(canned.pool)])
                 call.sent += 1
-            size = min(len(call.response), call.window, self._window)
+            size = int(min(len(call.response), call.window, self._window, call.allowance))
             if size <= 0:
                 return
-            pieces: list[bytes | memoryview] = []
+            buffers: list[bytes | memoryview] = []
             for start in range(0, size, self._largest):
-                piece = call.response[start : min(start + self._largest, size)]
-                pieces += [_head(len(piece), _DATA, 0, number), piece]
-            sent = self._socket.sendmsg(pieces)
-            if sent < size + 9 * len(pieces) // 2:
-                self._socket.sendall(memoryview(b"".join(pieces))[sent:])
+                buffer = call.response[start : min(start + self._largest, size)]
+                buffers += [_head(len(buffer), _DATA, 0, number), buffer]
+            sent = self._socket.sendmsg(buffers)
+            if sent < size + 9 * len(buffers) // 2:
+                self._socket.sendall(memoryview(b"".join(buffers))[sent:])
+            call.allowance -= size
             call.window -= size
             self._window -= size
             call.response = call.response[size:] if size < len(call.response) else None
@@ -283,4 +318,12 @@ _RESPONSE_HEADERS = b"\x88" + _header(b"content-type", b"application/grpc")  # 0
 
 
 if __name__ == "__main__":
-    Canned(int(sys.argv[1])).serve()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("messages", type=int)
+    parser.add_argument("--payload", type=int, default=100)
+    parser.add_argument("--bytes-per-second", type=float, default=UNLIMITED)
+    parser.add_argument("--delay", type=float, default=0.0)
+    given = parser.parse_args()
+    each = max(1, min(PER_RESPONSE, _RESPONSE_BYTES // given.payload))
+    pool = responses(max(2, POOL_SIZE * each // PER_RESPONSE), each, given.payload)
+    Canned(given.messages, pool, None, each, given.bytes_per_second, given.delay).serve()

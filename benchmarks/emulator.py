@@ -275,9 +275,9 @@ def table(only: str) -> None:
     with contextlib.ExitStack() as running:
         endpoints = {name: running.enter_context(server())[0] for name, server in servers.items()}
         for label, (measure, _, more_is_better) in MEASURES.items():
-            rounds = [{name: measure(endpoint) for name, endpoint in endpoints.items()} for _ in range(3)]
+            repetitions = [{name: measure(endpoint) for name, endpoint in endpoints.items()} for _ in range(3)]
             best = max if more_is_better else min
-            figures[label] = {name: best(each[name] for each in rounds) for name in endpoints}
+            figures[label] = {name: best(each[name] for each in repetitions) for name in endpoints}
             print(label, figures[label], flush=True)
     print()
     for label, by_server in figures.items():

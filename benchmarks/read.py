@@ -5,6 +5,7 @@
     python benchmarks/read.py latency [--seconds N]        Publish to foreachBatch, against Spark's own floor
     python benchmarks/read.py memory                       peak memory of a task: two triggers, 1 M and 10 M messages
     python benchmarks/read.py linear                       cost as messages and partitions grow
+    python benchmarks/read.py streams                      10 MB/s a stream and a delay of 50 ms, against neither
 
 Throughput is measured against `canned.py` in a process of its own, with `local[2]`, 100-byte payloads, 2 attributes, a
 `noop` sink and staging on local disk; from the start of the first batch with rows to the end of the last.
@@ -71,13 +72,16 @@ def canned(messages: int, command: Sequence[str] = CANNED) -> Iterator[str]:
         server.wait(10)
 
 
-def drained(query: Any, messages: int, timeout: float = 600) -> float:
-    """Wait until a query has read so many rows; messages/s from the start of its first batch with rows to the last."""
+def drained(query: Any, messages: int, timeout: float = 600, skipped: int = 0) -> float:
+    """Wait until a query has read so many rows; messages/s from the start of its first batch with rows to the last.
+
+    skipped: batches with rows before those that count.
+    """
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         if query.exception():
             raise RuntimeError(str(query.exception()))
-        busy = [p for p in query.recentProgress if p["numInputRows"]]
+        busy = [p for p in query.recentProgress if p["numInputRows"]][skipped:]
         if sum(p["numInputRows"] for p in busy) >= messages:
             break
         time.sleep(1)  # each look takes the JVM's time from the query
@@ -100,9 +104,10 @@ def read_canned(
     partitions: int = 2,
     server: Sequence[str] = CANNED,
     backlog: int | None = None,
+    skipped: int = 0,
     **options: Any,
 ) -> float:
-    """Messages/s of the connector. backlog: messages of the server, if more than are waited for."""
+    """Messages/s of the connector. backlog: messages of the server, if more than are waited for. skipped: batches."""
     with (
         canned(backlog or messages, server) as endpoint,
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging,
@@ -116,7 +121,7 @@ def read_canned(
             "maxBytesPerTrigger": "1g",
             "maxFetchPeriod": "10s",
         } | options
-        return drained(noop(spark.readStream.format("pubsub"), settings), messages)
+        return drained(noop(spark.readStream.format("pubsub"), settings), messages, skipped=skipped)
 
 
 def throughput(messages: int) -> None:
@@ -260,9 +265,32 @@ def linear() -> None:
         print(f"| {messages} M | {partitions} | {1e6 / speed:.2f} |")
 
 
+def streams() -> None:
+    """Print messages/s with the service's limit of 10 MB/s a stream and 50 ms of delay, against neither, by payload.
+
+    Each run begins with one stream a task; the batches in which their number grows are not measured.
+    """
+    spark = session()
+    read_canned(spark, 2_000_000)
+    print("| payload | no limit | 10 MB/s a stream, 50 ms | of it | one stream a task | of it |")
+    print("|---|---|---|---|---|---|")
+    for payload, messages in ((100, 10_000_000), (1000, 2_000_000), (10_000, 200_000), (1_000_000, 2000)):
+        plain = (*CANNED, "--payload", str(payload))
+        limited = (*plain, "--bytes-per-second", "10e6", "--delay", "0.05")
+
+        def speed(server: Sequence[str], share: float = 1, messages: int = messages, **options: Any) -> float:
+            most = int(messages * share)
+            return read_canned(spark, most, server=server, backlog=10**9, skipped=5, maxFetchPeriod="2s", **options)
+
+        free, many, one = speed(plain), speed(limited), speed(limited, 0.2, streamsPerPartition=1)
+        print(
+            f"| {payload:,} B | {free:,.0f}/s | {many:,.0f}/s | {many / free:.2f} | {one:,.0f}/s | {one / free:.2f} |"
+        )
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("throughput", "client", "latency", "memory", "linear"))
+    parser.add_argument("what", choices=("throughput", "client", "latency", "memory", "linear", "streams"))
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--seconds", type=int, default=30)
     given = parser.parse_args()

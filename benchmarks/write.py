@@ -40,7 +40,7 @@ from pubsub_spark.write.data_writer import PartitionId, write_partition  # noqa:
 from pubsub_spark.write.plan import WritePlan  # noqa: E402
 
 TOPIC = "projects/bench/topics/write"
-ROUNDS = 3
+REPETITIONS = 3
 KEYS = 1000
 
 
@@ -93,7 +93,7 @@ def session() -> SparkSession:
 def best(runs: Mapping[str, Callable[[], int]]) -> dict[str, float]:
     """Messages per second of the best of some runs. They take turns, so that a busy minute is nobody's own."""
     rates: dict[str, float] = {}
-    for lap in range(ROUNDS + 1):
+    for lap in range(REPETITIONS + 1):
         for name, run in runs.items():
             start = time.perf_counter()
             rate = run() / (time.perf_counter() - start)

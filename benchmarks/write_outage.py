@@ -82,12 +82,14 @@ def serve(seconds: float) -> None:
     print(port, flush=True)
     threading.Thread(target=fail, daemon=True).start()
     sys.stdin.read()
-    firsts = [list(dict.fromkeys(numbers)) for numbers in recorder.arrived.values()]  # a retry may repeat a message
+    first_arrivals = [
+        list(dict.fromkeys(numbers)) for numbers in recorder.arrived.values()
+    ]  # a retry may repeat a message
     tally = {
-        "keys": len(firsts),
-        "messages": sum(map(len, firsts)),
-        "repeated": sum(map(len, recorder.arrived.values())) - sum(map(len, firsts)),
-        "keys out of order": sum(each != sorted(each) for each in firsts),
+        "keys": len(first_arrivals),
+        "messages": sum(map(len, first_arrivals)),
+        "repeated": sum(map(len, recorder.arrived.values())) - sum(map(len, first_arrivals)),
+        "keys out of order": sum(each != sorted(each) for each in first_arrivals),
     }
     print(json.dumps(tally), flush=True)
     os._exit(0)

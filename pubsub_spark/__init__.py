@@ -4,6 +4,7 @@ A map of this package, in the order of the data (the ack takes the same path bac
 
     source     PubSubDataSource: name, schema, readers and writers
     options    every option once          errors  the hierarchy, drawn          names  resource names
+    service_options   those that reading and writing share, and their parsing
     backend/   which Pub/Sub: GCP or an emulator; channel, credentials, the hot calls, the rest
     read/      session (the driver's side: start here), stream_reader, offset, partitions, driver_stream
                partition_reader (a task's side), pull, streaming_pull, staging, staged_part

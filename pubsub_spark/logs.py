@@ -1,16 +1,37 @@
-"""The log of the connector in the Python processes of a driver, where Spark sets up no logging."""
+"""The log of the connector in Spark's Python processes, where Spark sets up no logging.
+
+Spark tells these processes nothing of `setLogLevel`: neither their environment nor the properties of a task name the
+level (measured with Spark 4.3). So the option `logLevel` does, in Spark's words.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+from typing import TextIO
+
+LEVELS = {
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "OFF": logging.CRITICAL + 1,
+}
 
 
-def to_stderr() -> None:
-    """Write the log of `pubsub_spark`, INFO and up, to the driver's stderr, unless somebody has set up another."""
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """The handler that `to_stderr` adds."""
+
+
+def to_stderr(level: str | None) -> None:
+    """Write the log of `pubsub_spark` to this process's stderr, unless somebody has set up another.
+
+    level: a name of LEVELS. None is INFO, or what somebody has set up.
+    """
     log = logging.getLogger("pubsub_spark")
     if not log.handlers and not logging.getLogger().handlers:
-        handler = logging.StreamHandler(sys.stderr)
+        handler = _StderrHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         log.addHandler(handler)
-        log.setLevel(logging.INFO)
+    if level is not None or any(isinstance(handler, _StderrHandler) for handler in log.handlers):
+        log.setLevel(LEVELS[level or "INFO"])

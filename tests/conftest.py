@@ -74,7 +74,7 @@ class Bucket:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What tells obstore, like any S3 client, where the server is."""
+        """The environment variables that tell obstore, like any S3 client, where the server is."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ALLOW_HTTP": "true",

@@ -46,6 +46,7 @@ class Engine:
     orphans: list[Partition] = field(default_factory=list)  # unread partitions of the last crashed batch
     slept: float = 0.0  # seconds by which the clocks were moved
     session: Session | None = None
+    reports: list[dict[str, Any]] = field(default_factory=list)  # the metrics after each latestOffset, as Spark asks
 
     @property
     def backend(self) -> EmulatorBackend:
@@ -67,7 +68,14 @@ class Engine:
     def start(self) -> None:
         """Start a new process on the old checkpoint."""
         assert self.session is None
-        self.session = Session(self.options, self.backend, self.location, self.partitions, clock=self.clock)
+        self.session = Session(
+            self.options,
+            self.backend,
+            self.location,
+            self.partitions,
+            may_be_asked_once=not self.passes_start,
+            clock=self.clock,
+        )
         if not self.passes_start and self.offsets:  # AcceptsLatestSeenOffset: the last in the log, committed or not
             assert [] == self.session.partitions(self.offsets[-1], self.offsets[-1])
 
@@ -102,6 +110,7 @@ class Engine:
         if self.committed == len(self.offsets):
             start = self.offsets[-1] if self.offsets else session.initial_offset()
             end = session.latest_offset(start if self.passes_start else None, self.budget)
+            self.reports.append(self.metrics)
             if end == start and self.offsets:
                 return False
             self.offsets.append(Offset.from_json(end.to_json()))

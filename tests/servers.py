@@ -81,14 +81,14 @@ class Remote:
             client.ask("Subscriber/CreateSubscription", name=names.subscription, topic=names.topic)
 
     def publish(self, topic: str, *messages: dict[str, Any]) -> None:
-        """In one request."""
+        """Publish in one request."""
         client = Client(self.endpoint)
         with client.channel:
             made = [protos.PubsubMessage(**message) for message in messages]
             client.ask("Publisher/Publish", topic=topic, messages=made)
 
     def streams(self) -> int:
-        """Nobody can tell from here."""
+        """Always None: a process outside cannot tell how many streams are open."""
         return 0
 
 

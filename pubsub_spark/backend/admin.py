@@ -1,4 +1,4 @@
-"""The calls besides the hot ones, through google-cloud-pubsub's generated clients: get, create, seek, delete.
+"""The calls on resources (get, create, seek, delete), through google-cloud-pubsub's generated clients.
 
 Each takes a resource name and returns a protobuf message. It is retried on retryable codes for `connect_timeout`
 seconds, and fails with a PubSubError that says what to do.
@@ -7,6 +7,7 @@ seconds, and fails with a PubSubError that says what to do.
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from .status import RETRYABLE, failure
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class Admin:
@@ -69,6 +71,25 @@ class Admin:
         return self._ask(
             self._schemas.get_schema, {"name": name, "view": types.SchemaView.FULL}, "look at", "Schema", name
         )
+
+    def check_permission(self, verb: str, kind: str, name: str, permission: str) -> None:
+        """Raise ForbiddenError unless the caller has a permission on a topic or subscription.
+
+        verb: what it is for, such as "pull from". A service that cannot tell is a WARNING; an emulator may not know the
+        call, and has no permissions.
+        """
+        client = self._publisher if kind == "Topic" else self._subscriber
+        request = {"resource": name, "permissions": [permission]}
+        try:
+            granted = client.test_iam_permissions(request=request, timeout=self._timeout).permissions
+        except exceptions.MethodNotImplemented:
+            return
+        except exceptions.GoogleAPIError as error:
+            _log.warning("whether `%s` is granted on %s `%s` is not known: %s", permission, kind, name, error)
+            return
+        if permission not in granted:
+            detail = f"{permission} is not granted"
+            raise failure(grpc.StatusCode.PERMISSION_DENIED, detail, verb, kind, name, self._address)
 
     def _ask(
         self,

@@ -45,8 +45,8 @@ class Connection:
 
     Calls return gRPC's own call objects: `result()` of a unary one gives response bytes or raises grpc.RpcError.
 
-    probe_after: seconds of a stream's silence after which it is to be found out whether the service is still there,
-    where HTTP/2's keepalive does not do that.
+    probe_after: seconds without a response on a stream after which its user asks whether the service is still there;
+    infinity where HTTP/2's keepalive finds that out.
     """
 
     def __init__(

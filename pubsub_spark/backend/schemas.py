@@ -6,7 +6,6 @@ query agree. SchemaSettings: https://cloud.google.com/pubsub/docs/reference/rpc/
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from .. import names
@@ -16,8 +15,6 @@ from ..errors import MissingError, SchemaError
 from ..options import ReadOptions
 from . import Backend
 from .admin import Admin
-
-_REVISION_NAME = re.compile(r"projects/[^/@\s]+/schemas/[^/@\s]+@[A-Za-z0-9-]+")
 
 
 def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSchema | None:
@@ -35,8 +32,8 @@ def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSche
     encoding = ENCODINGS_BY_NUMBER.get(settings.encoding)
     if encoding is None:
         raise SchemaError(
-            f"Topic `{topic}` encodes its messages in a way that this release of pubsub_spark does not know (encoding "
-            f"{int(settings.encoding)}; it knows BINARY and JSON). Use a newer release, or read without `decode`."
+            f"The messages of topic `{topic}` have the encoding {int(settings.encoding)}, which this release does not "
+            "know. Install a newer pubsub-spark, or read without `decode`."
         )
     if revision is not None:
         return TopicSchema(encoding, named(admin, f"{settings.schema}@{revision}"))
@@ -69,25 +66,24 @@ def named(admin: Admin, name: str) -> SchemaRevision:
     kind = SCHEMA_TYPES_BY_NUMBER.get(schema.type_)
     if kind is None:
         raise SchemaError(
-            f"Schema `{name}` is of a type that this release of pubsub_spark does not know (type {int(schema.type_)}; "
-            "it knows AVRO and PROTOCOL_BUFFER). Use a newer release, or read without `decode`."
+            f"The schema `{name}` has the type {int(schema.type_)}, which this release does not know. Install a newer "
+            "pubsub-spark, or read without `decode`."
         )
     return SchemaRevision(schema.name.partition("@")[0], schema.revision_id, kind, schema.definition)
 
 
 def fetcher(backend: Backend) -> Callable[[str], SchemaRevision]:
-    """A function from a name to its schema revision, for decoders; it raises LookupError when there is none.
+    """A function from a name to its schema revision, for decoders; LookupError when there is no such revision.
 
-    A service that refuses or does not answer says nothing about the message: the error fails the task.
+    A refused right or a service that does not answer says nothing about the message: that error fails the task.
     """
 
     def fetch(name: str) -> SchemaRevision:
-        if not _REVISION_NAME.fullmatch(name):  # an attribute that anyone may have set; the service refuses to look
-            raise LookupError(f"`{name}` is not the name of a schema revision")
         try:
+            names.parse(name.partition("@")[0], "schemas")
             with backend.connect() as connection:
                 return named(connection.admin, name)
-        except MissingError as error:
+        except (ValueError, MissingError) as error:
             raise LookupError(str(error)) from None
 
     return fetch

@@ -1,6 +1,6 @@
 """The main job, end to end: a year of real flights through Pub/Sub into a table, and the proof that none is missing.
 
-`run` is the story, in the order a reader would tell it. It plays the part of an application: it knows Spark and
+`run` is the whole job, step by step. It plays the part of an application: it knows Spark and
 Google's own clients, and of the connector only `format("pubsub")` and its options.
 
     flights    the data: the source file, its columns, the Avro schema made of them, the totals to compare

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from google.protobuf import duration_pb2
@@ -77,7 +76,7 @@ class _Parts:
 
 
 class Emulator:
-    """A Pub/Sub of your own: `with Emulator() as emulator:` and point a client at `emulator.endpoint`.
+    """An emulator of Pub/Sub: `with Emulator() as emulator:`, and point a client at `emulator.endpoint`.
 
     `port=0` takes a free one. `tls=(key, certificate)`, both PEM, serves TLS. `rest=False` leaves out the JSON API, and
     gRPC has the port to itself. `record=True` keeps every call with its metadata in `calls`. `remembered` is how many
@@ -155,9 +154,7 @@ class Emulator:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -184,20 +181,15 @@ class Emulator:
 
     def create_subscription(self, name: str, topic: str, **settings: Any) -> None:
         """A subscription; `settings` are fields of the Subscription resource, durations in seconds."""
-        self._running.services.subscriber.create_subscription(
-            protos.Subscription(name=name, topic=topic, **_durations(settings))
-        )
+        resource = protos.Subscription(name=name, topic=topic, **_durations(settings))
+        self._running.services.subscriber.create_subscription(resource)
 
     def create_schema(self, name: str, type: SchemaType, definition: str) -> None:  # noqa: A002 - Pub/Sub's name for it
         """A schema with its first revision."""
         parsed = names.parse(name, "schemas")
-        self._running.services.schemas.create_schema(
-            protos.CreateSchemaRequest(
-                parent=f"projects/{parsed.project}",
-                schema_id=parsed.id,
-                schema=protos.Schema(type_=_one_of(SCHEMA_TYPE_NUMBERS, type, "type"), definition=definition),
-            )
-        )
+        schema = protos.Schema(type_=_one_of(SCHEMA_TYPE_NUMBERS, type, "type"), definition=definition)
+        request = protos.CreateSchemaRequest(parent=f"projects/{parsed.project}", schema_id=parsed.id, schema=schema)
+        self._running.services.schemas.create_schema(request)
 
     def load(self, path: Path) -> None:
         """Create the resources of a seed file (see `seed_file`); SeedFileError says what is wrong with it."""
@@ -238,9 +230,8 @@ class Emulator:
     def fail(self, rpc: str, code: Code | None, count: int = 1, delay: float = 0, message: str = "") -> None:
         """Let the next `count` calls of `rpc` (`*`: any) fail with `code` after `delay` seconds; None only delays."""
         if count < 1 or code not in (None, *NUMBERS):
-            raise ValueError(
-                f"A fault is one of {', '.join(NUMBERS)} or None, at least once; got {code}, {count} times."
-            )
+            codes = ", ".join(NUMBERS)
+            raise ValueError(f"A fault is one of {codes} or None, at least once; got {code}, {count} times.")
         if delay < 0:
             raise ValueError(f"A fault is met after some seconds or at once; got {delay}.")
         rpcs = self._running.dispatcher.names
@@ -265,7 +256,7 @@ class Emulator:
         same result.
         """
         with self._running.engine.open() as (broker, _):
-            broker.be_hostile(seed)
+            broker.set_chaos(seed)
 
     def reset(self) -> None:
         """Delete every resource, message, recorded call and fault, and set the clock back to the machine's time.
@@ -319,26 +310,14 @@ def _duration(name: str, seconds: float) -> Any:
 
 
 def _message(given: Publishable) -> Any:
-    if isinstance(given, str):
-        return protos.PubsubMessage(data=given.encode())
-    if isinstance(given, bytes):
-        return protos.PubsubMessage(data=given)
-    return protos.PubsubMessage(**given)
+    content = given.encode() if isinstance(given, str) else given
+    return protos.PubsubMessage(data=content) if isinstance(content, bytes) else protos.PubsubMessage(**content)
 
 
 def _record(entry: Any, now: float) -> Record:
     message = message_of(entry)
     known = entry if isinstance(entry, Delivery) else Delivery(message)
-    return Record(
-        message_id=message.id,
-        data=message.data,
-        attributes=dict(message.attributes),
-        ordering_key=message.key,
-        publish_time=message.published,
-        deliveries=known.deliveries,
-        acks=known.acks,
-        modacks=known.modacks,
-        failures=known.failures,
-        acked=known.acked,
-        ack_deadline=known.deadline if known.holder is not None and known.deadline > now else None,
-    )
+    lease_ends = known.deadline if known.holder is not None and known.deadline > now else None
+    content = message.id, message.data, dict(message.attributes), message.key, message.published
+    counts = known.deliveries, known.acks, known.modacks, known.failures
+    return Record(*content, *counts, known.acked, lease_ends)

@@ -16,7 +16,7 @@ In a task:
     partition_reader   staged already, or pull, stage and give the messages
     pull               one bounded pull
     rows               messages to rows, decoded; `dead_letters` for those that cannot be
-    batch_reader       `spark.read`: a peek, nacked
+    batch_reader       `spark.read`: messages are read and nacked
 
 In both:
 

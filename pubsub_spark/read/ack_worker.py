@@ -109,8 +109,8 @@ class AckWorker:
             self._changed.wait_for(is_over, timeout)
             return len(self._leases.unacknowledged) <= most
 
-    def stop(self, timeout: float) -> None:
-        """Flush, end the threads, nack the buffered messages.
+    def stop(self, timeout: float) -> bool:
+        """Flush, end the threads, nack the buffered messages; whether no buffered message is leased any more.
 
         `timeout` seconds at the most for all of it where the service does not answer, twice that where it does.
         """
@@ -119,7 +119,8 @@ class AckWorker:
         self.end_threads(max(0.0, end - time.monotonic()))
         buffered = [receipts.column("ack_id") for receipts in self._stream.close()]
         deadline = time.monotonic() + (timeout if answers else 0)
-        acks.nack(self._connection, self._staging.subscription, buffered, deadline)
+        failed = acks.nack(self._connection, self._staging.subscription, buffered, deadline)
+        return not len(failed.unanswered)
 
     def end_threads(self, timeout: float | None = None) -> None:
         """End the threads where they are; wait `timeout` seconds at the most for it."""
@@ -127,7 +128,7 @@ class AckWorker:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        for thread in (self._thread, self._extender_thread):
+        for thread in (self._thread, self._extender_thread, *self._extender.end()):
             thread.join(None if end is None else max(0.0, end - time.monotonic()))
 
     def _run(self) -> None:
@@ -164,7 +165,7 @@ class AckWorker:
         ]
 
     def _acknowledge_first(self, pending: list[int]) -> bool:
-        """Acknowledge the first batch, delete the files of those that are through; whether the service has answered."""
+        """Acknowledge the first batch, delete the files of answered batches; whether the service has answered."""
         answers = True
         try:
             answers = not pending or self._acknowledge(pending[0])

@@ -1,7 +1,7 @@
-"""`spark.read`: a peek at a subscription. At most `maxMessages`, nacked after reading, never acknowledged.
+"""The reader of `spark.read`: at most `maxMessages` messages, nacked after reading, never acknowledged.
 
 One task pulls and nacks, because a batch read has nothing that would tell it when to acknowledge. The messages are
-delivered again to the next reader; on a subscription with a dead-letter policy the peek counts as a delivery attempt. A
+delivered again to the next reader; on a subscription with a dead-letter policy reading counts as a delivery attempt. A
 stream that ends with a final error midway is an error, not fewer rows.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from .. import logs
 from ..backend import Backend
 from ..codec.envelope import Received
 from ..options import ReadOptions
@@ -41,6 +42,7 @@ class PubSubBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """The rows of up to `maxMessages` messages of the subscription."""
         options = self._options
+        logs.to_stderr(options.log_level)
         settings = StreamSettings(
             options.subscription,
             client_id=uuid.uuid4().hex,
@@ -49,7 +51,7 @@ class PubSubBatchReader(DataSourceReader):
             max_bytes=options.max_bytes_per_trigger,
         )
         with self._backend.connect() as connection:
-            subscription.prepare(connection.admin, options, is_new=False)
+            subscription.check(connection.admin, options)
             arrived: list[Received] = []
             result = pull(connection, settings, options.max_fetch_period, options.idle_timeout, arrived.append)
             ack_ids = (received.receipts.column("ack_id") for received in arrived)

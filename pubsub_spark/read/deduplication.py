@@ -163,8 +163,9 @@ class Deduplication:
         """Add the messages of a part that have these ack ids, or all."""
         for receipts in self._staging.receipts(batch, part, length):
             added = receipts if ack_ids is None else receipts.filter(pc.is_in(receipts.column("ack_id"), ack_ids))
+            ids = pa.concat_arrays([added.column("deduplication_id")])  # a copy, without the memory of the ack ids
             with self._lock:
-                self._recent.add(added.column("deduplication_id"), self._clock())
+                self._recent.add(ids, self._clock())
 
 
 def exclude(received: Received, ids: pa.Array) -> Received:

@@ -34,6 +34,7 @@ class StreamHealth:
     """The health of one StreamingPull, over all streams that it has opened."""
 
     connected: bool = False
+    resting: bool = False  # whether no stream is wanted now
     reopened: int = 0
     last_response: float | None = None
     last_error: str = ""
@@ -51,7 +52,7 @@ class StreamHealth:
     def opening(self, now: float) -> None:
         """Record that a stream is being opened."""
         self._end_outage_if_steady(now)
-        self.connected = False
+        self.connected = self.resting = False
         if self.failing_since is None:
             self.failing_since = now
 
@@ -82,7 +83,7 @@ class StreamHealth:
 
     def rested(self) -> None:
         """Record that no stream is wanted now, because there is no room for its messages: that is no outage."""
-        self.connected = False
+        self.connected, self.resting = False, True
         self.failing_since = None
 
     def idle_seconds(self, now: float) -> float:

@@ -20,6 +20,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 
 from ..backend import Backend, Connection
 from ..codec.envelope import Received, deduplication_ids
@@ -35,6 +36,7 @@ from .staged_part import Buffer
 from .staging import Staging, given_path, manifest_path, part_path
 from .streaming_pull import StreamSettings
 
+_BATCH_ID_PROPERTY = "streaming.sql.batchId"
 _NACK_TIMEOUT_SECONDS = 10.0  # messages that are not nacked are delivered again when their lease expires
 
 
@@ -168,7 +170,14 @@ def _pull_part(
         arrived = [received.with_deduplication_id(options.id_attribute) for received in arrived]
         for received, first in zip(arrived, drop_duplicates(arrived), strict=True):
             add(first, received.receipts)
-    return messages, builder.buffers(result.ended)
+    return messages, builder.buffers(result.ended, result.bytes, result.seconds, _spark_batch())
+
+
+def _spark_batch() -> int | None:
+    """Spark's batchId of the batch that this task works on, None outside a task."""
+    context = TaskContext.get()
+    batch = None if context is None else context.getLocalProperty(_BATCH_ID_PROPERTY)
+    return int(batch) if batch else None
 
 
 def _pull(
@@ -181,4 +190,4 @@ def _pull(
         max_messages=min(partition.max_messages, options.max_records_per_fetch or partition.max_messages),
         max_bytes=partition.max_bytes,
     )
-    return pull(connection, settings, options.max_fetch_period, options.idle_timeout, take)
+    return pull(connection, settings, options.max_fetch_period, options.idle_timeout, take, partition.streams)

@@ -34,7 +34,8 @@ class DriverPartition(InputPartition):
 class PullPartition(InputPartition):
     """A share of the trigger's budget for one task to pull, or to read if an earlier attempt has staged it.
 
-    excludes: whether the batch has excluded ids. driver_content: part 0, whose rows come before this part's.
+    excludes: whether the batch has excluded ids. streams: StreamingPulls of the task. driver_content: part 0, whose
+    rows come before this part's.
     """
 
     staging: Staging
@@ -43,6 +44,7 @@ class PullPartition(InputPartition):
     max_messages: int
     max_bytes: int
     excludes: bool
+    streams: int = 1
     driver_content: bytes | None = None
 
 
@@ -60,7 +62,7 @@ class StagedPartition(InputPartition):
 
     @property
     def part(self) -> int:
-        """The part that names the partition: the last, as when the batch was planned first."""
+        """The number in the names of the partition's files: its last part's, as when the batch was planned first."""
         return self.parts[-1]
 
 
@@ -87,7 +89,14 @@ class Budget:
     bytes: int
 
     def shares(
-        self, staging: Staging, batch: int, partitions: int, driver_messages: int, driver_bytes: int, excludes: bool
+        self,
+        staging: Staging,
+        batch: int,
+        partitions: int,
+        driver_messages: int,
+        driver_bytes: int,
+        excludes: bool,
+        streams: int = 1,
     ) -> list[PullPartition]:
         """The budget less the driver stream's messages, in equal shares; none when nothing is left of it."""
         messages, volume = self.messages - driver_messages, self.bytes - driver_bytes
@@ -96,10 +105,38 @@ class Budget:
         count = min(partitions, messages)
         return [
             PullPartition(
-                staging, batch, part, messages // count + (part <= messages % count), max(1, volume // count), excludes
+                staging,
+                batch,
+                part,
+                messages // count + (part <= messages % count),
+                max(1, volume // count),
+                excludes,
+                streams,
             )
             for part in range(1, count + 1)
         ]
+
+
+# https://cloud.google.com/pubsub/quotas#resource_limits: 10 MB/s for each open stream
+_STREAM_BYTES_PER_SECOND = 10e6
+_AT_LIMIT, _UNLIMITED, _SPARE = 0.6, 1.5, 0.25  # rates of a stream, in units of that; setting up takes some of the time
+_MAX_STREAMS = 16
+
+
+def next_streams(streams: int, footers: Sequence[Footer]) -> int:
+    """The StreamingPulls of each task of the next batch, after a batch with `streams` of them and these parts.
+
+    Twice as many while the streams of a backlog run at the service's limit; half as many when a pull was idle, or half
+    of them would do. A stream that is faster than the limit has none (an emulator), and more of them gain nothing.
+    """
+    pulls = [footer for footer in footers if footer.ended != "driver"]
+    busy = [pull for pull in pulls if pull.ended != "idle" and pull.pull_seconds > 0]
+    if not busy:
+        return max(1, streams // 2)
+    rate = sum(pull.pull_bytes / pull.pull_seconds for pull in busy) / len(busy) / streams / _STREAM_BYTES_PER_SECOND
+    if rate < _SPARE:
+        return max(1, streams // 2)
+    return min(_MAX_STREAMS, 2 * streams) if _AT_LIMIT <= rate <= _UNLIMITED else streams
 
 
 def is_backlogged(footers: Sequence[Footer], drained_from: float | None = None) -> bool:

@@ -2,6 +2,8 @@
 
 Unless its share is full it half-closes the stream then and takes the messages that are still arriving: a message that
 the service has sent and nobody read would be leased for nothing, and count as a failed delivery.
+
+A pull of several streams is one pull: its limits and its end are those of all of them together.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from dataclasses import dataclass
 from ..backend import Connection
 from ..codec.envelope import Received, received
 from ..errors import PubSubError, ServiceError
-from .streaming_pull import DRAIN_SECONDS, StreamingPull, StreamSettings
+from .parallel_streaming_pull import ParallelStreamingPull
+from .streaming_pull import DRAIN_SECONDS, StreamSettings
 
 IDLE_AFTER_MESSAGES_SECONDS = 0.5  # without a response, after which a pull that has brought messages ends
 _DECODE_CHUNK_BYTES = 8 * 2**20  # of responses, which are decoded at a time: each time costs as much as 300 messages
@@ -23,18 +26,25 @@ _DECODE_CHUNK_BYTES = 8 * 2**20  # of responses, which are decoded at a time: ea
 class PullResult:
     """The number of messages of a pull, and why it ended: `full`, `period` or `idle`.
 
-    failure: the final error after which messages were there. A task stages those, and the driver stream fails the
-    query.
+    bytes: of all responses. seconds: from the start of the pull to its last response. failure: the final error after
+    which messages were there. A task stages those, and the driver stream fails the query.
     """
 
     messages: int
     ended: str
     reopened: int
     failure: PubSubError | None = None
+    bytes: int = 0
+    seconds: float = 0.0
 
 
 def pull(
-    connection: Connection, settings: StreamSettings, period: float, idle: float, take: Callable[[Received], object]
+    connection: Connection,
+    settings: StreamSettings,
+    period: float,
+    idle: float,
+    take: Callable[[Received], object],
+    streams: int = 1,
 ) -> PullResult:
     """Pull until a limit of `settings` is reached, `period` seconds are over, or no message came for `idle` seconds.
 
@@ -42,50 +52,48 @@ def pull(
 
     A pull that was never connected is no idle one: ServiceError after the connection's `connect_timeout`.
 
-    take: called with the messages as they arrive, in their order.
+    take: called with the messages as they arrive, in their order. streams: how many StreamingPulls share the limits.
     """
     count = volume = 0
-
-    def first_request() -> bytes:
-        return settings.request(count, volume)
+    began = last_response = time.monotonic()
 
     def hand_over(responses: list[bytes]) -> None:
-        nonlocal count, volume
+        nonlocal count, volume, last_response
+        last_response = time.monotonic()
         arrived = received(responses)
         count += arrived.messages.num_rows
         volume += sum(map(len, responses))
         take(arrived)
 
-    stream = StreamingPull(connection, settings, first_request)
+    stream = ParallelStreamingPull(connection, settings, streams, lambda: (count, volume))
     ended: str | None = None
     failed: PubSubError | None = None
     rest: list[bytes] = []
     try:
-        began = time.monotonic()
         end = began + period
         stop = end + period  # a service that keeps a half-closed stream open is cut off here
         wait = min(idle, period)
-        while ended != "full":
+        while count < settings.max_messages and volume < settings.max_bytes:
             responses = stream.take(wait, _DECODE_CHUNK_BYTES)
             now = time.monotonic()
             if responses:
                 hand_over(responses)
-            if count >= settings.max_messages or volume >= settings.max_bytes:
-                ended = "full"
-            elif ended is not None and (not responses or now >= stop):
+            if ended is not None and (not responses or now >= stop):
                 break
-            elif not count and not stream.health.connected and not stream.health.was_connected(now):
+            if not count and not stream.health.connected and not stream.health.was_connected(now):
                 rest_of_timeout = began + connection.connect_timeout - now
                 if rest_of_timeout <= 0:
                     raise _not_connected(connection, settings.subscription, stream.health.last_error)
                 end, stop = now + period, now + 2 * period
                 wait = min(idle, rest_of_timeout)
                 continue
-            elif ended is None and (now >= end or not responses):
-                ended = "period" if now >= end else "idle"
+            if ended is None and (now >= end or not responses):
+                ended = "period" if now >= end else "full" if stream.has_full_stream() else "idle"
                 stream.half_close()
             pause = min(idle, IDLE_AFTER_MESSAGES_SECONDS) if count else idle
             wait = min(pause, max(0.001, end - now)) if ended is None else DRAIN_SECONDS
+        else:
+            ended = "full"
     except PubSubError as error:
         if not count:  # otherwise the caller has messages to stage or to nack first
             raise
@@ -94,7 +102,7 @@ def pull(
         rest = stream.close()
     if rest:
         hand_over(rest)
-    return PullResult(count, ended or "idle", stream.reopened, failed)
+    return PullResult(count, ended or "idle", stream.reopened, failed, volume, last_response - began)
 
 
 def _not_connected(connection: Connection, subscription: str, last_error: str) -> ServiceError:

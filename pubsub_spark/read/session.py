@@ -20,9 +20,9 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -32,14 +32,24 @@ from ..backend import Backend, Connection
 from ..errors import StagingError
 from ..memory import keep_freed_memory
 from ..options import ReadOptions
-from . import owner, staged_part, subscription
+from . import data_loss, owner, staged_part, stop_warnings, subscription
 from .ack_worker import AckWorker
 from .deduplication import Deduplication, drop_duplicates, exclude
 from .driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
 from .lease_extender import LeaseExtender
 from .leases import STREAM_LEASE_SECONDS, Leases
+from .metrics import ReadCounts, health_metrics, unacked_count, unacked_metrics
 from .offset import Offset
-from .partitions import Budget, DriverPartition, Partition, PullPartition, is_backlogged, replay_partitions
+from .partitions import (
+    Budget,
+    DriverPartition,
+    Partition,
+    PullPartition,
+    is_backlogged,
+    next_streams,
+    replay_partitions,
+)
+from .pull import IDLE_AFTER_MESSAGES_SECONDS
 from .staged_part import Footer
 from .staging import MISSING, Staging, part_path
 from .streaming_pull import StreamSettings
@@ -49,34 +59,10 @@ _STOP_POLL_SECONDS = 0.5  # between two looks at whether the query is stopping
 _OUTAGE_POLL_SECONDS = 0.1  # between two looks at whether a stream that is not connected is
 _FLUSH_TIMEOUT_SECONDS = 5.0  # in which an idle trigger waits for acks in flight
 _STOP_TIMEOUT_SECONDS = 5.0
+_TOKEN_SECONDS = 3600.0  # after which the driver token is written again: cleaners of temporary folders remove old files
 # Leases expire while a machine sleeps. Linux's monotonic clock stands still then; those of other systems do not.
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ReadCounts:
-    """The counts of committed batches: messages, bytes, redeliveries dropped, payloads that could not be decoded."""
-
-    messages: int = 0
-    bytes: int = 0
-    dropped: int = 0
-    malformed: int = 0
-
-    @classmethod
-    def of(cls, footers: Sequence[Footer], malformed: int) -> ReadCounts:
-        """The counts of one batch, from the footers of its parts."""
-        rows, volume, dropped = (sum(getattr(f, name) for f in footers) for name in ("rows", "bytes", "dropped"))
-        return cls(rows, volume, dropped, malformed)
-
-    def __add__(self, other: ReadCounts) -> ReadCounts:
-        return ReadCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
-
-    def __str__(self) -> str:
-        return (
-            f"{self.messages} messages, {self.bytes} bytes, {self.dropped} redeliveries dropped, "
-            f"{self.malformed} malformed"
-        )
 
 
 @dataclass
@@ -88,6 +74,7 @@ class Session:
     location: str
     fetch_partitions: int
     is_stopping: Callable[[], bool] = lambda: False  # asked in long waits
+    may_be_asked_once: bool = False  # Spark 4.0 and 4.1: `availableNow` and `once` ask for one offset and say nothing
     clock: Callable[[], float] = partial(time.clock_gettime, CLOCK)
     counts: ReadCounts = field(default_factory=ReadCounts)
     _initial: Offset | None = None
@@ -96,11 +83,16 @@ class Session:
     _committed: int = 0  # the last batch of this run that is committed
     _budget: Budget | None = None
     _partitions: dict[int, list[Partition]] = field(default_factory=dict)
-    _footers: dict[int, list[Footer]] = field(default_factory=dict)  # of committed batches that are not acknowledged
+    _footers: dict[int, list[Footer]] = field(default_factory=dict)  # of the known parts of batches that are not acked
     _backlogged: bool = False
+    _streams: int = 1  # StreamingPulls of each task of the next batch
     _drained_from: float | None = None  # with `availableNow`: publish time from which messages are not waited for
+    _failed: bool = False  # whether the last `latest_offset` raised an error
+    _asked: int = 0  # how often `latest_offset` was called
     _held_back: bool = False  # whether too many batches wait for their acks
     _acks_are_answered: bool = True  # by the last flush before a batch
+    _token_written: float = 0.0  # time on the clock
+    _leased_until: float = 0.0  # when an earlier run that was killed holds leases no more, in seconds since the epoch
     _opened: _Opened | None = None
 
     def initial_offset(self) -> Offset:
@@ -114,8 +106,14 @@ class Session:
 
     def latest_offset(self, start: Offset | None, budget: Budget) -> Offset:
         """The end of the next batch, which is planned by this, or `start`; every batch up to `start` is committed."""
-        start = start or self._last_end or self.initial_offset()
+        self._failed = True  # unless it comes to its end
+        end = self._latest_offset(start or self._last_end or self.initial_offset(), budget)
+        self._failed = False
+        return end
+
+    def _latest_offset(self, start: Offset, budget: Budget) -> Offset:
         opened = self._open(start)
+        self._asked += 1
         if opened.worker.taken_over is not None:
             raise opened.worker.taken_over
         self._commit(start, opened)
@@ -128,6 +126,8 @@ class Session:
             return self._planned
         if self._acks_are_answered:
             opened.worker.flush(_FLUSH_TIMEOUT_SECONDS)
+        if self._drained_from is not None:
+            stop_warnings.warn_of_leases(self.options.subscription, self._leased_until - time.time())
         return start
 
     def partitions(self, start: Offset, end: Offset) -> list[Partition]:
@@ -150,48 +150,68 @@ class Session:
             with ExitStack() as ending:  # from the last line to the first, each whatever comes of those before it
                 ending.callback(opened.connection.close)
                 if self.options.delete_subscription_on_stream_stop:
-                    ending.callback(opened.connection.admin.delete_subscription, self.options.subscription)
+                    ending.callback(self._delete_subscription, opened)
                 ending.callback(self._log_acks_left, opened)
-                ending.callback(opened.worker.stop, _STOP_TIMEOUT_SECONDS)
+                ending.callback(self._end_run, opened)
+                self._warn_of_one_batch(opened)
+
+    def _delete_subscription(self, opened: _Opened) -> None:
+        """Delete the subscription if nothing of it is in doubt: its messages would be lost."""
+        with opened.leases.lock:
+            in_doubt = [*opened.leases.uncommitted, *opened.leases.unacknowledged]
+        if in_doubt or self._failed:
+            why = "the query has failed" if self._failed else f"batch {in_doubt[0]} is not known to be committed"
+            stop_warnings.warn_of_kept_subscription(self.options.subscription, why)
+        else:
+            opened.connection.admin.delete_subscription(self.options.subscription)
+
+    def _warn_of_one_batch(self, opened: _Opened) -> None:
+        """Tell the user of Spark 4.0 and 4.1 that a query which asked for one offset has read one batch."""
+        pulled = any(isinstance(each, PullPartition) for parts in self._partitions.values() for each in parts)
+        if self.may_be_asked_once and self._asked == 1 and (pulled or opened.stream.message_count):
+            stop_warnings.warn_of_one_batch(self.options.subscription)
+
+    def _end_run(self, opened: _Opened) -> None:
+        # Where a flush was just waited for in vain, the end of the query does not wait as long again.
+        nacked = opened.worker.stop(_STOP_TIMEOUT_SECONDS if self._acks_are_answered else 0.0)
+        with opened.leases.lock:
+            is_finished = nacked and not opened.leases.uncommitted  # else tasks may hold messages
+        if is_finished and opened.worker.taken_over is None:
+            opened.staging.end_run(self._leased_until, time.time())
 
     def _log_acks_left(self, opened: _Opened) -> None:
         with opened.leases.lock:
             left = opened.leases.unacknowledged
-        if left:
-            messages = sum(footer.rows + footer.dropped for batch in left for footer in self._footers.get(batch, []))
-            _log.warning(
-                "stopped with up to %d acks of %d committed batches of `%s` not accepted; they are sent when the query "
-                "starts again",
-                messages,
-                len(left),
-                self.options.subscription,
-            )
+        acks = unacked_count(footer for batch in left for footer in self._footers.get(batch, []))
+        stop_warnings.warn_of_acks(self.options.subscription, len(left), acks)
 
     def metrics(self) -> dict[str, Any] | None:
         """The metrics of this source in `lastProgress`."""
         if self._opened is None:
             return None
-        opened = self._opened
-        times = [opened.stream.oldest_publish_time]
+        opened, stream, now = self._opened, self._opened.stream, time.time()
+        buffered, oldest_buffered = stream.message_count, stream.oldest_publish_time
         with opened.leases.lock:
-            unacknowledged = opened.leases.unacknowledged
-            footers = [footer for batch in unacknowledged for footer in self._footers.get(batch, [])]
-            times += [footer.oldest for footer in footers]
-            oldest = min((published for published in times if published is not None), default=None)
-            return {
-                "bufferedMessages": opened.stream.message_count,
-                "uncommittedBatches": len(opened.leases.uncommitted),
-                "unacknowledgedBatches": len(unacknowledged),
-                "unacknowledged": sum(footer.rows for footer in footers),
-                "messages": self.counts.messages,
-                "bytes": self.counts.bytes,
-                "redeliveriesDropped": self.counts.dropped,
-                "malformed": self.counts.malformed,
-                "acknowledged": opened.worker.acknowledged,
-                "failedAcks": opened.worker.failed_acks,
-                "leasesExtended": opened.extender.extended,
-                "oldestUnacknowledgedSeconds": round(time.time() - oldest, 3) if oldest is not None else 0,
-            }
+            in_flight, unacked = opened.leases.uncommitted, opened.leases.unacknowledged
+        footers = [footer for batch in (*in_flight, *unacked) for footer in self._footers.get(batch, [])]
+        is_planned = self._planned is not None and self._planned.batch not in in_flight  # by this trigger
+        return {
+            "subscription": self.options.subscription,
+            **health_metrics(stream.health, time.monotonic()),
+            "backlogged": self._backlogged or (buffered > 0 and stream.is_flow_controlled),
+            "intakePaused": self._held_back,
+            "bufferedMessages": buffered,
+            "inFlightBatches": len(in_flight) + is_planned,
+            "unackedBatches": len(unacked),
+            **unacked_metrics(buffered, oldest_buffered, footers, now),
+            "messages": self.counts.messages,
+            "bytes": self.counts.bytes,
+            "redeliveriesDropped": self.counts.dropped,
+            "malformed": self.counts.malformed,
+            "ackedMessages": opened.worker.acknowledged,
+            "failedAcks": opened.worker.failed_acks,
+            "leasesExtended": opened.extender.extended,
+        }
 
     def _open(self, start: Offset) -> _Opened:
         """Connect on the first call, when the stream's name is known; acknowledge the batches of an earlier run."""
@@ -201,8 +221,9 @@ class Session:
         options = self.options
         staging = Staging(self.location, options.subscription, start.stream)
         staging.write_token()
+        self._token_written = self.clock()
         is_new = start.batch == 0 and staging.is_new()
-        last_acknowledged = self._check_not_behind(start, staging)
+        last_acknowledged = data_loss.check_not_behind(options, start.batch, staging)
         if start.batch < last_acknowledged:  # the numbers are used again in a new area: this one may be another query's
             staging = replace(staging, stream=uuid.uuid4().hex)
             staging.begin_after(start.batch)
@@ -211,7 +232,8 @@ class Session:
         try:
             subscription.prepare(connection.admin, options, is_new)
             staging = owner.claim(staging)  # when nothing else can fail: an earlier owner ends by this
-            last_acknowledged = self._check_not_behind(start, staging)
+            last_acknowledged = data_loss.check_not_behind(options, start.batch, staging)
+            self._leased_until = staging.begin_run(time.time())
         except BaseException:
             connection.close()
             raise
@@ -249,16 +271,6 @@ class Session:
         )
         return self._opened
 
-    def _check_not_behind(self, start: Offset, staging: Staging) -> int:
-        """The last acknowledged batch; the loss is reported when it is later than `start`."""
-        last_acknowledged = staging.last_acknowledged()
-        if start.batch < last_acknowledged:
-            self._report_loss(
-                f"The checkpoint of `{self.options.subscription}` is at batch {start.batch}, but batches up to "
-                f"{last_acknowledged} were acknowledged and deleted"
-            )
-        return last_acknowledged
-
     def _commit(self, start: Offset, opened: _Opened) -> None:
         """Record that every batch up to `start` is committed; have the worker acknowledge them."""
         for batch in sorted(number for number in self._partitions if number <= start.batch):
@@ -268,26 +280,34 @@ class Session:
             pulls = [f for part, f in zip(lengths, footers, strict=True) if part > 0]
             pulled = any(isinstance(partition, PullPartition) for partition in partitions)
             self._backlogged = pulled and is_backlogged(pulls, self._drained_from)
+            self._streams = next_streams(self._streams, pulls)
             opened.deduplication.add_committed(batch, lengths)
             malformed = opened.staging.malformed(batch) if self.options.decode == "topic" else 0
             counts = ReadCounts.of(footers, malformed)
             self.counts += counts
             self._footers[batch] = footers
-            _log.info("batch %d of `%s` is committed: %s", batch, self.options.subscription, counts)
+            known = max((f.spark_batch for f in pulls if f.spark_batch is not None), default=None)
+            named = str(batch) if known is None else f"{batch} (Spark's batchId {known})"
+            _log.info("batch %s of `%s` is committed: %s", named, self.options.subscription, counts)
         if self._planned is not None and self._planned.batch <= start.batch:
             self._planned = None  # evaluated again, the batch has its staged parts, and nothing new
         self._committed = max(self._committed, start.batch)
         opened.worker.commit(start.batch)
         with opened.leases.lock:
-            self._footers = {b: f for b, f in self._footers.items() if b in opened.leases.unacknowledged}
+            left = {*opened.leases.uncommitted, *opened.leases.unacknowledged}
+        self._footers = {batch: footers for batch, footers in self._footers.items() if batch in left}
 
     def _has_messages(self, stream: DriverStream, worker: AckWorker) -> bool:
         """Whether there is a batch to plan; waits LINGER_SECONDS for more messages, with AvailableNow for the last."""
         stream.poll()
         if stream.oldest_arrival is None and self._drained_from is not None:
             # With ordering keys an unacknowledged message holds back others.
-            self._acks_are_answered = worker.flush(_FLUSH_TIMEOUT_SECONDS)
+            before = worker.acknowledged
+            self._acks_are_answered = worker.flush(_FLUSH_TIMEOUT_SECONDS) or worker.acknowledged > before
             self._wait_until_idle(stream)
+        elif self.may_be_asked_once and self._asked == 1:
+            self._wait_until_idle(stream)
+            self._wait_until_full(stream)
         if stream.oldest_arrival is None:
             return False
         while not stream.is_flow_controlled and (rest := stream.oldest_arrival + LINGER_SECONDS - self.clock()) > 0:
@@ -328,26 +348,38 @@ class Session:
             stream.check_outage(self.options.connect_timeout)
             stream.poll(min(rest, _STOP_POLL_SECONDS) if rest > 0 else _OUTAGE_POLL_SECONDS)
 
+    def _wait_until_full(self, stream: DriverStream) -> None:
+        """Wait until the stream is full or brings no more, for a query that may be asked for one batch only."""
+        count = 0
+        while stream.message_count > count and not stream.is_flow_controlled and not self.is_stopping():
+            count = stream.message_count
+            stream.poll(IDLE_AFTER_MESSAGES_SECONDS)
+
     def _plan(self, end: Offset, opened: _Opened) -> list[Partition]:
         # A staged batch that the offset log has lost is a replay, too; buffered messages stay buffered, in their order.
         is_replay = self._planned != end or end.batch in opened.staged
-        if is_replay and self._is_deleted(end, opened):
+        if is_replay and data_loss.is_deleted(self.options, end.batch, opened.staging):
             return []
         with opened.leases.lock:  # the leases of a replay began in an earlier run, and may have expired
             opened.leases.plan(end.batch, self.clock() - (STREAM_LEASE_SECONDS if is_replay else 0))
         if not is_replay:
             return self._plan_pull(end.batch, opened)
         partitions = self._plan_replay(end.batch, opened)
-        return [] if self._is_deleted(end, opened) else partitions  # it may just have been acknowledged
+        return (
+            [] if data_loss.is_deleted(self.options, end.batch, opened.staging) else partitions
+        )  # it may just have been acknowledged
 
     def _plan_pull(self, batch: int, opened: _Opened) -> list[Partition]:
         """The partitions of a new batch; the buffered messages are staged as its part 0."""
         budget = self._budget
         assert budget is not None, "a batch is planned by latest_offset(), which knows the budget"
         stream, staging = opened.stream, opened.staging
-        taken_over = owner.taken_over(staging)
-        if taken_over is not None:
-            raise taken_over
+        opened.worker.taken_over = owner.taken_over(staging)
+        if opened.worker.taken_over is not None:
+            raise opened.worker.taken_over
+        if self.clock() - self._token_written >= _TOKEN_SECONDS:
+            self._token_written = self.clock()
+            staging.write_token()
         stream.poll()
         is_flow_controlled, oldest_arrival = stream.is_flow_controlled, stream.oldest_arrival
         lease, taken = stream.take(budget.messages, budget.bytes)
@@ -365,7 +397,9 @@ class Session:
                 f"Batch {batch} of `{self.options.subscription}` was staged in `{self.location}` by another query "
                 "meanwhile. Let one query at a time use the checkpoint."
             )
+        opened.extender.keep(batch, 0, [received.receipts.column("ack_id") for received in taken])
         driver_part = staged_part.footer(content)
+        self._footers[batch] = [driver_part]
         if self._backlogged or is_flow_controlled:
             one_task = self.options.id_attribute is not None  # duplicates are found within a task only
             if one_task or (lease is not None and lease.is_expired(self.clock())):  # tasks may pull them again
@@ -375,7 +409,8 @@ class Session:
             if excludes:
                 staging.write_excluded_ids(batch, excluded_ids)
             partitions = 1 if one_task else self.fetch_partitions
-            shares = budget.shares(staging, batch, partitions, driver_part.rows, driver_part.bytes, excludes)
+            streams = self.options.streams_per_partition or self._streams
+            shares = budget.shares(staging, batch, partitions, driver_part.rows, driver_part.bytes, excludes, streams)
             if shares:
                 return [replace(shares[0], driver_content=content), *shares[1:]]
         return [DriverPartition(staging, batch, content)]
@@ -390,23 +425,6 @@ class Session:
             opened.staging.write_repeated_ids(batch, part, ids)
         _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, self.options.subscription, len(staged))
         return [*replay_partitions(opened.staging, batch, staged, list(repeats))]
-
-    def _is_deleted(self, end: Offset, opened: _Opened) -> bool:
-        deleted = end.batch <= opened.staging.last_acknowledged()
-        if deleted:
-            self._report_loss(
-                f"Spark asks again for batch {end.batch} of `{self.options.subscription}`, which was acknowledged and "
-                "deleted"
-            )
-        return deleted
-
-    def _report_loss(self, what: str) -> None:
-        if self.options.fail_on_data_loss:
-            raise StagingError(
-                f"{what}, so its rows cannot be given again. Start a new checkpoint location, or set "
-                "failOnDataLoss=false to go on without them."
-            )
-        _log.warning("%s; going on without them (failOnDataLoss=false)", what)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ class Footer:
     """The counts and lengths of a part, and why its pull ended (`full`, `period` or `idle`).
 
     dropped: redeliveries, which have receipts and no rows. oldest: a publish time in seconds since the epoch.
+    pull_bytes, pull_seconds: of all responses, and until the last of them.
+    spark_batch: Spark's batchId of the batch, where a task has staged the part; the driver is not told it.
     """
 
     rows: int
@@ -40,6 +42,9 @@ class Footer:
     oldest: float | None
     messages_length: int
     receipts_lengths: Sequence[int]
+    pull_bytes: int = 0
+    pull_seconds: float = 0.0
+    spark_batch: int | None = None
 
 
 class PartBuilder:
@@ -69,8 +74,10 @@ class PartBuilder:
             oldest = pc.min(messages.column("publish_time")).value
             self._oldest = oldest if self._oldest is None else min(oldest, self._oldest)
 
-    def buffers(self, ended: str) -> list[Buffer]:
-        """The buffers of the finished part, to be written one after the other. ended: why its pull ended."""
+    def buffers(
+        self, ended: str, pull_bytes: int = 0, pull_seconds: float = 0.0, spark_batch: int | None = None
+    ) -> list[Buffer]:
+        """The buffers of the finished part, to be written one after the other. Arguments: see `Footer`."""
         sections = [self._messages, *self._receipts]
         buffers = [buffer for section in sections for buffer in section.end()]
         footer = Footer(
@@ -81,6 +88,9 @@ class PartBuilder:
             oldest=None if self._oldest is None else self._oldest / 1e6,
             messages_length=self._messages.length,
             receipts_lengths=[section.length for section in self._receipts],
+            pull_bytes=pull_bytes,
+            pull_seconds=round(pull_seconds, 3),
+            spark_batch=spark_batch,
         )
         text = json.dumps(asdict(footer)).encode()
         return [*buffers, text, _TAIL.pack(len(text), _MAGIC)]

@@ -3,6 +3,7 @@
     <location>/<project>/<subscription>/<stream>/
         driver-token               what executors look for, to know that they see the driver's area
         last-acknowledged          number of the last batch that was acknowledged and deleted
+        unfinished-run             says that a run was killed and may hold leases; empty while one runs
         recent-ids                 deduplication ids of messages of deleted batches that may be delivered again
         <batch>/part-<i>           the messages and receipts of one pull, written once (`staged_part`)
         <batch>/manifest           numbers of the parts of a batch that is replayed after a restart, written once
@@ -39,16 +40,20 @@ from obstore.store import LocalStore, from_url
 
 from .. import names
 from ..errors import StagingError
+from .leases import LEASE_SECONDS
 from .staged_part import FOOTER_READ_BYTES, Buffer, Footer, PartBuilder, footer_of_tail
 
 T = TypeVar("T")
+_TOKEN_CONTENT = b"pubsub_spark"
 TOKEN, _LAST_ACKNOWLEDGED, _RECENT_IDS = "driver-token", "last-acknowledged", "recent-ids"
+_UNFINISHED_RUN = "unfinished-run"
 _MANIFEST, _EXCLUDED_IDS = "manifest", "excluded-ids"
 _GIVEN, _REPEATED_IDS, _OWNERS = "given", "repeated-ids", "owners"
 _OURS = re.compile(
-    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{_RECENT_IDS}|{_OWNERS}/[0-9]+"
+    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{_RECENT_IDS}|{_UNFINISHED_RUN}|{_OWNERS}/[0-9]+"
     rf"|[0-9]+/((part|{_GIVEN}|{_REPEATED_IDS})-[0-9]+|{_MANIFEST}|{_EXCLUDED_IDS}|malformed-[0-9]+-[0-9]+)"
 )
+_DATABRICKS_FOLDERS = ("/Volumes", "/dbfs", "/Workspace")
 _SCHEME_WITHOUT_SLASHES = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:(?!//)")  # `dbfs:/folder`, as Hadoop writes it
 
 # obstore raises Python's own errors for some stores and its own for others.
@@ -99,7 +104,14 @@ def local_folder(location: str) -> Path | None:
         )
     if "://" in location and not location.startswith("file://"):
         return None
-    return Path(location.removeprefix("file://")).absolute()
+    folder = Path(location.removeprefix("file://")).absolute()
+    top = next((top for top in _DATABRICKS_FOLDERS if folder.is_relative_to(top)), None)
+    if top is not None and not Path(top).exists():
+        raise StagingError(
+            f"`stagingLocation` `{location}` is a folder of Databricks, and there is no `{top}` on this machine. Give "
+            "a folder of this machine, or a URL of an object store."
+        )
+    return folder
 
 
 @lru_cache(maxsize=16)
@@ -107,12 +119,36 @@ def open_store(location: str) -> Any:
     """The obstore store at a path or URL; StagingError when the location cannot be understood."""
     folder = local_folder(location)
     try:
-        return from_url(location) if folder is None else LocalStore(folder, mkdir=True, automatic_cleanup=True)
+        if folder is None:
+            return from_url(location)
+        _make_private(folder)
+        return LocalStore(folder, automatic_cleanup=True)
     except Exception as error:
         raise StagingError(
             f"`stagingLocation` `{location}` cannot be opened: {str(error).splitlines()[0]}. Give a path, or a URL of "
             "`gs://`, `s3://`, `az://` or `file://`."
         ) from None
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder with those above it, open to this user alone; folders that exist stay as they are."""
+    for each in (*reversed(folder.parents), folder):
+        with suppress(FileExistsError):
+            each.mkdir(mode=0o700)
+
+
+def _check_hard_links(folder: Path, location: str) -> None:
+    """Raise StagingError where a file system has no hard links, by which obstore creates a file only once."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="link-") as probe:
+        other = Path(f"{probe.name}-2")
+        try:
+            other.hardlink_to(probe.name)
+        except OSError as error:
+            raise StagingError(
+                f"The file system of `stagingLocation` `{location}` has no hard links ({error.strerror}), which a part "
+                "that is written once needs. Give a URL of an object store, or a folder of another file system."
+            ) from None
+        other.unlink()
 
 
 def unusable(location: str, error: Exception) -> StagingError:
@@ -248,8 +284,23 @@ class Staging:
         return sum(int(name.rpartition("-")[2]) for name in recorded)
 
     def write_token(self) -> None:
-        """Write the token by which executors know that they see the driver's area."""
-        self.create(TOKEN, [b"pubsub_spark"])
+        """Write the token by which executors know that they see the driver's area.
+
+        Raises StagingError when the store cannot be written to, or overwrites an object that must not exist.
+        """
+        folder = local_folder(self.location)
+        if folder is not None:
+            try:
+                _make_private(folder / self.root)
+                _check_hard_links(folder / self.root, self.location)
+            except OSError as error:
+                raise unusable(self.location, error) from None
+        self.create(TOKEN, [_TOKEN_CONTENT])
+        if self.create(TOKEN, [_TOKEN_CONTENT + b" again"]):
+            raise StagingError(
+                f"The store of `stagingLocation` `{self.location}` overwrites an object when asked to create it, so "
+                "that a batch could change. Use GCS, S3, Azure or a file system, or a store with conditional writes."
+            )
 
     def check_token(self) -> None:
         """Raise StagingError when the driver's token cannot be seen from this process."""
@@ -281,6 +332,23 @@ class Staging:
     def last_acknowledged(self) -> int:
         """The number of the last batch that was acknowledged and deleted; 0 when none was."""
         return int(bytes(self.read(_LAST_ACKNOWLEDGED) or b"0"))
+
+    def begin_run(self, now: float) -> float:
+        """Record that a run has begun; until when an earlier one, which was killed, may hold leases (0: none does).
+
+        now: seconds since the epoch, like the answer.
+        """
+        content = self.read(_UNFINISHED_RUN)
+        self._ask(obstore.put, _UNFINISHED_RUN, b"")
+        return 0.0 if content is None else float(bytes(content) or now + LEASE_SECONDS)
+
+    def end_run(self, leased_until: float, now: float) -> None:
+        """Record that a run holds no lease any more. leased_until: the answer of `begin_run`."""
+        if leased_until > now:
+            self._ask(obstore.put, _UNFINISHED_RUN, str(leased_until).encode())
+        else:
+            with suppress(*MISSING):
+                self._ask(obstore.delete, _UNFINISHED_RUN)
 
     def is_new(self) -> bool:
         """Whether nothing was ever staged here; false for a checkpoint that was put back to its start."""

@@ -120,6 +120,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, DriverPartition | PullPartition | StagedPartition), (
             "Spark hands back what partitions() gave it"
         )
+        logs.to_stderr(self._options.log_level)
         messages = partition_reader.read(partition, self._options, self._backend)
         return self._rows.of(messages, partial(partition_reader.count_malformed, partition))
 
@@ -151,15 +152,16 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _running(self) -> Session:
         if self._session is None:
-            logs.to_stderr()
-            _sigterm.install()
             options = self._options
+            logs.to_stderr(options.log_level)
+            _sigterm.install()
             self._session = Session(
                 options,
                 self._backend,
                 options.staging_location or default_location(),
                 options.num_fetch_partitions or min(os.cpu_count() or 1, _MAX_DEFAULT_PARTITIONS),
                 lambda: _sigterm.received,
+                may_be_asked_once=ReadLimit is None,
             )
         return self._session
 

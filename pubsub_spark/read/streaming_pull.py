@@ -61,11 +61,54 @@ class StreamSettings:
         return bytes(message.SerializeToString())
 
 
+class ResponseQueue:
+    """The responses of one or more streams, in the order in which they arrived."""
+
+    def __init__(self, streams: int = 1) -> None:
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the end of a stream
+        self._open = streams
+
+    def put(self, response: bytes) -> None:
+        """Add a response."""
+        self._queue.put(response)
+
+    def end(self) -> None:
+        """Record that a stream has no more responses."""
+        self._queue.put(None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all responses were taken."""
+        return self._queue.empty()
+
+    @property
+    def ended(self) -> bool:
+        """Whether all responses were taken and there can be no more."""
+        return self._open <= 0
+
+    def take(self, timeout: float, chunk_bytes: int = 0) -> list[bytes]:
+        """The responses that have arrived; see `StreamingPull.take`."""
+        taken: list[bytes] = []
+        volume, end = 0, time.monotonic() + timeout
+        with suppress(queue.Empty):
+            while not self.ended:
+                rest = end - time.monotonic() if volume < chunk_bytes or not taken else 0
+                wait = min(_CHUNK_GAP_SECONDS, rest) if taken else rest
+                response = self._queue.get(timeout=wait) if wait > 0 else self._queue.get_nowait()
+                if response is None:
+                    self._open -= 1
+                else:
+                    taken.append(response)
+                    volume += len(response)
+        return taken
+
+
 class StreamingPull:
     """A StreamingPull that is kept open until `close`.
 
     first_request: makes the first request of each stream. has_room: whether a stream that has ended may be opened again
-    now. health: what has become of the streams so far.
+    now. responses: where they are queued, if other streams queue theirs there, too. health: what has become of the
+    streams so far. received_bytes: of all responses.
     """
 
     def __init__(
@@ -74,14 +117,15 @@ class StreamingPull:
         settings: StreamSettings,
         first_request: Callable[[], bytes] | None = None,
         has_room: Callable[[], bool] = lambda: True,
+        responses: ResponseQueue | None = None,
     ) -> None:
         self._connection = connection
         self._settings = settings
         self._first_request = first_request or settings.request
         self._has_room = has_room
-        self._responses: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the end
-        self._failure: Exception | None = None
-        self.ended = False  # whether there can be no more responses
+        self._responses = responses or ResponseQueue()
+        self.received_bytes = 0
+        self.failure: Exception | None = None
         self._closing = threading.Event()
         self._half_closed = False
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -100,21 +144,15 @@ class StreamingPull:
 
         Raises the error that ended the stream, ResourceError or ServiceError, in each call after the last response.
         """
-        taken: list[bytes] = []
-        volume, end = 0, time.monotonic() + timeout
-        with suppress(queue.Empty):
-            while not self.ended:
-                rest = end - time.monotonic() if volume < chunk_bytes or not taken else 0
-                wait = min(_CHUNK_GAP_SECONDS, rest) if taken else rest
-                response = self._responses.get(timeout=wait) if wait > 0 else self._responses.get_nowait()
-                if response is None:
-                    self.ended = True
-                else:
-                    taken.append(response)
-                    volume += len(response)
-        if self._failure is not None and not taken and self.ended:
-            raise self._failure
+        taken = self._responses.take(timeout, chunk_bytes)
+        if self.failure is not None and not taken and self.ended:
+            raise self.failure
         return taken
+
+    @property
+    def ended(self) -> bool:
+        """Whether there can be no more responses."""
+        return self._responses.ended
 
     @property
     def reopened(self) -> int:
@@ -124,7 +162,7 @@ class StreamingPull:
     def probe(self, timeout: float = PROBE_TIMEOUT_SECONDS) -> bool:
         """Whether the service answers a call beside the stream while it is open; recorded in `health`.
 
-        The call changes no lease, and any answer will do, a refusal, too.
+        The call changes no lease, and any answer will do, also an error.
         """
         began, open_call = time.monotonic(), self._open_call
         subscription = self._settings.subscription
@@ -148,13 +186,17 @@ class StreamingPull:
 
     def close(self) -> list[bytes]:
         """End the stream and its thread; the responses that had arrived and were not taken."""
+        self.cancel()
+        self._thread.join()
+        self.failure = None
+        return self.take(0)
+
+    def cancel(self) -> None:
+        """End the stream, and have its thread end."""
         self._closing.set()
         self._requests.put(None)
         if self._call is not None:
             self._call.cancel()
-        self._thread.join()
-        self._failure = None
-        return self.take(0)
 
     def _run(self) -> None:
         pauses = delays()
@@ -170,13 +212,13 @@ class StreamingPull:
                     break
                 self.health.reopened += 1
         except Exception as error:
-            self._failure = error
+            self.failure = error
         finally:
-            self._responses.put(None)
+            self._responses.end()
 
     def _is_wanted(self) -> bool:
         """Whether all responses were taken and there is room for more."""
-        return self._responses.empty() and self._has_room()
+        return self._responses.is_empty and self._has_room()
 
     def _receive(self) -> bool:
         """Open the stream and queue its responses until it ends; whether there were any."""
@@ -200,6 +242,7 @@ class StreamingPull:
                 came = True
                 self._last_response = time.monotonic()
                 self.health.responded(self._last_response)
+                self.received_bytes += len(response)
                 self._responses.put(response)
         except grpc.RpcError as error:
             self._open_call = None
@@ -215,7 +258,7 @@ class StreamingPull:
         return came
 
     def _until_none(self, requests: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
-        """The requests that gRPC sends, heartbeats between them. Cancels the call after MAX_SILENCE_SECONDS.
+        """The requests for gRPC to send, until a None, and heartbeats. Cancels the call after MAX_SILENCE_SECONDS.
 
         Probes the service while it has not answered on the stream, and when it was silent for long.
         """

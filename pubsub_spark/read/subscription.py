@@ -34,9 +34,13 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> None:
     """Check that the subscription can be pulled; on the first start of a checkpoint create and seek it as the options
     ask.
 
-    Raises ResourceError when it does not exist and no `topicId` says on which topic to create it, or when it is of a
-    kind that cannot be pulled.
+    Raises ResourceError when it does not exist and no `topicId` says on which topic to create it, when it is of a kind
+    that cannot be pulled, or when a permission or the dead-letter topic is missing.
     """
+    if options.dead_letter is not None:  # before anything is created
+        with suppress(ForbiddenError):  # who may publish need not be allowed to look
+            admin.topic(options.dead_letter)
+        admin.check_permission("publish to", "Topic", options.dead_letter, "pubsub.topics.publish")
     try:
         found: types.Subscription | None = admin.subscription(options.subscription)
     except ForbiddenError:
@@ -49,11 +53,25 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> None:
         refuse_unless_pulled(found)
         if options.topic not in (None, found.topic):
             _log.warning("`%s` is a subscription of `%s`, not of `%s`", found.name, found.topic, options.topic)
+    _check_permissions(admin, options)
     if is_new:
         if options.starting_timestamp is not None:
             admin.seek(options.subscription, options.starting_timestamp)
         if options.starting_snapshot is not None:
             admin.seek(options.subscription, names.full(options.starting_snapshot, options.project, "snapshots"))
+
+
+def check(admin: Admin, options: ReadOptions) -> None:
+    """Check that the subscription can be pulled, for a batch read, which creates and changes nothing."""
+    with suppress(ForbiddenError):
+        refuse_unless_pulled(admin.subscription(options.subscription))
+
+
+def _check_permissions(admin: Admin, options: ReadOptions) -> None:
+    """Raise ForbiddenError unless the caller may do what the options ask for."""
+    admin.check_permission("pull from", "Subscription", options.subscription, "pubsub.subscriptions.consume")
+    if options.delete_subscription_on_stream_stop:
+        admin.check_permission("delete", "Subscription", options.subscription, "pubsub.subscriptions.delete")
 
 
 def _create(admin: Admin, wanted: types.Subscription) -> types.Subscription:

@@ -12,12 +12,15 @@ The payload of a message (with `encode=topic` there is no first case):
 
 A row is encoded without the columns that become other fields of the message: `attributes`, `ordering_key`, and `topic`
 where no option names the topic. Where the topic's schema has a field of such a name, the column is both.
+
+With `columns=databricks` the payload is `payload` and `attributes` is a JSON object. Without it, columns that are named
+as in Databricks' source or in Kafka's are refused: they would become fields of a JSON object that nobody wants.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,6 +32,9 @@ from ..options import WriteOptions
 
 # Columns that our own reader adds and a publisher cannot set; ignored, so that a stream can be published as read.
 _DELIVERY_COLUMNS = frozenset({"message_id", "publish_time", "delivery_attempt", "schema_revision", "decode_error"})
+_DATABRICKS_DELIVERY_COLUMNS = frozenset({"messageid", "publishtimestampinmillis"})
+# Columns of Spark's Kafka source and sink. A payload of Kafka's is a `value` that is text or binary.
+_KAFKA_COLUMNS = frozenset({"key", "value", "headers", "topic", "partition", "offset", "timestamp", "timestamptype"})
 _METADATA_COLUMNS = frozenset({"attributes", "ordering_key", "topic"})
 _TEXT_TYPES = (
     spark.StringType,
@@ -122,7 +128,9 @@ class _ColumnResolver:
 
 
 def _mapping(columns: _ColumnResolver, options: WriteOptions, problems: list[str]) -> ColumnMapping:
-    data, attributes, ordering_key, topic = map(columns.find, ("data", "attributes", "ordering_key", "topic"))
+    databricks = options.columns == "databricks"
+    payload_name = "payload" if databricks else "data"
+    data, attributes, ordering_key, topic = map(columns.find, (payload_name, "attributes", "ordering_key", "topic"))
     value = columns.find("value")
     if value is not None and not isinstance(columns.fields[value].dataType, spark.StructType):
         value = None  # a column of the row like any other
@@ -133,7 +141,13 @@ def _mapping(columns: _ColumnResolver, options: WriteOptions, problems: list[str
 
     if data is not None:
         columns.check(data, (spark.BinaryType, spark.StringType), "binary or string")
-    if attributes is not None:
+    elif databricks:
+        problems.append("there is no column `payload`, which `columns=databricks` needs")
+    elif value is None and options.encode != "topic":
+        problems.extend(_foreign_payload(columns.fields))
+    if attributes is not None and databricks:
+        columns.check(attributes, (spark.StringType,), "a string, a JSON object")
+    elif attributes is not None:
         problems.extend(f"{problem}{field_hint}" for problem in _not_attributes(columns.fields[attributes]))
     attribute_columns = tuple(
         (name, position)
@@ -159,7 +173,7 @@ def _mapping(columns: _ColumnResolver, options: WriteOptions, problems: list[str
         payload = tuple(position for position in (data, value) if position is not None)[:1]
         if not options.ignore_extra_columns:
             used = {data, value, attributes, ordering_key, topic, *(position for _, position in attribute_columns)}
-            problems.extend(_unused(names, used))
+            problems.extend(_unused(names, used, _DATABRICKS_DELIVERY_COLUMNS if databricks else frozenset()))
     else:
         metadata = {attributes, ordering_key, topic}
         payload = tuple(i for i, name in enumerate(names) if i not in metadata or name.lower() not in _METADATA_COLUMNS)
@@ -177,9 +191,27 @@ def _not_attributes(field: spark.StructField) -> Iterator[str]:
         yield f"`{field.name}` is `{kind.simpleString()}`, but must be `map<string,string>`"
 
 
-def _unused(names: tuple[str, ...], used: set[int | None]) -> Iterator[str]:
+def _foreign_payload(fields: Sequence[spark.StructField]) -> Iterator[str]:
+    """The problem of a DataFrame whose columns are named as in Kafka's or Databricks' source, if they are."""
+    types = {field.name.lower(): field.dataType for field in fields}
+    bytes_or_text = (spark.BinaryType, spark.StringType)
+    if isinstance(types.get("payload"), spark.BinaryType):
+        yield (
+            "`payload` is Databricks' name for the bytes of a message: rename it to `data`, or set "
+            "`columns=databricks`, or, if it is a field of the message, send the message as a struct `value`"
+        )
+    elif types.keys() <= _KAFKA_COLUMNS and isinstance(types.get("value"), bytes_or_text):
+        names = {"value": "data", "key": "ordering_key", "headers": "attributes"}
+        renamed = ", ".join(f"`{old}` to `{new}`" for old, new in names.items() if old in types)
+        yield (
+            f"these are Kafka's names: rename {renamed}, or, if they are fields of the message, send the message as a "
+            "struct `value`"
+        )
+
+
+def _unused(names: tuple[str, ...], used: set[int | None], ignored: frozenset[str]) -> Iterator[str]:
     for position, name in enumerate(names):
-        if position in used or name.lower() in _DELIVERY_COLUMNS | _METADATA_COLUMNS:
+        if position in used or name.lower() in _DELIVERY_COLUMNS | _METADATA_COLUMNS | ignored:
             continue
         near = difflib.get_close_matches(name.lower(), sorted(_METADATA_COLUMNS), n=1, cutoff=0.7)
         hint = f" (did you mean `{near[0]}`?)" if near else ""

@@ -5,6 +5,7 @@ Runs in tasks. Columns of the result: `data`, and `attributes`, `ordering_key` a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -29,7 +30,10 @@ def to_messages(batch: pa.RecordBatch, mapping: ColumnMapping, encode: EncodeRow
     _check_text(batch, mapping)
     columns = {"data": _data(batch, mapping, encode)}
     if mapping.attributes is not None:
-        columns["attributes"] = _no_null_entries(batch.column(mapping.attributes))
+        attributes = batch.column(mapping.attributes)
+        columns["attributes"] = _no_null_entries(
+            attributes if pa.types.is_map(attributes.type) else _attributes_of_json(attributes)
+        )
     if mapping.attribute_columns:
         columns["attributes"] = with_attributes(
             columns.get("attributes"), [(name, _text(batch.column(at))) for name, at in mapping.attribute_columns]
@@ -102,6 +106,22 @@ def _no_null_entries(maps: pa.MapArray) -> pa.MapArray:
     if entries.values.null_count:
         entries = entries.where(np.asarray(entries.values.is_valid().to_numpy(zero_copy_only=False)))
     return pa.MapArray.from_arrays(pa.array(entries.offsets, pa.int32()), entries.keys, entries.values)
+
+
+def _attributes_of_json(texts: pa.Array) -> pa.MapArray:
+    """The maps of JSON objects, null for a null text. Raises RowError for one that is no object of strings."""
+    distinct = _text(texts).dictionary_encode()
+    maps: list[list[tuple[str, str]] | None] = []
+    for index, text in enumerate(distinct.dictionary.to_pylist()):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not (isinstance(found, dict) and all(isinstance(value, str) for value in found.values())):
+            row = pc.index(distinct.indices, index).as_py()
+            raise RowError(row, "`attributes` is not a JSON object whose values are strings")
+        maps.append(list(found.items()))
+    return pa.array(maps, _ATTRIBUTES).take(distinct.indices)
 
 
 def with_attributes(maps: pa.MapArray | None, extra: list[tuple[str, pa.StringArray]]) -> pa.MapArray:

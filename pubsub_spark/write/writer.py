@@ -76,12 +76,12 @@ class PubSubBatchWriter(datasource.DataSourceArrowWriter):
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         """Log the metrics of the write."""
-        logs.to_stderr()
+        logs.to_stderr(self._plan.options.log_level)
         _log.info("published to %s: %s", self._plan.options.topic or "the topics of the rows", _sum(messages))
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         """Log what was published before the write failed; it cannot be taken back."""
-        logs.to_stderr()
+        logs.to_stderr(self._plan.options.log_level)
         _log.warning("the write failed; tasks that ended well had published %s", _sum(messages))
 
 
@@ -111,12 +111,12 @@ class PubSubStreamWriter(_StreamWriter):  # type: ignore[misc]
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
         """Log the metrics of the micro-batch."""
-        logs.to_stderr()
+        logs.to_stderr(self._plan.options.log_level)
         _log.info("batch %d published to %s: %s", batchId, self._plan.options.topic, _sum(messages))
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
         """Log what was published before the micro-batch failed; it cannot be taken back."""
-        logs.to_stderr()
+        logs.to_stderr(self._plan.options.log_level)
         _log.warning("batch %d failed; tasks that ended well had published %s", batchId, _sum(messages))
 
 
@@ -127,6 +127,7 @@ def _write(
     batch_id: int | None,
     accumulator_id: int | None,
 ) -> PublishCommitMessage:
+    logs.to_stderr(plan.options.log_level)
     metrics = write_partition(plan, batches, partition)
     if accumulator_id is not None:
         add_to_accumulator(accumulator_id, metrics)

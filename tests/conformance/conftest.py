@@ -1,4 +1,4 @@
-"""Google's emulator and ours, each started once, and what each says to the whole script."""
+"""Google's emulator and ours, each started once, and the answers of each to the whole script."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.servers import google_emulator
 
 @dataclass(frozen=True)
 class Answers:
-    """What came back for each step, by its name."""
+    """The answers to the steps, by their names."""
 
     ours: dict[str, Outcome]
     google: dict[str, Outcome]
@@ -30,12 +30,12 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def ours() -> Iterator[tuple[dict[str, Outcome], dict[str, Outcome]]]:
-    """What ours says by gRPC, and, started anew, by HTTP."""
+    """The answers of our emulator by gRPC and, started anew, by HTTP."""
     with Emulator() as first, Emulator() as second:
         yield player.play(player.GrpcLine(first.endpoint)), player.play(player.HttpLine(second.endpoint))
 
 
 @pytest.fixture(scope="session")
 def answers(google: str, ours: tuple[dict[str, Outcome], dict[str, Outcome]]) -> Answers:
-    """What both say by gRPC."""
+    """The answers of both emulators by gRPC."""
     return Answers(ours[0], player.play(player.GrpcLine(google)))

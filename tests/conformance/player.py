@@ -1,6 +1,6 @@
-"""Sends the script to an emulator, by gRPC or by HTTP, and keeps of each answer what can be compared.
+"""Sends the script to an emulator, by gRPC or by HTTP, and keeps the comparable parts of each answer.
 
-Ids, times and tokens change from run to run; of those only is kept that they are there.
+Ids, times and tokens change from run to run: of those only their presence is kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 
 
 class Outcome(NamedTuple):
-    """What came back: a status code, the answer's JSON without what changes from run to run, and the error's text."""
+    """The outcome of a step: a status code, the answer's JSON without ids and times, the error's text."""
 
     code: str
     answer: Any
@@ -45,7 +45,7 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error of the test
 
 
 class Line(Protocol):
-    """A way to ask an emulator an RPC, JSON in and JSON out."""
+    """The sending of an RPC to an emulator, JSON in and JSON out."""
 
     def ask(self, rpc: str, request: Mapping[str, Any]) -> Any: ...
 
@@ -87,7 +87,7 @@ def _collect(line: Line, step: Step, request: Mapping[str, Any]) -> Any:
 
 
 class GrpcLine:
-    """By gRPC."""
+    """The sending by gRPC."""
 
     def __init__(self, endpoint: str) -> None:
         self._channel = grpc.insecure_channel(endpoint, _OPTIONS)
@@ -109,7 +109,7 @@ class InexpressibleError(Exception):
 
 
 class HttpLine:
-    """By HTTP and JSON."""
+    """The sending by HTTP and JSON."""
 
     def __init__(self, endpoint: str) -> None:
         self._connection = http.client.HTTPConnection(endpoint, timeout=10)

@@ -37,7 +37,7 @@ def test_step_is_answered_alike(answers, step):
 
 @pytest.mark.parametrize("step", [step.name for step in STEPS])
 def test_http_says_what_grpc_says(ours, step):
-    """By HTTP our emulator gives each step the answer that it gives by gRPC."""
+    """Each step's answer by HTTP is the one by gRPC."""
     by_grpc, by_http = ours
 
     if step in INEXPRESSIBLE:
@@ -55,7 +55,7 @@ def test_table_names_steps_of_the_script():
 
 
 def test_defaults_are_filled_in(answers):
-    """What the table of filled-in fields takes out of the comparison is in our answer and not in Google's."""
+    """The fields that the table leaves out of the comparison are in our answer and not in Google's."""
     ours, google = (each["a subscription is created"].answer for each in (answers.ours, answers.google))
 
     assert {"state": "ACTIVE", "expirationPolicy": {"ttl": "2678400s"}} == {name: ours[name] for name in FILLED_IN}

@@ -151,6 +151,20 @@ def test_outage_is_told_at_its_beginning_and_at_its_end(
     assert recovered.getMessage().startswith(f"connected to `{proxy.endpoint}` again after ")
 
 
+def test_outage_is_in_the_metrics(query: Engine, proxy: Proxy):
+    """Within seconds `connected` is false with the last error; after the outage it is true again."""
+    query.start()
+    query.trigger()
+    until(lambda: query.metrics["connected"], "a connection")
+    assert (0, "") == (query.metrics["reopenedStreams"], query.metrics["lastError"])
+    proxy.refuse()
+    until(lambda: not query.metrics["connected"], "an outage")
+    until(lambda: query.metrics["lastError"].startswith("UNAVAILABLE: "), "an error")
+    proxy.heal()
+    until(lambda: query.metrics["connected"], "a connection")
+    assert query.metrics["reopenedStreams"] > 0
+
+
 def test_message_is_read_soon_after_a_long_outage(query: Engine, proxy: Proxy, names: Names):
     """gRPC's own pauses grow to two minutes; ours end within 15 s of the service's return."""
     query.start()
@@ -219,6 +233,7 @@ def test_batches_that_wait_for_their_acks_are_bounded(
             pass
     assert ["a", "b"] == query.rows
     assert 1 == caplog.text.count("committed batches of")
+    assert (True, 2) == (query.metrics["intakePaused"], query.metrics["unackedBatches"])
 
     query.stop()
     assert "stopped with up to 2 acks of 2 committed batches of" in caplog.text

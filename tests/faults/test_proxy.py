@@ -1,4 +1,4 @@
-"""The proxy itself: each fault does what its name says, and `heal` ends it."""
+"""The proxy: each fault does what its method says, and `heal` ends it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def client(proxy: Proxy, timeout: float = 10.0) -> socket.socket:
 
 
 def echoed(client: socket.socket, content: bytes) -> bytes:
-    """What comes back before the connection ends."""
+    """The bytes that come back before the connection ends."""
     got = b""
     with suppress(ConnectionError):
         client.sendall(content)
@@ -67,7 +67,7 @@ def test_forwards(proxy: Proxy):
 
 
 def test_refuse_ends_all_connections_and_new_ones(proxy: Proxy):
-    """As when the server is down; `heal` brings it back."""
+    """`refuse` ends all connections and new ones, as a server that is down; `heal` brings it back."""
     with client(proxy) as one:
         echoed(one, b"a")
         proxy.refuse()
@@ -80,7 +80,7 @@ def test_refuse_ends_all_connections_and_new_ones(proxy: Proxy):
 
 
 def test_black_hole_keeps_bytes_until_it_is_healed(proxy: Proxy):
-    """Nothing comes and nothing is closed; afterwards all arrives."""
+    """`black_hole` forwards nothing and closes nothing; after `heal` all bytes arrive."""
     with client(proxy, 0.2) as one:
         echoed(one, b"a")
         proxy.black_hole()

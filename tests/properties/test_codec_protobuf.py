@@ -1,7 +1,7 @@
 """Laws of the Protocol Buffers codec, over generated schemas, messages and bytes.
 
 The oracles are protobuf's own: `FromString` decides what is a message, generated classes' getters what is in it,
-`json_format` what its JSON is. The row reader goes by those getters, so "fast equals slow" says it all.
+`json_format` what its JSON is. The row reader uses those getters, so it is the reference for the columns.
 """
 
 from __future__ import annotations
@@ -209,15 +209,15 @@ def slow(decoder: ProtobufDecoder, messages: list[Any]) -> list[Any]:
 def rows(value: pa.StructArray) -> list[Any]:
     """Plain values; the entries of a map, which have no order, in that of their keys."""
 
-    def settled(item: Any) -> Any:
+    def plain_value(item: Any) -> Any:
         if isinstance(item, dict):
-            return {name: settled(member) for name, member in item.items()}
+            return {name: plain_value(member) for name, member in item.items()}
         if isinstance(item, list):
-            inner = [settled(member) for member in item]
+            inner = [plain_value(member) for member in item]
             return sorted(inner, key=lambda pair: pair[0]) if inner and isinstance(inner[0], tuple) else inner
-        return tuple(map(settled, item)) if isinstance(item, tuple) else item
+        return tuple(map(plain_value, item)) if isinstance(item, tuple) else item
 
-    return [settled(row) for row in value.cast(plain(value.type)).to_pylist()]
+    return [plain_value(row) for row in value.cast(plain(value.type)).to_pylist()]
 
 
 def plain(type_: pa.DataType) -> pa.DataType:
@@ -270,7 +270,7 @@ def test_the_column_has_the_type_that_spark_makes_of_it(definition):
 @LAW
 @given(schemas_and_messages())
 def test_what_was_read_is_written_back(drawn):
-    """What is written has, by its getters, the rows that it was written from."""
+    """Encoded columns have, by their messages' getters, the rows that they were encoded from."""
     definition, messages = drawn
     decoder = ProtobufDecoder(definition)
     value, _ = decoder.decode(payloads_of(messages))
@@ -326,7 +326,7 @@ def odd_json(draw: st.DrawFn) -> tuple[ProtobufDefinition, list[str]]:
 @MANY
 @given(odd_json())
 def test_json_format_is_the_judge_of_json(drawn):
-    """What the compiled decoder makes of a text is what json_format does: the same message, or a refusal."""
+    """What the compiled decoder makes of a text is what json_format does: the same message, or an error."""
     definition, texts = drawn
     for text in texts:
         expected: Any = definition.message_class()

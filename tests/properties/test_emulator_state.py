@@ -18,8 +18,8 @@ from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.dump import ResourceFormat
 from pubsub_spark.emulator.state.events import Delivered, Event
+from pubsub_spark.emulator.state.settings import Settings
 from pubsub_spark.emulator.state.state import State
-from pubsub_spark.emulator.state.subscription import Settings
 from pubsub_spark.emulator.state.wire_format import attribute_fields
 
 TOPIC, DEAD = "projects/p/topics/topic", "projects/p/topics/dead"
@@ -94,7 +94,7 @@ class StateMachine(RuleBasedStateMachine):
         self.consumers = {name: [Consumer(max_messages=most) for most in (2, 0)] for name in SUBSCRIPTIONS}
 
     def do(self, action: Callable[[Broker], Any]) -> Any:
-        """One locked section, of each state."""
+        """Run one locked section on each state."""
         done = []
         for state in self.states:
             state.broker.tick(self.now)
@@ -106,7 +106,7 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """From now on everything happens twice: here, and in a state that is loaded from a dump of this one."""
+        """From now on do everything twice: here, and in a state that is loaded from a dump of this one."""
         self.consumers = {name: [Consumer(), Consumer()] for name in SUBSCRIPTIONS}  # limits are of those connected
         for name, subscription in self.broker.subscriptions.items():
             assert name == subscription.name
@@ -141,7 +141,7 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS), count=st.integers(1, 5))
     def ack_all_but_the_first(self, key: str, count: int) -> None:
-        """What random numbers seldom hit: a gap, and then the first fails."""
+        """Ack all but the first message of a batch, and fail that: random numbers seldom do."""
         name = SUBSCRIPTIONS[0]
         self.publish(key, count, marked=False)
         before = len(self.leased[name])
@@ -204,7 +204,7 @@ class StateMachine(RuleBasedStateMachine):
                 assert self.broker.outstanding(subscription) == twin.outstanding(twin.subscriptions[name])
 
     def _numbers(self, name: str, start: int, length: int) -> list[int]:
-        """Some of those that were leased last."""
+        """Some of the numbers that were leased last."""
         leased = self.leased[name]
         return leased[-start:][:length]
 

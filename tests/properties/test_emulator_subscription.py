@@ -29,7 +29,8 @@ from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.chaos import Chaos
 from pubsub_spark.emulator.state.delivery import Batch, Consumer
 from pubsub_spark.emulator.state.message import Message, Publication
-from pubsub_spark.emulator.state.subscription import Settings, Subscription
+from pubsub_spark.emulator.state.settings import Settings
+from pubsub_spark.emulator.state.subscription import Subscription
 
 KEYS = ("", "a")
 
@@ -85,7 +86,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2), start=st.integers(0, 2), stop=st.integers(2, 5))
     def ack_run(self, which: int, start: int, stop: int) -> None:
-        """What clients do most: the messages of one of the last batches, or some that follow one another."""
+        """Ack as clients mostly do: the messages of one of the last batches, or consecutive ones."""
         for numbers in self.batches[-1 - which :][:1]:
             self.ack(numbers[start:stop])
 
@@ -148,7 +149,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             assert len(held) <= consumer.max_messages
 
     def teardown(self) -> None:
-        """Whatever happened, everything can be drained."""
+        """Drain everything, whatever happened."""
         if not hasattr(self, "sent"):
             return
         consumer = Consumer()
@@ -197,7 +198,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                 self._fail(sent)
 
     def _fail(self, failed: Sent) -> None:
-        """Only the message itself, or with ordering everything of its key that went out behind it."""
+        """Fail the message alone, or with ordering everything of its key that was delivered after it."""
         failed.held = None
         if self._keyed(failed):
             for number, sent in self.sent.items():
@@ -251,7 +252,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 20, 61, 600]))
     def wait(self, seconds: int) -> None:
-        """From one moment at which something is due to the next, exactly."""
+        """Move time to the next moment at which something is due, exactly."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(self.broker.due, end)
@@ -266,7 +267,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_in_vain(self) -> None:
-        assert not (self.subscription.has_ready and self.subscription.waiting)
+        assert not (self.subscription.has_ready and self.subscription.consumers.waiting)
 
     def _serve(self) -> None:
         while self.broker.ready_consumers:
@@ -286,7 +287,7 @@ TestBroker.settings = settings(max_examples=200, stateful_step_count=30, deadlin
 
 
 def test_hostility_loses_nothing():
-    """Under every whim of a hostile subscription all messages arrive, and in the end all are acknowledged."""
+    """With chaos on, every message arrives, and in the end all are acknowledged."""
     for seed in range(20):
         subscription = Subscription("projects/p/subscriptions/sub", Settings(ordering=True), now=0)
         subscription.chaos = Chaos(seed, subscription.name)

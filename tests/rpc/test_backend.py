@@ -208,7 +208,7 @@ def test_key_as_databricks_gives_it(cloud: Cloud, names: Names, key: rsa.RSAPriv
 def test_application_default_credentials(
     cloud: Cloud, names: Names, key: rsa.RSAPrivateKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Without an option the credentials are those of the machine."""
+    """The credentials are those of the machine where no option gives any."""
     path = tmp_path / "key.json"
     path.write_text(account(key))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
@@ -223,7 +223,7 @@ def test_application_default_credentials(
     ],
 )
 def test_status_is_a_sentence(emulator: Emulator, names: Names, code: Any, error: type[Exception], says: str):
-    """What the service refuses names resource and remedy."""
+    """The error for a refused call names the resource and the remedy."""
     emulator.fail("GetSubscription", code)
     with EmulatorBackend(emulator.endpoint, 5).connect() as connection, pytest.raises(error, match=says) as raised:
         connection.admin.subscription(names.subscription)
@@ -231,7 +231,7 @@ def test_status_is_a_sentence(emulator: Emulator, names: Names, code: Any, error
 
 
 def test_unavailable_is_tried_again(emulator: Emulator, names: Names):
-    """Two refused calls cost a moment."""
+    """A call is tried again after UNAVAILABLE; two refused calls cost a moment."""
     emulator.create_topic(names.topic)
     emulator.fail("GetTopic", "UNAVAILABLE", count=2)
     with EmulatorBackend(emulator.endpoint, 10).connect() as connection:
@@ -239,7 +239,7 @@ def test_unavailable_is_tried_again(emulator: Emulator, names: Names):
 
 
 def test_address_that_does_not_answer(names: Names):
-    """After `connectTimeout` a sentence names the address."""
+    """The error names an address that does not answer, after `connectTimeout`."""
     with (
         EmulatorBackend("127.0.0.1:1", 0.3).connect() as connection,
         pytest.raises(ServiceError, match=r"`127\.0\.0\.1:1` did not answer"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import logging
+import queue
 import statistics
 import subprocess
 import sys
@@ -56,6 +58,12 @@ def request(**fields):
     return protos.PullRequest(subscription=SUB, max_messages=20, **fields).SerializeToString()
 
 
+def held_open(first: bytes) -> Iterator[bytes]:
+    """The requests of a stream that is not half-closed: the first, and no end."""
+    never: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    return itertools.chain([first], iter(never.get, b""))
+
+
 def opening():
     return protos.StreamingPullRequest(subscription=SUB, stream_ack_deadline_seconds=600).SerializeToString()
 
@@ -74,7 +82,7 @@ def test_compressed_requests_are_read(emulator):
 
 
 def test_unknown_rpc_is_unimplemented(emulator, client):
-    """Under its name."""
+    """The status of an unknown RPC is UNIMPLEMENTED, and its message has the RPC's name."""
     with pytest.raises(grpc.RpcError, match=r"/google\.pubsub\.v2\.Publisher/Publish") as error:
         client.channel.unary_unary("/google.pubsub.v2.Publisher/Publish")(b"", timeout=10)
 
@@ -82,7 +90,7 @@ def test_unknown_rpc_is_unimplemented(emulator, client):
 
 
 def test_metadata_arrive(emulator, client):
-    """Text and bytes, as they were sent."""
+    """Metadata, text and bytes, arrive as they were sent."""
     sent = (("x-goog-request-params", "topic=a"), ("x-bin", b"\xff\x00"))
     get = client.channel.unary_unary("/google.pubsub.v1.Publisher/GetTopic")
     get(protos.GetTopicRequest(topic=TOPIC).SerializeToString(), metadata=sent, timeout=10)
@@ -91,7 +99,7 @@ def test_metadata_arrive(emulator, client):
 
 
 def test_calls_of_one_connection_do_not_wait_for_each_other(emulator, client):
-    """A Pull that waits, one that is delayed by a fault, and what is asked meanwhile."""
+    """While a Pull waits and another call is delayed by a fault, further calls on the connection are answered."""
     emulator.fail("GetTopic", None, delay=30)
     slow = client.channel.unary_unary("/google.pubsub.v1.Publisher/GetTopic").future(b"", timeout=60)
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=60)
@@ -108,16 +116,16 @@ def test_calls_of_one_connection_do_not_wait_for_each_other(emulator, client):
 def test_pull_that_was_cancelled_takes_nothing(emulator, client):
     """A Pull whose client has left takes no message; the next client gets it."""
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=60)
-    wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].connected)
+    wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
     waiting.cancel()
-    wait_until(lambda: 0 == emulator._running.engine.broker.subscriptions[SUB].connected)
+    wait_until(lambda: not emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
     emulator.publish(TOPIC, "a")
 
     assert [b"a"] == client.data()
 
 
 def test_pull_whose_time_is_short_answers_in_time(emulator, client):
-    """With nothing, before its client gives up."""
+    """A Pull with a short deadline is answered without messages before its client gives up."""
     begin = time.monotonic()
     pull = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull")
 
@@ -126,7 +134,7 @@ def test_pull_whose_time_is_short_answers_in_time(emulator, client):
 
 
 def test_stream_that_a_fault_delays_hears_what_was_said_meanwhile(emulator, client):
-    """The first request, and an ack behind it."""
+    """A stream that a fault delays reads its first request, and an ack after it, when the delay is over."""
     emulator.publish(TOPIC, "a")
     [held] = client.pull()
     emulator.fail("StreamingPull", None, delay=0.3)
@@ -138,9 +146,11 @@ def test_stream_that_a_fault_delays_hears_what_was_said_meanwhile(emulator, clie
 
 
 def test_stream_that_a_fault_delays_and_refuses_is_refused(emulator, client):
-    """After the delay, with the fault's code."""
+    """A stream that a fault delays and refuses ends after the delay, with the fault's code."""
     emulator.fail("StreamingPull", "PERMISSION_DENIED", delay=0.1)
-    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
+    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(
+        held_open(opening()), timeout=30
+    )
 
     with pytest.raises(grpc.RpcError, match="PERMISSION_DENIED"):
         next(stream)
@@ -148,7 +158,9 @@ def test_stream_that_a_fault_delays_and_refuses_is_refused(emulator, client):
 
 def test_message_behind_a_response_comes_at_once(emulator, client):
     """A stream's message on the connection of the Publish does not wait for TCP's acknowledgement of the response."""
-    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
+    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(
+        held_open(opening()), timeout=30
+    )
     took = []
     for _ in range(21):
         begin = time.perf_counter()
@@ -182,7 +194,7 @@ def test_many_connections_are_served_at_once(emulator):
 
 
 def test_large_messages_go_both_ways(emulator, client):
-    """Ten megabytes less what the rest of the request takes, through windows of 64 KB."""
+    """A message of ten megabytes, less the rest of its request, passes through windows of 64 KB in both directions."""
     body = bytes(range(256)) * 39_000
 
     client.publish({"data": body})
@@ -211,7 +223,8 @@ def test_client_that_does_not_read_holds_up_nobody(emulator, raw, client):
 
 @pytest.mark.parametrize("way", ["reset", "close"])
 def test_response_that_the_client_had_no_room_for_is_handed_back(emulator, raw, client, way):
-    """It left before its window let the response through, so nobody read that: it goes to the next one at once."""
+    """A client that left before its window let the response through has not read it: the messages go to the next client
+    at once."""
     emulator.publish(TOPIC, "x" * 100_000)
     raw.call(STREAMING_PULL, opening(), end=False)
     wait_until(lambda: [1] == deliveries(emulator))
@@ -226,7 +239,7 @@ def test_response_that_the_client_had_no_room_for_is_handed_back(emulator, raw, 
 
 
 def test_response_that_the_client_had_room_for_stays_leased(emulator, raw, client):
-    """It left when the response had been written, and may have read it."""
+    """A client that left after its response had been written may have read it: the messages stay leased."""
     emulator.publish(TOPIC, "x")
     raw.call(STREAMING_PULL, opening(), end=False)
     next(raw.events(DataReceived))
@@ -237,7 +250,7 @@ def test_response_that_the_client_had_room_for_stays_leased(emulator, raw, clien
 
 
 def test_stream_whose_time_is_over_ends(emulator, raw):
-    """The client's clock is its own business; the emulator's ends the stream of one that forgot to."""
+    """The emulator ends a stream at its deadline, also one whose client forgot to."""
     raw.call(STREAMING_PULL, opening(), end=False, grpc_timeout="200m")
 
     assert "4" == raw.end()["grpc-status"]
@@ -245,7 +258,7 @@ def test_stream_whose_time_is_over_ends(emulator, raw):
 
 
 def test_http2_that_is_no_grpc_is_reset(raw):
-    """curl --http2-prior-knowledge, for one, asks with GET."""
+    """An HTTP/2 request that is not gRPC's, such as a GET by curl --http2-prior-knowledge, is reset."""
     raw.call(PULL, request(), **{":method": "GET"})
 
     assert 1 == next(raw.events(StreamReset)).stream_id
@@ -271,6 +284,18 @@ def test_body_that_is_no_request_is_refused(raw, messages, status):
     assert status == raw.end()["grpc-status"]
     raw.call(PULL, request(return_immediately=True), stream=3)
     assert "0" == raw.end(3)["grpc-status"]
+
+
+def test_second_message_of_a_unary_call_is_refused(emulator):
+    """A unary call with two requests is INTERNAL, as with other gRPC servers, and does nothing."""
+    other = protos.Topic(name="projects/p/topics/another").SerializeToString()
+    with grpc.insecure_channel(emulator.endpoint) as channel:
+        create = channel.stream_unary("/google.pubsub.v1.Publisher/CreateTopic")
+        with pytest.raises(grpc.RpcError) as refused:
+            create(iter([other, other]), timeout=10)
+
+    assert grpc.StatusCode.INTERNAL == refused.value.code()
+    emulator.create_topic("projects/p/topics/another")
 
 
 def test_broken_connection_is_ended(emulator, raw):
@@ -300,12 +325,14 @@ def test_handler_that_fails_fails_its_call_alone(emulator, client, caplog):
 
 
 def test_stream_whose_sending_thread_fails_ends(emulator, client, monkeypatch, caplog):
-    """As any other call does, and what it took is somebody else's."""
+    """A stream ends when its sending task fails, as any other call does, and its messages go to somebody else."""
 
     def fail(*_: object) -> bytes:
         raise ZeroDivisionError
 
-    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=10)
+    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(
+        held_open(opening()), timeout=10
+    )
     wait_until(lambda: 1 == emulator.streams())
     with caplog.at_level(logging.ERROR), monkeypatch.context() as patched:
         patched.setattr(emulator._running.services.subscriber, "received", fail)
@@ -332,9 +359,11 @@ def test_stop_does_not_wait_for_a_client_that_does_not_read(emulator, raw):
 
 def test_stop_tells_streams_and_waiting_pulls(emulator, client):
     """UNAVAILABLE for the stream; the Pull has an answer without messages."""
-    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
+    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(
+        held_open(opening()), timeout=30
+    )
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=30)
-    wait_until(lambda: 2 == emulator._running.engine.broker.subscriptions[SUB].connected)
+    wait_until(lambda: 2 == len(emulator._running.engine.broker.subscriptions[SUB].consumers.connected))
 
     emulator.stop()
 
@@ -344,31 +373,34 @@ def test_stop_tells_streams_and_waiting_pulls(emulator, client):
 
 
 FORGETFUL = """
-import sys, threading, grpc
+import itertools, queue, sys, threading, grpc
 from pubsub_spark.emulator import Emulator
 topic, subscription = sys.argv[1:3]
 emulator = Emulator().start()
 emulator.create_topic(topic)
 emulator.create_subscription(subscription, topic)
 channel = grpc.insecure_channel(emulator.endpoint)
-first = bytes.fromhex(sys.argv[3])
-stream = channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([first]))
+requests = itertools.chain([bytes.fromhex(sys.argv[3])], iter(queue.SimpleQueue().get, None))
+stream = channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(requests)
 while not emulator.streams():
     threading.Event().wait(0.01)
 """
 
 
 def test_process_that_forgets_to_stop_its_emulator_ends():
-    """Though a stream is open, whose thread waits for messages."""
+    """A process that does not stop its emulator ends all the same, though a stream is open and a thread waits for its
+    messages."""
     command = [sys.executable, "-c", FORGETFUL, TOPIC, SUB, opening().hex()]
 
     subprocess.run(command, check=True, timeout=30)
 
 
 def test_stop_ends_what_a_fault_keeps_waiting_at_once(emulator, client):
-    """A stream and a Pull: neither begins when the emulator is about to be gone."""
+    """At `stop` a delayed stream and a delayed Pull end at once, and neither begins."""
     emulator.fail("*", None, count=2, delay=60)
-    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
+    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(
+        held_open(opening()), timeout=30
+    )
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=30)
     wait_until(lambda: 2 == len(emulator.calls))
 
@@ -380,7 +412,7 @@ def test_stop_ends_what_a_fault_keeps_waiting_at_once(emulator, client):
 
 
 def test_streams_that_are_over_are_freed_at_once(emulator):
-    """Reset or cut off: not when the garbage collector comes."""
+    """Streams that were reset or cut off are freed at once, not when the garbage collector runs."""
     gc.collect()
     gc.disable()
     try:
@@ -405,7 +437,7 @@ def test_streams_that_are_over_are_freed_at_once(emulator):
 def test_advance_ends_a_waiting_pull(emulator, client):
     """The time that a Pull waits is measured on the emulator's clock."""
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=60)
-    wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].connected)
+    wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
     emulator.advance(10)
 
     assert b"" == waiting.result(timeout=5)
@@ -475,7 +507,7 @@ app(["emulator", "--port", "0"])
 
 
 def test_process_of_an_emulator_that_failed_ends_with_an_error():
-    """`pubsub-spark emulator` says so, and exits with 1."""
+    """`pubsub-spark emulator` logs the failure of its emulator, and exits with 1."""
     ended = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, timeout=60)
 
     assert 1 == ended.returncode

@@ -1,4 +1,4 @@
-"""What is most easily got wrong about delivery, each rule once, over real RPCs.
+"""The delivery rules that are most easily got wrong, each once, over real RPCs.
 
 Push and StreamingPull have files of their own.
 """
@@ -142,7 +142,7 @@ def test_filter_cannot_be_changed_not_even_to_itself(client, subscribe):
 
 
 def test_filtered_message_is_as_good_as_acked(client, emulator, subscribe):
-    """What the filter keeps out is no backlog, and a Seek does not bring it back."""
+    """A message that the filter keeps out is no backlog, and a Seek does not bring it back."""
     subscribe(filter="NOT attributes:a", retain_acked_messages=True)
     emulator.publish(TOPIC, {"attributes": {"a": ""}}, b"b")
 
@@ -224,7 +224,7 @@ def test_attempts_are_counted_under_a_dead_letter_policy_only(client, emulator, 
 
 
 def test_dead_letter_follows_nacks_and_expiries(client, emulator, subscribe):
-    """Both count; after the last attempt the copy in the dead-letter topic says where it came from."""
+    """Nacks and expiries both count; after the last attempt the copy in the dead-letter topic names its origin."""
     grave, dead = "projects/q/topics/grave", "projects/q/subscriptions/dead"
     emulator.create_topic(grave)
     emulator.create_subscription(dead, grave)
@@ -271,7 +271,7 @@ def test_retry_policy_doubles_the_wait(client, emulator, subscribe):
 
 
 def test_new_subscription_starts_empty_and_can_seek_before_its_creation(client, emulator):
-    """What the topic retains is not delivered unasked, and all of it after a Seek."""
+    """Messages that the topic retains are delivered to a new subscription only after a Seek."""
     emulator.create_topic(TOPIC, message_retention_duration=3600)
     emulator.publish(TOPIC, b"old")
     emulator.advance(1800)
@@ -284,7 +284,7 @@ def test_new_subscription_starts_empty_and_can_seek_before_its_creation(client, 
 
 
 def test_topic_retention_ends(client, emulator):
-    """What is older than the topic's retention does not come back."""
+    """Messages older than the topic's retention do not come back."""
     emulator.create_topic(TOPIC, message_retention_duration=3600)
     emulator.publish(TOPIC, b"old")
     emulator.advance(3601)
@@ -393,7 +393,7 @@ def test_snapshot_outlives_its_topic(client, emulator, subscribe):
 
 
 def test_snapshot_moves_to_an_earlier_end_only(client, emulator, subscribe):
-    """By whatever path its time is named; not into the past either. Then it goes at that end."""
+    """A snapshot's end can be moved to an earlier time, never the past, by whatever mask path; it is deleted then."""
     subscribe()
     snapshot = client.ask("Subscriber/CreateSnapshot", subscription=SUB, name="projects/p/snapshots/moment")
     last = snapshot.expire_time.seconds

@@ -1,4 +1,4 @@
-"""docs/emulator.md runs: its Python as it stands, its file as a preset."""
+"""docs/emulator.md runs: its Python as it stands, its YAML as a seed file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PAGE = (ROOT / "docs" / "emulator.md").read_text()
 
 @pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
 def test_python_of_the_page_runs(block, monkeypatch):
-    """With its own asserts, where no emulator is in the environment."""
+    """The Python of docs/emulator.md runs, with its own asserts, where no emulator is in the environment."""
     monkeypatch.delenv("PUBSUB_EMULATOR_HOST", raising=False)
     exec(compile(block, "docs/emulator.md", "exec"), {})
 
 
 @pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
 def test_file_of_the_page_can_be_loaded(block, tmp_path):
-    """Beside the schema that it names."""
+    """The seed file of docs/emulator.md can be loaded, beside the schema that it names."""
     (tmp_path / "flight.avsc").write_text('{"type": "record", "name": "Flight", "fields": []}')
     (tmp_path / "pubsub.yaml").write_text(block)
     with Emulator(rest=False) as emulator:
@@ -30,7 +30,7 @@ def test_file_of_the_page_can_be_loaded(block, tmp_path):
 
 
 def test_every_verb_of_the_page_exists():
-    """The table names what an Emulator has."""
+    """Each method in the table of docs/emulator.md is one of Emulator."""
     [table] = re.findall(r"\| method \|.*?\n\n", PAGE, re.DOTALL)
     methods = {
         method for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for method in re.findall(r"`(\w+)", cell)

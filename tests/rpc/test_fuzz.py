@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is an answer: no INTERNAL, no UNKNOWN, nothing that hangs, and the emulator lives on."""
+"""Whatever is sent, the emulator answers with a status: never INTERNAL or UNKNOWN, never a hang; and it lives on."""
 
 from __future__ import annotations
 
@@ -160,12 +160,12 @@ def test_any_bytes_are_answered(client, rpc):
     """Bytes that may be a request or not."""
     [full] = [each for each in ROUTES if each.endswith(f"/{rpc}")]
     method = client.channel.unary_unary(full, request_serializer=bytes)
-    pieces = [b"\x0a", b"\x12", b"\x1a", b"\x22", b"\x2a", b"\x08\x01", b"\x10\x01", b"\x00", b"\xff", b"\x05", b"\x80"]
+    parts = [b"\x0a", b"\x12", b"\x1a", b"\x22", b"\x2a", b"\x08\x01", b"\x10\x01", b"\x00", b"\xff", b"\x05", b"\x80"]
     name = TOPIC.encode()
-    pieces += [b"\x0a" + bytes([len(name)]) + name, b"\x12\x03\x0a\x01a", b"\x12\x00", b"\x0b", b"\x0c", b"\x7f" * 9]
+    parts += [b"\x0a" + bytes([len(name)]) + name, b"\x12\x03\x0a\x01a", b"\x12\x00", b"\x0b", b"\x0c", b"\x7f" * 9]
 
     @settings(FUZZ, max_examples=80)
-    @given(st.lists(st.sampled_from(pieces), max_size=6))
+    @given(st.lists(st.sampled_from(parts), max_size=6))
     def ask(parts):
         code = code_of(lambda: method(b"".join(parts), timeout=15))
         assert code == "OK" or code in REFUSALS, (code, parts)
@@ -229,7 +229,7 @@ def test_any_http_is_answered(emulator):
 
 
 def test_emulator_lives_on(emulator, client):
-    """After all that it still does its work."""
+    """The emulator still serves after all the other tests of this file."""
     client.ask("Publisher/CreateTopic", name="projects/p/topics/after-all")
     emulator.create_subscription("projects/p/subscriptions/after-all", "projects/p/topics/after-all")
     emulator.publish("projects/p/topics/after-all", b"well")

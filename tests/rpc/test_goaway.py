@@ -46,7 +46,7 @@ def address(opened: list[str]) -> Iterator[str]:
 
 
 def test_goaway_is_no_end(address: str, opened: list[str]):
-    """The stream is opened again on another connection, by the same client, and nobody is told."""
+    """After GOAWAY the stream is opened again on another connection by the same client id, and no error is raised."""
     with EmulatorBackend(address).connect() as connection:
         stream = StreamingPull(connection, SETTINGS)
         taken = [response for _ in range(4) for response in stream.take(10)]

@@ -105,7 +105,7 @@ def frames(server) -> Iterator[FrameClient]:
     client.close()
 
 
-def flood(frames: FrameClient, path: str, message: bytes | None, count: int, *, reset: bool = False) -> None:
+def open_streams(frames: FrameClient, path: str, message: bytes | None, count: int, *, reset: bool = False) -> None:
     """So many calls, whatever SETTINGS say, and at once their resets."""
     head = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "a"}
     head |= {"content-type": "application/grpc", "te": "trailers"}
@@ -135,7 +135,7 @@ def refused_streams(frames: FrameClient, seconds: float = 1) -> int:
 
 
 def test_comments_before_a_proto_without_syntax(server):
-    """30 block comments are read once, not twice for each."""
+    """30 block comments before a `.proto` text are read once, not twice for each."""
     definition = "/* a */ " * 30 + "message M { string a = 1; }"
     schema = {"name": "projects/p/schemas/s", "type_": 1, "definition": definition}
     with server.answers_others(), contextlib.suppress(grpc.RpcError):
@@ -143,7 +143,7 @@ def test_comments_before_a_proto_without_syntax(server):
 
 
 def test_schema_work_stalls_nobody(server):
-    """A thousand JSON messages of an Avro topic, and a schema of 229 KB, again and again."""
+    """Validation of a thousand JSON messages, or of a schema of 229 KB, again and again, delays no other client."""
     fields = [{"name": f"f{number}", "type": ["null", "string"], "default": None} for number in range(4000)]
     large = json.dumps({"type": "record", "name": "Large", "fields": fields}) + " " * 30_000
     small = json.dumps({"type": "record", "name": "Small", "fields": fields[:20]})
@@ -165,7 +165,7 @@ def test_schema_work_stalls_nobody(server):
 
 
 def test_number_of_streams_is_announced(frames):
-    """In SETTINGS, which a gRPC library keeps to."""
+    """SETTINGS announces the limit of concurrent streams, which a gRPC library keeps to."""
     settings = next(frames.events(RemoteSettingsChanged))
 
     assert MAX_STREAMS == settings.changed_settings[SettingCodes.MAX_CONCURRENT_STREAMS].new_value
@@ -175,7 +175,7 @@ def test_thousands_of_streams_hold_no_threads(server, frames):
     """3,000 StreamingPulls on one connection: those over the limit are refused."""
     opening = protos.StreamingPullRequest(subscription=SUB, stream_ack_deadline_seconds=60).SerializeToString()
     with server.answers_others():
-        flood(frames, STREAMING_PULL, opening, 3000)
+        open_streams(frames, STREAMING_PULL, opening, 3000)
 
         assert 3000 - MAX_STREAMS == refused_streams(frames)
     assert server.threads < 60
@@ -183,12 +183,13 @@ def test_thousands_of_streams_hold_no_threads(server, frames):
 
 
 def test_responses_that_nobody_reads_are_few(server, frames):
-    """A thousand Pulls of 273 KB each by a client with a window of 64 KB: some wait, and then it is nobody's turn."""
+    """A thousand Pulls of 273 KB each, by a client with a window of 64 KB, hold a bounded number of responses; the
+    others wait."""
     for _ in range(10):
         server.client.publish(*[{"data": bytes(273_000)}] * 30)
     with server.answers_others():
         before = server.added_megabytes
-        flood(frames, PULL, WAITING, 1000)
+        open_streams(frames, PULL, WAITING, 1000)
         assert 1000 - MAX_STREAMS == refused_streams(frames)
         held = server.added_megabytes - before
 
@@ -196,7 +197,7 @@ def test_responses_that_nobody_reads_are_few(server, frames):
 
 
 def test_bodies_over_the_limit_are_refused_as_they_arrive(server):
-    """Six of 60 MB, by gRPC; none of them is kept, nor waited for."""
+    """Six gRPC requests of 60 MB are refused as they arrive; none is kept, or waited for."""
     clients = [FrameClient(server.endpoint) for _ in range(6)]
     with server.answers_others():
         for each in clients:
@@ -210,7 +211,7 @@ def test_bodies_over_the_limit_are_refused_as_they_arrive(server):
 
 
 def test_bodies_over_the_limit_are_refused_in_json_too(server):
-    """By their announced length, or when so much has come."""
+    """A JSON body over the limit is refused by its announced length, or when that much has come."""
     host, _, port = server.endpoint.rpartition(":")
     heads = ["Content-Length: 60000000", "Transfer-Encoding: chunked"]
     with server.answers_others():
@@ -227,7 +228,7 @@ def test_bodies_over_the_limit_are_refused_in_json_too(server):
 
 
 def test_unfinished_bodies_go_with_their_connections(server):
-    """Ten megabytes each, all but the last byte."""
+    """Bodies of ten megabytes without their last byte are freed when their connections end."""
     with server.answers_others():
         for _ in range(12):
             client = FrameClient(server.endpoint)
@@ -247,7 +248,7 @@ def test_unfinished_bodies_go_with_their_connections(server):
 
 
 def test_bodies_of_refused_calls_are_freed_at_once(server):
-    """Twenty of nine megabytes: not when the garbage collector comes."""
+    """Twenty refused bodies of nine megabytes are freed at once, not when the garbage collector runs."""
     for _ in range(20):
         with refused("NOT_FOUND"):
             server.client.ask(
@@ -258,16 +259,17 @@ def test_bodies_of_refused_calls_are_freed_at_once(server):
 
 
 def test_rapid_reset(server, frames):
-    """Tens of thousands of streams, each reset as soon as it is opened."""
+    """Tens of thousands of streams, each reset as soon as it is opened, leave memory bounded and other clients
+    answered."""
     with server.answers_others(), contextlib.suppress(OSError):  # the connection may be ended
-        flood(frames, PULL, None, 31_000, reset=True)
+        open_streams(frames, PULL, None, 31_000, reset=True)
 
     assert server.added_megabytes < 60
     assert server.threads < 60
 
 
 def test_call_whose_body_never_comes_ends_at_its_deadline(frames):
-    """The client said how long it waits."""
+    """A call whose body never comes ends at the deadline that its client gave."""
     frames.headers(PULL, grpc_timeout="300m")
     frames.flush()
     begin = time.monotonic()
@@ -277,15 +279,15 @@ def test_call_whose_body_never_comes_ends_at_its_deadline(frames):
 
 
 def test_waiting_pulls_hold_no_threads(server, frames):
-    """5,000 on one connection; then 20,000 that are reset while they wait."""
+    """5,000 waiting Pulls on one connection, and 20,000 that are reset while they wait, hold no threads."""
     with server.answers_others():
-        flood(frames, PULL, WAITING, 5000)
+        open_streams(frames, PULL, WAITING, 5000)
 
         assert 5000 - MAX_STREAMS == refused_streams(frames)
     threads = server.threads
     other = FrameClient(server.endpoint)
     with server.answers_others(), contextlib.suppress(OSError):
-        flood(other, PULL, WAITING, 20_000, reset=True)
+        open_streams(other, PULL, WAITING, 20_000, reset=True)
     other.close()
 
     assert threads < 60
@@ -293,7 +295,7 @@ def test_waiting_pulls_hold_no_threads(server, frames):
 
 
 def test_emulator_lives_on(server: Server) -> None:
-    """A Publish over the service's limit, and not over gRPC's, has the service's sentence."""
+    """After all that a Publish over the service's limit, and within gRPC's, is refused with the service's sentence."""
     with refused("INVALID_ARGUMENT", "request_size is too large"):
         large: Any = {"data": bytes(10_000_001)}
         server.client.publish(large)

@@ -25,7 +25,7 @@ from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.emulator import EmulatorFailedError
 from pubsub_spark.emulator.sinks import push_request
-from pubsub_spark.emulator.sinks.push_request import FIRST_WINDOW
+from pubsub_spark.emulator.sinks.push_request import FIRST_WINDOW_REQUESTS
 from pubsub_spark.emulator.sinks.push_worker import Poster
 from tests.rpc.conftest import wait_until
 
@@ -60,7 +60,7 @@ class Endpoint:
                 self.end_headers()
 
             def log_message(self, *arguments):
-                """Quiet."""
+                """Write no log."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -140,7 +140,7 @@ def test_message_is_pushed_and_acked(emulator, endpoint, push):
 
 
 def test_backlog_is_pushed_from_the_start(emulator, endpoint, push, call):
-    """What waited in a pull subscription is pushed once it becomes a push subscription."""
+    """The backlog of a pull subscription is pushed once it becomes a push subscription."""
     emulator.create_topic(TOPIC)
     emulator.create_subscription(SUB, TOPIC)
     emulator.publish(TOPIC, b"a", b"b")
@@ -195,14 +195,14 @@ def test_pushes_start_slowly(emulator, endpoint, push):
     """No more than a small window of requests is under way before the first of them has succeeded."""
     endpoint.gate.clear()
     push()
-    emulator.publish(TOPIC, *(b"%d" % i for i in range(3 * FIRST_WINDOW)))
-    endpoint.wait_for(FIRST_WINDOW)
-    assert FIRST_WINDOW == sum(message.deliveries for message in emulator.messages(SUB))
+    emulator.publish(TOPIC, *(b"%d" % i for i in range(3 * FIRST_WINDOW_REQUESTS)))
+    endpoint.wait_for(FIRST_WINDOW_REQUESTS)
+    assert FIRST_WINDOW_REQUESTS == sum(message.deliveries for message in emulator.messages(SUB))
 
     endpoint.gate.set()
 
     wait_until(lambda: all(acked(emulator)))
-    assert 3 * FIRST_WINDOW == len(endpoint.requests)
+    assert 3 * FIRST_WINDOW_REQUESTS == len(endpoint.requests)
 
 
 def test_dead_letter_policy_counts_attempts(emulator, endpoint, push):

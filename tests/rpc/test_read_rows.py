@@ -2,19 +2,17 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pubsub_spark.backend import EmulatorBackend
 from pubsub_spark.backend.schemas import for_reading
-from pubsub_spark.codec import registry
 from pubsub_spark.codec.envelope import MESSAGES
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from pubsub_spark.emulator import Emulator
-from pubsub_spark.errors import DataError, MissingError, ResourceError, ServiceError
+from pubsub_spark.emulator.api.errors import Code
+from pubsub_spark.errors import DataError, ForbiddenError, MissingError, PubSubError, ServiceError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.rows import Rows
 from tests.conftest import Names
@@ -126,51 +124,6 @@ def test_dead_letter_topic_that_is_missing_fails_the_task(emulator: Emulator, na
         list(rows(emulator, names, deadLetterTopic=names.topic).of(iter([batch(BAD)])))
 
 
-NEW_REVISION = {"googclient_schemarevisionid": "aaaaaaaa"}
-
-
-@pytest.mark.parametrize("code", ["PERMISSION_DENIED", "UNAUTHENTICATED", "FAILED_PRECONDITION"])
-def test_schema_service_that_refuses_fails_the_batch(
-    emulator: Emulator, names: Names, monkeypatch: pytest.MonkeyPatch, code: Any
-):
-    """A right that was revoked says nothing about the payloads: DROPMALFORMED would drop, and acknowledge, them all."""
-    monkeypatch.setattr(registry, "_fetched", {})
-    emulator.fail("GetSchema", code)
-
-    with pytest.raises(ResourceError, match=f"Schema `{names.schema}@aaaaaaaa`"):
-        list(rows(emulator, names, mode="DROPMALFORMED").of(iter([batch(GOOD, attributes=NEW_REVISION)])))
-
-
-def test_schema_service_that_does_not_answer_fails_the_batch(
-    emulator: Emulator, names: Names, monkeypatch: pytest.MonkeyPatch
-):
-    """As a refusal: the task fails, and Spark tries it again."""
-    monkeypatch.setattr(registry, "_fetched", {})
-    emulator.fail("GetSchema", "UNAVAILABLE", count=100)
-    undecided = rows(emulator, names, mode="DROPMALFORMED")
-
-    with pytest.raises(ServiceError, match=f"did not answer when asked to look at Schema `{names.schema}@aaaaaaaa`"):
-        list(
-            replace(undecided, backend=EmulatorBackend(emulator.endpoint, 0.3)).of(
-                iter([batch(GOOD, attributes=NEW_REVISION)])
-            )
-        )
-
-
-@pytest.mark.parametrize(
-    "attributes", [NEW_REVISION, {"googclient_schemaname": "no name"}, {"googclient_schemarevisionid": "a/b"}]
-)
-def test_revision_that_does_not_exist_makes_its_payloads_malformed(
-    emulator: Emulator, names: Names, attributes: Mapping[str, str]
-):
-    """NOT_FOUND is about the message; so are attributes that name nothing, which anyone may have set."""
-    [made] = rows(emulator, names).of(iter([batch(GOOD, attributes=attributes)]))
-
-    assert [None] == made.column("value").to_pylist()
-    [reason] = made.column("decode_error").to_pylist()
-    assert "does not exist" in reason or "is not the name of a schema revision" in reason
-
-
 @pytest.mark.parametrize("named", ["schema", "topicId"])
 def test_schema_of_a_subscription_that_may_not_be_looked_at(emulator: Emulator, names: Names, named: str):
     """`schema` or `topicId` names the schema where the caller may pull from the subscription, but not get it."""
@@ -186,3 +139,30 @@ def test_schema_of_a_subscription_that_may_not_be_looked_at(emulator: Emulator, 
         found = for_reading(connection.admin, ReadOptions.parse(given, {}))
 
     assert ("JSON", names.schema, SCHEMA) == (found.encoding, found.reader.name, found.reader.definition)
+
+
+NEWER = ATTRIBUTES | {"googclient_schemarevisionid": "deadbeef"}
+
+
+def test_revision_that_does_not_exist_makes_the_payload_undecodable(emulator: Emulator, names: Names):
+    """A message whose revision was deleted is a row with a reason, which names the revision."""
+    [made] = rows(emulator, names).of(iter([batch(GOOD, attributes=NEWER)]))
+
+    assert [None] == made.column("value").to_pylist()
+    assert f"{names.schema}@deadbeef" in made.column("decode_error")[0].as_py()
+
+
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED"])
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [("PERMISSION_DENIED", ForbiddenError), ("UNAUTHENTICATED", PubSubError), ("UNAVAILABLE", ServiceError)],
+)
+def test_schema_service_that_does_not_give_the_revision_fails_the_batch(
+    emulator: Emulator, names: Names, code: Code, error: type[PubSubError], mode: str
+):
+    """A refused right or an outage says nothing about the message: no row is dropped or made null for it."""
+    emulator.fail("GetSchema", code, count=1000)
+    made = rows(emulator, names, mode=mode, connectTimeout="1s").of(iter([batch(GOOD, attributes=NEWER)]))
+
+    with pytest.raises(error, match=f"{names.schema}@deadbeef"):
+        list(made)

@@ -19,6 +19,8 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from obstore.exceptions import GenericError
 
 from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.api.errors import Code
+from pubsub_spark.emulator.handlers import iam
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError, StagingError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read import partition_reader
@@ -671,6 +673,32 @@ def test_id_attribute_names_what_was_published_twice(query: Engine, names: Names
     assert 0 == query.emulator.backlog(names.subscription)
 
 
+def test_first_offset_of_spark_4_0_waits_for_messages(query: Engine, names: Names):
+    """`availableNow` of Spark 4.0 and 4.1 asks once: the answer has the messages that are there."""
+    query.passes_start = False
+    query.emulator.publish(names.topic, "a", "b")
+    query.start()
+    query.trigger()
+
+    assert ["a", "b"] == query.rows
+
+
+def test_one_batch_of_spark_4_0_says_that_there_is_more(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
+    """A query that was asked for one offset and ended says that there may be more to read; one asked again does not."""
+    query.passes_start = False
+    query.emulator.publish(names.topic, *MANY)
+    query.start()
+    query.trigger()
+    query.stop()
+    assert "the query has read one batch" in caplog.text
+
+    caplog.clear()
+    query.start()
+    run_until(query, len(MANY))
+    query.stop()
+    assert "the query has read one batch" not in caplog.text
+
+
 def test_available_now_ends_with_what_was_there(query: Engine, names: Names):
     """Messages published after the start are not waited for, and are nacked at the end."""
     query.emulator.publish(names.topic, *MANY)
@@ -717,6 +745,64 @@ def test_stop_ends_a_long_wait(query: Engine, names: Names):
     assert time.monotonic() - began < BOUND
 
 
+def test_available_now_says_that_a_killed_run_holds_messages(
+    query: Engine, emulator: Emulator, names: Names, caplog: pytest.LogCaptureFixture
+):
+    """What the driver stream of a killed run had buffered comes later; the end says so, and the next run reads it."""
+
+    def available_now() -> list[str]:
+        caplog.clear()
+        query.start()
+        assert query.session is not None
+        query.session.prepare_for_available_now()
+        while query.trigger():
+            pass
+        query.stop()
+        return [line for line in caplog.messages if "was killed" in line]
+
+    start_with(query, names, "a", "b")
+    query.crash()
+    [line] = available_now()
+    assert f"messages of `{names.subscription}`" in line and "in up to 6" in line
+    assert [] == query.rows
+    assert 1 == len(available_now())  # though the one before has ended well
+
+    emulator.advance(LEASE)
+    available_now()
+    assert ["a", "b"] == query.rows
+
+
+def test_run_that_ended_well_is_not_said_to_be_killed(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
+    """Neither a query that was stopped while it was idle nor `availableNow` leaves messages."""
+    start_with(query, names, "a")
+    acked(query, 1)
+    query.stop()
+    for _ in range(2):
+        query.start()
+        assert query.session is not None
+        query.session.prepare_for_available_now()
+        assert not query.trigger()
+        query.stop()
+
+    assert "was killed" not in caplog.text
+    assert Staging(query.location, names.subscription, query.offsets[0].stream).read("unfinished-run") is None
+
+
+def test_available_now_ends_soon_without_acks(query: Engine, names: Names):
+    """When acks were waited for in vain, `stop` does not wait for them again."""
+    query.emulator.publish(names.topic, "a")
+    query.emulator.fail("Acknowledge", "UNAVAILABLE", count=10_000)
+    query.start()
+    assert query.session is not None
+    query.session.prepare_for_available_now()
+    while query.trigger():
+        pass
+    began = time.monotonic()
+    query.stop()
+
+    assert time.monotonic() - began < 2.0
+
+
 def test_ack_that_fails_for_a_while_is_sent_again(query: Engine, names: Names):
     """An ack that fails with UNAVAILABLE is tried again."""
     query.emulator.publish(names.topic, "a")
@@ -732,22 +818,22 @@ def test_metrics_and_log_are_true(query: Engine, names: Names, caplog: pytest.Lo
     caplog.set_level("INFO", "pubsub_spark.read")
     start_with(query, names, "a", "four")
     assert 2 == query.metrics["bufferedMessages"]
-    assert query.metrics["oldestUnacknowledgedSeconds"] > 0
+    assert query.metrics["oldestUnackedSeconds"] > 0
     query.trigger(lasts=20.0)
     counted = query.metrics
     assert (0, 1, 2, 0) == tuple(
-        counted[name] for name in ("bufferedMessages", "uncommittedBatches", "leasesExtended", "messages")
+        counted[name] for name in ("bufferedMessages", "inFlightBatches", "leasesExtended", "messages")
     )
     acked(query, 2)
     counted = query.metrics
     assert (0, 0, 2, 5, 2, 0, 0) == tuple(
         counted[name]
         for name in (
-            "uncommittedBatches",
-            "unacknowledgedBatches",
+            "inFlightBatches",
+            "unackedBatches",
             "messages",
             "bytes",
-            "acknowledged",
+            "ackedMessages",
             "failedAcks",
             "redeliveriesDropped",
         )
@@ -756,6 +842,60 @@ def test_metrics_and_log_are_true(query: Engine, names: Names, caplog: pytest.Lo
     assert line == (
         f"batch 1 of `{names.subscription}` is committed: 2 messages, 5 bytes, 0 redeliveries dropped, 0 malformed"
     )
+
+
+def test_backlog_is_seen_in_every_metric_of_it(query: Engine, names: Names):
+    """While tasks catch up each report says so, though the driver stream has nothing buffered; then none does."""
+    query.budget = Budget(1200, 10**8)
+    query.emulator.fail("Acknowledge", "UNAVAILABLE", count=10_000)
+    start_with(query, names, *(f"m{n}" for n in range(5000)))
+    query.reports.clear()
+    until(lambda: query.trigger() and len(query.rows) == 5000, "all rows")
+    catching_up = query.reports[: 4 + 1]
+    assert [True] * len(catching_up) == [report["backlogged"] for report in catching_up]
+    assert 0 == min(report["bufferedMessages"] for report in catching_up)
+    assert [n * 1200 for n in range(5)] <= [report["unackedMessages"] for report in catching_up]
+    assert {names.subscription} == {report["subscription"] for report in catching_up}
+    assert [1] * len(catching_up) == [report["inFlightBatches"] for report in catching_up]
+
+    query.emulator._running.faults.clear()
+    acked(query, 5000)
+    until(lambda: not query.trigger() and query.metrics["unackedMessages"] == 0, "no unacked message")
+    assert (False, 0, 0, 0) == tuple(
+        query.metrics[name] for name in ("backlogged", "inFlightBatches", "unackedBatches", "oldestUnackedSeconds")
+    )
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_store_calls_do_not_grow_with_the_batches_behind(
+    query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch, parts: int
+):
+    """A restart acknowledges 200 batches of an earlier run with as many calls of the store for each as 10 batches."""
+    calls: list[str] = []
+    ask = Staging._ask
+
+    def counted(staging: Staging, call: Any, path: str, *arguments: Any, **settings: Any) -> Any:
+        calls.append(path)
+        return ask(staging, call, path, *arguments, **settings)
+
+    def calls_per_batch(behind: int) -> float:
+        staging = Staging(f"{query.location}/{behind}", names.subscription, "stream")
+        for batch in range(1, behind + 1):
+            for number in range(parts):
+                staging.create(f"{batch}/part-{number}", part([f"{batch}-{number}"]))
+        query.location, query.offsets, query.committed = staging.location, [Offset("stream", behind)], 1
+        calls.clear()
+        query.start()
+        query.trigger()
+        until(lambda: not query.trigger() and query.metrics["unackedBatches"] == 0, "all acked")
+        query.crash()
+        assert [] == staging.batches()
+        return len(calls) / behind
+
+    monkeypatch.setattr(Staging, "_ask", counted)
+    few, many = calls_per_batch(10), calls_per_batch(200)
+    assert many <= 1.1 * few
+    assert many <= 6 + 11 * parts  # measured: 14.7 with one part, 25.1 with two, at 10 and at 200 behind
 
 
 def test_a_task_fetches_so_many_at_most(query: Engine, names: Names):
@@ -778,10 +918,10 @@ def test_acks_that_a_restart_took_over_are_counted(query: Engine, names: Names):
     assert query.session is not None
     query.session._open(query.offsets[-1])
 
-    assert (1, 2) == (query.metrics["unacknowledgedBatches"], query.metrics["unacknowledged"])
-    assert query.metrics["oldestUnacknowledgedSeconds"] > 0
+    assert (1, 2) == (query.metrics["unackedBatches"], query.metrics["unackedMessages"])
+    assert query.metrics["oldestUnackedSeconds"] > 0
     acked(query, 2)
-    assert (0, 0) == (query.metrics["unacknowledgedBatches"], query.metrics["unacknowledged"])
+    assert (0, 0) == (query.metrics["unackedBatches"], query.metrics["unackedMessages"])
 
 
 @pytest.mark.parametrize("outcome", ["TRANSIENT_FAILURE_UNORDERED_ACK_ID", "PERMANENT_FAILURE_INVALID_ACK_ID"])
@@ -1087,6 +1227,76 @@ def test_subscription_of_another_topic_is_noted(names: Names, query: Engine, cap
     query.trigger()
 
     assert f"is a subscription of `{names.topic}`, not of `{names.topic}-other`" in caplog.text
+
+
+def test_subscription_is_kept_when_a_batch_is_in_doubt(
+    emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture
+):
+    """A query that ends in the middle of a batch does not delete its subscription, and a WARNING says so."""
+    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
+    start_with(query, names, "a")
+    session = query.session
+    assert session is not None
+    end = session.latest_offset(session.initial_offset(), query.budget)
+    session.partitions(session.initial_offset(), end)
+    query.stop()
+
+    assert names.subscription == emulator_subscription(emulator, names)
+    assert f"`{names.subscription}` is not deleted" in caplog.text
+
+
+def test_subscription_is_kept_when_the_query_failed(emulator: Emulator, names: Names, query: Engine):
+    """A query that has failed deletes nothing."""
+    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
+    query.start()
+    query.trigger()
+    until(lambda: emulator.close_streams("PERMISSION_DENIED"), "an open stream")
+    with pytest.raises(ForbiddenError):
+        run_until(query, 1)
+    query.stop()
+
+    assert names.subscription == emulator_subscription(emulator, names)
+
+
+def emulator_subscription(emulator: Emulator, names: Names) -> str:
+    """The name of the subscription, as the service gives it."""
+    return str(google(emulator).get_subscription(subscription=names.subscription).name)
+
+
+@pytest.mark.parametrize("permission", ["pubsub.subscriptions.consume", "pubsub.subscriptions.delete"])
+def test_missing_permission_is_an_error_at_the_start(
+    names: Names, query: Engine, monkeypatch: pytest.MonkeyPatch, permission: str
+):
+    """The permissions that the options need are checked before the first message, and the error names the one."""
+    granted = {"pubsub.subscriptions.consume", "pubsub.subscriptions.delete"} - {permission}
+    monkeypatch.setitem(iam.PERMISSIONS, "subscriptions", {name.rpartition(".")[2] for name in granted})
+    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
+    query.start()
+
+    with pytest.raises(ForbiddenError, match=f"{permission} is not granted"):
+        query.trigger()
+
+
+@pytest.mark.parametrize(("code", "warns"), [("INTERNAL", True), ("UNIMPLEMENTED", False)])
+def test_permissions_that_cannot_be_asked_for_do_not_stop_the_query(
+    emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture, code: Code, warns: bool
+):
+    """Where the service cannot tell what is granted a WARNING says so; an emulator may not know the call."""
+    emulator.fail("TestIamPermissions", code, count=9)
+    emulator.publish(names.topic, "a")
+    query.start()
+    run_until(query, 1)
+
+    assert warns == ("is granted on Subscription" in caplog.text)
+
+
+def test_dead_letter_topic_is_checked_at_the_start(names: Names, query: Engine):
+    """A `deadLetterTopic` that does not exist is an error before the first message."""
+    query.options = replace(query.options, decode="topic", dead_letter_topic=f"{names.topic}-dead")
+    query.start()
+
+    with pytest.raises(MissingError, match=f"Topic `{names.topic}-dead` does not exist"):
+        query.trigger()
 
 
 def test_subscription_is_deleted_on_stop(emulator: Emulator, names: Names, query: Engine):

@@ -52,7 +52,7 @@ def test_get_is_full_and_lists_are_basic_by_default(client, emulator):
     ],
 )
 def test_seconds_that_are_no_retention_are_told_so(emulator, seconds, sentence):
-    """In a sentence about the seconds, not about how a Duration is written."""
+    """A retention out of bounds is refused in a sentence about the seconds, not about how a Duration is written."""
     with pytest.raises((RpcError, ValueError), match=re.escape(sentence)):
         emulator.create_topic(TOPIC, message_retention_duration=seconds)
 
@@ -114,7 +114,7 @@ def test_masked_field_that_is_unset_is_cleared(client, subscribe):
     ],
 )
 def test_clearing_a_part_of_nothing_makes_nothing(client, subscribe, path):
-    """A wrapped push stays wrapped, and immediate retries immediate."""
+    """Clearing a part of an unset policy sets none: a wrapped push stays wrapped, and immediate retries immediate."""
     subscribe(push_config={"push_endpoint": "http://127.0.0.1:9/"})
     before = client.subscription()
 
@@ -164,7 +164,8 @@ def test_bad_value_changes_nothing(client, subscribe):
     ],
 )
 def test_duration_that_is_none_is_refused(client, subscribe, path, fields):
-    """Kept, it would leave the JSON API without an answer to everything that shows the subscription."""
+    """A Duration that is out of its type's range is refused; kept, it would break every JSON answer about the
+    subscription."""
     subscribe()
 
     with refused("INVALID_ARGUMENT", "Duration is not valid"):
@@ -172,7 +173,7 @@ def test_duration_that_is_none_is_refused(client, subscribe, path, fields):
 
 
 def test_moment_that_is_none_is_refused(client, subscribe):
-    """The same of Timestamps: of a snapshot, of a topic's source, and where to seek to."""
+    """A Timestamp that is out of its type's range is refused: of a snapshot, of a topic's source, of a Seek."""
     subscribe()
     snapshot = client.ask("Subscriber/CreateSnapshot", subscription=SUB)
     snapshot.expire_time.seconds -= 10
@@ -190,7 +191,7 @@ def test_moment_that_is_none_is_refused(client, subscribe):
 
 @pytest.mark.parametrize("name", ["a" * 9000, "é" * 9000])
 def test_long_refusal_arrives(client, name):
-    """What a request got wrong may be long; the sentence about it is cut, to pass where the status travels."""
+    """A long error message is cut, so that clients accept the trailers."""
     with refused("INVALID_ARGUMENT", "^Invalid resource name given .{400}") as error:
         client.ask("Publisher/GetTopic", topic=f"projects/p/topics/{name}")
 
@@ -326,7 +327,7 @@ def test_revisions_outside_the_range_are_not_tried(client, emulator):
 
 
 def test_deleted_revision_is_a_bound_still(client, emulator):
-    """A topic that begins with the second revision does not take what fits the first, because the second is gone."""
+    """A topic that begins with the second revision does not take what fits the first, though the second is deleted."""
     emulator.create_schema(SCHEMA, "AVRO", V2)
     second = commit(client, V1)
     settings = {"schema": SCHEMA, "encoding": 1, "first_revision_id": second}
@@ -348,7 +349,7 @@ def test_deleted_revision_is_a_bound_still(client, emulator):
     ],
 )
 def test_revision_is_not_its_schema(client, emulator, rpc, fields):
-    """What is done to the whole of a schema is not done by the name of one revision."""
+    """A call on a whole schema refuses the name of one revision."""
     emulator.create_schema(SCHEMA, "AVRO", V1)
     name = f"{SCHEMA}@{commit(client, V2)}"
 
@@ -359,7 +360,7 @@ def test_revision_is_not_its_schema(client, emulator, rpc, fields):
 
 
 def test_rollback_says_to_what(client, emulator):
-    """A revision id is required."""
+    """A rollback without a revision id is refused."""
     emulator.create_schema(SCHEMA, "AVRO", V1)
     with refused("INVALID_ARGUMENT", "The revision to roll back to must be given"):
         client.ask("SchemaService/RollbackSchema", name=SCHEMA)
@@ -405,7 +406,7 @@ def test_names_are_given_where_none_is(client, subscribe):
 
 
 def test_durations_of_the_side_door_are_seconds(client, subscribe):
-    """Wherever they are, and of any fineness."""
+    """Durations given to `Emulator.create_subscription` are seconds, wherever they are and of any fineness."""
     subscribe(retry_policy={"minimum_backoff": 5, "maximum_backoff": 60.5}, message_retention_duration=600.25)
 
     kept = client.subscription()
@@ -435,7 +436,7 @@ def test_durations_of_the_side_door_are_seconds(client, subscribe):
     ],
 )
 def test_slip_at_the_side_door_is_an_error(emulator, slip, sentence):
-    """A fault that nothing meets would let a test pass that should not."""
+    """A fault that no call could meet is an error: a test that orders it would pass without it."""
     with pytest.raises(ValueError, match=sentence):
         slip(emulator)
 
@@ -444,7 +445,7 @@ def test_slip_at_the_side_door_is_an_error(emulator, slip, sentence):
     "use", [lambda emulator: emulator.publish(TOPIC, b"a"), Emulator.reset, Emulator.streams, lambda e: e.advance(1)]
 )
 def test_emulator_that_does_not_run_says_so(use):
-    """Before its start and after its end."""
+    """An emulator's methods raise before its start and after its end."""
     emulator = Emulator()
     with pytest.raises(RuntimeError, match="The emulator is not running; start it"):
         use(emulator)
@@ -455,7 +456,7 @@ def test_emulator_that_does_not_run_says_so(use):
 
 
 def test_emulator_that_runs_is_not_started_again(client, emulator, subscribe):
-    """What is there stays, and the methods for tests reach the same state as RPCs do."""
+    """A second `start` is an error; the first start's state stays, for RPCs and for the methods for tests."""
     subscribe()
 
     with pytest.raises(RuntimeError, match="The emulator is running"):

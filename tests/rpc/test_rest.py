@@ -68,7 +68,7 @@ def error(code, status, message):
 
 
 def said_to(emulator, request):
-    """All that comes back to who sends these bytes and then no more."""
+    """All bytes that come back to a client that sends these bytes and then half-closes."""
     with socket.create_connection((emulator.host, emulator.port), timeout=10) as connection:
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
@@ -76,7 +76,7 @@ def said_to(emulator, request):
 
 
 def test_root_says_ok(rest):
-    """What container health checks ask for is answered as Google's emulator answers it."""
+    """The path that health checks of containers ask for is answered as Google's emulator answers it."""
     assert (200, "Ok\n") == rest("GET", "/")
     assert (200, "Ok\n") == rest("GET", "/healthz")
     assert (200, "") == rest("HEAD", "/")
@@ -100,7 +100,7 @@ def test_request_may_name_its_server(rest, emulator):
 
 
 def test_every_refusal_is_plain_text(rest, emulator):
-    """Nobody here is a browser: no method and no broken request is answered by a page."""
+    """A refused method or a broken request is answered in plain text, not with an HTML page."""
     assert (501, "Unsupported method ('OPTIONS')\n") == rest("OPTIONS", f"/v1/{TOPIC}")
     head, _, body = said_to(emulator, b"nonsense\r\n\r\n").partition(b"\r\n\r\n")
     assert b"HTTP/1.1 400 Bad Request" == head.partition(b"\r\n")[0]
@@ -139,12 +139,20 @@ def test_errors_are_those_of_grpc(rest, emulator):
     assert (400, "INVALID_ARGUMENT") == (status, body["error"]["status"])
 
 
-def test_masks_are_camel_case(rest, emulator):
-    """A PATCH names fields as JSON does; an unknown one is refused and changes nothing."""
+@pytest.mark.parametrize(
+    "mask",
+    [
+        "ackDeadlineSeconds,retainAckedMessages",
+        "ack_deadline_seconds,retain_acked_messages",
+        "ackDeadlineSeconds,retain_acked_messages",
+    ],
+)
+def test_masks_are_of_either_case(rest, emulator, mask):
+    """A PATCH names fields in camel case, snake case or both; an unknown one is refused and changes nothing."""
     set_up(emulator)
     change = {"subscription": {"ackDeadlineSeconds": 30, "retainAckedMessages": True}}
 
-    status, changed = rest("PATCH", f"/v1/{SUB}", change | {"updateMask": "ackDeadlineSeconds,retainAckedMessages"})
+    status, changed = rest("PATCH", f"/v1/{SUB}", change | {"updateMask": mask})
 
     assert (200, 30, True) == (status, changed["ackDeadlineSeconds"], changed["retainAckedMessages"])
     assert 400 == rest("PATCH", f"/v1/{SUB}", change | {"updateMask": "ackDeadlineSeconds,colour"})[0]
@@ -225,7 +233,7 @@ def begin_pull(emulator, connection):
 def deliveries_after_pull(emulator):
     """How often a message was delivered that came when no Pull waited any more."""
     broker = emulator._running.engine.broker
-    wait_until(lambda: 0 == broker.subscriptions[SUB].connected, seconds=5)  # it would give up after 10
+    wait_until(lambda: not broker.subscriptions[SUB].consumers.connected, seconds=5)  # it would give up after 10
     emulator.publish(TOPIC, b"a")
     return [message.deliveries for message in emulator.messages(SUB)]
 
@@ -257,7 +265,7 @@ def test_client_that_left_over_tls_takes_no_message():
 
 
 def test_next_request_may_come_during_a_pull(emulator):
-    """Who asks for more while a Pull waits has not left; both are answered, in their order."""
+    """A client that sends its next request while its Pull waits has not left: both are answered, in their order."""
     set_up(emulator)
 
     with socket.create_connection((emulator.host, emulator.port), timeout=10) as connection:
@@ -271,7 +279,7 @@ def test_next_request_may_come_during_a_pull(emulator):
 
 
 def test_client_that_says_no_more_is_answered(emulator):
-    """A client may close its half of the connection after the request, as `nc -N` does; what does not wait is done."""
+    """A client may half-close after its request, as `nc -N` does: any RPC but a waiting Pull is answered."""
     set_up(emulator)
     body = b'{"messages": [{"data": "YQ=="}]}'
     head = f"POST /v1/{TOPIC}:publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -316,7 +324,7 @@ def test_chunked_body_is_read(emulator):
     ],
 )
 def test_body_that_cannot_be_read_ends_the_connection(emulator, reason, headers, body):
-    """Where the next request would begin is unknown, so the connection is closed after the answer."""
+    """A connection is closed after a body that cannot be read: where its next request begins is unknown."""
     connection = http.client.HTTPConnection(emulator.host, emulator.port, timeout=20)
     connection.putrequest("PUT", f"/v1/{TOPIC}")
     for name, value in headers.items():
@@ -384,14 +392,14 @@ def test_faults_and_records_do_not_care_about_the_way(rest, emulator):
     [("X-Goog-Name", "caf\xe9"), ("X-Goog-Name$", "a"), ("X-Goog-Ext-1-bin", "AAAA")],
 )
 def test_header_that_grpc_has_no_place_for_stays_behind(rest, emulator, name, value):
-    """What cannot be metadata in text harms neither the request nor its other headers."""
+    """A header that cannot be gRPC metadata is dropped; the request and its other headers stay."""
     assert (200, {}) == rest("GET", "/v1/projects/p/topics", **{"X-Goog-User-Project": "p", name: value})
 
     assert [("x-goog-user-project", "p")] == [each for each in emulator.calls[0].metadata if each[0].startswith("x-")]
 
 
 def test_grpc_and_rest_share_the_port(rest, emulator):
-    """What was made over gRPC is read over HTTP, at the same address."""
+    """A topic that was created over gRPC is read over HTTP, at the same address."""
     with grpc.insecure_channel(emulator.endpoint) as channel:
         create = channel.unary_unary("/google.pubsub.v1.Publisher/CreateTopic")
         create(protos.Topic(name=TOPIC).SerializeToString(), timeout=10)
@@ -400,7 +408,7 @@ def test_grpc_and_rest_share_the_port(rest, emulator):
 
 
 def test_large_requests_and_answers_pass_the_front(emulator):
-    """Ten megabytes go through unharmed, both ways."""
+    """Requests and responses of ten megabytes pass the listener unharmed."""
     set_up(emulator)
     data = os.urandom(9_900_000)
     unlimited = [("grpc.max_receive_message_length", -1)]
@@ -486,7 +494,7 @@ def test_address_of_grpc_alone_may_be_of_version_6_too(version_6):
 @pytest.mark.parametrize("rest", [True, False])
 @pytest.mark.parametrize("port", [-5, 65536])
 def test_port_that_there_is_none_of_is_refused(port, rest):
-    """As an address that cannot be had is: with a sentence."""
+    """A port beyond 65535 is refused with a sentence, as an address that cannot be had is."""
     said = f"The emulator cannot listen on port {port}. A port is a number from 0 to 65535."
     with pytest.raises(OSError, match=f"^{said}$"):
         Emulator(port=port, rest=rest).start()
@@ -523,7 +531,8 @@ def test_tls_port_serves_both_too():
     ],
 )
 def test_tls_client_is_served_what_it_offers(rest, offered, agreed):
-    """Both speak HTTP/1.1 where they can, for the JSON API; who can do only HTTP/2 is a client of gRPC."""
+    """A TLS client that offers HTTP/1.1 is served that, for the JSON API; one that offers only HTTP/2 is a client of
+    gRPC."""
     key, certificate = self_signed()
     trust = ssl.create_default_context(cadata=certificate.decode())
     trust.set_alpn_protocols(offered)
@@ -564,7 +573,7 @@ def test_handshake_ends_when_the_emulator_stops():
 
 
 def test_handshake_has_its_time(monkeypatch):
-    """A client that never comes to agree on keys keeps no thread for long."""
+    """A client that never finishes its TLS handshake is cut off after a while."""
     monkeypatch.setattr(listener, "_HELLO_SECONDS", 1)
     with (
         Emulator(tls=self_signed()) as emulator,
@@ -577,7 +586,7 @@ def test_handshake_has_its_time(monkeypatch):
 
 @pytest.mark.parametrize("rest", [True, False])
 def test_key_and_certificate_that_do_not_serve_are_told_so(rest):
-    """Swapped, of different pairs, or no PEM at all: it is not the address that is wrong."""
+    """Key and certificate that are swapped, of different pairs, or not PEM are named in the error, not the address."""
     key, certificate = self_signed()
     for pair in ((certificate, key), (self_signed()[0], certificate), (b"key", b"certificate")):
         with pytest.raises(OSError, match="cannot serve TLS with this key and certificate"):
@@ -660,7 +669,7 @@ def test_gcloud_works_with_an_overridden_endpoint(gcloud, emulator):
 
 
 def test_tls_clients_that_leave_harm_nobody():
-    """When the keys have just been agreed on, or a moment later."""
+    """Clients that leave right after the TLS handshake, or a moment later, harm nobody."""
     key, certificate = self_signed()
     trust = ssl.create_default_context(cadata=certificate.decode())
     with Emulator(tls=(key, certificate)) as emulator:

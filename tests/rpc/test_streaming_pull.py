@@ -106,14 +106,14 @@ def test_unknown_subscription_is_not_found(channel, names):
     ],
 )
 def test_bad_later_request_ends_the_stream(channel, subscription, later):
-    """What belongs in the first request, and what is malformed, aborts with INVALID_ARGUMENT."""
+    """A later request with a field of the first, or a malformed one, ends the stream with INVALID_ARGUMENT."""
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10)
     stream.send(**later)
     assert grpc.StatusCode.INVALID_ARGUMENT == stream.error()
 
 
 def test_acks_on_the_stream_count(emulator, channel, subscription, names):
-    """What is acked on the stream leaves the backlog; the next message proves that the ack was read."""
+    """Messages acked on the stream leave the backlog; the next message proves that the ack was read."""
     emulator.publish(names.topic, "a")
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10, max_outstanding_messages=1)
     [first] = stream.receive(1)
@@ -169,7 +169,7 @@ def test_outstanding_messages_hold_back_the_rest(emulator, channel, subscription
 
 
 def test_outstanding_bytes_hold_back_the_rest(emulator, channel, subscription, names):
-    """Once the limit is reached nothing more is sent."""
+    """Once the outstanding bytes reach the limit nothing more is sent."""
     emulator.publish(names.topic, *"abc")
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10, max_outstanding_bytes=1)
     [first] = stream.receive(1)
@@ -195,18 +195,22 @@ def test_stream_deadline_decides_about_redelivery(emulator, channel, subscriptio
     stream.call.cancel()
 
 
-def test_half_closed_stream_goes_on(emulator, channel, subscription, names):
-    """The client says no more, and still receives."""
+def test_half_closed_stream_ends_after_its_acks(emulator, channel, subscription, names):
+    """A client that half-closes its stream gets its end with OK; its last acks count, and nothing more is sent."""
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10)
-    stream.half_close()
     emulator.publish(names.topic, "a")
+    [received] = stream.receive(1)
+    stream.send(ack_ids=[received.ack_id])
+    stream.half_close()
 
-    assert [b"a"] == data(stream.receive(1))
-    stream.call.cancel()
+    assert grpc.StatusCode.OK is stream.call.code()
+    emulator.publish(names.topic, "b")
+    assert ["b"] == [bytes(record.data).decode() for record in emulator.messages(subscription) if not record.acked]
+    assert 0 == emulator.streams()
 
 
 def test_cancelled_stream_takes_no_message(emulator, channel, subscription, names):
-    """What is published after the server heard of a cancel goes to somebody else at once."""
+    """A message published after the server heard of a cancel goes to another consumer at once."""
     gone = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=600)
     emulator.publish(names.topic, "a")
     gone.receive(1)
@@ -221,7 +225,7 @@ def test_cancelled_stream_takes_no_message(emulator, channel, subscription, name
 
 
 def test_deleted_subscription_ends_its_streams(emulator, channel, subscription):
-    """NOT_FOUND, while the stream is open."""
+    """The deletion of a subscription ends its open streams with NOT_FOUND."""
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10)
     delete = channel.unary_unary("/google.pubsub.v1.Subscriber/DeleteSubscription")
     delete(protos.DeleteSubscriptionRequest(subscription=subscription).SerializeToString())
@@ -281,7 +285,7 @@ def test_exactly_once_stream_confirms(emulator, channel, names):
 
 
 def test_nothing_piles_up(emulator, channel, subscription, names):
-    """A hundred streams later nobody is waiting any more, and leases and agenda have been forgotten."""
+    """After a hundred streams no consumer is left waiting, and leases and agenda are empty."""
     emulator.publish(names.topic, "a")
     for _ in range(100):
         stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10)
@@ -294,8 +298,8 @@ def test_nothing_piles_up(emulator, channel, subscription, names):
     broker = emulator._running.engine.broker
     kept = broker.subscriptions[subscription]
 
-    assert 0 == kept.connected
-    assert not kept._idle
+    assert not kept.consumers.connected
+    assert not kept.consumers.waiting
     assert len(kept._leases._deadlines) <= 3
     assert len(broker._agenda) <= 70
 

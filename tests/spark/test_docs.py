@@ -11,10 +11,25 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from pubsub_spark.emulator import Emulator
+from pubsub_spark.read.staging import Staging
 from tests.conftest import ROOT
-from tests.spark.scenario import needs_available_now
+from tests.faults.proxy import Proxy
+from tests.spark.scenario import (
+    Acked,
+    Do,
+    Held,
+    Hold,
+    Publish,
+    Rows,
+    Scenario,
+    Start,
+    Stop,
+    Until,
+    needs_metrics,
+)
 
 README = (ROOT / "README.md").read_text()
+READING = (ROOT / "docs" / "reading.md").read_text()
 FLIGHT = {
     "type": "record",
     "name": "Flight",
@@ -53,7 +68,6 @@ def _here(block: str, endpoint: str, folder: Path) -> str:
     return block.replace(project, f'{project}.option("endpoint", "{endpoint}")').replace('"/data/', f'"{folder}/')
 
 
-@needs_available_now
 @pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.name)
 def test_notebook_runs(spark: SparkSession, notebook: Path, monkeypatch: pytest.MonkeyPatch):
     """The notebook runs as plain Python, and its own proof holds for the slice it was given."""
@@ -102,3 +116,60 @@ def test_no_write_mode_is_sparks_own_error(spark: SparkSession):
     condition = refused.value.getCondition()
     assert condition is not None
     assert f"`[{condition}]`" in README
+
+
+@needs_metrics
+def test_example_listener_alerts(scenario: Scenario, tmp_path: Path):
+    """The listener of examples/alerts.py tells an outage of an idle query and its end, and writes for Prometheus."""
+    example = runpy.run_path(str(ROOT / "examples" / "alerts.py"))
+    file, told = tmp_path / "pubsub.prom", list[str]()
+    listener = example["PubSubListener"](str(file), told.append)
+
+    def has(pattern: str) -> Until:
+        return Until(pattern, lambda _: re.search(f"(?m)^{pattern}$", file.read_text() if file.exists() else ""))
+
+    interval = "spark.sql.streaming.noDataProgressEventInterval"
+    scenario.spark.conf.set(interval, "500")
+    scenario.spark.streams.addListener(listener)
+    labels = rf'\{{query="[-0-9a-f]+",subscription="{scenario.names.subscription}"\}}'
+    try:
+        with Proxy(scenario.emulator.port) as proxy:
+            scenario.run(
+                Start(endpoint=proxy.endpoint), Publish("a", "b"), Rows("a", "b"), Acked("a", "b"),
+                has(f"pubsub_spark_messages{labels} 2"), has(f"pubsub_spark_connected{labels} 1"),
+                Do(lambda _: proxy.refuse()), has(f"pubsub_spark_connected{labels} 0"),
+                Do(lambda _: proxy.heal()), has(f"pubsub_spark_connected{labels} 1"),
+                Stop(), Until("no lines", lambda _: file.read_text() == ""),
+            )  # fmt: skip
+    finally:
+        scenario.spark.streams.removeListener(listener)
+        scenario.spark.conf.unset(interval)
+    [rules] = re.findall(r"def alerts\(.*?\n\n", (ROOT / "examples" / "alerts.py").read_text(), re.DOTALL)
+    assert rules.strip() in READING
+    assert 1 == sum(": no connection to Pub/Sub (last error: UNAVAILABLE" in sentence for sentence in told)
+    assert 1 == sum("disconnected: over" in sentence for sentence in told)
+
+
+@needs_metrics
+def test_batch_numbers_are_mapped_as_the_page_says(scenario: Scenario):
+    """`endOffset` stands beside Spark's batchId in each progress, and a task's part has the batchId, too."""
+    scenario.run(
+        Start(), Until("an idle start", lambda run: run.running.lastProgress), Hold("commit"),
+        Publish(*(f"m{n}" for n in range(3000))), Held(),
+    )  # fmt: skip
+    number = max(scenario.sink.written)
+    staging = Staging(str(scenario.folder / "staging"), scenario.names.subscription, _stream(scenario, number))
+    [batch] = staging.batches()
+    footers = staging.footers(batch, staging.parts(batch))
+    assert {None, number} == {footer.spark_batch for footer in footers}
+    assert batch == _offset(scenario, number)["batch"]
+
+
+def _stream(scenario: Scenario, number: int) -> str:
+    return str(_offset(scenario, number)["stream"])
+
+
+def _offset(scenario: Scenario, number: int) -> dict[str, Any]:
+    """The end of a batch in Spark's offset log."""
+    lines = (scenario.folder / "checkpoint" / "offsets" / str(number)).read_text().splitlines()
+    return dict(json.loads(lines[-1]))

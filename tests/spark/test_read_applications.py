@@ -26,7 +26,7 @@ from tests.conftest import ROOT, Bucket, Names
 from tests.spark.scenario import LEASE, command, descendants, kill, needs_available_now, until
 
 MANY = [f"m{n}" for n in range(3000)]
-QUIET = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+LOCAL_CONF = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Application:
             "endpoint": self.emulator.endpoint,
             "subscription": self.names.subscription,
             "folder": str(self.folder),
-            "conf": QUIET | given.pop("conf", {}),
+            "conf": LOCAL_CONF | given.pop("conf", {}),
             **({} if "remote" in given else {"master": "local[2]"}),
             **given,
         }

@@ -1,8 +1,10 @@
-"""What a query may be made of: several sources, joins, triggers, the other columns, the other name, a peek."""
+"""Queries of every kind: several sources, joins, triggers, Databricks' columns, the name `pubsub_spark`, a batch
+read."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import grpc
@@ -11,6 +13,7 @@ from google.pubsub_v1.services.subscriber import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from pubsub_spark.emulator import Emulator
+from tests.conftest import ROOT
 from tests.spark.scenario import (
     Acked,
     Backlog,
@@ -121,7 +124,19 @@ def test_columns_and_options_of_databricks(scenario: Scenario):
     )
 
 
-def test_batch_read_peeks(scenario: Scenario):
+def test_batch_read_creates_nothing(scenario: Scenario):
+    """`spark.read` of a subscription that does not exist is an error, also with `topicId`."""
+    name = f"{scenario.names.subscription}-missing"
+    read = scenario.spark.read.format("pubsub").options(
+        **scenario.options(subscriptionId=name, topicId=scenario.names.topic)
+    )
+    with pytest.raises(Exception, match=f"Subscription `{name}` does not exist"):
+        read.load().collect()
+    with pytest.raises(Exception, match=f"Subscription `{name}` does not exist"):  # not created by the first
+        read.load().collect()
+
+
+def test_batch_read_acknowledges_nothing(scenario: Scenario):
     """`spark.read` shows up to `maxMessages`, gives them back, and acknowledges nothing."""
     scenario.run(Publish(*(f"m{n}" for n in range(20))))
     seen = scenario.spark.read.format("pubsub").options(**scenario.options(maxMessages=10)).load().collect()
@@ -148,27 +163,33 @@ def _subscriptions(run: Scenario) -> list[str]:
         return [each.name for each in client.list_subscriptions(project=f"projects/{run.names.project}")]
 
 
+_READING = (ROOT / "docs" / "reading.md").read_text()
+[_METRICS_BLOCK] = [
+    block
+    for block in re.findall(r"```python\n(.*?)```", _READING, re.DOTALL)
+    if block.startswith("import json\n\nmetrics")
+]
+_METRICS_TABLE = _READING.partition("| metric | |\n")[2].partition("\n\n")[0]
+
+
 @needs_metrics
 def test_progress_has_the_counts(scenario: Scenario):
     """`lastProgress` shows the messages that were read, are buffered, and were acknowledged."""
 
     def counts(run: Scenario) -> dict[str, Any]:
-        progress = run.running.lastProgress
-        found: Any = progress["sources"][0].get("latestOffset") if progress else None
-        return dict(json.loads(found) if isinstance(found, str) else found or {})
+        if run.running.lastProgress is None:
+            return {}
+        names: dict[str, Any] = {"query": run.running}
+        exec(compile(_METRICS_BLOCK, "reading.md", "exec"), names)
+        return dict(names["metrics"])
 
     scenario.run(
         Start(), Publish("a", "b"), Rows("a", "b"), Acked("a", "b"), Publish("c"), Rows("a", "b", "c"), Committed(),
         Until("two messages in the counts", lambda run: counts(run).get("messages", 0) >= 2),
     )  # fmt: skip
-    assert {
-        "bufferedMessages",
-        "uncommittedBatches",
-        "unacknowledgedBatches",
-        "bytes",
-        "redeliveriesDropped",
-        "acknowledged",
-    } <= set(counts(scenario))
+    documented = set(re.findall("`([a-zA-Z]+)`", "".join(re.findall(r"(?m)^\| (`.*?) \|", _METRICS_TABLE))))
+    assert documented == set(counts(scenario))
+    assert (scenario.names.subscription, True) == (counts(scenario)["subscription"], counts(scenario)["connected"])
 
 
 @needs_available_now

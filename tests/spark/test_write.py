@@ -96,7 +96,7 @@ def test_columns_of_any_case_and_an_ordering_key(spark: SparkSession, topic: Top
 
 
 def test_a_topic_for_each_row(spark: SparkSession, emulator: Emulator, topic: Topic):
-    """Without `topicId` the column `topic` decides, by id or by full name."""
+    """The column `topic`, an id or a full name, decides where no `topicId` is given."""
     other, inbox = f"{topic.names.topic}-other", f"{topic.names.subscription}-other"
     emulator.create_topic(other)
     emulator.create_subscription(inbox, other)
@@ -133,7 +133,7 @@ def test_rows_become_what_to_json_makes_of_them(spark: SparkSession, topic: Topi
 
 @pytest.mark.parametrize("zone", ["GMT+8", "America/New_York"])
 def test_rows_have_times_in_the_zone_of_the_session(spark: SparkSession, topic: Topic, zone: str):
-    """By any name that Spark takes for it, and with the odd seconds that a zone had before it was one."""
+    """Times are written in the session's zone, by any name that Spark takes, also with an offset in odd seconds."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
@@ -176,7 +176,8 @@ def test_a_struct_value_is_encoded_by_the_schema(spark: SparkSession, avro_topic
 
 
 def test_columns_that_do_not_fit_the_schema_are_told_before_any_task(spark: SparkSession, avro_topic: Topic):
-    """Column, what the schema wants and what was found."""
+    """The error about a column that does not fit has its name, the schema's type and the type found, before any task
+    runs."""
     text = avro_topic.refuses(spark.createDataFrame([("x", "AA")], "id string, carrier string"))
 
     assert "SchemaError" in text
@@ -251,7 +252,7 @@ def test_permission_denied_names_the_role(spark: SparkSession, emulator: Emulato
 
 
 def test_an_address_where_nobody_listens_is_named(spark: SparkSession, topic: Topic):
-    """Within `connectTimeout`."""
+    """The error names an address where nobody listens, within `connectTimeout`."""
     text = topic.refuses(spark.range(1).selectExpr("string(id) data"), endpoint="127.0.0.1:1", connectTimeout="1s")
 
     assert "`127.0.0.1:1` did not answer when asked to publish to Topic" in text

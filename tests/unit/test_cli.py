@@ -14,7 +14,7 @@ from pubsub_spark.read.staging import Staging
 
 
 def test_help_names_the_commands():
-    """`--help` shows what there is."""
+    """`--help` names every command."""
     result = CliRunner().invoke(app, ["--help"])
 
     assert 0 == result.exit_code
@@ -43,7 +43,7 @@ def test_exit_code_is_the_verdict(monkeypatch: pytest.MonkeyPatch, complete: boo
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path):
-    """Said before anything else is done."""
+    """A folder that cannot be made is one sentence, before anything else is done."""
     (tmp_path / "file").touch()
 
     result = CliRunner().invoke(app, ["demo", "--output", str(tmp_path / "file" / "out")])
@@ -53,7 +53,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path):
 
 
 def test_of_streams_that_are_not_there_nothing_is_removed(tmp_path: Path):
-    """A misspelt id is said, and the streams that are named beside it stay."""
+    """`staging clean` with a misspelt stream id says so and removes nothing, of the other streams either."""
     Staging(str(tmp_path), "projects/p/subscriptions/sub", "mine").write_token()
 
     result = CliRunner().invoke(app, ["staging", "clean", str(tmp_path), "--stream", "mine", "--stream", "mien"])
@@ -69,7 +69,7 @@ def test_of_streams_that_are_not_there_nothing_is_removed(tmp_path: Path):
 
 
 def test_only_what_is_removed_is_counted(tmp_path: Path):
-    """A file that is not ours stays, and the line says so."""
+    """Files that are not ours stay and are not counted, and the line says so."""
     staging = Staging(str(tmp_path), "projects/p/subscriptions/sub", "mine")
     staging.write_token()
     staging.create("1/part-0", [b"a part"])
@@ -88,7 +88,7 @@ def test_only_what_is_removed_is_counted(tmp_path: Path):
 def test_a_staging_area_that_refuses_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, command: list[str]
 ):
-    """No rights, no network, no credentials: a line that names the area, whether it is looked at or cleaned."""
+    """A staging area that refuses (no rights, network, credentials) is one sentence that names it."""
     Staging(str(tmp_path), "projects/p/subscriptions/sub", "s").write_token()
 
     def refused(*arguments: Any, **settings: Any) -> Any:
@@ -103,7 +103,7 @@ def test_a_staging_area_that_refuses_is_one_sentence(
 
 
 def test_looking_makes_no_folder(tmp_path: Path):
-    """A path that is misspelt lists nothing, and is not there afterwards either."""
+    """`staging ls` of a path that does not exist lists nothing and creates no folder."""
     result = CliRunner().invoke(app, ["staging", "ls", str(tmp_path / "stagign")])
 
     assert 0 == result.exit_code

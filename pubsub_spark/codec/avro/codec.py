@@ -40,7 +40,8 @@ def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructTy
 
 
 def _as_json(avro: AvroDefinition, binary: Encode) -> Encode:
-    """By way of the binary message: it has been checked already, and its datum says which branch a union took."""
+    """The writer of JSON messages, by way of binary ones: those are checked, and their datum says which branch a union
+    took."""
 
     def encode(rows: pa.StructArray) -> pa.BinaryArray:
         datums = (avro.messages.read(message) for message in binary(rows).to_pylist())

@@ -2,7 +2,7 @@
 
 `compile_columns(writer, reader)` turns a pair of schemas into nested functions from `Cursors` to an Arrow array, so
 that the loop over messages decides nothing. The writer's schema says what to read, the reader's what to make of it:
-promotions, defaults, reordered and removed fields, enum defaults and unions are all settled when the pair is compiled.
+promotions, defaults, reordered and removed fields, enum defaults and unions are all decided when the pair is compiled.
 A message that is not plainly right falls back (see `cursors`); `decode` then finds out why.
 
 `path` leads to the values of a function, innermost step first, with `{}` for each array or map.

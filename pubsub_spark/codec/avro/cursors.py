@@ -2,9 +2,9 @@
 
 `Cursors` are places in messages (or in items of messages). Reading a field at all cursors costs some numpy operations,
 whatever their number, so a message costs nanoseconds and no Python object. The rule that keeps this exact: a cursor
-either reads what the specification plainly says, or its message *falls back*: the caller then looks at it alone. The
-structure of a message needs no words here, `error_locator` finds them. The reason why a right message has no value (a
-symbol that the reader lacks) is kept in `Batch.reasons`, with the path.
+either reads what the specification plainly says, or its message *falls back*: the caller then looks at it alone. Why a
+message is malformed is not said here: `error_locator` finds that. The reason why a right message has no value (a symbol
+that the reader lacks) is kept in `Batch.reasons`, with the path.
 
 The cursors of a message that fell back are inactive. They stand in zeros behind the data, where every read gives zero,
 every length and count is zero and nothing ends, so the common path needs no further branch for them. The padding must

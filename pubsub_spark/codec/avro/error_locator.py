@@ -80,7 +80,7 @@ def least_bytes(node: Node, known: dict[Record, int] | None = None) -> int:
 
 @lru_cache(1024)
 def _sizes(node: Array | Map) -> tuple[int, int]:
-    """The fewest bytes of an item, and the work of one that takes none."""
+    """The fewest bytes of an item, and what one without bytes costs of the budget."""
     if isinstance(node, Map):
         return 1, 0  # of its key
     least = least_bytes(node.items)
@@ -117,7 +117,7 @@ def _text(data: Data, at: int) -> tuple[str, int]:
 
 
 def _block(data: Data, at: int, least: int, empty: int, budget: _Budget) -> tuple[int, int]:
-    """The number of items in the block at `at`, and where they begin; `empty` is the work of an item of no bytes."""
+    """The number of items in the block at `at`, and where they begin; `empty` is what an item without bytes costs."""
     count, at = _number(data, at)
     if count < 0:  # a negative count is followed by the block's size in bytes
         count = -count

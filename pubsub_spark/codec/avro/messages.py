@@ -1,7 +1,7 @@
 """One message at a time, by `fastavro`: bytes to a datum, and a datum to bytes (for the datum see `json_encoding`).
 
 Bytes are given to fastavro only after `error_locator` has passed them. Its schema is made from our tree: logical types
-are left out, and each branch of a union is a record of its own with one field, `value`, which takes no byte more. So a
+are left out, and each branch of a union is a record of its own with one field, `value`, which adds no byte. So a
 union's value says which branch it is; fastavro by itself says so of named types only, and writes a value of
 `["int", "long"]` as the branch that fits first.
 """

@@ -125,7 +125,7 @@ class Publisher:
         limits.check_at_most("message_count", len(messages), limits.MAX_PUBLISH_MESSAGES)
         with self._engine.open() as (broker, _):
             topic = find_topic(broker, request.topic)
-            encoding, revisions = self._gate(topic)
+            encoding, revisions = self._schema_rules(topic)
         bodies = wire_format.bodies_of_data_alone(raw) or _bodies(request)
         if encoding is not None:
             bodies = _validated(bodies, messages, topic.resource.schema_settings.schema, encoding, revisions)
@@ -146,7 +146,7 @@ class Publisher:
             if revision_id and schema.find(revision_id) is None:
                 raise not_found(f"{settings.schema}@{revision_id}")
 
-    def _gate(self, topic: Topic) -> tuple[Encoding | None, Sequence[Revision]]:
+    def _schema_rules(self, topic: Topic) -> tuple[Encoding | None, Sequence[Revision]]:
         """The encoding of the topic's messages, and the revisions of which they must fit one; none without a schema."""
         resource = topic.resource
         if not resource.HasField("schema_settings"):

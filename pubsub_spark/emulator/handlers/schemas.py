@@ -158,10 +158,8 @@ def parse(schema: Any) -> codec.Definition:
 
 def _check_room(schema: Schema) -> None:
     if len(schema.revisions) >= limits.MAX_SCHEMA_REVISIONS:
-        raise invalid(
-            f"Schema `{schema.name}` has {limits.MAX_SCHEMA_REVISIONS} revisions, which is the maximum; "
-            "delete one before adding another."
-        )
+        full = f"Schema `{schema.name}` has {limits.MAX_SCHEMA_REVISIONS} revisions, which is the maximum"
+        raise invalid(f"{full}; delete one before adding another.")
 
 
 def _resource(schema: Schema, revision: Revision, view: int) -> Any:

@@ -116,7 +116,7 @@ class Subscriber:
         consumer = self._engine.consumer(wakeup=wakeup)
         with self._engine.open() as (broker, now):
             subscription = find_pullable(broker, request.subscription)
-            ends = now if request.return_immediately else now + _patience(context.deadline, now)
+            ends = now if request.return_immediately else now + _wait_seconds(context.deadline, now)
             broker.join(subscription, consumer)
         try:
             while True:
@@ -132,7 +132,7 @@ class Subscriber:
                 broker.leave(subscription, consumer, now)
 
     def acknowledge(self, raw: bytes) -> bytes:
-        limits.check_at_most("request_size", len(raw), limits.MAX_ACK_REQUEST_BYTES)
+        limits.check_payload(len(raw), limits.MAX_ACK_REQUEST_BYTES)
         name, rest = wire_format.subscription_and_rest(raw)
         numbers: Sequence[int] | None = wire_format.ack_ids_of(name).numbers_in(rest)
         if numbers is None:
@@ -149,7 +149,7 @@ class Subscriber:
         return b""
 
     def modify_ack_deadline(self, raw: bytes) -> bytes:
-        limits.check_at_most("request_size", len(raw), limits.MAX_ACK_REQUEST_BYTES)
+        limits.check_payload(len(raw), limits.MAX_ACK_REQUEST_BYTES)
         request = protos.ModifyAckDeadlineRequest.FromString(raw)
         limits.check_ack_ids(request.ack_ids)
         seconds = limits.check_ack_deadline(request.ack_deadline_seconds, 0)
@@ -164,9 +164,8 @@ class Subscriber:
     def _inject(self, subscription: Subscription, numbers: Sequence[int]) -> None:
         """Raise the fault that a test has injected for this request, if there is one."""
         if outcome := self.injected(subscription):
-            raise limits.exactly_once_failure(
-                list(map(wire_format.ack_ids_of(subscription.name).text, numbers)), outcome
-            )
+            text = wire_format.ack_ids_of(subscription.name).text
+            raise limits.exactly_once_failure([text(number) for number in numbers], outcome)
 
     def injected(self, subscription: Subscription) -> str:
         """The injected outcome of this request's ack ids; empty for none."""
@@ -222,11 +221,10 @@ def _configure(broker: Broker, subscription: Subscription, changed: Any, now: fl
     broker.configure(subscription, resource_validation.settings(kept), kept, now)
 
 
-def _patience(deadline: float | None, now: float) -> float:
+def _wait_seconds(deadline: float | None, now: float) -> float:
     """The seconds that a Pull waits for a message."""
-    if deadline is None:
-        return _PULL_WAIT_SECONDS
-    return max(0.0, min(_PULL_WAIT_SECONDS, deadline - now - _PULL_MARGIN_SECONDS))
+    rest = _PULL_WAIT_SECONDS if deadline is None else deadline - now - _PULL_MARGIN_SECONDS
+    return max(0.0, min(_PULL_WAIT_SECONDS, rest))
 
 
 def _check_dead_letter(broker: Broker, kept: Any) -> None:

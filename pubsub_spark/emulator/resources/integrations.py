@@ -50,7 +50,7 @@ _BUCKET = re.compile(r"(?=.{3,222}$)(?!goog)(?!.*(google|g00gle))(?!\d+(\.\d+){3
 _BUCKET_COMPONENT = 63  # characters between dots, at most
 _GCS_BYTES = (1000, 10 * 1024**3)
 _GCS_LEAST_MESSAGES = 1000
-_GCS_DURATION = 5 * limits.MINUTE
+_GCS_DURATION_SECONDS = 5 * limits.MINUTE
 
 
 def export_of(subscription: Any) -> str:
@@ -84,7 +84,7 @@ def _fill_cloud_storage(config: Any, subscription: Any) -> None:
     if config.filename_suffix.endswith("/"):
         raise _bad("cloud_storage_config.filename_suffix", config.filename_suffix)
     if not config.HasField("max_duration"):
-        config.max_duration.seconds = _GCS_DURATION
+        config.max_duration.seconds = _GCS_DURATION_SECONDS
     duration = config.max_duration.seconds + config.max_duration.nanos / 1e9
     limits.check_duration(duration, limits.GCS_MAX_DURATION)
     # A file may not stay open longer than its messages are leased, so that is what an unset deadline becomes.

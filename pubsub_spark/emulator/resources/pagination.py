@@ -19,15 +19,15 @@ from pubsub_spark.emulator.resources import limits
 def page(items: Iterable[str], request: Any) -> tuple[list[str], str]:
     """The page of the sorted items that a List request asks for, and the token of the next one (empty on the last)."""
     size = request.page_size
-    if not 0 <= size <= limits.MAX_PAGE:
+    if not 0 <= size <= limits.MAX_PAGE_SIZE:
         raise invalid(
             f"The value for page_size is out of bounds. You passed {size} in the request, "
-            f"but the value must be between 0 and {limits.MAX_PAGE}."
+            f"but the value must be between 0 and {limits.MAX_PAGE_SIZE}."
         )
     mark = _mark(request)
     after = _decode(request.page_token, mark) if request.page_token else ""
     rest = sorted(item for item in items if item > after)
-    size = size or limits.DEFAULT_PAGE
+    size = size or limits.DEFAULT_PAGE_SIZE
     return rest[:size], _encode(rest[size - 1], mark) if len(rest) > size else ""
 
 

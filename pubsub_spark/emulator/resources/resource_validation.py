@@ -16,7 +16,7 @@ from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import invalid, invalid_argument, unimplemented
 from pubsub_spark.emulator.resources import filter as filters
 from pubsub_spark.emulator.resources import integrations, limits
-from pubsub_spark.emulator.state.subscription import Settings
+from pubsub_spark.emulator.state.settings import Settings
 
 _KMS_KEY = re.compile(r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+")
 _PUSH_VERSION = "x-goog-version"  # the one attribute of a PushConfig

@@ -83,7 +83,7 @@ class Dispatcher:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def stop(self) -> None:
-        """Refuse new calls, and end those that wait."""
+        """Refuse new calls, and end the waiting ones."""
         self._stopping = True
         self.close_streams(stopping())
         self._engine.cancel_all()

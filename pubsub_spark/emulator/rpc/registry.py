@@ -69,7 +69,8 @@ class Registry:
         return table
 
     def _is_slow_publish(self, raw: bytes) -> bool:
-        """Whether a Publish is large, or its topic has a schema; one whose topic does not come first may have."""
+        """Whether a Publish is large or may need a schema: it does where its topic has one, or is not the first
+        field."""
         name, _ = wire_format.subscription_and_rest(raw[:_MAX_NAME_BYTES])  # a PublishRequest begins alike
         topic = self._engine.broker.topics.get(name)
         has_schema = topic.resource.HasField("schema_settings") if topic else not name

@@ -156,7 +156,7 @@ class Engine:
             self._notify()
             self._alarm.notify()  # what is due is nearer now than when the sleep was measured
             for consumer in list(self._consumers):
-                consumer.condition.notify_all()  # its patience may be over
+                consumer.condition.notify_all()  # its wait may be over
 
     def restart_clock(self) -> None:
         """Set the clock back to the machine's time; the state must be empty."""

@@ -50,7 +50,7 @@ class Faults:
             return fault
 
     def inject(self, count: int, outcome: str) -> None:
-        """Acks and deadlines of the next `count` requests fail with `outcome`, where delivery is exactly once."""
+        """Let the ack ids of the next `count` requests fail with `outcome`, where delivery is exactly once."""
         with self._lock:
             self._ack_outcomes += [outcome] * count
 

@@ -3,9 +3,9 @@
 Pure: values in, values out; `now` is an argument, sockets and threads are in `pusher`, tokens in `oidc`.
 
 A message is acknowledged by one of five status codes; every other answer, and none within the ack deadline, is a nack.
-The window of concurrent requests opens slowly: each success adds one, so a round of successes doubles it; each failure
-halves it. Where no retry policy spaces the retries of a message, the whole subscription pauses after failures in a row,
-100 ms first and 60 s at most. Sources: https://cloud.google.com/pubsub/docs/push and .../payload-unwrapping
+The window of concurrent requests opens slowly: each success adds one, so a full window of successes doubles it; each
+failure halves it. Where no retry policy spaces the retries of a message, the whole subscription pauses after failures
+in a row, 100 ms first and 60 s at most. Sources: https://cloud.google.com/pubsub/docs/push and .../payload-unwrapping
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pubsub_spark.emulator.state.message import Message
 
 ACKNOWLEDGES = frozenset({102, 200, 201, 202, 204})
 
-FIRST_WINDOW = 4  # "a small single-digit window size"
-LARGEST_WINDOW = 3000
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 60.0
+FIRST_WINDOW_REQUESTS = 4  # "a small single-digit window size"
+LARGEST_WINDOW_REQUESTS = 3000
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 60.0
 
 # Only these can stand in an HTTP header; an attribute that cannot is left out of an unwrapped push.
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -129,7 +129,7 @@ class Window:
     """How many requests may be under way to one endpoint, and from when on."""
 
     def __init__(self) -> None:
-        self.size = FIRST_WINDOW
+        self.size = FIRST_WINDOW_REQUESTS
         self.outstanding = 0
         self.resumes_at = 0.0
         self._pause = 0.0
@@ -144,7 +144,7 @@ class Window:
     def succeeded(self) -> None:
         """A message was acknowledged: one more may be under way, and there is no pause."""
         self.outstanding -= 1
-        self.size = min(self.size + 1, LARGEST_WINDOW)
+        self.size = min(self.size + 1, LARGEST_WINDOW_REQUESTS)
         self._pause = 0.0
         self.resumes_at = 0.0
 
@@ -152,7 +152,7 @@ class Window:
         """A message was refused: half as many may be under way, and with `pauses` none for a while."""
         self.outstanding -= 1
         self.size = max(self.size // 2, 1)
-        # Requests of one round that fail together are one failure: the pause grows once it is over.
+        # Requests in flight that fail together are one failure: the pause grows once it is over.
         if pauses and now >= self.resumes_at:
-            self._pause = min(max(self._pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
+            self._pause = min(max(self._pause * 2, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
             self.resumes_at = now + self._pause

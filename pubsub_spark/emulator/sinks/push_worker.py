@@ -26,10 +26,10 @@ from pubsub_spark.emulator.state.delivery import Lease
 from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
 from pubsub_spark.emulator.state.subscription import Subscription
 
-MOST_THREADS = 64  # for one subscription, however wide its window
+MAX_THREADS = 64  # for one subscription, however wide its window
 _FOLLOWED = frozenset({Created, Updated, Deleted, Cleared})
 _MAX_BODY_BYTES = 1 << 20  # of an answer; what is longer is cut off, for only the status counts
-_LONGEST_WAIT = 60.0  # a subscription that expired is noticed by then
+_MAX_WAIT_SECONDS = 60.0  # a subscription that expired is noticed by then
 
 
 def endpoint_of(config: Any) -> Endpoint | None:
@@ -137,7 +137,7 @@ class Pusher:
         with self._engine.open() as (broker, _):
             while not self._stopped and broker.subscriptions.get(self.subscription.name) is self.subscription:
                 now = self._engine.clock.now()
-                room = min(self._window.room(now), MOST_THREADS - self._window.outstanding)
+                room = min(self._window.room(now), MAX_THREADS - self._window.outstanding)
                 taken = self._take(broker, room, now)
                 if taken:
                     for _ in taken:
@@ -147,7 +147,7 @@ class Pusher:
                 if room > 0:
                     broker.wait(self.subscription, self._consumer)
                 pause = self._window.resumes_at - now
-                self._engine.wait(self._consumer, min(pause, _LONGEST_WAIT) if pause > 0 else _LONGEST_WAIT)
+                self._engine.wait(self._consumer, min(pause, _MAX_WAIT_SECONDS) if pause > 0 else _MAX_WAIT_SECONDS)
         return None
 
     def _take(self, broker: Broker, room: int, now: float) -> list[Lease]:
@@ -182,7 +182,7 @@ class Pusher:
     def _bearer(self) -> str:
         """A token at most half an hour old; a new one for every message would cost a signature each.
 
-        By the world's clock: who verifies it knows of no other.
+        Its times are the machine's: a receiver that verifies it does not know the emulator's clock.
         """
         now = time.time()
         with self._token_lock:
@@ -202,12 +202,12 @@ class Poster:
         parts = urlsplit(url)
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         kind = urllib3.HTTPSConnectionPool if parts.scheme == "https" else urllib3.HTTPConnectionPool
-        self._pool = kind(parts.hostname or "", parts.port, maxsize=MOST_THREADS)
+        self._pool = kind(parts.hostname or "", parts.port, maxsize=MAX_THREADS)
 
     def post(self, headers: dict[str, str], body: bytes, timeout: float) -> int:
         """The status code of the answer; 0 when it was not there as a whole after `timeout` seconds.
 
-        The time is for the body; each header line, of which http.client reads a hundred, has it anew.
+        The body as a whole has that time, and so has each header line, of which http.client reads a hundred.
         """
         ends = time.monotonic() + timeout
         try:
@@ -233,7 +233,7 @@ class Poster:
 
 
 def _read(response: urllib3.BaseHTTPResponse, ends: float) -> bool:
-    """Whether the body ended in time; its connection is used again if so, save after a 1xx, which has no end."""
+    """Whether the body ended in time; its connection is then used again, except after a 1xx, which has no body."""
     read = 0
     while chunk := response.read1(_MAX_BODY_BYTES):
         read += len(chunk)

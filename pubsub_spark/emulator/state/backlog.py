@@ -1,8 +1,8 @@
 """Counters of unacked messages by publish time: how many there are, and how old the oldest is, without looking at any.
 
-Pure. Kept for the messages of a subscription that were handed out once or have an ordering key; those that neither was
-done to are counted where they wait. Retention ends for the oldest first, so what has outlived it leaves the count when
-its time comes, wherever it is, and for good: what is done to it later counts no more.
+Pure. It counts the messages of a subscription that were leased once or have an ordering key; the subscription counts
+its other messages. Retention ends for the oldest first, so a message beyond it leaves the count at that time, whether
+it is queued or leased, and is never counted again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Unacked:
         self._times: list[float] = []  # heap; a time that has no count any more is passed over
 
     def add(self, published: float, messages: int = 1) -> None:
-        """Count messages that became unacked."""
+        """Add messages that became unacked to the count."""
         if published <= self.expired_until:
             return
         self.total += messages
@@ -35,7 +35,7 @@ class Unacked:
             heapq.heappush(self._times, published)
 
     def remove(self, published: float, messages: int = 1) -> None:
-        """Count no longer messages that were acked, unless they have expired before."""
+        """Remove messages that were acked from the count, unless they were expired before."""
         count = self._counts.get(published)
         if count is None:
             return

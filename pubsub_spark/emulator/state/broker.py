@@ -37,10 +37,11 @@ from pubsub_spark.emulator.state.events import (
 )
 from pubsub_spark.emulator.state.leases import BatchNumbers
 from pubsub_spark.emulator.state.message import Message, Publication
-from pubsub_spark.emulator.state.subscription import DAY, MOST_MESSAGES, Settings, Subscription
+from pubsub_spark.emulator.state.settings import DAY, Settings
+from pubsub_spark.emulator.state.subscription import MOST_MESSAGES, Subscription
 from pubsub_spark.emulator.state.topic import Snapshot, Topic
 
-SNAPSHOT_LIFETIME = 7 * DAY
+SNAPSHOT_LIFETIME_SECONDS = 7 * DAY
 _NEVER = float("inf")
 # The service's ids have 17 or 18 digits; all of ours have 17, so that their order as text is the order of publishing.
 _FIRST_MESSAGE = 10**16
@@ -184,7 +185,7 @@ class Broker:
     def _detach(self, subscription: Subscription) -> None:
         self._origins[subscription.name].subscriptions.pop(subscription.name, None)
         subscription.clear()
-        subscription.call_all()
+        subscription.consumers.notify_all()
 
     def _deleted(self, name: str) -> None:
         if self._on_delete is not None:
@@ -200,7 +201,7 @@ class Broker:
         self._snapshots_due = _NEVER
         self.events.append(Cleared())
 
-    def be_hostile(self, seed: int | None) -> None:
+    def set_chaos(self, seed: int | None) -> None:
         """Reorder, redeliver and end leases early on every subscription, later ones included; None stops it."""
         self._hostility = seed
         for subscription in self.subscriptions.values():
@@ -222,7 +223,7 @@ class Broker:
 
     def join(self, subscription: Subscription, consumer: Consumer) -> None:
         """Connect a consumer to a subscription, which does not expire while there is one."""
-        subscription.join(consumer)
+        subscription.consumers.join(consumer)
 
     def take(
         self,
@@ -241,7 +242,7 @@ class Broker:
 
     def wait(self, subscription: Subscription, consumer: Consumer) -> None:
         """Notify `consumer`, which found nothing to take or has no room, when that changes."""
-        subscription.wait(consumer)
+        subscription.consumers.wait(consumer)
 
     def leave(self, subscription: Subscription, consumer: Consumer, now: float) -> None:
         """Disconnect a consumer; messages that it holds stay leased."""
@@ -252,7 +253,7 @@ class Broker:
         """Acknowledge leases; returns the numbers that acknowledge nothing: expired, superseded or never given."""
         failed = subscription.ack(numbers, now)
         if len(failed) < len(numbers):
-            self.events.append(Acked(subscription.name, _without(numbers, failed)))
+            self.events.append(Acked(subscription.name, _exclude(numbers, failed)))
         self._schedule(subscription, now)
         return failed
 
@@ -267,7 +268,7 @@ class Broker:
         if is_use:
             subscription.active = now
         if len(failed) < len(numbers):
-            self.events.append(Modified(subscription.name, _without(numbers, failed), seconds))
+            self.events.append(Modified(subscription.name, _exclude(numbers, failed), seconds))
         self._schedule(subscription, now)
         return failed
 
@@ -295,9 +296,10 @@ class Broker:
     # Time
 
     def _schedule(self, subscription: Subscription, now: float) -> None:
-        """Forward the dead messages of a subscription that something was done to, and note when it is due next.
+        """Forward the dead messages of a subscription that has changed, and put the time when it is due next into the
+        agenda.
 
-        Nothing is due for one that was deleted, whose name may be another's by now.
+        A deleted one is left out: its name may be another's by now.
         """
         if self.subscriptions.get(subscription.name) is not subscription:
             return
@@ -361,7 +363,7 @@ class Broker:
         return expired
 
     def _forward(self, subscription: Subscription, now: float) -> None:
-        """Publish dead messages to the dead-letter topic; when that is gone they come again, as in the service."""
+        """Publish dead messages to the dead-letter topic; when that is gone they are redelivered, as by the service."""
         dead, subscription.dead = subscription.dead, []
         target = self.topics.get(subscription.settings.dead_letter_topic)
         for delivery in dead:
@@ -396,7 +398,7 @@ class Broker:
     def snapshot_expiry(self, subscription: Subscription, now: float) -> float:
         """Seven days, less the age of the oldest unacked message."""
         oldest = self.oldest_unacked(subscription)
-        return SNAPSHOT_LIFETIME + (now if oldest is None else oldest)
+        return SNAPSHOT_LIFETIME_SECONDS + (now if oldest is None else oldest)
 
     def delete_snapshot(self, snapshot: Snapshot, now: float) -> None:
         """Delete a snapshot, and the messages that its topic kept for it alone."""
@@ -427,7 +429,7 @@ class Broker:
         self.events.append(Sought(subscription.name, subscription.backlog))
 
 
-def _without(numbers: Sequence[int], failed: Sequence[int]) -> Sequence[int]:
+def _exclude(numbers: Sequence[int], failed: Sequence[int]) -> Sequence[int]:
     """The numbers that have not failed."""
     if not failed:
         return numbers

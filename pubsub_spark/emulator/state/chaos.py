@@ -7,13 +7,15 @@ of exactly-once delivery everything. Each chance is below one, so in the end eve
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 
 from pubsub_spark.emulator.state.delivery import Delivery
+from pubsub_spark.emulator.state.leases import Leases
 
-_SHORTENED = 0.1  # of all leases
-_LOST_ACKS = 0.1  # of all acks
-_LONGEST_SHORTENED = 1.0  # seconds
+_SHORTENED_FRACTION = 0.1  # of all leases
+_LOST_ACKS_FRACTION = 0.1  # of all acks
+_MAX_LEASE_SECONDS = 1.0
 
 
 class Chaos:
@@ -26,18 +28,21 @@ class Chaos:
         """The number of messages to deliver at once, at most `most`."""
         return self._random.randint(1, most) if most > 1 else most
 
-    def reorder(self, batch: list[Delivery]) -> None:
-        """Shuffle the messages without an ordering key; the others keep their places."""
-        places = [place for place, delivery in enumerate(batch) if not delivery.message.key]
-        shuffled = [batch[place] for place in places]
-        self._random.shuffle(shuffled)
-        for place, delivery in zip(places, shuffled, strict=True):
-            batch[place] = delivery
+    def reordered(self, batch: list[Delivery]) -> list[Delivery]:
+        """The messages, those without an ordering key shuffled; the others keep their places."""
+        keyless = [delivery for delivery in batch if not delivery.message.key]
+        self._random.shuffle(keyless)
+        shuffled = iter(keyless)
+        return [delivery if delivery.message.key else next(shuffled) for delivery in batch]
 
-    def shortens(self) -> float | None:
-        """After how many seconds this lease ends early; None when it does not."""
-        return self._random.uniform(0, _LONGEST_SHORTENED) if self._random.random() < _SHORTENED else None
+    def shorten(self, leases: Leases, numbers: Iterable[int], now: float) -> None:
+        """Let some of the leases end within _MAX_LEASE_SECONDS."""
+        for number in numbers:
+            if self._random.random() < _SHORTENED_FRACTION:
+                seconds = self._random.uniform(0, _MAX_LEASE_SECONDS)
+                if (delivery := leases.get(number)) is not None:
+                    leases.extend([delivery], now + seconds)
 
     def loses(self) -> bool:
         """Whether this ack is forgotten, and the message comes again."""
-        return self._random.random() < _LOST_ACKS
+        return self._random.random() < _LOST_ACKS_FRACTION

@@ -19,38 +19,28 @@ from pubsub_spark.emulator.state.message import Message, Publication
 UNLIMITED = 1 << 62
 # Bytes of one batch, if it is more than one message: with the ack ids of a thousand they are below the 4 MiB that gRPC
 # lets a client receive. Google's own raise that limit, but not where PUBSUB_EMULATOR_HOST is set.
-LARGEST_BATCH = 3_900_000
+LARGEST_BATCH_BYTES = 3_900_000
 
 
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Consumer:
     """A consumer of messages (a stream, a waiting Pull, a push worker) with its limits and what it has outstanding.
 
     `condition` belongs to the runtime, which notifies it when there is something to take.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "ack_deadline",
-        "blocked",
-        "closed",
-        "condition",
-        "max_messages",
-        "max_size",
-        "messages",
-        "size",
-    )
+    ack_deadline: float = 0  # seconds; 0: the subscription's own
+    max_messages: int = 0  # 0: no limit
+    max_size: int = 0
+    condition: Any = None
+    messages: int = 0  # outstanding: sent and neither acked, nacked nor expired
+    size: int = 0
+    blocked: bool = False  # waits for room
+    closed: bool = False
 
-    def __init__(
-        self, ack_deadline: float = 0, max_messages: int = 0, max_size: int = 0, condition: Any = None
-    ) -> None:
-        self.ack_deadline = ack_deadline  # 0: the subscription's own
-        self.max_messages = max_messages if max_messages > 0 else UNLIMITED
-        self.max_size = max_size if max_size > 0 else UNLIMITED
-        self.condition = condition
-        self.messages = 0  # outstanding: sent and neither acked, nacked nor expired
-        self.size = 0
-        self.blocked = False  # waits for room
-        self.closed = False
+    def __post_init__(self) -> None:
+        self.max_messages = self.max_messages if self.max_messages > 0 else UNLIMITED
+        self.max_size = self.max_size if self.max_size > 0 else UNLIMITED
 
     @property
     def has_room(self) -> bool:
@@ -104,7 +94,7 @@ class BatchBuilder:
     def __init__(self, messages: int, size: int) -> None:
         self.messages = messages
         self.size = size
-        self.left = LARGEST_BATCH
+        self.left = LARGEST_BATCH_BYTES
         self.parts: list[Publication | Delivery] = []
 
     @property
@@ -142,6 +132,16 @@ class BatchBuilder:
         self._lessen(fits, size)
         return rest
 
+    def deliveries(self) -> list[Delivery]:
+        """The Delivery of each message; a new one for a fresh message."""
+        parts = ((part,) if isinstance(part, Delivery) else map(Delivery, part.messages()) for part in self.parts)
+        return [delivery for part in parts for delivery in part]
+
+    def attempts(self) -> list[int]:
+        """The number of the delivery attempt of each message."""
+        counts = ([part.failures + 1] if isinstance(part, Delivery) else [1] * len(part) for part in self.parts)
+        return [attempt for part in counts for attempt in part]
+
     def _lessen(self, messages: int, size: int) -> None:
         self.messages -= messages
         self.size -= size
@@ -158,7 +158,7 @@ class Delivery:
 
     def __init__(self, message: Message) -> None:
         self.message = message
-        self.number = 0  # of the latest hand-out: what its ack id says
+        self.number = 0  # of the latest lease: what its ack id says
         self.deadline = 0.0  # until when the latest ack id is good
         self.holder: Consumer | None = None
         self.deliveries = 0

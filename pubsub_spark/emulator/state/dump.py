@@ -1,7 +1,7 @@
 """The plain data that a state is dumped to, and how it is made a state again; the entry is `State.dump` and `load`.
 
 Messages are tuples, publications tuples with their list of frames. A Delivery may stand in two places (leased and in
-its key's queue), so deliveries are numbered rows of a table, and stand for themselves by their index.
+its key's queue), so deliveries are rows of a table, and the places refer to them by index.
 """
 
 from __future__ import annotations
@@ -19,24 +19,20 @@ from pubsub_spark.emulator.state.message import Message, Publication
 from pubsub_spark.emulator.state.ordering import KeyQueue, KeyQueues, QueueState
 from pubsub_spark.emulator.state.policies import Policies, Policy
 from pubsub_spark.emulator.state.schema_store import Revision, Schema, Schemas
-from pubsub_spark.emulator.state.subscription import Settings, Subscription
+from pubsub_spark.emulator.state.settings import Settings
+from pubsub_spark.emulator.state.subscription import Subscription
 from pubsub_spark.emulator.state.topic import Snapshot, Topic
 
 _COUNTS = ("number", "deadline", "deliveries", "failures", "acks", "modacks", "acked")  # of a Delivery
-_FIELDS = (
-    "topic_retention",
-    "active",
-    "_turn",
-    "_prune_at",
-    "_snapshot_retention",
-    "_snapshot_ends",
-)  # of Subscription
+# Of a Subscription.
+_FIELDS = ("topic_retention", "active", "_turn", "_prune_at", "_snapshot_retention", "_snapshot_ends")
 
 
 class ResourceFormat(NamedTuple):
     """How resources, which the state does not look into, are written and read.
 
-    `read` is by collection (topics, subscriptions, snapshots); `settings` are those that a Subscription resource says.
+    `read` is by collection (topics, subscriptions, snapshots); `settings` reads the delivery settings out of a
+    Subscription resource.
     """
 
     write: Callable[[Any], Any]
@@ -83,7 +79,9 @@ def _dump_subscription(subscription: Subscription) -> dict[str, Any]:
     table = _Deliveries()
     queues, leases = subscription._key_queues, subscription._leases
     dumped: dict[str, Any] = {name: getattr(subscription, name) for name in _FIELDS}
-    dumped["fresh"] = [(each.first, each.published, each.key, list(each.frames)) for each in subscription._fresh]
+    dumped["fresh"] = [
+        (each.first, each.published, each.key, list(each.frames)) for each in subscription._fresh.publications
+    ]
     dumped["returned"] = list(map(table.dump, subscription._returned))
     dumped["delayed"] = [(opens, table.dump(each)) for opens, _, each in sorted(subscription._delayed)]
     dumped["queues"] = [
@@ -120,8 +118,7 @@ def _load_subscription(subscription: Subscription, dumped: Mapping[str, Any]) ->
     for message in subscription.unacked(-NEVER):
         subscription._unacked.add(message.published)
     for first, published, key, frames in dumped["fresh"]:
-        subscription._fresh.append(Publication(first, published, key, frames))
-        subscription._fresh_count += len(frames)
+        subscription._fresh.add(Publication(first, published, key, frames))
     subscription.outstanding = sum(
         not isinstance(entry, Delivery) or entry.holder is not None
         for batch in subscription._leases._batches.values()
@@ -209,7 +206,7 @@ def load_broker(broker: Broker, dumped: Mapping[str, Any], resources: ResourceFo
 
 
 def dump_schemas(schemas: Schemas) -> list[Any]:
-    """Each schema with its revisions, and the numbers of all that it has ever had."""
+    """Each schema with its revisions, and the numbers of all revisions that it has ever had."""
     return [
         (
             schema.name,

@@ -89,7 +89,7 @@ class Released(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """The deadlines of so many leases passed, and their messages come again."""
+    """The deadlines of so many leases passed; their messages are redelivered."""
 
     subscription: str
     leases: int
@@ -104,7 +104,7 @@ class DeadLettered(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """A subscription went to another time or to a snapshot, and has this backlog now."""
+    """A Seek took a subscription to a time or a snapshot, and left it this backlog."""
 
     subscription: str
     backlog: int

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
@@ -24,6 +24,7 @@ from pubsub_spark.emulator.state.delivery import Consumer, Delivery
 from pubsub_spark.emulator.state.message import Message, Publication
 from pubsub_spark.emulator.state.wire_format import SPAN
 
+_MAX_ACKED_NUMBERS = 100_000
 _SPARE_ENTRIES = 1000  # beyond two for each lease, before they are tidied
 
 
@@ -326,3 +327,14 @@ class Acked:
 
 def _size(item: ContiguousLeases | Delivery) -> int:
     return 1 if isinstance(item, Delivery) else len(item.numbers)
+
+
+class AckedNumbers(OrderedDict[int, None]):
+    """The numbers acknowledged last on an exactly-once subscription: to acknowledge one again is no error."""
+
+    def add(self, numbers: Iterable[int]) -> None:
+        """Add numbers, and drop the oldest beyond the limit."""
+        for number in numbers:
+            self[number] = None
+            if len(self) > _MAX_ACKED_NUMBERS:
+                self.popitem(last=False)

@@ -36,7 +36,7 @@ class Message(NamedTuple):
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        return (_remembered if len(self.frame) <= _LARGEST_REMEMBERED else _attributes)(self.frame)
+        return (_remembered if len(self.frame) <= _LARGEST_REMEMBERED_BYTES else _attributes)(self.frame)
 
     @property
     def data(self) -> bytes:
@@ -84,4 +84,4 @@ def _attributes(frame: bytes) -> Mapping[str, str]:
 # Read once for all the filters of a topic's subscriptions, who ask one after the other. What is remembered keeps its
 # frame, long after the message is gone, so none may be large.
 _remembered = lru_cache(maxsize=2048)(_attributes)
-_LARGEST_REMEMBERED = 4096  # bytes
+_LARGEST_REMEMBERED_BYTES = 4096  # bytes

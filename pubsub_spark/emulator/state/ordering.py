@@ -96,9 +96,8 @@ class KeyQueues:
         return done
 
     def rewind(self, delivery: Delivery, opens: float) -> list[Delivery]:
-        """Withdraw a delivery that failed and those behind it, to wait until `opens`; returns them.
-
-        None are when it waits already, withdrawn by one before it that failed at the same moment.
+        """Withdraw a delivery that failed and those behind it, to wait until `opens`; returns them. The list is empty
+        where an earlier message of the key has failed at the same moment and withdrawn this one.
         """
         key = delivery.message.key
         queue = self._queues[key]

@@ -25,7 +25,7 @@ class Revision(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """A schema: its name, its revisions (oldest first, never empty), and the number of each that it has ever had.
+    """A schema: its name, its revisions (oldest first, never empty), and the number of every revision it ever had.
 
     Never changed in place: with another revision it is another Schema.
     """
@@ -44,7 +44,7 @@ class Schema(NamedTuple):
     def allowed(self, first: str, last: str) -> Iterator[Revision]:
         """The revisions between two ids, both inclusive and both optional, newest first.
 
-        A revision that was deleted is a bound still.
+        A deleted revision still is a bound.
         """
         low, high = self.numbers.get(first, 0), self.numbers.get(last, len(self.numbers))
         return (revision for revision in reversed(self.revisions) if low <= revision.number <= high)

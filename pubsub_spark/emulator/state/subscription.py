@@ -16,40 +16,23 @@ Work per message does not grow with the backlog: queues are popped from the fron
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
 from pubsub_spark.emulator.state.backlog import NEVER, Unacked
 from pubsub_spark.emulator.state.chaos import Chaos
+from pubsub_spark.emulator.state.consumers import Consumers
 from pubsub_spark.emulator.state.delivery import Batch, BatchBuilder, Consumer, Delivery, message_of
 from pubsub_spark.emulator.state.events import Event, Expired
-from pubsub_spark.emulator.state.leases import Acked, ContiguousLeases, Leases
+from pubsub_spark.emulator.state.fresh_queue import FreshQueue
+from pubsub_spark.emulator.state.leases import Acked, AckedNumbers, ContiguousLeases, Leases
 from pubsub_spark.emulator.state.message import Message, Publication, publications
 from pubsub_spark.emulator.state.ordering import KeyQueues
+from pubsub_spark.emulator.state.settings import Settings
 
-DAY = 86_400.0
 MOST_MESSAGES = 1000  # in one response; the service's own limit for Pull
-_REMEMBERED_ACKS = 100_000  # of an exactly-once subscription: a repeated ack of one of these is no error
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a subscription that decide about delivery."""
-
-    ack_deadline: float = 10
-    retention: float = 7 * DAY
-    retain_acked: bool = False
-    ordering: bool = False
-    exactly_once: bool = False
-    dead_letter_topic: str = ""
-    dead_letter_attempts: int = 0
-    min_backoff: float = 0
-    max_backoff: float = 0
-    ttl: float = 31 * DAY
-    matches: Callable[[Mapping[str, str]], bool] | None = None
 
 
 class Subscription:
@@ -72,14 +55,13 @@ class Subscription:
         self.resource = resource
         self.topic_retention = 0.0
         self.active = now  # when it was last used, a push that failed is no use; decides about expiry
-        self.ready_consumers = ready_consumers if ready_consumers is not None else []
+        self.consumers = Consumers(ready_consumers if ready_consumers is not None else [])
         self.events = events if events is not None else []
         self.chaos: Chaos | None = None
         self.dead: list[Delivery] = []  # failed too often; the broker takes them from here
         self.outstanding = 0  # messages that a consumer holds: leased, and neither acked, nacked nor expired
         self._ties = count()
-        self._fresh: deque[Publication] = deque()
-        self._fresh_count = 0
+        self._fresh = FreshQueue()
         self._unacked = Unacked()  # the others
         self._returned: deque[Delivery] = deque()
         self._delayed: list[tuple[float, int, Delivery]] = []
@@ -87,9 +69,7 @@ class Subscription:
         self._leases = Leases(batches or count(1))
         self._retained: deque[Message] = deque()
         self._finished = Acked(remembered)
-        self._acked_numbers: OrderedDict[int, None] = OrderedDict()
-        self._consumers: dict[Consumer, None] = {}
-        self._idle: OrderedDict[Consumer, None] = OrderedDict()
+        self._acked_numbers = AckedNumbers()
         self._turn = 0
         self._prune_at = NEVER
         self._snapshot_retention = 0.0
@@ -100,7 +80,7 @@ class Subscription:
         self.settings = settings
         if not settings.retain_acked:
             self._retained.clear()
-        self.call_all()
+        self.consumers.notify_all()
 
     # Messages come
 
@@ -113,12 +93,11 @@ class Subscription:
             passed = (message for message in publication.messages() if matches(message.attributes))
             for each in publications(passed):
                 self._add(each)
-        self._call()
+        self._notify_one()
 
     def _add(self, publication: Publication) -> None:
         if not (self.settings.ordering and publication.key):
-            self._fresh.append(publication)
-            self._fresh_count += len(publication)
+            self._fresh.add(publication)
             return
         self._unacked.add(publication.published, len(publication))
         for message in publication.messages():
@@ -129,7 +108,7 @@ class Subscription:
 
     @property
     def has_ready(self) -> bool:
-        return bool(self._fresh or self._returned or self._key_queues.ready)
+        return bool(self._fresh.count or self._returned or self._key_queues.ready)
 
     def take(self, consumer: Consumer, now: float, most: int = MOST_MESSAGES, size: int = 1 << 62) -> Batch:
         """Lease messages to `consumer` within its limits: at most `most`, and none once `size` bytes are reached."""
@@ -144,39 +123,26 @@ class Subscription:
             if not building.has_room or consumer.closed:
                 break
             if source % 3 == 0:
-                self._take_fresh(building)
+                for published, messages in self._fresh.take(building):
+                    self._unacked.add(published, messages)
             elif source % 3 == 1:
                 self._take_returned(building, horizon)
             else:
                 self._key_queues.take(building, horizon)
         if not building.parts:
-            self._call()
+            self._notify_one()
             return Batch(range(0), ())
-        parts: Sequence[Publication | Delivery] = building.parts
         if chaos is not None:
-            parts = alone = [delivery for part in parts for delivery in _deliveries(part)]
-            chaos.reorder(alone)
+            building.parts = [*chaos.reordered(building.deliveries())]
+        parts = building.parts
         numbers = self._leases.grant(parts, consumer, now + (consumer.ack_deadline or self.settings.ack_deadline))
         self.outstanding += len(numbers)
         consumer.messages += len(numbers)
         consumer.size += room - building.size
         if chaos is not None:
-            self._shorten(numbers, chaos, now)
-        self._call()
-        return Batch(numbers, parts, self._attempts(parts) if self.settings.dead_letter_attempts else None)
-
-    def _take_fresh(self, building: BatchBuilder) -> None:
-        """Add fresh messages to the batch; `tick` has removed those beyond their retention."""
-        fresh = self._fresh
-        while fresh and building.has_room:
-            publication = fresh.popleft()
-            rest = building.fill(publication)
-            if rest is not None:
-                fresh.appendleft(rest)
-            taken = len(publication) - len(rest or ())
-            self._fresh_count -= taken
-            if taken:
-                self._unacked.add(publication.published, taken)
+            chaos.shorten(self._leases, numbers, now)
+        self._notify_one()
+        return Batch(numbers, parts, building.attempts() if self.settings.dead_letter_attempts else None)
 
     def _take_returned(self, building: BatchBuilder, horizon: float) -> None:
         returned = self._returned
@@ -186,19 +152,6 @@ class Subscription:
                 return
             returned.popleft()
             self._leases.end(delivery.number)  # an unsent one's last ack id was good until now
-
-    def _shorten(self, numbers: Iterable[int], chaos: Chaos, now: float) -> None:
-        for number in numbers:
-            seconds = chaos.shortens()
-            delivery = self._leases.get(number)
-            if seconds is not None and delivery is not None:
-                self._leases.extend([delivery], now + seconds)
-
-    def _attempts(self, parts: Sequence[Publication | Delivery]) -> list[int]:
-        attempts: list[int] = []
-        for part in parts:
-            attempts += [part.failures + 1] if isinstance(part, Delivery) else [1] * len(part)
-        return attempts
 
     # Messages are done with, or come again
 
@@ -222,12 +175,12 @@ class Subscription:
         if self.chaos is not None:
             done = [delivery for delivery in done if not self._lost(delivery, self.chaos)]
         if self.settings.exactly_once:
-            self._remember(number for run in runs for number in run.numbers)
-            self._remember(delivery.number for delivery in done)
+            self._acked_numbers.add(number for run in runs for number in run.numbers)
+            self._acked_numbers.add(delivery.number for delivery in done)
         for run in runs:
             self._finish_run(run)
         self._finish(done)
-        self._call()
+        self._notify_one()
         return [number for number in failed if number not in self._acked_numbers]
 
     def modify(self, numbers: Sequence[int], seconds: float, now: float) -> list[int]:
@@ -245,7 +198,7 @@ class Subscription:
             self._return(sent, now)
         elif sent:
             self._leases.extend(sent, now + seconds)
-        self._call()
+        self._notify_one()
         return [number for number, delivery in found.items() if delivery is None]
 
     def _return(self, nacked: list[Delivery], now: float) -> None:
@@ -273,17 +226,17 @@ class Subscription:
             else:
                 delivery.deadline = NEVER
                 self._returned.append(delivery)
-        self._call()
+        self._notify_one()
 
     def finish_dead_letter(self, delivery: Delivery) -> None:
         """Remove a message that was forwarded to the dead-letter topic."""
         self._finish([delivery])
-        self._call()
+        self._notify_one()
 
     def requeue(self, delivery: Delivery, now: float) -> None:
         """Deliver a message again that failed too often and has no dead-letter topic to go to."""
         self._again(delivery, now)
-        self._call()
+        self._notify_one()
 
     def _finish(self, done: list[Delivery]) -> None:
         finished: list[Delivery] = []
@@ -324,7 +277,7 @@ class Subscription:
             self._again(delivery, now)
 
     def _again(self, delivery: Delivery, now: float) -> None:
-        opens = now + self._backoff(delivery.failures)
+        opens = now + self.settings.backoff(delivery.failures)
         if self._is_ordered(delivery):
             for each in self._rewind(delivery, opens if opens > now else 0):
                 if self._leases.end(each.number) is not None and each is not delivery and each.deadline <= now:
@@ -345,32 +298,17 @@ class Subscription:
                 self._unacked.add(each.message.published)
         return withdrawn
 
-    def _backoff(self, failures: int) -> float:
-        """The seconds of backoff: exponential between the policy's bounds, which cap the exponent, too."""
-        return min(self.settings.max_backoff, self.settings.min_backoff * 2.0 ** min(failures - 1, 64))
-
     def _release_quota(self, delivery: Delivery) -> None:
         if delivery.holder is not None:
             self._free(delivery.holder, 1, len(delivery.message.frame))
             delivery.holder = None
 
     def _free(self, holder: Consumer, messages: int, size: int) -> None:
-        """Reduce a consumer's outstanding messages and bytes; it may have waited for that."""
         self.outstanding -= messages
-        holder.messages -= messages
-        holder.size -= size
-        if holder.blocked and holder.has_room:
-            holder.blocked = False
-            self._idle[holder] = None
+        self.consumers.free(holder, messages, size)
 
     def _is_ordered(self, delivery: Delivery) -> bool:
         return self.settings.ordering and bool(delivery.message.key)
-
-    def _remember(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            self._acked_numbers[number] = None
-            if len(self._acked_numbers) > _REMEMBERED_ACKS:
-                self._acked_numbers.popitem(last=False)
 
     # Time passes
 
@@ -387,7 +325,7 @@ class Subscription:
         return min(
             self._leases.due,
             self._delayed[0][0] if self._delayed else NEVER,
-            self._fresh[0].published + self._retention if self._fresh else NEVER,
+            self._fresh.oldest + self._retention,
             self._retained[0].published + self._retention if self._retained else NEVER,
             self._key_queues.due,
             self._unacked.oldest + self._retention,
@@ -399,7 +337,7 @@ class Subscription:
     @property
     def expires_at(self) -> float:
         """When the subscription itself goes, if nobody uses it until then."""
-        return NEVER if self._consumers else self.active + self.settings.ttl
+        return NEVER if self.consumers.connected else self.active + self.settings.ttl
 
     def tick(self, now: float) -> None:
         """Apply what is due: leases that expire, backoffs that end, messages beyond their retention."""
@@ -420,90 +358,47 @@ class Subscription:
         self._unacked.expire(self._retention, now)
         self._forget(now)
         if expired:
-            self._call()
+            self._notify_one()
 
     def _forget(self, now: float) -> None:
-        """Drop messages beyond their retention; by the sum that `due` has, whose last bit may differ from another's."""
-        while self._fresh and self._fresh[0].published + self._retention <= now:
-            self._fresh_count -= len(self._fresh.popleft())
+        """Drop messages beyond their retention; the sum is that of `due`, or rounding could keep one due for ever."""
+        self._fresh.expire(self._retention, now)
         while self._retained and self._retained[0].published + self._retention <= now:
             self._retained.popleft()
         if self._prune_at <= now:
             self._key_queues.prune(self._unacked.expired_until)
             waiting = (message_of(entry).published for entry in self._key_queues.entries())
-            # A minute at least between two looks through all queues, so that their cost stays small beside the
-            # messages'.
-            self._prune_at = (
-                max(min(waiting, default=NEVER) + self._retention, now + 60) if self._key_queues.any else NEVER
-            )
-
-    # Who waits
-
-    def join(self, consumer: Consumer) -> None:
-        """Connect a consumer: while one is, the subscription does not expire."""
-        self._consumers[consumer] = None
-
-    @property
-    def connected(self) -> int:
-        """How many consumers there are."""
-        return len(self._consumers)
-
-    @property
-    def waiting(self) -> int:
-        """How many consumers have room, and wait to be notified."""
-        return len(self._idle)
+            oldest = min(waiting, default=NEVER)
+            # At least a minute after the last look through all queues, whose cost stays small so.
+            self._prune_at = max(oldest + self._retention, now + 60) if self._key_queues.any else NEVER
 
     def leave(self, consumer: Consumer, now: float) -> None:
-        """Disconnect a consumer; what it holds stays leased, what it was notified of is offered to the next."""
-        self._consumers.pop(consumer, None)
-        self._idle.pop(consumer, None)
+        """Disconnect a consumer; its messages stay leased, and another consumer is notified in its place."""
+        self.consumers.leave(consumer)
         self.active = now
-        consumer.closed = True
-        self._call()
+        self._notify_one()
 
-    def wait(self, consumer: Consumer) -> None:
-        """Notify `consumer`, which found nothing to take or has no room, when that changes."""
-        if consumer.has_room:
-            self._idle[consumer] = None
-        else:
-            consumer.blocked = True
-
-    def call_all(self) -> None:
-        """Notify all consumers: something about the subscription itself has changed."""
-        self.ready_consumers.extend(self._consumers)
-
-    def _call(self) -> None:
-        """Notify one waiting consumer; once it has taken, the next is, so one message wakes one consumer."""
-        while self._idle and self.has_ready:
-            consumer, _ = self._idle.popitem(last=False)
-            if not consumer.closed:
-                self.ready_consumers.append(consumer)
-                return
+    def _notify_one(self) -> None:
+        if self.consumers.waiting and self.has_ready:
+            self.consumers.notify_one()
 
     # The whole backlog at once
 
     @property
     def backlog(self) -> int:
         """The number of unacked messages, those that a consumer holds included, as of the last `tick`."""
-        return self._fresh_count + self._unacked.total
+        return self._fresh.count + self._unacked.total
 
     @property
     def oldest_unacked(self) -> float | None:
         """The publish time of the oldest unacked message as of the last `tick`; None when there is none."""
-        oldest = self._unacked.oldest
-        if self._fresh:
-            oldest = min(oldest, self._fresh[0].published)
-        return None if oldest == NEVER else oldest
+        return None if (oldest := min(self._unacked.oldest, self._fresh.oldest)) == NEVER else oldest
 
     def unacked(self, now: float) -> list[Message]:
         """The backlog, in the order of publishing."""
-        entries: list[Message | Delivery] = [
-            *self._fresh_messages(),
-            *self._returned,
-            *self._leases.entries(),
-            *self._key_queues.entries(),
-        ]
-        entries.extend(delivery for _, _, delivery in self._delayed)
+        entries: list[Message | Delivery] = [*self._fresh.messages(), *self._returned]
+        entries += [*self._leases.entries(), *self._key_queues.entries()]
+        entries += (delivery for _, _, delivery in self._delayed)
         horizon, retention = self._unacked.expired_until, self._retention
         messages = {
             message.number: message
@@ -515,8 +410,7 @@ class Subscription:
     def seek(self, log: Iterable[Message], unacked: Callable[[Message], bool], now: float) -> None:
         """Make every message still known, here or in the topic's `log`, unacked or acked as `unacked` says."""
         self.active = now
-        matches = self.settings.matches
-        retention = self._retention
+        matches, retention = self.settings.matches, self._retention
         topic = (message for message in log if not matches or matches(message.attributes))
         keyed = map(message_of, self._key_queues.entries())  # acked ones too: an ack behind a gap is not kept yet
         everything = (*self._retained, *keyed, *self.unacked(now), *topic)
@@ -527,7 +421,7 @@ class Subscription:
             self._retained.extend(message for message in messages if not unacked(message))
         for publication in publications(message for message in messages if unacked(message)):
             self._add(publication)
-        self._call()
+        self._notify_one()
 
     def clear(self) -> None:
         """Drop every message; ack ids given out so far acknowledge nothing."""
@@ -537,26 +431,15 @@ class Subscription:
             if isinstance(entry, Delivery):
                 self._release_quota(entry)
         self._key_queues = KeyQueues()
-        self._fresh_count, self._unacked = 0, Unacked()
-        self._acked_numbers.clear()
-        for store in (self._fresh, self._returned, self._delayed, self._leases, self._retained):
+        self._fresh, self._unacked = FreshQueue(), Unacked()
+        for store in (self._returned, self._delayed, self._leases, self._retained, self._acked_numbers):
             store.clear()
 
     def deliveries(self) -> Iterator[Message | Delivery]:
         """Every message that is known here with what became of it, the latest acked ones included."""
         yield from self._finished
-        yield from self._fresh_messages()
+        yield from self._fresh.messages()
         yield from self._returned
         yield from (delivery for _, _, delivery in self._delayed)
         yield from self._leases
         yield from self._key_queues.entries()
-
-    def _fresh_messages(self) -> Iterator[Message]:
-        return (message for publication in self._fresh for message in publication.messages())
-
-
-def _deliveries(part: Publication | Delivery) -> Iterator[Delivery]:
-    if isinstance(part, Delivery):
-        yield part
-    else:
-        yield from map(Delivery, part.messages())

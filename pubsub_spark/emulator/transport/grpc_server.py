@@ -89,6 +89,8 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
         request: Any = await call.read()
         if request is grpc.aio.EOF:
             raise invalid("The RPC takes one request, got none.")
+        if await call.read() is not grpc.aio.EOF:  # waits for the client to half-close, as it does with its request
+            raise RpcError("INTERNAL", "The RPC takes one request, got several.")
         return await self._dispatcher.unary(request, context)
 
     async def _stream(self, _: Any, call: Any) -> None:

@@ -4,9 +4,9 @@ Which request stands for which RPC is `transcoding`'s; the RPC is answered by th
 limits, errors, faults and records are the same whichever way a request came. Beside the API there are a few documents:
 `/` and `/healthz` say that the server is up, `/oauth2/...` publish the key that signs pushes.
 
-A Pull whose client has left is cancelled, so that no message is leased to it. A client that only says no more looks the
-same from here; what does not wait is done and answered whatever the client does. A body is read no further than the
-limit of a request, and nothing is done for one that breaks off.
+A Pull whose client has left is cancelled, so that no message is leased to it. A client that has only half-closed its
+connection looks the same from here; an RPC that does not wait is carried out and answered in either case. A body is
+read no further than the limit of a request, and nothing is done for one that breaks off.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class JsonApi:
         return await self._dispatcher.run(work) if size > _LARGE_BYTES else work()
 
     async def _asked(self, request: Request, raw: bytes, context: RpcContext) -> bytes:
-        """The response of the RPC; a Pull is cancelled when its client leaves, or says no more, before there is one."""
+        """The response of the RPC; a Pull is cancelled when its client leaves, or half-closes, before there is one."""
         asking = asyncio.ensure_future(self._dispatcher.unary(raw, context))
         if context.method == _PULL:
             leaving = asyncio.ensure_future(request.receive())

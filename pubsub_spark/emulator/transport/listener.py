@@ -49,7 +49,7 @@ def address(host: str, port: int) -> str:
 
 
 def tls_context(key: bytes, certificate: bytes) -> ssl.SSLContext:
-    """The TLS context of a PEM key and certificate; OSError when they are none."""
+    """The TLS context of a PEM key and certificate; OSError when they are not such a pair."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.NamedTemporaryFile() as key_file, tempfile.NamedTemporaryFile() as certificate_file:
         for file, content in ((key_file, key), (certificate_file, certificate)):
@@ -92,10 +92,7 @@ class Listener:
     """Accepts connections on a socket until closed; `http` makes the protocol of one, None serves gRPC alone."""
 
     def __init__(
-        self,
-        listening: socket.socket,
-        http: Callable[[], asyncio.Protocol] | None,
-        tls: ssl.SSLContext | None,
+        self, listening: socket.socket, http: Callable[[], asyncio.Protocol] | None, tls: ssl.SSLContext | None
     ) -> None:
         self.connections: dict[str, GrpcConnection] = {}  # by the address that the gRPC server sees
         self.open: set[asyncio.Transport] = set()
@@ -155,7 +152,7 @@ class _Opening(asyncio.Protocol):
         listener, accepted = self._listener, self._transport
         try:
             async with asyncio.timeout(_HELLO_SECONDS):
-                is_grpc = await (self._hear() if listener.tls is None else self._encrypt(listener.tls))
+                is_grpc = await (self._speaks_grpc() if listener.tls is None else self._encrypt(listener.tls))
             if is_grpc:
                 await self._pass_on()
             elif listener.http is not None:
@@ -170,7 +167,7 @@ class _Opening(asyncio.Protocol):
         finally:
             listener.open.discard(accepted)
 
-    async def _hear(self) -> bool:
+    async def _speaks_grpc(self) -> bool:
         """Whether the first bytes are those of gRPC."""
         await self._heard.wait()
         return self._opening.startswith(_PREFACE)

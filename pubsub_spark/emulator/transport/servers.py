@@ -35,7 +35,7 @@ class Servers:
         await self._listener.start(await self._grpc.start())
 
     async def stop(self) -> None:
-        """Accept no more, tell every call that waits, and end the connections a moment later."""
+        """Accept no more, end every waiting call, and end the connections a moment later."""
         self._listener.close()
         self._dispatcher.stop()
         async with asyncio.TaskGroup() as stopping:

@@ -62,7 +62,7 @@ def test_messages_keep_their_order_whatever_their_revision_and_encoding():
 
 
 def test_revision_is_fetched_once_per_process():
-    """Two tasks, several batches: one fetch."""
+    """A revision is fetched once by two tasks with several batches."""
     new = revision("int", id_="bbbbbbbb")
     fetched = []
 

@@ -225,7 +225,91 @@ def test_leases_are_extended_while_acks_wait(driver: Driver, monkeypatch: pytest
     monkeypatch.undo()
     over.set()
 
-    assert [["ack-a"], ["ack-b"]] == [ids for _, ids in driver.service.modified]
+    assert [["ack-a"], ["ack-b"]] == sorted(ids for _, ids in driver.service.modified)
+
+
+@dataclass
+class StallingStore:
+    """A store whose reads of some batches do not return before `over`."""
+
+    stalled: set[int] = field(default_factory=set)
+    over: threading.Event = field(default_factory=threading.Event)
+    reads: list[int] = field(default_factory=list)  # the batches of all reads
+
+    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("parts", "footer"):
+            monkeypatch.setattr(Staging, name, self._waiting(getattr(Staging, name)))
+
+    def _waiting(self, call: Any) -> Any:
+        def wait_and_call(staging: Staging, batch: int, *arguments: Any) -> Any:
+            self.reads.append(batch)
+            if batch in self.stalled:
+                assert self.over.wait(LONG)
+            return call(staging, batch, *arguments)
+
+        return wait_and_call
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[StallingStore]:
+    made = StallingStore()
+    made.patch(monkeypatch)
+    yield made
+    made.over.set()
+
+
+def test_stalled_read_holds_up_its_own_batch_alone(driver: Driver, store: StallingStore):
+    """The others are extended in time; when the store answers, that one is, too."""
+    for batch, text in enumerate("abc", 1):
+        driver.stage(batch, 0, text)
+    store.stalled = {1}
+    driver.now = TRACK_AFTER_SECONDS
+    _until(driver, lambda: len(driver.service.modified) == 2)
+    assert [["ack-b"], ["ack-c"]] == sorted(ids for _, ids in driver.service.modified)
+
+    store.over.set()
+    _until(driver, lambda: len(driver.service.modified) == 3)
+
+
+def test_leases_go_on_without_the_store(driver: Driver, store: StallingStore):
+    """Receipts that were read once are extended from memory: a store that stalls for an hour costs no lease."""
+    for batch, text in enumerate("abc", 1):
+        driver.stage(batch, 0, text)
+    driver.worker.commit(1)
+    assert driver.worker.flush(LONG)
+    driver.now = TRACK_AFTER_SECONDS
+    _until(driver, lambda: len(driver.service.modified) == 2)
+    store.stalled = {1, 2, 3}
+    for extension in range(1, 25):
+        driver.now = TRACK_AFTER_SECONDS + extension * LEASE_SECONDS / 4
+        _until(driver, lambda count=2 * (extension + 1): len(driver.service.modified) == count)
+
+    assert not driver.leases.is_expired(2, 0, driver.now) and not driver.leases.is_expired(3, 0, driver.now)
+
+
+def test_part_of_the_driver_is_extended_without_the_store(driver: Driver, store: StallingStore):
+    """The driver has the ack ids of what it stages itself."""
+    store.stalled = {1}
+    driver.stage(1, 0, "a")
+    with driver.leases.lock:
+        driver.leases.track(1, 0)
+    driver.extender.keep(1, 0, [pa.array(["ack-a"])])
+    driver.now = TRACK_AFTER_SECONDS
+
+    _until(driver, lambda: [(int(LEASE_SECONDS), ["ack-a"])] == driver.service.modified)
+
+
+def test_kept_receipts_are_bounded(driver: Driver, store: StallingStore, monkeypatch: pytest.MonkeyPatch):
+    """Where there is no room, receipts are read for each extension, and all of them are extended."""
+    monkeypatch.setattr(lease_extender, "_MAX_KEPT_BYTES", 20)
+    driver.stage(1, 0, "a")
+    driver.stage(2, 0, "b", "c", "d")
+    for extension in range(3):
+        driver.now = TRACK_AFTER_SECONDS + extension * LEASE_SECONDS / 4
+        _until(driver, lambda count=2 * (extension + 1): len(driver.service.modified) == count)
+
+    assert 3 == driver.service.modified.count((int(LEASE_SECONDS), ["ack-b", "ack-c", "ack-d"]))
+    assert [(1, 0)] == list(driver.extender._kept)
 
 
 def test_batch_that_cannot_be_read_is_set_aside(driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: Any):
@@ -344,6 +428,16 @@ def test_stop_nacks_buffered_messages(driver: Driver):
     driver.worker.stop(LONG)
 
     assert [(0, ["ack-a", "ack-b"])] == driver.service.modified
+
+
+def test_recent_ids_do_not_hold_the_memory_of_ack_ids(driver: Driver):
+    """Receipts are read section by section, and of each only the ids stay: a restart may read 100 batches."""
+    driver.stage(1, 0, *(f"a{n}" for n in range(1000)))
+    driver.deduplication.add_all(1, driver.staging.parts(1))
+
+    [(_, ids)] = driver.deduplication._recent._added
+    assert 1000 == len(ids)
+    assert [None, None] == [buffer.parent for buffer in ids.buffers() if buffer is not None]
 
 
 def test_unreadable_staging_is_tried_again(driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: Any):

@@ -43,7 +43,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull, "IDLE_AFTER_MESSAGES_SECONDS", LONG)
 
 
-def peek(service: Service) -> list[bytes]:
+def batch_read(service: Service) -> list[bytes]:
     """The payloads of up to three messages."""
     options = ReadOptions(
         subscription_id=SUBSCRIPTION, endpoint="fake:443", max_messages=3, max_fetch_period=LONG, idle_timeout=LONG
@@ -54,20 +54,20 @@ def peek(service: Service) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("code", "error"), [(Code.NOT_FOUND, MissingError), (Code.PERMISSION_DENIED, ForbiddenError)])
-def test_peek_that_ends_for_good_midway_is_no_answer(code: grpc.StatusCode, error: type[Exception]):
+def test_batch_read_that_ends_for_good_midway_is_no_answer(code: grpc.StatusCode, error: type[Exception]):
     """A read that ends with a final error fails, for its rows would pass for all there are, and nacks its messages."""
     service = Service(scripts=[[response("ab"), code]])
     with pytest.raises(error, match=f"`{SUBSCRIPTION}`"):
-        peek(service)
+        batch_read(service)
 
     assert [(0, ["ack-a", "ack-b"])] == service.modified
     assert [] == service.acked
     assert service.closed
 
 
-def test_peek_goes_on_where_the_service_closed_its_stream():
+def test_batch_read_goes_on_where_the_service_closed_its_stream():
     """Streams end now and then: the next one brings the rest, and all messages are nacked."""
     service = Service(scripts=[[response("ab"), Code.UNAVAILABLE], [response("c")]])
 
-    assert [b"a", b"b", b"c"] == peek(service)
+    assert [b"a", b"b", b"c"] == batch_read(service)
     assert ["ack-a", "ack-b", "ack-c"] == [ack_id for seconds, ids in service.modified if not seconds for ack_id in ids]

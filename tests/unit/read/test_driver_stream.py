@@ -294,7 +294,7 @@ def test_lease_runs_while_the_machine_sleeps():
     """The time of a message's arrival is not known, but it was after the last poll."""
     now = 0.0
     with opened(Service(scripts=[[response("a")]]), clock=lambda: now) as stream:
-        while stream._stream._responses.empty():
+        while stream._stream._responses.is_empty:
             threading.Event().wait(0.001)
         now = 70.0
         stream.poll()
@@ -309,7 +309,7 @@ def test_close_returns_all_buffered_receipts():
     stream = DriverStream(service, StreamSettings(SUBSCRIPTION, "stream-0", 60, 1000, 10**6), lambda: 0.0)  # type: ignore[arg-type]
     wait(stream, 2)
     service.calls[0].say(response("c"))
-    while stream._stream._responses.empty():
+    while stream._stream._responses.is_empty:
         assert not stream._stream.ended
     assert ["ack-a", "ack-b", "ack-c"] == ack_ids(stream.close())
 

@@ -2,6 +2,7 @@
 
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from pubsub_spark.errors import StagingError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read import partition_reader
-from pubsub_spark.read.partitions import DriverPartition, StagedPartition
+from pubsub_spark.read.partitions import DriverPartition, PullPartition, StagedPartition
 from pubsub_spark.read.staging import Staging
-from tests.unit.read.service import SUBSCRIPTION
+from tests.unit.read.service import SUBSCRIPTION, Service, part
 
 NOBODY: Any = None  # a backend that is not asked
 
@@ -41,9 +42,23 @@ def test_part_that_is_gone_is_a_sentence(staging: Staging):
 
 def test_malformed_payloads_are_counted_once_for_each_part(staging: Staging):
     """The malformed payloads of a part are counted once, however often it is read."""
-    for part in (DriverPartition(staging, 1, b""), StagedPartition(staging, 1, [2]), StagedPartition(staging, 1, [2])):
-        partition_reader.count_malformed(part, 3)
+    for each in (DriverPartition(staging, 1, b""), StagedPartition(staging, 1, [2]), StagedPartition(staging, 1, [2])):
+        partition_reader.count_malformed(each, 3)
     staging.create("1/part-0", [b"no count"])
 
     assert 6 == staging.malformed(1)
     assert 0 == staging.malformed(2)
+
+
+def test_each_attempt_has_a_client_id_of_its_own(staging: Staging):
+    """A speculative, retried or zombie attempt must not take over the stream state of another, as the API asks."""
+    service = Service()
+    backend: Any = SimpleNamespace(connect=lambda: service)
+    partition = PullPartition(staging, 1, 1, 10, 10**6, False)
+    for _ in range(3):
+        staging.create("1/part-0", part([]))
+        list(partition_reader.read(partition, options(idleTimeout="50ms"), backend))
+        staging.delete("1/")  # as if the attempts had pulled at the same time
+
+    names = [opening.client_id for opening in service.openings]
+    assert (3, 3) == (len(names), len(set(names)))

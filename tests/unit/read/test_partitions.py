@@ -1,9 +1,12 @@
 """Partitions: how a trigger's budget is divided, and which batch says that there is a backlog."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub_spark.read.partitions import Budget, is_backlogged, replay_partitions
+from pubsub_spark.read.partitions import Budget, is_backlogged, next_streams, replay_partitions
 from pubsub_spark.read.staged_part import Footer
 from pubsub_spark.read.staging import Staging
 
@@ -81,3 +84,41 @@ def test_backlog_ends_at_the_start_of_available_now():
     """With `availableNow` a batch that met only what was published later is the last."""
     assert is_backlogged([footer(10, "full", oldest=100.0), footer(1, "idle", oldest=101.0)], drained_from=100.0)
     assert not is_backlogged([footer(10, "full", oldest=101.0)], drained_from=100.0)
+
+
+def pulled(streams: int, megabytes_per_second: float, ended: str = "period") -> Footer:
+    """A part of a task with so many streams, each at so many MB/s for two seconds."""
+    return replace(footer(1, ended), pull_bytes=int(streams * megabytes_per_second * 2e6), pull_seconds=2.0)
+
+
+@pytest.mark.parametrize(
+    ("streams", "rates", "then"),
+    [
+        (1, [9.5], 2),  # at the limit of 10 MB/s
+        (2, [9.0, 9.9], 4),
+        (16, [9.9], 16),  # no more than 16
+        (4, [4.0], 4),  # below the limit: the task or the backlog is slower
+        (4, [2.0], 2),  # half of them would do
+        (1, [2.0], 1),
+        (1, [80.0], 1),  # no limit there: an emulator
+    ],
+)
+def test_streams_follow_the_rate_of_each(streams: int, rates: list[float], then: int):
+    """Streams are doubled while those of a backlog run at the service's limit, and halved when half would do."""
+    assert then == next_streams(streams, [pulled(streams, rate) for rate in rates])
+
+
+def test_idle_pulls_halve_the_streams():
+    """Without a backlog there is nothing that several streams are needed for."""
+    assert 2 == next_streams(4, [pulled(4, 9.9, "idle")])
+    assert 2 == next_streams(4, [])
+
+
+def test_idle_pull_beside_busy_ones_says_nothing():
+    """Of several tasks only those that met a backlog tell how fast their streams were."""
+    assert 4 == next_streams(2, [pulled(2, 9.9), pulled(2, 0.1, "idle")])
+
+
+def test_shares_name_their_streams():
+    """Each task is told how many streams it opens."""
+    assert [3, 3] == [share.streams for share in Budget(10, 3000).shares(STAGING, 1, 2, 0, 0, False, streams=3)]

@@ -38,9 +38,11 @@ class Outcome:
         return [data.decode() for got in self.received for data in got.messages.column("data").to_pylist()]
 
 
-def do_pull(service: Service, given: StreamSettings, period: float = LONG, idle: float = LONG) -> Outcome:
+def do_pull(
+    service: Service, given: StreamSettings, period: float = LONG, idle: float = LONG, streams: int = 1
+) -> Outcome:
     received: list[Received] = []
-    outcome = Outcome(received, pull(service, given, period, idle, received.append))  # type: ignore[arg-type]
+    outcome = Outcome(received, pull(service, given, period, idle, received.append, streams))  # type: ignore[arg-type]
     assert len(outcome.texts) == outcome.result.messages
     return outcome
 
@@ -90,6 +92,24 @@ def test_pause_after_messages_ends_the_pull(monkeypatch: pytest.MonkeyPatch):
     got = do_pull(Service(scripts=[[response("a")]]), settings(), period=5, idle=LONG)
 
     assert "idle" == got.result.ended
+
+
+def test_streams_fill_one_share():
+    """A pull of several streams is full when they have brought its share together."""
+    service = Service(scripts=[[response("ab")], [response("cd")]])
+    got = do_pull(service, settings(max_messages=4), streams=2)
+
+    assert "full" == got.result.ended
+    assert ["a", "b", "c", "d"] == sorted(got.texts)
+    assert len(response("ab")) + len(response("cd")) == got.result.bytes
+
+
+def test_full_stream_beside_idle_ones_is_no_idle_pull(monkeypatch: pytest.MonkeyPatch):
+    """One stream that has used up its share may have more to come, in the next batch."""
+    monkeypatch.setattr(pull_module, "IDLE_AFTER_MESSAGES_SECONDS", 0.01)
+    got = do_pull(Service(scripts=[[response("ab")], []]), settings(max_messages=4), streams=2)
+
+    assert "full" == got.result.ended
 
 
 class HalfClosing(Service):

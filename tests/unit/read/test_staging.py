@@ -1,5 +1,6 @@
 """The staging area: written once, read as it was written, on local files and on an object store."""
 
+import errno
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
 from pubsub_spark.read import staged_part
 from pubsub_spark.read import staging as module
+from pubsub_spark.read.leases import LEASE_SECONDS
 from pubsub_spark.read.staged_part import footer, messages
 from pubsub_spark.read.staging import Staging, open_store
 from tests.conftest import Bucket
@@ -279,3 +281,75 @@ def _leaves_the_working_folder_alone() -> Iterator[None]:
     before = set(os.listdir())  # noqa: PTH208 - names are all that is compared
     yield
     assert before == set(os.listdir())  # noqa: PTH208
+
+
+def test_store_that_overwrites_is_refused(staging: Staging, monkeypatch: pytest.MonkeyPatch):
+    """A store that ignores create-only writes would let a batch change; the start says so."""
+    staging.write_token()
+    staging.write_token()  # another start
+    monkeypatch.setattr(obstore, "put", lambda *_, **__: None)
+
+    with pytest.raises(StagingError, match="overwrites an object when asked to create it"):
+        staging.write_token()
+
+
+def test_local_folders_are_private(tmp_path: Path):
+    """Folders that are made for a stream are open to its user alone; a folder that was there stays as it is."""
+    tmp_path.chmod(0o755)
+    staging = Staging(str(tmp_path / "a" / "b"), SUBSCRIPTION, "stream")
+    staging.write_token()
+    made = [tmp_path / "a", tmp_path / "a" / "b", *(tmp_path / "a" / "b" / staging.root).parents][:3]
+
+    assert {0o700} == {folder.stat().st_mode & 0o777 for folder in made}
+    assert 0o700 == (tmp_path / "a" / "b" / staging.root).stat().st_mode & 0o777
+    assert 0o755 == tmp_path.stat().st_mode & 0o777
+
+
+def test_file_system_without_hard_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """FUSE file systems often have none: the start says so, and leaves no file of the attempt."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    staging = Staging(str(tmp_path), SUBSCRIPTION, "stream")
+    with pytest.raises(StagingError, match="has no hard links"):
+        staging.write_token()
+    assert [] == [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("location", ["/Volumes/main/default/staging", "file:///dbfs/staging", "/Workspace/x"])
+def test_folder_of_databricks_on_another_machine_is_refused(location: str):
+    """Nothing is made at the root of a machine that is not Databricks'."""
+    top = location.removeprefix("file://").split("/")[1]
+    if Path(f"/{top}").exists():
+        pytest.fail(f"this machine has /{top}; the test cannot tell")
+    with pytest.raises(StagingError, match="is a folder of Databricks"):
+        Staging(location, SUBSCRIPTION, "stream").write_token()
+    assert not Path(f"/{top}").exists()
+
+
+def test_token_that_a_cleaner_removed_is_written_again(tmp_path: Path):
+    """Writing the token again brings it back; a token that is there stays."""
+    staging = Staging(str(tmp_path), SUBSCRIPTION, "stream")
+    staging.write_token()
+    (tmp_path / staging.root / "driver-token").unlink()
+    with pytest.raises(StagingError, match="cannot see the driver's staging area"):
+        staging.check_token()
+
+    staging.write_token()
+    staging.check_token()
+
+
+def test_run_that_was_killed_is_known_by_the_next_ones(staging: Staging):
+    """For as long as it may hold leases, also when a run in between has ended well."""
+    assert 0.0 == staging.begin_run(now=1000.0)  # killed
+    until = staging.begin_run(now=2000.0)
+    assert 2000.0 + LEASE_SECONDS == until
+    staging.end_run(until, now=2010.0)
+    assert until == staging.begin_run(now=2020.0)
+    staging.end_run(until, now=until)
+
+    assert 0.0 == staging.begin_run(now=until + 1)
+    staging.end_run(0.0, now=until + 2)
+    assert 0.0 == staging.begin_run(now=until + 3)

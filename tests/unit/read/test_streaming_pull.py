@@ -83,7 +83,7 @@ def test_close_returns_responses_that_were_not_taken():
     """Responses that had arrived are returned at the end, to be staged or nacked."""
     service = Service(scripts=[[response("a")]])
     stream = _stream(service)
-    while stream._responses.empty():
+    while stream._responses.is_empty:
         assert not stream.ended
     assert [response("a")] == stream.close()
     assert service.calls[0].cancelled

@@ -34,9 +34,9 @@ def test_one_bound_of_a_retry_policy_is_enough(given: dict[str, str], minimum: i
 class Admin:
     """Nothing is there at the first look; another creates it before we do, or nobody may."""
 
-    def __init__(self, looks: list[Any], refusal: Exception) -> None:
+    def __init__(self, looks: list[Any], error: Exception) -> None:
         self.looks = looks
-        self.refusal = refusal
+        self.error = error
 
     def subscription(self, name: str) -> Any:
         found = self.looks.pop(0)
@@ -45,7 +45,10 @@ class Admin:
         return found
 
     def create_subscription(self, wanted: Any) -> Any:
-        raise self.refusal
+        raise self.error
+
+    def check_permission(self, *_: str) -> None:
+        pass
 
 
 def test_subscription_that_another_query_created_is_taken():

@@ -119,7 +119,7 @@ def test_encode_topic_takes_data_as_a_column():
     ],
 )
 def test_columns_that_do_not_fit(of, options, expected):
-    """Each is one sentence with the column's name."""
+    """Each column that does not fit is refused in one sentence with its name."""
     assert expected in complaint(of, **options)
 
 
@@ -135,3 +135,42 @@ def test_no_topic_at_all_is_said():
     """A write with neither `topicId` nor a column `topic` is refused."""
     with pytest.raises(SchemaError, match="there is neither the option `topicId` nor a column `topic`"):
         ColumnMapping.of(schema(data=BINARY), WriteOptions.parse({}, {}))
+
+
+@pytest.mark.parametrize(
+    ("columns", "hint"),
+    [
+        ({"payload": BINARY}, "rename it to `data`"),
+        ({"messageId": STRING, "Payload": BINARY, "attributes": SPARK_ATTRIBUTES}, "rename it to `data`"),
+        ({"value": BINARY}, "rename `value` to `data`,"),
+        ({"key": STRING, "value": STRING}, "rename `value` to `data`, `key` to `ordering_key`,"),
+        (
+            {"key": BINARY, "value": BINARY, "topic": STRING, "partition": LONG, "offset": LONG, "headers": STRING},
+            "`headers` to `attributes`",
+        ),
+    ],
+)
+def test_columns_of_other_sources_are_refused(columns: dict[str, spark.DataType], hint: str):
+    """Kafka's and Databricks' columns are no fields of a JSON object; the error names ours."""
+    assert hint in complaint(schema(**columns))
+
+
+def test_columns_of_such_names_may_be_fields():
+    """With a struct `value`, `encode=topic`, or beside columns that Kafka does not have they are what they say."""
+    assert "value" == mapping(schema(value=schema(payload=BINARY, key=STRING))).payload_kind
+    assert "row" == mapping(schema(payload=BINARY), encode="topic").payload_kind
+    assert "row" == mapping(schema(key=STRING, value=STRING), encode="topic").payload_kind
+    assert "row" == mapping(schema(id=LONG, key=STRING, value=STRING)).payload_kind
+    assert "row" == mapping(schema(payload=STRING, id=LONG)).payload_kind
+
+
+def test_databricks_columns():
+    """With `columns=databricks` the columns of that reader are a message: nothing is left over, nothing is renamed."""
+    read = schema(messageId=STRING, payload=BINARY, attributes=STRING, publishTimestampInMillis=LONG)
+    found = mapping(read, columns="databricks")
+
+    assert ("data", (1,), 2) == (found.payload_kind, found.payload, found.attributes)
+    assert "there is no column `payload`" in complaint(schema(data=BINARY), columns="databricks")
+    assert "must be a string, a JSON object" in complaint(
+        schema(payload=BINARY, attributes=SPARK_ATTRIBUTES), columns="databricks"
+    )

@@ -67,7 +67,7 @@ def test_batches_are_published(pubsub):
 
 
 def test_an_id_for_each_row_is_the_same_in_every_try(pubsub):
-    """Query, batch, partition and row number; the number goes on from Arrow batch to Arrow batch."""
+    """The id of a row is query, batch, partition and row number, which goes on from Arrow batch to Arrow batch."""
     batches = [rows(data=pa.array([b"a", b"b"])), rows(data=pa.array([b"c"]))]
     run(pubsub, batches, idAttribute="id", maxOutstandingRequests="1")
     first = attributes(pubsub)
@@ -143,7 +143,7 @@ def test_oversize_rows_are_dropped_when_asked(pubsub):
 
 
 def test_oversize_rows_go_to_the_dead_letter_topic(pubsub):
-    """Shortened to what Pub/Sub takes, with the reason, the size, and the attributes that fit."""
+    """Oversize rows go to the dead-letter topic, shortened, with the reason, the size, and the attributes that fit."""
     batch = rows(
         data=pa.array([b"a", b"x" * 10_000_000]),
         attributes=pa.array([None, [("fine", "1"), ("long", "v" * 1025), ("Google", "2"), ("", "3")]], ATTRIBUTES),
@@ -162,7 +162,7 @@ def test_oversize_rows_go_to_the_dead_letter_topic(pubsub):
 
 
 def test_each_row_to_its_topic(pubsub):
-    """Ids and full names, each request for one topic."""
+    """Each row goes to its own topic, by id or full name; each request is for one topic."""
     batch = rows(data=pa.array([b"a", b"b", b"c"]), topic=pa.array(["one", "projects/q/topics/two", "one"]))
     run(pubsub, [batch], projectId="p")
 
@@ -175,7 +175,7 @@ def test_each_row_to_its_topic(pubsub):
     [(None, "`topic` is null, but must name a topic"), ("no/topic", "`topic` names no topic: `no/topic` is not")],
 )
 def test_a_row_without_a_topic_is_named(pubsub, topic, complaint):
-    """The row and its column."""
+    """The error about a row without a topic names the row and its column."""
     with pytest.raises(DataError, match=f"Row 1 of partition 3: {complaint}"):
         run(pubsub, [rows(data=pa.array([b"a", b"b"]), topic=pa.array(["one", topic]))], projectId="p")
 
@@ -209,14 +209,14 @@ def test_buffered_messages_are_bounded(pubsub, monkeypatch):
 
 
 def test_a_row_becomes_json(pubsub):
-    """Where the topic has no schema."""
+    """A row becomes JSON where the topic has no schema."""
     run(pubsub, [rows(n=pa.array([1, None]))])
 
     assert [b'{"n":1}', b"{}"] == pubsub.data
 
 
 def test_a_row_is_encoded_by_the_schema(pubsub):
-    """Where it has one, in Avro's binary."""
+    """A row is encoded by the topic's schema where it has one, here in Avro's binary."""
     definition = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
     schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", definition))
     run(pubsub, [rows(n=pa.array([1, -1]))], topic_schema=schema)
@@ -236,7 +236,7 @@ def test_a_row_that_the_schema_refuses_is_named(pubsub):
 
 
 def test_a_row_after_rows_without_a_value_is_named(pubsub):
-    """Null rows are not encoded, but they count."""
+    """The error's row number counts null rows, too, which are not encoded."""
     definition = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
     schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", definition))
     batch = rows(

@@ -148,7 +148,7 @@ def test_zones_that_java_knows(zone, shift):
 
 @pytest.mark.parametrize("zone", ["Nowhere/Else", "+08:00:30", "+99"])
 def test_a_zone_that_nobody_knows(zone):
-    """Said as what it is, with the setting that is at fault."""
+    """The error about an unknown time zone names it and the setting."""
     with pytest.raises(DataError, match=r"^The session's time zone `.*` is not known.* `spark.sql.session.timeZone`"):
         one(0, pa.timestamp("us", tz=zone))
 
@@ -210,5 +210,5 @@ def test_a_field_name_is_escaped():
     ],
 )
 def test_what_has_no_json_is_named(kind, complaint):
-    """Said on the driver, with the path."""
+    """A type without a JSON form is refused on the driver, with its path."""
     assert any(complaint in problem for problem in unsupported("c", kind))

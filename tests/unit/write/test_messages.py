@@ -5,8 +5,12 @@ from __future__ import annotations
 import datetime
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import types as spark
 
+from pubsub_spark.codec.envelope import DATABRICKS, MESSAGES, databricks
+from pubsub_spark.codec.spark import struct_type
+from pubsub_spark.errors import RowError
 from pubsub_spark.options import WriteOptions
 from pubsub_spark.write.column_mapping import ColumnMapping
 from pubsub_spark.write.messages import to_messages
@@ -43,7 +47,7 @@ def test_data_as_bytes_and_as_text():
 
 
 def test_columns_are_found_whatever_their_case():
-    """As Spark's resolver finds them."""
+    """Columns are found in any case, as Spark's resolver finds them."""
     batch = pa.RecordBatch.from_pydict({"DATA": pa.array([b"a"]), "Ordering_Key": pa.array(["k"])})
 
     assert [{"data": b"a", "ordering_key": "k"}] == sent(batch, schema(DATA=BINARY, Ordering_Key=STRING))
@@ -130,3 +134,35 @@ def test_the_whole_row_is_the_message():
     encoded = to_messages(batch, mapping(of), lambda rows: pa.array([str(row) for row in rows.to_pylist()]))
 
     assert [{"data": b"{'id': 1, 'name': 'x'}", "attributes": [("a", "b")], "ordering_key": "k"}] == encoded.to_pylist()
+
+
+def test_databricks_columns_round_trip():
+    """A message that was read with `columns=databricks` is published with the payload and attributes that it had."""
+    rows = {
+        "message_id": ["1", "2"],
+        "data": [b"a\xff", b""],
+        "attributes": [[("k", "v"), ("quoted", 'a "b" \\ ä')], []],
+        "publish_time": [0, 0],
+        "ordering_key": ["", ""],
+        "delivery_attempt": [0, 0],
+    }
+    read = databricks(
+        pa.RecordBatch.from_arrays([pa.array(rows[field.name], field.type) for field in MESSAGES], schema=MESSAGES)
+    )
+    of = struct_type(pa.struct(list(DATABRICKS)))
+
+    assert [
+        {"data": b"a\xff", "attributes": [("k", "v"), ("quoted", 'a "b" \\ ä')]},
+        {"data": b"", "attributes": []},
+    ] == sent(read, of, columns="databricks")
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"a": 1}', "nonsense", "null"])
+def test_attributes_that_are_no_json_object_name_their_row(text: str):
+    """A text that is no JSON object of strings is an error of its row; a null text has no attributes."""
+    batch = pa.RecordBatch.from_pydict(
+        {"payload": pa.array([b"a", b"b"]), "attributes": pa.array([None, text], pa.string())}
+    )
+    with pytest.raises(RowError, match="`attributes` is not a JSON object") as caught:
+        sent(batch, schema(payload=BINARY, attributes=STRING), columns="databricks")
+    assert 1 == caught.value.row

@@ -1,4 +1,4 @@
-"""What the driver decides before any task runs, and when it asks the service for that."""
+"""The plan of a write: the driver's decisions before any task runs, and when it asks the service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BYTES = spark.StructType([spark.StructField("data", spark.BinaryType())])
 
 
 class Service:
-    """Stands for the look at a topic: what it answers, and how often it was asked."""
+    """A stand-in for the request for a topic's schema: its answer, and the number of requests."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -49,7 +49,7 @@ def options(**given: str) -> WriteOptions:
 
 
 def test_bytes_need_no_look_at_the_topic(service):
-    """Who may publish need not be allowed to look."""
+    """A write of bytes does not ask for the topic: a caller who may publish need not be allowed to."""
     assert plan.plan_batch_write(options(), BACKEND, BYTES).topic_schema is None
     assert plan.plan_stream_write(options(), BACKEND, BYTES).topic_schema is None
     assert 0 == service.asked
@@ -64,7 +64,7 @@ def test_a_batch_write_always_asks(service):
 
 
 def test_a_stream_asks_once_in_ten_seconds(service, monkeypatch):
-    """Not twice for each micro-batch, but soon after the topic was given its schema."""
+    """A stream asks for its schema once in ten seconds, not twice for each micro-batch."""
     now = [1000.0]
     monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: now[0]))
     service.answer = None
@@ -79,7 +79,7 @@ def test_a_stream_asks_once_in_ten_seconds(service, monkeypatch):
 
 
 def test_a_stream_goes_on_while_the_service_does_not_answer(service, monkeypatch):
-    """With the schema that it has; without any it cannot begin."""
+    """A stream goes on with its cached schema while the service does not answer; without one it cannot begin."""
     monkeypatch.setattr(plan, "_SCHEMA_CACHE_SECONDS", -1.0)
     plan.plan_stream_write(options(), BACKEND, NUMBERS)
     service.answer = ServiceError("it did not answer")
@@ -90,13 +90,13 @@ def test_a_stream_goes_on_while_the_service_does_not_answer(service, monkeypatch
 
 
 def test_encode_none_is_json(service):
-    """The topic is not looked at."""
+    """With `encode=none` rows are JSON and the topic is not asked for."""
     assert plan.plan_batch_write(options(encode="none"), BACKEND, NUMBERS).topic_schema is None
     assert 0 == service.asked
 
 
 def test_encode_topic_needs_a_schema(service):
-    """Also where a stream without it has looked before; and one topic for all rows."""
+    """`encode=topic` needs a topic with a schema, also where a stream has asked before, and one topic for all rows."""
     service.answer = None
     plan.plan_stream_write(options(), BACKEND, NUMBERS)
     with pytest.raises(SchemaError, match="has no schema for `encode=topic`"):
@@ -118,7 +118,7 @@ def test_a_column_that_the_schema_does_not_have(service):
 
 
 def test_what_has_no_json_is_told_on_the_driver(service):
-    """Before any task runs."""
+    """A column without a JSON form is refused before any task runs."""
     service.answer = None
     rows = spark.StructType([spark.StructField("took", spark.DayTimeIntervalType())])
 

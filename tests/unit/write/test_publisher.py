@@ -220,7 +220,7 @@ def test_nobody_there_is_told_within_the_connect_timeout(pubsub, refused, monkey
 
 @pytest.mark.parametrize(("code", "confirmed"), [(grpc.StatusCode.ABORTED, 0), (UNAVAILABLE, 1)])
 def test_where_somebody_answers_there_is_time_for_more_tries(pubsub, refused, monkeypatch, code, confirmed):
-    """The connect timeout is over, `publishTimeout` is not, and the service has been heard of."""
+    """Once the service has answered, a request is retried for `publishTimeout`, also beyond the connect timeout."""
     now, failures = [0.0], [refused(code)]
     monkeypatch.setattr(publisher_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
@@ -294,7 +294,7 @@ def test_a_later_try_has_the_time_that_is_left(pubsub, refused, timeouts, monkey
 
 
 def test_a_call_that_was_cancelled_is_tried_again(pubsub):
-    """gRPC raises an exception without a status for it."""
+    """A cancelled call, for which gRPC raises an exception without a status, is tried again."""
     cancelled: Future[bytes] = Future()
     cancelled.set_exception(grpc.FutureCancelledError())
     send, answers = pubsub.publish, [cancelled]

@@ -18,7 +18,7 @@ def added(queue: RequestQueue, *keys: str) -> list[EncodedRequest]:
 
 
 def test_no_more_requests_are_in_flight_than_allowed():
-    """The next is sent when one is confirmed."""
+    """The request over the limit is sent when one is confirmed."""
     queue = RequestQueue(max_in_flight=2, max_outstanding_bytes=100)
     a, b, c = added(queue, "", "", "")
 
@@ -39,7 +39,7 @@ def test_a_key_has_one_request_in_flight():
 
 
 def test_a_key_of_two_topics_is_two_keys():
-    """Order is promised within a topic."""
+    """The same ordering key on two topics is two keys: order is promised within a topic."""
     queue = RequestQueue(max_in_flight=10, max_outstanding_bytes=100)
     here, there = request("a", topic="here"), request("a", topic="there")
     queue.add(here)

@@ -1,4 +1,4 @@
-"""Spark's writer classes: what they refuse, what travels to the tasks, what they say at the end."""
+"""Spark's writer classes: refusals on the driver, pickling to tasks, and the log at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_writer_travels(writer):
 
 @pytest.mark.parametrize("writer", [PubSubBatchWriter, PubSubStreamWriter])
 def test_columns_are_looked_at_when_it_is_made(writer):
-    """On the driver, before any task."""
+    """Columns are checked when the writer is made, on the driver, before any task."""
     with pytest.raises(SchemaError, match="`data` is `bigint`"):
         writer(OPTIONS, BACKEND, spark.StructType([spark.StructField("data", spark.LongType())]), overwrite=False)
 
@@ -46,7 +46,7 @@ def test_columns_are_looked_at_when_it_is_made(writer):
     ],
 )
 def test_nothing_is_overwritten(writer, sentence):
-    """What was published stays published; the sentence says what to do."""
+    """`overwrite` is refused, because published messages cannot be taken back; the sentence says what to do."""
     with pytest.raises(OptionsError, match=sentence):
         writer(OPTIONS, BACKEND, BYTES, overwrite=True)
 

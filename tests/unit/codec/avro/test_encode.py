@@ -120,7 +120,7 @@ def test_timestamps_of_any_session_zone_keep_their_instant():
     ],
 )
 def test_column_that_does_not_fit_is_refused_at_once(found, declared, sentence):
-    """Before any row is seen: the path, the type found and the type expected."""
+    """A column that does not fit is refused before any row: the path, the type found and the type expected."""
     with pytest.raises(SchemaError) as refused:
         encoder(definition(("a", declared)), "BINARY", pa.struct([pa.field("a", found)]), False)
 
@@ -209,7 +209,7 @@ def test_first_null_in_a_required_field_names_row_and_column():
 
 
 def test_null_inside_a_null_struct_is_no_error():
-    """What a null struct contains is not looked at, whatever lies in Arrow's memory there."""
+    """The contents of a null struct are not looked at, whatever lies in Arrow's memory there."""
     inner = {
         "type": "record",
         "name": "B",
@@ -240,7 +240,7 @@ def test_null_inside_a_null_struct_is_no_error():
     ],
 )
 def test_value_that_does_not_fit_names_row_and_column(declared, type_, bad, sentence):
-    """Of the right type, but not a value of the schema."""
+    """A value of the right type that the schema does not allow is an error with row and column."""
     good = "A" if type_ == pa.string() else b"ab"
 
     with pytest.raises(DataError) as refused:

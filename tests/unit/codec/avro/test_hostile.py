@@ -330,7 +330,7 @@ def test_bad_json_is_refused_with_its_path(situation):
 
 @pytest.mark.parametrize("type_", ["float", "double"])
 def test_number_beyond_all_floats_is_infinite(type_):
-    """With a point or without: an integer of 309 digits and more is no float of Python's."""
+    """An integer of 309 digits or more, with a point or without, is read as infinity: Python has no such float."""
     definition = avro.parse(json.dumps(of(type_, type_)))
     digits = b"9" * 400
 

@@ -176,7 +176,7 @@ def read(writer: Any, reader: Any, values: list[Any]) -> tuple[list[Any], list[s
 @pytest.mark.parametrize("count", [1, MANY], ids=["one", "many"])
 @pytest.mark.parametrize("situation", PAIRS)
 def test_old_message_is_read_as_the_new_revision(situation, count):
-    """What the old revision wrote, the reader's revision reads; one message and many."""
+    """A message of the old revision is read with the reader's revision, alone and among many."""
     writer, reader, written, expected = PAIRS[situation]
 
     assert ([expected] * count, [None] * count) == read(writer, reader, [written] * count)

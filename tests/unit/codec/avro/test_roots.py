@@ -43,7 +43,7 @@ ROOTS: dict[str, tuple[Any, list[bytes], list[bytes], list[Any]]] = {
 @pytest.mark.parametrize("count", [1, MIN_VECTORISED_ROWS], ids=["few", "many"])
 @pytest.mark.parametrize("situation", ROOTS)
 def test_root_is_read_as_a_struct(situation, count):
-    """What is no struct is its field `value`; a record that is optional may be null without being an error."""
+    """A root that is no struct is its field `value`; a record that is optional may be null without being an error."""
     declared, binary, text, expected = ROOTS[situation]
     definition = avro.parse(json.dumps(declared))
 

@@ -78,7 +78,7 @@ def test_what_is_no_schema_is_refused_with_its_place(situation):
     ],
 )
 def test_text_that_is_no_tree_is_refused(text, sentence):
-    """Broken and bottomless text."""
+    """Schema text that is broken or nested without end is refused."""
     with pytest.raises(InvalidSchema, match=sentence):
         parse("AVRO", text)
 
@@ -95,7 +95,7 @@ def test_schema_that_multiplies_is_refused():
 
 
 def test_type_of_schema_that_does_not_exist_is_refused():
-    """Pub/Sub has two."""
+    """A schema type that is neither of Pub/Sub's two is refused."""
     with pytest.raises(InvalidSchema, match="AVRO or PROTOCOL_BUFFER, not `THRIFT`"):
         parse("THRIFT", "{}")  # type: ignore[arg-type]
 
@@ -114,7 +114,7 @@ def test_names_are_looked_up_in_their_namespace():
 
 
 def test_a_name_with_dots_is_full_already():
-    """The namespace attribute is not put in front of it."""
+    """A name with dots is a full name: the namespace attribute is not put in front of it."""
     node = schema_parser.parse(
         json.dumps({"type": "fixed", "name": "p.F", "namespace": "q", "size": 2, "aliases": ["Old", "r.Old"]})
     )
@@ -175,7 +175,7 @@ TAKEN: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("situation", TAKEN)
 def test_revision_that_each_can_read_is_taken(situation):
-    """Old reads new and new reads old."""
+    """A revision is taken when the old one can read the new and the new the old."""
     old, new = (parse("AVRO", json.dumps(declared)) for declared in TAKEN[situation])
 
     check_compatible(old, new)

@@ -89,7 +89,7 @@ def test_value_is_always_a_struct(declared, expected):
 
 
 def test_recursion_is_refused_with_its_path():
-    """A list of lists without an end has no type in Spark."""
+    """A list of lists without end is refused with its path: Spark has no type for it."""
     inner = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
     tree = {"type": "record", "name": "Root", "fields": [{"name": "heads", "type": {"type": "array", "items": inner}}]}
 
@@ -98,7 +98,7 @@ def test_recursion_is_refused_with_its_path():
 
 
 def test_decimal_of_39_digits_is_refused_with_its_path():
-    """Spark's decimals end at 38 digits."""
+    """A decimal of 39 digits is refused with its path: Spark's end at 38."""
     price = {"type": "bytes", "logicalType": "decimal", "precision": 39}
 
     with pytest.raises(SchemaError, match="Field `price` is a decimal of 39 digits"):

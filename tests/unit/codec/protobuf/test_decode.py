@@ -64,7 +64,7 @@ def test_types_are_those_of_the_table(field, type_):
 
 
 def test_the_table_is_all_there():
-    """Every scalar type, and what else a field can be."""
+    """The table of docs/types.md has every scalar type, and every other kind of field."""
     assert 30 < len(table())
     assert set(SCALARS.values()) < {field for field, _ in table()}
 
@@ -79,14 +79,15 @@ def test_the_table_is_all_there():
     ],
 )
 def test_a_timestamp_goes_by_its_fields(fields, type_):
-    """As for Spark: name, order and types of the two, not their numbers."""
+    """A message is a timestamp, as for Spark, by the name, order and types of its two fields, not their numbers."""
     [column] = struct_type(codec.value_type(parse(proto3(f"message Timestamp {{ {fields} }} Timestamp f = 1;"))))
 
     assert type_ == column.dataType.simpleString()
 
 
 def test_the_arrow_type_is_what_spark_makes_of_it():
-    """Names and nullability of elements, keys and values as well."""
+    """The Arrow type is the one that Spark makes of its own, names and nullability of elements, keys and values
+    included."""
     body = "required int32 a = 1; message N { required string x = 1; } repeated N ns = 2; map<string, N> mn = 3; "
     body += "optional google.protobuf.Timestamp at = 4; repeated google.protobuf.Duration ds = 5; required N n = 6;"
     type_ = codec.value_type(parse(proto2(body)))
@@ -96,7 +97,7 @@ def test_the_arrow_type_is_what_spark_makes_of_it():
 
 
 def test_columns_are_in_the_order_of_the_definition():
-    """Not of the numbers."""
+    """Columns are in the order of the definition, not of the field numbers."""
     text = proto3("string z = 9; string a = 3; string m = 5;")
 
     assert ["z", "a", "m"] == [field.name for field in codec.value_type(parse(text))]
@@ -123,7 +124,7 @@ def test_columns_are_in_the_order_of_the_definition():
     ],
 )
 def test_types_without_an_end_are_refused(body, sentence):
-    """With the path; and hostile schemas, which end too late."""
+    """Types that contain themselves are refused with the path, and so are hostile ones that end too late."""
     with pytest.raises(SchemaError) as refused:
         build_column_tree(parse(proto3(body)).message)
 
@@ -141,7 +142,7 @@ def test_messages_without_fields_are_dropped():
 
 
 def test_a_message_without_columns_has_rows():
-    """As many as there are payloads, and a broken one is still broken."""
+    """A message without columns has as many rows as there are payloads, and a broken payload still has its reason."""
     text = proto3("")
 
     assert [{}, "The message breaks off in a number at byte 0", {}] == read(text, b"", b"\xff", b"\x08\x01")
@@ -168,7 +169,7 @@ def test_a_message_without_columns_has_rows():
     ],
 )
 def test_what_stands_for_an_absent_field(field, absent):
-    """Zero where the wire cannot tell, null where it can, empty where there may be many."""
+    """An absent field is zero where the wire cannot tell, null where it can, empty where it is repeated."""
     assert [{"f": absent}] == read(proto3(field), b"")
 
 
@@ -187,12 +188,12 @@ def test_what_stands_for_an_absent_field(field, absent):
     ],
 )
 def test_proto2_declares_what_stands_for_an_absent_field(field, absent):
-    """Else it is null."""
+    """In proto2 an absent field has its declared default, else null."""
     assert [{"f": absent}] == read(proto2(field), b"")
 
 
 def test_a_default_is_not_what_is_there():
-    """Zero that was written is zero."""
+    """A zero that was written is zero, and not the field's default."""
     assert [{"f": 0}] == read(proto2("optional int32 f = 1 [default = -5];"), b"\x08\x00")
 
 
@@ -289,7 +290,7 @@ def test_of_a_oneof_the_last_is_set(payload, row):
     ],
 )
 def test_a_closed_enum_has_only_its_own_numbers(field, payload, value):
-    """In proto2 the others are unknown fields, and a map entry with one is as a whole."""
+    """Other numbers of a proto2 enum are unknown fields, and a map entry with such a value is as a whole."""
     assert [{"f": value}] == read(proto2("enum E { Z = 0; A = 1; B = 2; } " + field), payload)
 
 
@@ -304,7 +305,7 @@ def test_a_closed_enum_has_only_its_own_numbers(field, payload, value):
     ],
 )
 def test_a_timestamp_is_microseconds_in_utc(seconds, nanos, value):
-    """Nanoseconds beyond are cut."""
+    """A timestamp has microseconds, in UTC; nanoseconds beyond are cut."""
     definition = parse(proto3("google.protobuf.Timestamp f = 1; repeated google.protobuf.Timestamp fs = 2;"))
     message: Any = definition.message_class(f={"seconds": seconds, "nanos": nanos}, fs=[{"seconds": seconds}])
 
@@ -315,7 +316,7 @@ def test_a_timestamp_is_microseconds_in_utc(seconds, nanos, value):
 
 
 def test_a_timestamp_that_comes_twice_is_merged():
-    """As any message: seconds of the one, nanos of the other."""
+    """A timestamp given twice is merged as any message is: seconds of the one, nanos of the other."""
     [row] = read(proto3("google.protobuf.Timestamp f = 1;"), b"\x0a\x02\x08\x05\x0a\x03\x10\x88\x27")
 
     assert dt.datetime(1970, 1, 1, 0, 0, 5, 5, tzinfo=dt.UTC) == row["f"]
@@ -325,7 +326,7 @@ def test_a_timestamp_that_comes_twice_is_merged():
     ("seconds", "nanos", "micros"), [(1, 500_000_000, 1_500_000), (-1, -500_000_000, -1_500_000), (0, -1_999, -1)]
 )
 def test_a_duration_is_a_day_time_interval(seconds, nanos, micros):
-    """Cut towards zero."""
+    """A duration is a day-time interval in microseconds, cut towards zero."""
     definition = parse(proto3("google.protobuf.Duration f = 1;"))
     message: Any = definition.message_class(f={"seconds": seconds, "nanos": nanos})
 
@@ -333,7 +334,8 @@ def test_a_duration_is_a_day_time_interval(seconds, nanos, micros):
 
 
 def test_a_key_that_is_no_text_among_those_that_are():
-    """What upb makes of proto2's keys cannot be compared with each other."""
+    """A proto2 map with keys that are not UTF-8 beside others that are is read, though upb's keys cannot be compared
+    with each other."""
     text = 'syntax = "proto2"; message M { map<string, int32> m = 1; }'
     payload = b"\x0a\x05\x0a\x01a\x10\x01" + b"\x0a\x05\x0a\x01\xff\x10\x01"
 
@@ -381,7 +383,7 @@ def test_text_must_be_utf8_in_proto2_as_well():
 
 
 def test_required_fields_are_required():
-    """At any depth, and an empty payload lacks them, too."""
+    """A payload without a required field, at any depth, has a reason, also an empty payload."""
     text = proto2("required int32 a = 1; message N { required string x = 1; } repeated N ns = 2;")
 
     assert [
@@ -446,14 +448,14 @@ def _bytes_field(value: bytes) -> bytes:
 
 
 def test_nothing_but_bad_payloads_is_as_many_reasons():
-    """No row is lost, none is made."""
+    """A block of bad payloads alone has a reason for each; no row is lost or added."""
     rows = read(proto3("int32 i = 1;"), *[b"\x08"] * 2000)
 
     assert ["Field `i` breaks off in a number at byte 1"] * 2000 == rows
 
 
 def test_no_payloads_are_no_rows_of_the_declared_type():
-    """Empty has the declared type."""
+    """No payloads are an empty column of the declared type."""
     decoder = ProtobufDecoder(parse(proto3("int32 i = 1; repeated string s = 2;")))
     value, error = decoder.decode(pa.array([], pa.binary()))
 
@@ -555,7 +557,7 @@ def test_json_has_the_forms_of_the_mapping():
     ],
 )
 def test_json_in_usual_and_unusual_forms(body, text, row):
-    """Read at once or by json_format, which is asked about whatever looks odd."""
+    """JSON in the common forms is read by the compiled reader, in any other by json_format."""
     definition = parse(proto3(body))
     if row is None:
         assert 3 == getattr(definition.json_reader.read(text), "i")  # noqa: B009 (its class is made at run time)
@@ -564,7 +566,7 @@ def test_json_in_usual_and_unusual_forms(body, text, row):
 
 
 def test_json_that_does_not_fit_says_why():
-    """Row by row, whatever the schema requires of the others."""
+    """JSON that does not fit has its reason row by row, whatever the schema requires of the others."""
     rows = read(proto2("required int32 a = 1;"), b'{"a": 1}', b"{}", b'{"a": "x"}', b"\xff", b"", encoding="JSON")
 
     assert {"a": 1} == rows[0]
@@ -597,12 +599,12 @@ def test_a_map_has_the_same_order_each_time():
 
 
 class PanicException(BaseException):
-    """What a panic in Rust is in Python: no Exception."""
+    """A panic in Rust, as Python sees it: a BaseException, and no Exception."""
 
 
 @pytest.mark.parametrize("failure", [PanicException("boom"), ValueError("cannot")])
 def test_what_ptars_cannot_read_is_read_from_objects(failure):
-    """Should it ever fail at what upb has written: a slower row, and no lost one."""
+    """A message that ptars fails on, though upb has written it, is read by the slower row reader, and not lost."""
 
     class Failing:
         def list_to_record_batch(self, payloads: list[bytes]) -> pa.RecordBatch:
@@ -618,7 +620,7 @@ def test_what_ptars_cannot_read_is_read_from_objects(failure):
 
 
 def test_an_interrupt_is_not_swallowed():
-    """Only panics are findings."""
+    """A KeyboardInterrupt inside of ptars is raised; only its panics are findings."""
 
     class Interrupted:
         def list_to_record_batch(self, payloads: list[bytes]) -> pa.RecordBatch:

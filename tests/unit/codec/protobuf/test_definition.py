@@ -35,7 +35,7 @@ message M {
 
 
 def verdict(text: str, data: bytes, encoding: Encoding) -> str | None:
-    """What validation says against a message, or None."""
+    """The reason why validation refuses a message, or None."""
     try:
         parse(text).validate(data, encoding)
     except InvalidMessage as error:
@@ -44,7 +44,7 @@ def verdict(text: str, data: bytes, encoding: Encoding) -> str | None:
 
 
 def objection(old: str, new: str) -> str | None:
-    """What is said against a revision, or None."""
+    """The reason why a revision is refused, or None."""
     try:
         schema_types.check_compatible(parse(old), parse(new))
     except IncompatibleSchema as error:
@@ -97,7 +97,8 @@ def test_what_is_no_definition_is_refused(text, sentence):
     "name", ["other.proto", "google/protobuf/descriptor.proto", "google/protobuf/../../etc/passwd"]
 )
 def test_only_well_known_types_are_imported(name):
-    """Not other files, and not what would let protoc recurse through custom options."""
+    """A schema may import well-known types only: not other files, and not those that let protoc recurse through custom
+    options."""
     with pytest.raises(InvalidSchema, match=f"^The definition imports `{name}`, and only `google/protobuf/any.proto`"):
         parse(f'import "{name}"; message M {{}}')
 
@@ -136,7 +137,7 @@ def test_many_threads_parse_at_once():
 
 @pytest.mark.parametrize("data", [b"\x08\x01", b"\x08\x01\x12\x00", b"\x08\x01\x1a\x02\x01\x02", b"\x12\x01x\x08\x02"])
 def test_a_message_of_the_schema_is_valid(data):
-    """In any order of fields, packed or not."""
+    """A message of the schema is valid, with its fields in any order, packed or not."""
     assert None is verdict(STRICT, data, "BINARY")
 
 
@@ -166,19 +167,20 @@ def test_a_message_of_the_schema_is_valid(data):
     ],
 )
 def test_a_payload_that_does_not_fit_is_explained(data, sentence):
-    """Where and why: the path, the byte, the reason. Validation is strict, so unknown fields count."""
+    """The reason for a payload that does not fit has path, byte and cause. Validation is strict, so unknown fields
+    count."""
     assert sentence in str(verdict(STRICT, data, "BINARY"))
 
 
 def test_the_search_for_a_fault_has_an_end():
-    """In megabytes of good fields before the bad one, the reason is short of the place."""
+    """The search for a fault ends after megabytes of good fields, with a reason that lacks the place."""
     assert "The message is malformed, somewhere behind its first 100,000 numbers" == verdict(
         STRICT, b"\x08\x01" * 2_000_000 + b"\x08", "BINARY"
     )
 
 
 def test_text_that_is_not_utf8_is_malformed_in_proto3():
-    """As every protobuf library has it; proto2 lets it pass."""
+    """A proto3 string that is not UTF-8 makes the payload malformed; proto2 lets it pass."""
     assert "Field `legs.origin` is not valid UTF-8" == verdict(FLIGHT, b"\x1a\x04\x0a\x02\xff\xfe", "BINARY")
     assert None is verdict(STRICT, b"\x08\x01\x12\x02\xff\xfe", "BINARY")
 
@@ -218,7 +220,7 @@ def test_json_that_does_not_fit_is_refused(data):
 
 
 def test_missing_required_fields_are_missed_in_json():
-    """json_format does not look; we do."""
+    """JSON without a required field is refused, which json_format does not check."""
     assert "Field `a` is required and missing" == verdict(STRICT, b'{"s": "x"}', "JSON")
 
 
@@ -330,14 +332,14 @@ def test_the_syntax_stays():
 
 @pytest.mark.parametrize(("old", "new"), [("", "required int32 a = 1;"), ("required int32 a = 1;", "")])
 def test_required_fields_neither_come_nor_go(old, new):
-    """Messages of the other revision would be malformed."""
+    """A revision may not add or remove a required field: messages of the other one would be malformed."""
     said = str(objection(f"message M {{ {old} }}", f"message M {{ {new} }}"))
 
     assert said.startswith("Field `a` is required and is")
 
 
 def test_a_schema_keeps_its_type():
-    """An Avro revision cannot follow."""
+    """An Avro revision cannot follow a Protocol Buffers one."""
     avro = schema_types.parse("AVRO", '{"type": "record", "name": "M", "fields": []}')
     with pytest.raises(IncompatibleSchema):
         schema_types.check_compatible(parse("message M {}"), avro)

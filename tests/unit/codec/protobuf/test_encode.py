@@ -112,7 +112,7 @@ def test_a_column_that_fits_is_written(field, type_, value, written):
     ],
 )
 def test_a_column_that_does_not_fit_is_refused_at_once(field, type_, sentence):
-    """Before there is a row: the path, what it is and what it should be, in Spark's words."""
+    """A column that does not fit is refused before any row: path, type and expected type, in Spark's words."""
     with pytest.raises(SchemaError) as refused:
         encoder(parse(proto3(field)), "BINARY", pa.struct([("f", type_)]), False)
 
@@ -135,7 +135,7 @@ def test_extra_columns_are_refused_unless_ignored():
 
 
 def test_missing_columns_are_absent_fields():
-    """Unless the schema requires them."""
+    """A field without a column is absent; an error if the schema requires it."""
     text = proto2("required int32 a = 1; optional string b = 2; message N { required int32 x = 1; } optional N n = 3;")
 
     [message] = write(text, [{"a": 1}], pa.struct([("a", pa.int32())]))
@@ -157,7 +157,7 @@ def test_a_required_message_without_fields_cannot_be_written():
 
 
 def test_columns_are_found_without_case():
-    """By the same name first, then by the only other spelling; two for one field are refused."""
+    """A column is found by the same name first, then by the only other spelling; two for one field are refused."""
     text = proto3("int32 camelCase = 1; int32 ID = 2; int32 id = 3;")
 
     [message] = write(text, [{"CAMELCASE": 1, "id": 3}], pa.struct([("CAMELCASE", pa.int32()), ("id", pa.int32())]))
@@ -268,7 +268,8 @@ GOOD = {"ns": [{"x": 1, "leaves": [("a", {"es": ["A"]}), ("b", {"es": []})]}, {"
 )
 @pytest.mark.parametrize("offset", [0, 1])
 def test_deep_inside_the_row_is_still_known(bad, sentence, offset):
-    """Through lists of messages with maps of messages with lists, with empty rows between, sliced or not."""
+    """An error names its row through lists of messages with maps of messages with lists, with empty rows between,
+    sliced or not."""
     rows = pa.array([GOOD] * offset + [GOOD, {"ns": []}, GOOD, bad, GOOD], DEEP_TYPE).slice(offset)
     with pytest.raises(DataError) as refused:
         write(DEEP, rows)
@@ -318,7 +319,7 @@ def test_slices_are_written_as_they_are():
 
 
 def test_bytes_are_canonical():
-    """Fields by number, zeros left out where the wire cannot tell: as protobuf itself writes them."""
+    """Payloads have fields by number and no zeros where the wire cannot tell: as protobuf itself writes them."""
     definition = parse(
         proto3(
             "string z = 9; int32 a = 2; repeated int32 r = 4; optional int32 o = 3; map<string, int32> m = 5; "
@@ -355,7 +356,7 @@ def test_bytes_are_canonical():
 
 
 def test_no_rows_are_no_payloads():
-    """Of the declared type; and rows without any column are empty messages."""
+    """No rows are an empty column of the declared type; rows without any column are empty messages."""
     definition = parse(proto3("int32 a = 1; repeated N ns = 2; message N { string x = 1; }"))
     write_rows = encoder(definition, "BINARY", value_type(definition), False)
 
@@ -377,7 +378,7 @@ def test_nested_messages_may_have_no_columns():
 
 
 def test_json_is_that_of_the_mapping():
-    """Names in camel case, numbers of 64 bits in strings, times in words, defaults left out."""
+    """JSON has names in camel case, 64-bit numbers in strings, times as text, and no defaults."""
     definition = parse(
         proto3(
             "int64 big_number = 1; google.protobuf.Timestamp at = 2; enum E { A = 0; B = 1; } E e = 3; string s = 4;"
@@ -429,7 +430,7 @@ def test_values_have_their_json_forms(field, value, written):
 
 
 def test_a_value_without_a_json_form_names_its_row():
-    """An Any can only be written by those who know its type."""
+    """The error for a value without a JSON form, an Any of unknown type, names its row."""
     definition = parse(
         'syntax = "proto3"; import "google/protobuf/any.proto"; message M { google.protobuf.Any f = 1; }'
     )
@@ -440,11 +441,11 @@ def test_a_value_without_a_json_form_names_its_row():
 
 
 class PanicException(BaseException):
-    """What a panic in Rust is in Python: no Exception."""
+    """A panic in Rust, as Python sees it: a BaseException, and no Exception."""
 
 
 def test_a_panic_is_an_error_of_the_data():
-    """As when a batch makes more bytes than an Arrow array can hold."""
+    """A panic of ptars, as when a batch makes more bytes than an Arrow array can hold, is a DataError."""
 
     class Panicking:
         def record_batch_to_array(self, batch: pa.RecordBatch) -> pa.BinaryArray:

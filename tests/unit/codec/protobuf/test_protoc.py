@@ -19,7 +19,7 @@ def nothing_compiled():
 
 
 def compiled_within(seconds: float, text: str) -> str | None:
-    """What is said against a text, which takes less than so many seconds."""
+    """The complaint about a text, whose compilation takes less than so many seconds."""
     started = time.monotonic()
     try:
         parse(text)
@@ -32,7 +32,7 @@ def compiled_within(seconds: float, text: str) -> str | None:
 
 @pytest.mark.parametrize("count", [30, 1_000, 10_000])
 def test_leading_block_comments_take_no_time(count):
-    """A text without `syntax` behind many comments: once each of them doubled the time of the search for it."""
+    """The search for `syntax` behind many block comments takes time linear in the text; it once doubled with each."""
     comments = "/* licence */\n" * count
 
     assert None is compiled_within(20, f"{comments}message M {{}}")
@@ -64,7 +64,7 @@ def test_line_and_column_are_those_of_the_text():
 
 
 def test_a_definition_that_imports_itself_is_refused():
-    """The compiler has no place for that complaint."""
+    """A definition that imports itself is refused, though the compiler gives that complaint no line."""
     assert (
         compiled_within(20, 'syntax = "proto3"; import "schema.proto"; message M {}')
         == "The definition is wrong: File recursively imports itself: schema.proto -> schema.proto"
@@ -73,12 +73,12 @@ def test_a_definition_that_imports_itself_is_refused():
 
 @pytest.mark.parametrize("name", ["/dev/zero", "/etc/passwd", "schema.proto/x", "pyproject.toml", "any.proto"])
 def test_no_file_of_the_machine_can_be_imported(name):
-    """The compiler knows the well-known types alone."""
+    """A schema can import the well-known types alone, and no file of the machine."""
     assert str(compiled_within(20, f'import "{name}"; message M {{}}')).startswith(f"The definition imports `{name}`")
 
 
 def test_a_text_is_compiled_once():
-    """Cold it costs a process, then nothing; another text has a process of its own."""
+    """A text costs a process the first time, then nothing; another text has a process of its own."""
     text = 'syntax = "proto3"; message M { int32 a = 1; }'
     first, second = parse(text), parse(text)
 
@@ -94,7 +94,7 @@ def test_a_crash_of_the_compiler_is_an_invalid_definition(monkeypatch):
 
 
 def test_a_compiler_that_does_not_end_is_stopped(monkeypatch):
-    """The definition is to blame, as far as anyone can tell."""
+    """A compilation that does not end is stopped, and is an invalid definition."""
     monkeypatch.setattr(protoc, "_COMMAND", "import time; time.sleep(60)")
     monkeypatch.setattr(protoc, "TIMEOUT_SECONDS", 0.5)
 
@@ -102,7 +102,7 @@ def test_a_compiler_that_does_not_end_is_stopped(monkeypatch):
 
 
 def test_a_compiler_that_cannot_start_says_why(monkeypatch):
-    """The last words of standard error."""
+    """The error of a compiler that cannot start has the last line of its standard error."""
     monkeypatch.setattr(protoc, "_COMMAND", "import sys; sys.exit('no compiler here')")
 
     assert compiled_within(20, "message M {}") == "The definition cannot be compiled: no compiler here"

@@ -67,5 +67,5 @@ def test_routes_are_the_http_annotations():
 
 @pytest.mark.parametrize("rpc", ["StreamingPull"])
 def test_rpc_without_an_annotation_has_no_route(rpc):
-    """StreamingPull is gRPC's alone."""
+    """StreamingPull, the RPC without an annotation, has no route: it is gRPC's alone."""
     assert not [route for route in routes() if route.rpc.endswith(f"/{rpc}")]

@@ -1,4 +1,4 @@
-"""Policies: kept by incarnation, versioned by etag, and granting what the resource has."""
+"""IAM policies: one for each resource, versioned by etag, granting every permission that the resource has."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def may(policies, name, *permissions):
 
 
 def test_untouched_resource_has_an_empty_policy(policies):
-    """Before anybody set one, the policy is empty and has the service's first etag."""
+    """A resource whose policy was never set has an empty one with the service's first etag."""
     assert policy_pb2.Policy(etag=b"\x00\x20\x01") == get(policies)
 
 
 def test_set_policy_is_returned(policies):
-    """What was set is read again, as version 1 with a new etag."""
+    """A policy that was set is read again, as version 1 with a new etag."""
     stored = put(policies, READERS)
 
     assert [READERS] == list(stored.bindings)
@@ -116,7 +116,7 @@ def test_missing_resource_is_not_found(policies, state, rpc):
 
 @pytest.mark.parametrize("name", ["projects/p", "projects/p/topics/1news", "projects/p/things/news", ""])
 def test_name_of_nothing_is_invalid(policies, name):
-    """Only topics, subscriptions, snapshots and schemas have policies here."""
+    """A name that is not of a topic, subscription, snapshot or schema is invalid."""
     with pytest.raises(RpcError, match="Invalid resource name given") as refused:
         get(policies, name)
 

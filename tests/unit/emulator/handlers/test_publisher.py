@@ -11,10 +11,11 @@ from tests.unit.emulator.conftest import DAY, SUBSCRIPTION, TOPIC, data, refused
 
 @pytest.mark.parametrize("name", ["projects/p/topics/ab", "projects/p/topics/1abc", "projects/p/topics/googler", "x"])
 def test_illegal_names_are_refused(handlers, name):
-    """3 to 255 characters, a letter first, not `goog`."""
+    """An id has 3 to 255 characters, a letter first, not `goog`, and the error names that rule."""
     code, message = refused(lambda: handlers.topic(name))
     assert "INVALID_ARGUMENT" == code
     assert message.startswith(f"Invalid resource name given (name={name}).")
+    assert "3 to 255" in message
 
 
 @pytest.mark.parametrize("labels", [{"Upper": "x"}, {"1st": "x"}, {"a" * 64: "x"}, {"a": "B"}, {"a": "x" * 64}])
@@ -147,7 +148,7 @@ def test_limits_are_reached_not_crossed(pair):
 
 
 def test_publisher_does_not_choose_id_and_time(pair):
-    """What the server assigns replaces what the request says."""
+    """The server's id and time replace those in the request."""
     [assigned] = pair.publish("x", message_id="mine", publish_time=timestamp_pb2.Timestamp(seconds=1, nanos=1))
     [held] = pair.pull()
     assert assigned == held.message.message_id
@@ -179,7 +180,7 @@ def test_detached_subscription_is_empty_and_shut(pair):
 
 
 def test_detached_subscription_does_not_speak_of_its_topic(handlers):
-    """What that retains is not for it, so it neither says how long nor goes on saying what is no longer so."""
+    """A detached subscription does not show its old topic's retention, which is not for it any more."""
     handlers.topic(message_retention_duration=seconds(600))
     handlers.subscription()
     handlers.publisher.detach_subscription(protos.DetachSubscriptionRequest(subscription=SUBSCRIPTION))
@@ -189,7 +190,7 @@ def test_detached_subscription_does_not_speak_of_its_topic(handlers):
 
 
 def test_ingestion_says_that_it_does_not_happen(handlers):
-    """By the state of the topic and of its source."""
+    """The states of a topic with ingestion, and of its source, say that nothing is ingested."""
     stream = {"stream_arn": "s", "consumer_arn": "c", "aws_role_arn": "r", "gcp_service_account": "a"}
     kept = handlers.topic(ingestion_data_source_settings={"aws_kinesis": stream})
     assert (2, 4) == (kept.state, kept.ingestion_data_source_settings.aws_kinesis.state)
@@ -204,7 +205,7 @@ def test_ingestion_says_that_it_does_not_happen(handlers):
     ],
 )
 def test_source_that_cannot_be_is_refused(handlers, source, part):
-    """A source says all that it takes to be reached."""
+    """An ingestion source without all that it takes to be reached is refused."""
     code, message = refused(lambda: handlers.topic(ingestion_data_source_settings=source))
     assert "INVALID_ARGUMENT" == code
     assert part in message
@@ -218,7 +219,7 @@ def test_source_that_cannot_be_is_refused(handlers, source, part):
     ],
 )
 def test_bucket_has_a_name_that_cloud_storage_allows(handlers, bucket):
-    """For what is exported and for what is ingested."""
+    """A bucket's name must be one that Cloud Storage allows, for export and for ingestion."""
     handlers.topic()
     _, message = refused(lambda: handlers.subscription(cloud_storage_config={"bucket": bucket}))
     assert "cloud_storage_config.bucket" in message
@@ -230,7 +231,7 @@ def test_bucket_has_a_name_that_cloud_storage_allows(handlers, bucket):
 
 @pytest.mark.parametrize("bucket", ["bbb", "0-my_bucket.9", "b" * 63, ".".join(["b" * 63] * 3)])
 def test_bucket_may_have_dots(handlers, bucket):
-    """Then it may be longer than 63 characters."""
+    """A bucket's name with dots may be longer than 63 characters."""
     handlers.topic()
 
     assert bucket == handlers.subscription(cloud_storage_config={"bucket": bucket}).cloud_storage_config.bucket
@@ -259,3 +260,16 @@ def test_resource_that_was_returned_does_not_change(pair):
 
     assert [(TOPIC, False), (TOPIC, True)] == [(each.topic, each.detached) for each in (first, second)]
     assert "_deleted-topic_" == pair.subscriber.get_subscription(get).topic
+
+
+def test_attributes_of_google_clients_are_accepted(pair):
+    """OpenTelemetry's context, which Google's clients add, is kept; other keys that begin with `goog` are refused."""
+    traced = {"googclient_traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    pair.publisher.publish(
+        protos.PublishRequest(topic=TOPIC, messages=[{"data": b"a", "attributes": traced}]).SerializeToString()
+    )
+    [received] = pair.pull()
+
+    assert traced == dict(received.message.attributes)
+    other = protos.PublishRequest(topic=TOPIC, messages=[{"attributes": {"googclient_other": "x"}}])
+    assert "key=googclient_other" in refused(lambda: pair.publisher.publish(other.SerializeToString()))[1]

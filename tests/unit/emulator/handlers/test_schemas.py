@@ -175,7 +175,7 @@ def test_definition_has_at_most_300_kb(services):
     [(BINARY, b"\x02", True), (BINARY, b"\x02\x00", False), (JSON, b'{"a": 1}', True), (JSON, b"{}", False)],
 )
 def test_messages_are_validated_in_both_encodings(services, encoding, message, fits):
-    """By name and by the schema itself; trailing bytes do not fit."""
+    """A message is validated by the schema's name and by its text; trailing bytes do not fit."""
     create(services)
     for spec in ({"name": SCHEMA}, {"schema": protos.Schema(type_=AVRO, definition=ONE)}):
         request = protos.ValidateMessageRequest(parent="projects/p", message=message, encoding=encoding, **spec)
@@ -186,7 +186,7 @@ def test_messages_are_validated_in_both_encodings(services, encoding, message, f
 
 
 def test_protocol_buffers_are_schemas_too(services):
-    """Definition and message."""
+    """A Protocol Buffers definition is validated, and so is a message of it."""
     create(services, MESSAGE, PROTOBUF)
     request = protos.ValidateMessageRequest(parent="projects/p", message=b"\x08\x01", encoding=BINARY, name=SCHEMA)
     assert protos.ValidateMessageResponse() == services.schemas.validate_message(request)
@@ -208,7 +208,7 @@ def test_message_names_the_newest_revision_that_it_fits(services):
 
 
 def test_range_of_revisions_limits_what_fits(services):
-    """Only revisions from the first to the last named are tried."""
+    """Only revisions from the first to the last named by the topic are tried."""
     first = create(services)
     commit(services, TWO)
     topic(services, first_revision_id=first.revision_id, last_revision_id=first.revision_id)

@@ -27,7 +27,7 @@ def test_topic_retention_serves_a_new_subscription_by_seek(handlers):
 
 
 def test_seek_to_the_future_purges_what_there_is(pair):
-    """What is published afterwards is delivered, though the time has not come yet."""
+    """A Seek to the future acks the backlog; messages published later are delivered, though that time has not come."""
     pair.publish("old")
     time = timestamp_pb2.Timestamp(seconds=int(pair.engine.clock.now()) + DAY)
     pair.snapshots.seek(protos.SeekRequest(subscription=SUBSCRIPTION, time=time))
@@ -96,7 +96,7 @@ def test_snapshot_labels_can_be_changed(pair):
 
 
 def test_snapshot_is_made_once_and_with_legal_labels(pair):
-    """What is refused makes none, and no other in its place."""
+    """A refused CreateSnapshot makes no snapshot, and replaces none."""
 
     def make(**labels: str) -> Any:
         request = protos.CreateSnapshotRequest(name=SNAPSHOT, subscription=SUBSCRIPTION, labels=labels)

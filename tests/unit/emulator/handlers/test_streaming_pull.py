@@ -69,7 +69,7 @@ def run(engine: Engine, accepts: int, **settings: Any) -> list[Any]:
 
     asyncio.run(leave())
     assert not streams
-    assert 0 == engine.broker.subscriptions[SUBSCRIPTION].connected
+    assert not engine.broker.subscriptions[SUBSCRIPTION].consumers.connected
     return call.sent
 
 
@@ -79,14 +79,14 @@ def only_entry(engine: Engine) -> Any:
 
 
 def test_response_that_was_written_stays_leased(engine):
-    """The client left later, and may hold the message."""
+    """The messages of a response that was written before the client left stay leased: it may have them."""
     assert 1 == len(run(engine, accepts=1))
     assert only_entry(engine).holder is not None
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_response_that_was_not_written_is_handed_back(engine, exactly_once):
-    """Nobody can have read it, so it waits for somebody else at once, and counts as no failure."""
+    """The messages of a response that was not written go to the next consumer at once, and no failure is counted."""
     run(engine, accepts=0, enable_exactly_once_delivery=exactly_once)
 
     entry = only_entry(engine)

@@ -35,7 +35,7 @@ def test_illegal_masks_change_nothing(pair, paths, message):
 
 
 def test_defaults_are_filled_in(handlers):
-    """What the service answers to the plainest subscription."""
+    """The defaults of the plainest subscription are those that the service answers."""
     handlers.topic(message_retention_duration=seconds(600))
     expected = protos.Subscription(
         name=SUBSCRIPTION,
@@ -64,7 +64,7 @@ def test_policies_are_filled_in(pair):
 
 
 def test_server_names_what_has_no_name(pair):
-    """In the project of the topic, and of the subscription."""
+    """A subscription or snapshot without a name gets one in the project of its topic or subscription."""
     assert pair.subscription("").name.startswith("projects/p/subscriptions/s-")
     snapshot = pair.snapshots.create_snapshot(protos.CreateSnapshotRequest(subscription=SUBSCRIPTION))
     assert snapshot.name.startswith("projects/p/snapshots/s-")
@@ -160,7 +160,7 @@ def test_illegal_settings_are_refused(handlers, settings, code, part):
 
 
 def test_export_says_that_it_goes_nowhere(handlers):
-    """Kept and returned, with the states that say so, and not pullable."""
+    """An export subscription is kept and returned with the states that say so, and cannot be pulled."""
     handlers.topic()
     kept = handlers.subscription(cloud_storage_config={"bucket": "bbb"})
 
@@ -192,7 +192,7 @@ def test_disabled_transform_is_kept(handlers):
 
 
 def test_idle_subscription_expires(handlers):
-    """After its ttl without use; one that is used stays."""
+    """A subscription expires after its ttl without use; one that is used stays."""
     handlers.topic()
     handlers.subscription(expiration_policy={"ttl": seconds(DAY)})
     handlers.engine.advance(DAY - 1)
@@ -215,7 +215,7 @@ def test_shortened_deadline_is_for_what_comes(pair):
 
 @pytest.mark.parametrize("ack_id", ["not-an-ack-id", "", "x" * 190])
 def test_malformed_ack_ids_are_refused(pair, ack_id):
-    """On both unary calls, with the id in the sentence."""
+    """A malformed ack id is refused by both unary calls, with the id in the sentence."""
     request = protos.AcknowledgeRequest(subscription=SUBSCRIPTION, ack_ids=[ack_id])
     assert (
         "INVALID_ARGUMENT",
@@ -232,7 +232,7 @@ def test_ack_id_of_another_subscription_is_malformed(pair):
 
 
 def test_ack_id_of_a_deleted_subscription_acknowledges_nothing_of_its_successor(pair):
-    """Same name, another subscription."""
+    """An ack id of a deleted subscription acknowledges nothing of a new one of the same name."""
     pair.publish("x")
     [held] = pair.pull()
     pair.delete_subscription()
@@ -245,7 +245,7 @@ def test_ack_id_of_a_deleted_subscription_acknowledges_nothing_of_its_successor(
 
 @pytest.mark.parametrize("amount", [-1, 601])
 def test_deadlines_have_bounds(pair, amount):
-    """0 to 600 seconds for a message."""
+    """The deadline of a message is 0 to 600 seconds."""
     pair.publish("x")
     [held] = pair.pull()
     message = refused(lambda: pair.modify(amount, held))[1]
@@ -253,7 +253,7 @@ def test_deadlines_have_bounds(pair, amount):
 
 
 def test_pull_needs_a_positive_number(pair):
-    """Zero and less are refused."""
+    """A Pull of zero or fewer messages is refused."""
     assert "(argument=max_messages)" in refused(lambda: pair.pull(most=0))[1]
 
 
@@ -358,7 +358,7 @@ def test_failing_message_goes_to_the_dead_letter_topic(handlers):
 
 
 def test_expired_leases_are_forwarded_without_a_pull(handlers):
-    """The dead-letter topic gets the message when the deadline passes, though nobody asks."""
+    """A message whose last lease expires goes to the dead-letter topic at its deadline, though nobody pulls."""
     handlers.topic()
     handlers.topic("projects/p/topics/dead")
     handlers.subscription(dead_letter_policy={"dead_letter_topic": "projects/p/topics/dead"})
@@ -395,3 +395,16 @@ def test_label_can_be_changed_though_the_dead_letter_topic_is_gone(handlers):
         update_mask=field_mask_pb2.FieldMask(paths=["labels"]),
     )
     assert {"a": "x"} == dict(handlers.subscriber.update_subscription(request).labels)
+
+
+def test_ack_ids_of_a_request_of_nodes_client_fit(pair):
+    """3,000 ack ids, as Node's client packs them, are below the limit; beyond it the service's sentence says so."""
+    pair.publish("x")
+    [received] = pair.pull()
+    request = protos.AcknowledgeRequest(subscription=SUBSCRIPTION, ack_ids=[received.ack_id] * 3000)
+    pair.subscriber.acknowledge(request.SerializeToString())
+
+    request.ack_ids.extend([received.ack_id] * 200)
+    assert ("INVALID_ARGUMENT", "Request payload size exceeds the limit: 524288 bytes.") == refused(
+        lambda: pair.subscriber.acknowledge(request.SerializeToString())
+    )

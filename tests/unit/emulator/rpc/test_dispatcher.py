@@ -57,13 +57,14 @@ def code(dispatcher: Dispatcher, raw: bytes, method: str = CREATE_TOPIC) -> str:
 
 
 def test_request_is_answered_and_recorded(dispatcher, recorder):
-    """With its metadata."""
+    """A request is answered, and recorded with its metadata."""
     assert TOPIC == ask(dispatcher, TOPIC)
     assert [("CreateTopic", (("x-goog-a", "b"),))] == recorder.calls
 
 
 def test_errors_have_a_code(dispatcher, recorder):
-    """An unknown method (which no interceptor sees), bytes that are no request, and a mistake of a handler."""
+    """An unknown method (which no interceptor sees), bytes that are not a request, and an exception of a handler each
+    have a status code."""
 
     def fail(_: bytes) -> bytes:
         raise ZeroDivisionError
@@ -113,7 +114,7 @@ def test_call_whose_client_left_is_cancelled(dispatcher, faults):
 
 
 def test_stop_ends_what_a_fault_delays(dispatcher, faults):
-    """With UNAVAILABLE, as every call after it."""
+    """At `stop` a delayed call ends with UNAVAILABLE, and so does every later call."""
     faults.add(Fault("CreateTopic", None, delay=3600))
 
     async def stop() -> None:

@@ -16,7 +16,7 @@ def test_fault_meets_as_many_calls_as_were_ordered(handlers):
     """Two that come at the same moment do not both get the only one."""
 
     class Slow(str):
-        """Somebody else's turn comes while two of these are compared."""
+        """A code whose comparison lets another thread run."""
 
         __hash__ = str.__hash__
 

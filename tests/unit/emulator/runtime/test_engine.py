@@ -1,4 +1,4 @@
-"""The engine: what listeners hear of. No server."""
+"""The engine: the events that listeners get. No server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def engine() -> Iterator[Engine]:
 
 
 def test_listeners_hear_of_a_locked_section_when_it_is_over(engine):
-    """All of its events at once and in order, before the next one; nothing of what was before they listened."""
+    """A listener gets all events of a locked section at once and in order, before the next section; none from before it
+    was added."""
     heard: list[Sequence[Event]] = []
     with engine.open() as (broker, _):
         broker.create_topic(ONE)

@@ -126,13 +126,13 @@ def test_round_of_successes_doubles_the_window():
     """When every request of a full window succeeds, twice as many may follow."""
     window = Window()
 
-    for _ in range(push_request.FIRST_WINDOW):
+    for _ in range(push_request.FIRST_WINDOW_REQUESTS):
         window.started()
     assert 0 == window.room(now=0)
-    for _ in range(push_request.FIRST_WINDOW):
+    for _ in range(push_request.FIRST_WINDOW_REQUESTS):
         window.succeeded()
 
-    assert 2 * push_request.FIRST_WINDOW == window.room(now=0)
+    assert 2 * push_request.FIRST_WINDOW_REQUESTS == window.room(now=0)
 
 
 def test_failure_halves_the_window_and_pauses_it():
@@ -143,7 +143,7 @@ def test_failure_halves_the_window_and_pauses_it():
     window.failed(now=10.0, pauses=True)
 
     assert 0 == window.room(now=10.05)
-    assert push_request.FIRST_WINDOW // 2 == window.room(now=10.1)
+    assert push_request.FIRST_WINDOW_REQUESTS // 2 == window.room(now=10.1)
 
 
 def test_failures_in_a_row_pause_longer_and_longer():
@@ -190,7 +190,7 @@ def test_retry_policy_replaces_the_pause():
 
     window.failed(now=0.0, pauses=False)
 
-    assert push_request.FIRST_WINDOW // 2 == window.room(now=0.0)
+    assert push_request.FIRST_WINDOW_REQUESTS // 2 == window.room(now=0.0)
 
 
 def test_audience_is_the_endpoint_unless_given():

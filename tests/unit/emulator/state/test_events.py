@@ -1,4 +1,4 @@
-"""Events: what the state says that it has done. No server, time in hand."""
+"""The events of the state: one for each change. No server, time in hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from pubsub_spark.emulator.state.events import (
     Updated,
     collection,
 )
-from pubsub_spark.emulator.state.subscription import Settings, Subscription
+from pubsub_spark.emulator.state.settings import Settings
+from pubsub_spark.emulator.state.subscription import Subscription
 from pubsub_spark.emulator.state.topic import Topic
 
 TOPIC, DEAD = "projects/p/topics/topic", "projects/p/topics/dead"
@@ -50,7 +51,7 @@ def subscribed(broker: Broker, **settings: object) -> tuple[Topic, Subscription]
 
 
 def test_resources_tell_of_their_lives(broker):
-    """Created with a resource, updated to another one, deleted."""
+    """A resource's events: created, updated to another resource, deleted."""
     topic = broker.create_topic(TOPIC, "one", retention=0)
     broker.update_topic(topic, "two", retention=600, now=0)
     subscription = broker.create_subscription(SUB, topic, Settings(), 0, "sub")
@@ -78,7 +79,7 @@ def test_resources_tell_of_their_lives(broker):
 
 
 def test_each_request_is_one_event(broker):
-    """However many messages it is about; those that fail are not among them."""
+    """A request is one event, however many messages it is about; those that fail are not among them."""
     topic, subscription = subscribed(broker)
 
     broker.publish(topic, [A, B, A], "", now=0)
@@ -104,7 +105,7 @@ def test_each_request_is_one_event(broker):
 
 
 def test_leases_that_pass_are_counted(broker):
-    """Once for all that expired together."""
+    """Leases that expire together are one event with their number."""
     topic, subscription = subscribed(broker, ack_deadline=10)
     broker.publish(topic, [A, B], "", now=0)
     broker.take(subscription, Consumer(), now=0)
@@ -132,7 +133,7 @@ def test_dead_letters_are_told_with_their_publication(broker):
 
 
 def test_expired_resources_are_deleted(broker):
-    """A subscription that nobody used and a snapshot whose time has come."""
+    """A subscription that nobody used and a snapshot at its end are deleted, with an event each."""
     _, subscription = subscribed(broker, ttl=100)
     broker.create_snapshot(SNAPSHOT, subscription, 50, now=0)
     broker.events.clear()
@@ -143,7 +144,7 @@ def test_expired_resources_are_deleted(broker):
 
 
 def test_seek_tells_the_backlog_that_it_leaves(broker):
-    """Going back brings messages back, going on drops them."""
+    """The event of a Seek has the backlog after it, back in time or forward."""
     topic, subscription = subscribed(broker, retain_acked=True)
     broker.publish(topic, [A, B], "", now=0)
     broker.ack(subscription, broker.take(subscription, Consumer(), now=0).numbers, now=0)
@@ -156,7 +157,7 @@ def test_seek_tells_the_backlog_that_it_leaves(broker):
 
 
 def test_nothing_is_left_after_clear(broker):
-    """Each subscription is deleted, and then everything is gone."""
+    """`clear` deletes each subscription with an event, and then tells that everything is gone."""
     subscribed(broker)
     broker.clear()
 

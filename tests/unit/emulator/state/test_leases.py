@@ -14,7 +14,7 @@ from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import BatchBuilder, Consumer, Delivery
 from pubsub_spark.emulator.state.leases import Acked, Leases
 from pubsub_spark.emulator.state.message import Publication, publications
-from pubsub_spark.emulator.state.subscription import Settings
+from pubsub_spark.emulator.state.settings import Settings
 from pubsub_spark.emulator.state.wire_format import SPAN
 
 TEN = Publication(100, 5.0, "", [b"frame%d" % number for number in range(10)])
@@ -42,7 +42,7 @@ def test_a_whole_batch_ends_as_one_run():
 
 
 def test_numbers_in_any_order_end_what_they_stand_for():
-    """Each stretch of numbers that follow one another is a run."""
+    """Numbers in any order end their leases; each stretch of consecutive ones is a run."""
     leases, numbers = granted(TEN)
     first = numbers.start
 
@@ -55,7 +55,7 @@ def test_numbers_in_any_order_end_what_they_stand_for():
 
 
 def test_a_number_that_is_named_twice_stands_for_no_other():
-    """Four numbers from 0 to 3 without a 1 do not end what has it."""
+    """A number named twice does not stand for one that is missing: 0, 2, 2, 3 do not end lease 1."""
     leases, numbers = granted(TEN)
     first = numbers.start
 
@@ -67,7 +67,7 @@ def test_a_number_that_is_named_twice_stands_for_no_other():
 
 
 def test_a_batch_that_ends_one_by_one_leaves_nothing():
-    """As little as one that ends as a whole."""
+    """A batch whose leases end one by one leaves as little behind as one that ends as a whole."""
     leases, numbers = granted(TEN)
 
     assert list(range(100, 110)) == [ended.message.number for each in numbers if (ended := leases.end(each))]
@@ -115,7 +115,7 @@ def test_a_message_that_something_happened_to_alone_is_left_out_of_runs():
 
 
 def test_messages_of_several_publications_keep_their_own_time():
-    """What was handed out together need not have been published together."""
+    """Messages of one batch keep the publish time of the publication that each came in."""
     later = Publication(900, 7.0, "key", [b"later"])
     leases, numbers = granted(TEN, later, Publication(901, 8.0, "", [b"last"]))
 
@@ -125,7 +125,7 @@ def test_messages_of_several_publications_keep_their_own_time():
 
 
 def test_batches_are_numbered_apart():
-    """No run can reach from one batch into the next."""
+    """The numbers of two batches never touch, so no run reaches from one into the next."""
     leases, numbers = granted(TEN)
 
     assert numbers.start % SPAN == 0
@@ -134,7 +134,7 @@ def test_batches_are_numbered_apart():
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 9), (1, 10), (1, 11), (-1, 9)])
 def test_only_a_batch_that_is_named_from_end_to_end_is_extended_as_one(start: int, stop: int):
-    """Anything else is extended one by one, so that what is stale is told."""
+    """A batch named from end to end is extended as one; others one by one, so that stale ones are returned."""
     leases, numbers = granted(TEN)
     some = list(range(numbers.start + start, numbers.start + stop))
 
@@ -183,7 +183,7 @@ def test_a_batch_builder_takes_what_it_has_room_for(messages: int, size: int, fi
 
 
 def test_publications_are_put_together_again():
-    """Where number follows number, and time and key are the same."""
+    """Messages with consecutive numbers and the same time and key become one publication."""
     gap = [message for message in TEN.messages() if message.number != 104]
     keyed = Publication(110, 5.0, "key", [b"x"])
 
@@ -194,7 +194,7 @@ def test_publications_are_put_together_again():
 
 
 def test_the_latest_acked_are_remembered():
-    """As many as asked for, whether they were acknowledged alone or in a run; none for zero."""
+    """The latest acked messages are kept, up to the limit, whether acknowledged alone or in a run; none for zero."""
     leases, numbers = granted(TEN, Publication(200, 6.0, "", [b"x"] * 5))
     alone = leases.end(numbers[0])
     assert alone is not None
@@ -212,7 +212,7 @@ def test_the_latest_acked_are_remembered():
 
 
 def test_what_was_acked_before_the_latest_is_forgotten():
-    """A run that is enough by itself leaves nothing of what came before it."""
+    """A run as long as the limit leaves none of the messages acked before it."""
     leases, numbers = granted(TEN, TEN)
     alone = leases.end(numbers[0])
     assert alone is not None
@@ -227,7 +227,7 @@ def test_what_was_acked_before_the_latest_is_forgotten():
 
 
 def test_numbers_do_not_grow_with_the_subscriptions_there_were():
-    """An ack id has 64 bits for the number: after a million subscriptions of a long-lived emulator, too."""
+    """The number in an ack id fits in 64 bits also after a million subscriptions of a long-lived emulator."""
     broker = Broker()
     topic = broker.create_topic("topic")
     for _ in range(10):
@@ -240,7 +240,7 @@ def test_numbers_do_not_grow_with_the_subscriptions_there_were():
 
 
 def test_large_messages_are_not_kept_for_their_attributes():
-    """A filter looks at the attributes of every message; those that it stops are gone."""
+    """The cache of attributes does not keep large messages that a filter has stopped."""
     tracemalloc.start()
     broker = Broker()
     topic = broker.create_topic("topic")

@@ -9,7 +9,8 @@ import pytest
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.delivery import Consumer, Lease
 from pubsub_spark.emulator.state.message import Publication
-from pubsub_spark.emulator.state.subscription import Settings, Subscription
+from pubsub_spark.emulator.state.settings import Settings
+from pubsub_spark.emulator.state.subscription import Subscription
 
 
 def ordered(*keyed: str, **settings: object) -> Subscription:
@@ -91,20 +92,21 @@ def test_a_message_that_waits_again_already_stays_where_it_is():
 
 @pytest.mark.parametrize("forwarded", [True, False])
 def test_who_waits_is_called_when_a_dead_message_is_out_of_the_way(forwarded: bool):
-    """What waits behind it in its key, or itself when it has nowhere to go, is there to be taken."""
+    """A waiting consumer is notified when a dead message leaves its key, or is requeued for want of a dead-letter
+    topic."""
     subscription, consumer = ordered("a1", "a2", dead_letter_attempts=1), Consumer(max_messages=1)
     [held] = subscription.take(consumer, now=0)
-    subscription.wait(consumer)
+    subscription.consumers.wait(consumer)
     subscription.modify([held.number], 0, now=0)
     [dead], subscription.dead = subscription.dead, []
-    subscription.ready_consumers.clear()
-    subscription.wait(consumer)
+    subscription.consumers.ready.clear()
+    subscription.consumers.wait(consumer)
 
     if forwarded:
         subscription.finish_dead_letter(dead)
     else:
         subscription.requeue(dead, now=0)
-    assert [consumer] == subscription.ready_consumers
+    assert [consumer] == subscription.consumers.ready
 
 
 def test_an_expired_message_brings_back_what_follows():
@@ -117,7 +119,7 @@ def test_an_expired_message_brings_back_what_follows():
 
 
 def test_a_key_is_shut_while_a_predecessor_is_out():
-    """a2 failed, but a1 is still held: the key waits until a1 is settled."""
+    """When a2 fails while a1 is still leased, the key waits until a1 is acked or returned."""
     subscription = ordered("a1", "a2")
     a1, a2 = (each.number for each in take(subscription))
     subscription.modify([a2], 0, now=0)
@@ -139,7 +141,7 @@ def test_acks_out_of_order_finish_a_key():
 
 
 def test_a_retry_policy_shuts_the_whole_key():
-    """Successors wait with the failed message; other keys do not."""
+    """Successors wait for the backoff of the failed message; other keys do not."""
     subscription = ordered("a1", "a2", "b1", min_backoff=10, max_backoff=600)
     [a1] = take(subscription, most=1)
     subscription.modify([a1.number], 0, now=0)

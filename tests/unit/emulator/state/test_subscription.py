@@ -7,10 +7,11 @@ from collections.abc import Iterable
 import pytest
 
 from pubsub_spark.emulator.state import delivery, wire_format
-from pubsub_spark.emulator.state import subscription as module
+from pubsub_spark.emulator.state import leases as module
 from pubsub_spark.emulator.state.delivery import Consumer, Delivery, Lease
 from pubsub_spark.emulator.state.message import Publication
-from pubsub_spark.emulator.state.subscription import Settings, Subscription
+from pubsub_spark.emulator.state.settings import Settings
+from pubsub_spark.emulator.state.subscription import Subscription
 
 
 def messages(*texts: str, first: int = 1, at: float = 0, key: str = "") -> Publication:
@@ -32,7 +33,7 @@ def texts(batch: Iterable[Lease]) -> list[str]:
 
 
 def test_messages_come_in_the_order_of_publishing():
-    """Without trouble nothing is reordered."""
+    """Messages are delivered in the order of publishing."""
     assert ["a", "b", "c"] == texts(subscribed("a", "b", "c").take(Consumer(), now=0))
 
 
@@ -64,7 +65,7 @@ def test_late_ack_is_refused():
 
 
 def test_unacked_message_comes_again_at_its_deadline():
-    """Not before, and with a new number."""
+    """An unacked message is redelivered at its deadline, not before, with a new number."""
     subscription = subscribed("a", ack_deadline=10)
     [first] = [each.number for each in subscription.take(Consumer(), now=0)]
 
@@ -77,7 +78,7 @@ def test_unacked_message_comes_again_at_its_deadline():
 
 
 def test_ack_id_of_an_earlier_delivery_acknowledges_nothing():
-    """Only the latest number counts."""
+    """Only the number of the latest delivery acknowledges."""
     subscription = subscribed("a", ack_deadline=10)
     [first] = [each.number for each in subscription.take(Consumer(), now=0)]
     [again] = subscription.take(Consumer(), now=10)
@@ -158,7 +159,7 @@ def test_flow_control_by_bytes():
 def test_batch_is_not_larger_than_a_client_takes(monkeypatch, key: str, again: bool):
     """Fresh, returned or ordered; one that is too large by itself comes alone, and nothing is left behind."""
     size = len(messages("aaaa").frames[0])
-    monkeypatch.setattr(delivery, "LARGEST_BATCH", 2 * size)
+    monkeypatch.setattr(delivery, "LARGEST_BATCH_BYTES", 2 * size)
     subscription, batches = subscribed(ordering=True), []
     subscription.publish(messages("aaaa", "bbbb", "c" * 100, "dddd", "eeee", "ffff", key=key))
     if again:
@@ -185,14 +186,14 @@ def test_expired_leases_make_room():
 def test_closed_consumer_takes_nothing():
     """A consumer whose client has left gets no message."""
     subscription, consumer = subscribed("a"), Consumer()
-    subscription.join(consumer)
+    subscription.consumers.join(consumer)
     subscription.leave(consumer, now=0)
 
     assert not subscription.take(consumer, now=0)
 
 
 def test_unsent_message_comes_at_once_and_its_ack_still_counts():
-    """Handed back without blame: no failure is counted, and the old ack id is good until the next hand-out."""
+    """An unsent message is redelivered without a failure, and its old ack id is good until then."""
     subscription = subscribed("a")
     [held] = subscription.take(Consumer(), now=0)
     subscription.release([held.number])
@@ -218,7 +219,7 @@ def test_unsent_message_goes_to_the_next_consumer():
 
 
 def test_unsent_message_waits_as_long_as_it_must():
-    """Nobody holds it, so no deadline passes: it comes once, and has not failed."""
+    """An unsent message has no deadline: it is redelivered once, and has not failed."""
     subscription = subscribed("a", ack_deadline=10)
     subscription.release([*subscription.take(Consumer(), now=0).numbers, 99])
     subscription.tick(now=100)
@@ -277,47 +278,47 @@ def test_acked_messages_are_gone_once_they_are_not_retained():
 
 
 def test_one_message_calls_one_consumer():
-    """Of many that wait, one is called; once it has taken, the next is called only if there is more."""
+    """Of many waiting consumers one is notified; the next only if there are messages left when that has taken."""
     subscription = subscribed()
     waiting = [Consumer() for _ in range(3)]
     for consumer in waiting:
-        subscription.wait(consumer)
+        subscription.consumers.wait(consumer)
 
     subscription.publish(messages("a", "b"))
-    assert waiting[:1] == subscription.ready_consumers
+    assert waiting[:1] == subscription.consumers.ready
     subscription.take(waiting[0], now=0, most=1)
-    assert waiting[:2] == subscription.ready_consumers
+    assert waiting[:2] == subscription.consumers.ready
     subscription.take(waiting[1], now=0, most=1)
-    assert waiting[:2] == subscription.ready_consumers
+    assert waiting[:2] == subscription.consumers.ready
 
 
 def test_consumer_without_room_is_called_when_it_has_room():
     """A consumer without room is notified when it has room, and not before, however many messages come."""
     subscription, consumer = subscribed("a"), Consumer(max_messages=1)
     [held] = subscription.take(consumer, now=0)
-    subscription.wait(consumer)
+    subscription.consumers.wait(consumer)
     subscription.publish(messages("b", first=2))
-    assert [] == subscription.ready_consumers
+    assert [] == subscription.consumers.ready
 
     subscription.ack([held.number], now=0)
-    assert [consumer] == subscription.ready_consumers
+    assert [consumer] == subscription.consumers.ready
 
 
 def test_consumer_that_leaves_passes_its_call_on():
-    """A call is not lost with the one who was called."""
+    """When a notified consumer leaves, another is notified."""
     subscription = subscribed()
     first, second = Consumer(), Consumer()
     for consumer in (first, second):
-        subscription.join(consumer)
-        subscription.wait(consumer)
+        subscription.consumers.join(consumer)
+        subscription.consumers.wait(consumer)
     subscription.publish(messages("a"))
 
     subscription.leave(first, now=0)
-    assert [first, second] == subscription.ready_consumers
+    assert [first, second] == subscription.consumers.ready
 
 
 def test_due_is_the_next_deadline():
-    """A timer that wakes then sees the lease run out."""
+    """A tick at `due` sees the lease expire."""
     subscription = subscribed("a", ack_deadline=10)
     subscription.take(Consumer(), now=5)
 
@@ -336,7 +337,7 @@ def test_delivery_attempts_count_failures_only_under_a_dead_letter_policy():
 
 
 def test_retry_policy_spaces_redeliveries_and_leaves_others_alone():
-    """10 s after the first failure, 20 s after the second."""
+    """A failed message is redelivered 10 s after its first failure and 20 s after its second; others do not wait."""
     subscription = subscribed("a", min_backoff=10, max_backoff=600)
     [held] = subscription.take(Consumer(), now=0)
     subscription.modify([held.number], 0, now=0)
@@ -360,8 +361,8 @@ def test_exactly_once_forgives_a_repeated_ack():
 
 
 def test_exactly_once_forgives_the_latest_acks(monkeypatch):
-    """As many as are remembered; the oldest are forgotten."""
-    monkeypatch.setattr(module, "_REMEMBERED_ACKS", 2)
+    """A repeated ack is no error for as many acks as are kept; the oldest are forgotten."""
+    monkeypatch.setattr(module, "_MAX_ACKED_NUMBERS", 2)
     subscription = subscribed("a", "b", "c", exactly_once=True)
     numbers = list(subscription.take(Consumer(), now=0).numbers)
     subscription.ack(numbers, now=0)
@@ -370,7 +371,7 @@ def test_exactly_once_forgives_the_latest_acks(monkeypatch):
 
 
 def test_exactly_once_does_not_forgive_what_a_seek_took_back():
-    """The message is outstanding again: who repeats the old ack must not take it for done."""
+    """After a seek made a message unacked again, its old ack id is stale."""
     subscription = subscribed("a", exactly_once=True, retain_acked=True)
     [held] = subscription.take(Consumer(), now=0)
     subscription.ack([held.number], now=0)
@@ -382,7 +383,7 @@ def test_exactly_once_does_not_forgive_what_a_seek_took_back():
 
 
 def test_exactly_once_does_not_forgive_what_its_key_took_back():
-    """Acked behind one that is nacked, a message of the same key comes again."""
+    """An acked message is redelivered when one before it in its key is nacked; its old ack id is then stale."""
     subscription = Subscription("sub", Settings(exactly_once=True, ordering=True), now=0)
     subscription.publish(messages("a", "b", key="key"))
     first, second = subscription.take(Consumer(), now=0).numbers
@@ -395,7 +396,7 @@ def test_exactly_once_does_not_forgive_what_its_key_took_back():
 
 
 def test_exactly_once_forgives_an_ack_id_that_is_named_twice():
-    """In one request, too."""
+    """An ack id named twice in one request is no error."""
     subscription = subscribed("a", "b", exactly_once=True)
     first, second = (each.number for each in subscription.take(Consumer(), now=0))
 
@@ -425,18 +426,18 @@ def test_seek_invalidates_what_was_handed_out():
 
 
 def test_consumer_that_leaves_is_forgotten():
-    """Pulls that found nothing do not pile up where they waited."""
+    """Consumers that found nothing and left do not pile up among the waiting ones."""
     subscription, consumer = subscribed(), Consumer()
-    subscription.join(consumer)
-    subscription.wait(consumer)
+    subscription.consumers.join(consumer)
+    subscription.consumers.wait(consumer)
     subscription.leave(consumer, now=0)
 
-    assert 0 == subscription.connected
-    assert not subscription._idle
+    assert not subscription.consumers.connected
+    assert not subscription.consumers.waiting
 
 
 def test_leases_of_single_messages_do_not_pile_up():
-    """A long deadline keeps no trace of what was acked long ago."""
+    """Nothing is kept of leases that were acked long ago, however long their deadlines."""
     subscription = subscribed(ack_deadline=600)
     for number in range(1, 5001):
         subscription.publish(messages("a", first=number))

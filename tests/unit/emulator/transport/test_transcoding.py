@@ -248,7 +248,7 @@ def test_answer_is_the_part_that_is_asked_for(fields, left, dollar):
 
 
 def test_answer_has_white_space_unless_told_otherwise():
-    """`prettyPrint`, with or without the dollar."""
+    """An answer has white space unless `prettyPrint`, with or without the dollar, is false."""
     response = pubsub.Topic.pb()(name=TOPIC, kms_key_name="k")
 
     pretty, plain = (read("GET", f"/v1/{TOPIC}", query) for query in ("", "$prettyPrint=false"))
@@ -261,7 +261,7 @@ def test_answer_has_white_space_unless_told_otherwise():
     "fields", ["x", "topics/x", "topics/name/x", "topics(name", "topics)", ",", "topics/", "(a" * 9, "topics(" * 9000]
 )
 def test_part_that_there_is_none_of_is_refused(fields):
-    """With a sentence, and not by an answer without it."""
+    """A selection of fields that do not exist is refused with a sentence."""
     with pytest.raises(RpcError, match=r"Error expanding 'fields' parameter\. .*\.$") as refused:
         read("GET", "/v1/projects/p/topics", f"fields={fields}")
 
@@ -270,7 +270,7 @@ def test_part_that_there_is_none_of_is_refused(fields):
 
 @pytest.mark.parametrize("query", ["alt=proto", "$alt=media", "alt=xml", "callback=f"])
 def test_answer_in_another_form_is_unimplemented(query):
-    """Better than one that the client takes for what it wanted."""
+    """A request for a form other than JSON is UNIMPLEMENTED: any answer would be mistaken for that form."""
     with pytest.raises(RpcError, match="answers in plain JSON") as refused:
         read("GET", f"/v1/{TOPIC}", query)
 

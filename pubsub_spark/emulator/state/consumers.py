@@ -1,0 +1,53 @@
+"""The consumers of a subscription: which are connected, which wait, and which is notified next. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from pubsub_spark.emulator.state.delivery import Consumer
+
+
+class Consumers:
+    """The connected consumers; those to be notified are appended to `ready`."""
+
+    def __init__(self, ready: list[Consumer]) -> None:
+        self.ready = ready
+        self.connected: dict[Consumer, None] = {}
+        self.waiting: OrderedDict[Consumer, None] = OrderedDict()  # they have room, and are to be notified
+
+    def join(self, consumer: Consumer) -> None:
+        """Connect a consumer."""
+        self.connected[consumer] = None
+
+    def leave(self, consumer: Consumer) -> None:
+        """Disconnect a consumer."""
+        self.connected.pop(consumer, None)
+        self.waiting.pop(consumer, None)
+        consumer.closed = True
+
+    def wait(self, consumer: Consumer) -> None:
+        """Notify `consumer`, which found nothing to take or has no room, when that changes."""
+        if consumer.has_room:
+            self.waiting[consumer] = None
+        else:
+            consumer.blocked = True
+
+    def free(self, consumer: Consumer, messages: int, size: int) -> None:
+        """Reduce a consumer's outstanding messages and bytes; it may have waited for that."""
+        consumer.messages -= messages
+        consumer.size -= size
+        if consumer.blocked and consumer.has_room:
+            consumer.blocked = False
+            self.waiting[consumer] = None
+
+    def notify_all(self) -> None:
+        """Notify all consumers of a change of the subscription itself."""
+        self.ready.extend(self.connected)
+
+    def notify_one(self) -> None:
+        """Notify one waiting consumer; when that has taken messages the next is notified, so one message wakes one."""
+        while self.waiting:
+            consumer, _ = self.waiting.popitem(last=False)
+            if not consumer.closed:
+                self.ready.append(consumer)
+                return

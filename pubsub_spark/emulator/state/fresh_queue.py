@@ -1,0 +1,48 @@
+"""The queue of fresh messages: published, without an ordering key, and not leased yet. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from pubsub_spark.emulator.state.backlog import NEVER
+from pubsub_spark.emulator.state.delivery import BatchBuilder
+from pubsub_spark.emulator.state.message import Message, Publication
+
+
+class FreshQueue:
+    """Publications in their order; `count` is the number of their messages."""
+
+    def __init__(self) -> None:
+        self.publications: deque[Publication] = deque()
+        self.count = 0
+
+    @property
+    def oldest(self) -> float:
+        """The publish time of the oldest message; infinity when there is none."""
+        return self.publications[0].published if self.publications else NEVER
+
+    def add(self, publication: Publication) -> None:
+        self.publications.append(publication)
+        self.count += len(publication)
+
+    def take(self, batch: BatchBuilder) -> Iterator[tuple[float, int]]:
+        """Move messages into the batch while it has room; their publish times, each with the number of messages."""
+        while self.publications and batch.has_room:
+            publication = self.publications.popleft()
+            rest = batch.fill(publication)
+            if rest is not None:
+                self.publications.appendleft(rest)
+            taken = len(publication) - len(rest or ())
+            self.count -= taken
+            if taken:
+                yield publication.published, taken
+
+    def expire(self, retention: float, now: float) -> None:
+        """Drop messages published `retention` seconds ago or earlier."""
+        while self.oldest + retention <= now:
+            self.count -= len(self.publications.popleft())
+
+    def messages(self) -> Iterator[Message]:
+        """The messages, one by one."""
+        return (message for publication in self.publications for message in publication.messages())

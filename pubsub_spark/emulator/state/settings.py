@@ -1,0 +1,29 @@
+"""The settings of a subscription that decide about delivery. A plain record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+DAY = 86_400.0  # seconds
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a subscription delivers; times in seconds."""
+
+    ack_deadline: float = 10
+    retention: float = 7 * DAY
+    retain_acked: bool = False
+    ordering: bool = False
+    exactly_once: bool = False
+    dead_letter_topic: str = ""
+    dead_letter_attempts: int = 0
+    min_backoff: float = 0
+    max_backoff: float = 0
+    ttl: float = 31 * DAY
+    matches: Callable[[Mapping[str, str]], bool] | None = None
+
+    def backoff(self, failures: int) -> float:
+        """The backoff of a message: exponential between the policy's bounds, which cap the exponent, too."""
+        return min(self.max_backoff, self.min_backoff * 2.0 ** min(failures - 1, 64))

@@ -1,0 +1,98 @@
+"""Several StreamingPulls of one task, taken from as one.
+
+The service sends at most 10 MB/s on a stream, so that a task which could take more needs several. Each has a share of
+the flow control limits; their responses are handed over in the order of arrival, and those of one stream in its own. On
+a subscription with message ordering the service sends a key to one stream at a time, so that its order is kept.
+
+Limit: https://cloud.google.com/pubsub/quotas#resource_limits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from ..backend import Connection
+from .health import StreamHealth
+from .streaming_pull import ResponseQueue, StreamingPull, StreamSettings
+
+_NEARLY = 0.95  # of a share: messages of a stream are counted by their bytes
+
+
+class ParallelStreamingPull:
+    """`count` StreamingPulls with equal shares of the limits of `settings`; ended with `close`.
+
+    taken: the messages and bytes that were taken of all of them so far, for the limits of a stream that is opened
+    again: its own part of the messages is known from its part of the bytes.
+    """
+
+    def __init__(
+        self, connection: Connection, settings: StreamSettings, count: int, taken: Callable[[], tuple[int, int]]
+    ) -> None:
+        count = min(count, settings.max_messages)
+        self._taken = taken
+        self._responses = ResponseQueue(count)
+        self._streams: list[StreamingPull] = []
+        self._shares = [_share(settings, index, count) for index in range(count)]
+        for index, share in enumerate(self._shares):
+            first_request = partial(self._first_request, index)
+            self._streams.append(StreamingPull(connection, share, first_request, responses=self._responses))
+
+    def take(self, timeout: float, chunk_bytes: int = 0) -> list[bytes]:
+        """The responses that have arrived, as `StreamingPull.take` gives them.
+
+        Raises the first error that ended a stream, once all responses were taken.
+        """
+        taken = self._responses.take(timeout, chunk_bytes)
+        failure = next((stream.failure for stream in self._streams if stream.failure is not None), None)
+        if failure is not None and not taken and self._responses.is_empty:
+            raise failure
+        return taken
+
+    def has_full_stream(self) -> bool:
+        """Whether one of the streams has used up its share of the messages or bytes, as far as that is known."""
+        taken = [self._taken_of(index) for index in range(len(self._shares))]
+        return any(
+            messages >= _NEARLY * share.max_messages or volume >= _NEARLY * share.max_bytes
+            for share, (messages, volume) in zip(self._shares, taken, strict=True)
+        )
+
+    @property
+    def health(self) -> StreamHealth:
+        """The health of a stream that is connected, if there is one."""
+        return min((stream.health for stream in self._streams), key=lambda health: not health.connected)
+
+    @property
+    def reopened(self) -> int:
+        """How many streams were opened after the first of each."""
+        return sum(stream.reopened for stream in self._streams)
+
+    def half_close(self) -> None:
+        """Tell the service to send no more; messages that it has sent still arrive."""
+        for stream in self._streams:
+            stream.half_close()
+
+    def close(self) -> list[bytes]:
+        """End the streams and their threads; the responses that had arrived and were not taken."""
+        for stream in self._streams:
+            stream.cancel()
+        return [response for stream in self._streams for response in stream.close()]
+
+    def _first_request(self, index: int) -> bytes:
+        return self._shares[index].request(*self._taken_of(index))
+
+    def _taken_of(self, index: int) -> tuple[int, int]:
+        """The messages and bytes that were taken of one stream."""
+        volume = self._streams[index].received_bytes if index < len(self._streams) else 0
+        messages, total = self._taken()
+        return (round(messages * volume / total) if total else 0), volume
+
+
+def _share(settings: StreamSettings, index: int, count: int) -> StreamSettings:
+    return replace(
+        settings,
+        client_id=f"{settings.client_id}-{index}" if count > 1 else settings.client_id,
+        max_messages=settings.max_messages // count + (index < settings.max_messages % count),
+        max_bytes=max(1, settings.max_bytes // count),
+    )

@@ -1,0 +1,52 @@
+"""What a query says in the log of the driver when it ends: the messages that it leaves, and to whom.
+
+Pure but for the log: numbers in, one WARNING out, or none.
+"""
+
+from __future__ import annotations
+
+import logging
+
+_log = logging.getLogger(__name__)
+
+
+def warn_of_acks(subscription: str, batches: int, acks: int) -> None:
+    """Say that committed batches have acks that were not accepted."""
+    if batches:
+        _log.warning(
+            "stopped with up to %d acks of %d committed batches of `%s` not accepted; they are sent when the query "
+            "starts again",
+            acks,
+            batches,
+            subscription,
+        )
+
+
+def warn_of_leases(subscription: str, seconds: float) -> None:
+    """Say that a run which was killed may hold messages for so many seconds."""
+    if seconds > 0:
+        _log.warning(
+            "an earlier run of the query was killed: messages of `%s` that it had received and not staged may be "
+            "delivered in up to %.0f s only, and this run does not wait for them; start the query again then",
+            subscription,
+            seconds,
+        )
+
+
+def warn_of_one_batch(subscription: str) -> None:
+    """Say that `availableNow` on Spark 4.0 and 4.1 has read one batch, and that there may be more."""
+    _log.warning(
+        "the query has read one batch of `%s`, and there may be more: on Spark 4.0 and 4.1 `availableNow` and `once` "
+        "read one batch of up to maxMessagesPerTrigger; start the query again, or use Spark 4.2",
+        subscription,
+    )
+
+
+def warn_of_kept_subscription(subscription: str, why: str) -> None:
+    """Say that a subscription which the query was to delete is left."""
+    _log.warning(
+        "`%s` is not deleted (deleteSubscriptionOnStreamStop): %s; delete it yourself when you do not need its "
+        "messages",
+        subscription,
+        why,
+    )

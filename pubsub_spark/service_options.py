@@ -1,0 +1,140 @@
+"""The options that reading and writing share, and `parse`, which finds every problem before it raises.
+
+Pure: the environment is an argument. The options of reading and of writing are in `options`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from . import logs, names
+from .declare import Declared, declare
+from .errors import OptionsError
+
+# Spark passes these to a Python source among the user's own options; they are its own.
+_SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
+_ENDPOINT = re.compile(r"([^\s/:]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+
+
+def _is_endpoint(text: str) -> bool:
+    match = _ENDPOINT.fullmatch(text)
+    return match is not None and 1 <= int(match["port"]) <= 65535
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceOptions(Declared):
+    """The options of both reading and writing: endpoint and credentials."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "serviceCredential": "names a credential of Unity Catalog, which Databricks gives to its own connector alone; "
+        "give `credentials`, `credentialsFile`, or `clientEmail` with its key",
+    }
+
+    project: str | None = declare(
+        "projectId",
+        "string",
+        None,
+        "The Google Cloud project of resources given by id.",
+        shown="`GOOGLE_CLOUD_PROJECT`",
+    )
+    backend: str | None = declare(
+        "backend",
+        "choice",
+        None,
+        "Real Google Cloud, or an emulator without credentials.",
+        shown="by `endpoint`",
+        choices=("gcp", "emulator"),
+    )
+    endpoint: str | None = declare(
+        "endpoint",
+        "string",
+        None,
+        "`host:port` of an emulator or of a regional service endpoint.",
+        shown="`PUBSUB_EMULATOR_HOST`, else the global endpoint",
+    )
+    credentials_file: str | None = declare(
+        "credentialsFile",
+        "string",
+        None,
+        "Path on the driver of a credentials file in JSON.",
+        shown="Application Default Credentials",
+    )
+    credentials: str | None = declare(
+        "credentials", "string", None, "Credentials in JSON, or that JSON in base64.", secret=True
+    )
+    client_email: str | None = declare(
+        "clientEmail", "string", None, "Databricks' way to give a service account: its e-mail."
+    )
+    client_id: str | None = declare("clientId", "string", None, "Databricks' way: the service account's client id.")
+    private_key: str | None = declare(
+        "privateKey", "string", None, "Databricks' way: the private key in PEM.", secret=True
+    )
+    private_key_id: str | None = declare(
+        "privateKeyId", "string", None, "Databricks' way: the id of the private key.", secret=True
+    )
+    connect_timeout: float = declare(
+        "connectTimeout",
+        "duration",
+        20.0,
+        "How long to wait for an endpoint that does not answer.",
+        shown="20s",
+        low=0.1,
+        high=600,
+    )
+    log_level: str | None = declare(
+        "logLevel",
+        "choice",
+        None,
+        "Lowest level of the connector's log lines, on the driver and in tasks.",
+        shown="`INFO`",
+        choices=tuple(logs.LEVELS),
+    )
+
+    def problems(self) -> Iterator[str]:
+        """The complaints about options that do not fit together, a sentence each."""
+        given = [
+            option.name
+            for option, value in self.items()
+            if option.name in {"credentialsFile", "credentials", "privateKey"} and value is not None
+        ]
+        if len(given) > 1:
+            yield f"{' and '.join(f'`{name}`' for name in given)} are given, but only one can say who calls; keep one"
+        if self.private_key is not None and self.client_email is None:
+            yield "`clientEmail` is required with `privateKey`"
+        parts = {"clientEmail": self.client_email, "clientId": self.client_id, "privateKeyId": self.private_key_id}
+        if self.private_key is None and any(parts.values()):
+            yield f"`privateKey` is required with {' and '.join(f'`{name}`' for name, value in parts.items() if value)}"
+        if self.endpoint is not None and not _is_endpoint(self.endpoint):
+            yield f"`endpoint` must be `host:port` without `http://`, the port 1 to 65535, got `{self.endpoint}`"
+        if self.backend == "emulator" and self.endpoint is None:
+            yield "`endpoint` is required with `backend=emulator`, e.g. `localhost:8085`, or set PUBSUB_EMULATOR_HOST"
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], environ: Mapping[str, str]) -> Self:
+        """The options that `given` (any case of names, values as text) and the environment make.
+
+        Raises OptionsError with every problem found.
+        """
+        values, problems = cls.values({key: text for key, text in given.items() if key.lower() not in _SPARK_OWN})
+        if "endpoint" not in values and values.get("backend") != "gcp" and environ.get("PUBSUB_EMULATOR_HOST"):
+            values |= {"endpoint": environ["PUBSUB_EMULATOR_HOST"], "backend": "emulator"}
+        if environ.get("GOOGLE_CLOUD_PROJECT"):
+            values.setdefault("project", environ["GOOGLE_CLOUD_PROJECT"])
+        parsed = cls(**values)
+        problems.extend(parsed.problems())
+        if problems:
+            raise OptionsError(problems)
+        return parsed
+
+    def _full(self, id_or_name: str | None, collection: names.Collection) -> str | None:
+        return None if id_or_name is None else names.full(id_or_name, self.project, collection)
+
+    def _named(self, option: str, value: str | None, collection: names.Collection) -> Iterator[str]:
+        if value is not None:
+            try:
+                names.full(value, self.project, collection)
+            except ValueError as error:
+                yield f"`{option}`: {error}"

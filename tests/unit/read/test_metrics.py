@@ -1,0 +1,71 @@
+"""The metrics of a source: the driver stream's health, and the age and number of unacked messages."""
+
+import pyarrow as pa
+
+from pubsub_spark.read import staged_part
+from pubsub_spark.read.health import StreamHealth
+from pubsub_spark.read.metrics import ReadCounts, health_metrics, unacked_count, unacked_metrics
+from tests.unit.read.service import part
+
+FOOTER = staged_part.footer(pa.py_buffer(b"".join(part(["a", "b"], dropped=["c"]))))  # published at 1000 s
+
+
+def test_stream_that_was_never_connected():
+    """No response has no age."""
+    health = StreamHealth()
+    health.opening(5.0)
+
+    assert {
+        "connected": False,
+        "lastResponseSeconds": None,
+        "reopenedStreams": 0,
+        "lastError": "",
+    } == health_metrics(health, 6.0)
+
+
+def test_stream_in_an_outage():
+    """The error says why nothing comes, the age of the last response since when."""
+    health = StreamHealth()
+    health.opening(5.0)
+    health.responded(6.0)
+    health.failed(7.0, "UNAVAILABLE: gone")
+    health.reopened += 1
+    health.opening(8.0)
+
+    assert {
+        "connected": False,
+        "lastResponseSeconds": 2.5,
+        "reopenedStreams": 1,
+        "lastError": "UNAVAILABLE: gone",
+    } == health_metrics(health, 8.5)
+
+
+def test_stream_that_has_no_room_is_no_outage():
+    """While Spark works on a long batch no stream is wanted; an alert on `connected` stays silent."""
+    health = StreamHealth()
+    health.opening(5.0)
+    health.responded(6.0)
+    health.rested()
+    assert health_metrics(health, 100.0)["connected"]
+
+    health.opening(101.0)
+    assert not health_metrics(health, 102.0)["connected"]
+
+
+def test_unacked_are_buffered_staged_and_dropped_ones():
+    """A redelivery that was dropped is acked with the batch, too; the oldest of all gives the age."""
+    assert {"unackedMessages": 10, "oldestUnackedSeconds": 50.0} == unacked_metrics(4, 1010.0, [FOOTER, FOOTER], 1050.0)
+    assert {"unackedMessages": 4, "oldestUnackedSeconds": 40.0} == unacked_metrics(4, 1010.0, [], 1050.0)
+    assert 3 == unacked_count([FOOTER])
+
+
+def test_nothing_unacked():
+    """Without messages the age is 0, and with a clock that is behind the service's it is not negative."""
+    assert {"unackedMessages": 0, "oldestUnackedSeconds": 0} == unacked_metrics(0, None, [], 1050.0)
+    assert {"unackedMessages": 1, "oldestUnackedSeconds": 0.0} == unacked_metrics(1, 1060.0, [], 1050.0)
+
+
+def test_counts_of_a_batch():
+    """The counts are sums over parts, and over batches."""
+    assert ReadCounts(4, FOOTER.bytes * 2, 2, 1) == ReadCounts.of([FOOTER, FOOTER], malformed=1)
+    assert ReadCounts(5, 7, 2, 1) == ReadCounts(4, 2, 2, 0) + ReadCounts(1, 5, 0, 1)
