@@ -57,9 +57,7 @@ class Received(NamedTuple):
         """The same deliveries with the value of attribute `name`, if it is not empty, as deduplication id."""
         if name is None:
             return self
-        values = attribute(self.messages, name)
-        values = pc.if_else(pc.equal(values, ""), None, values)
-        ids = pc.coalesce(values, self.messages.column("message_id"))
+        ids = deduplication_ids(self.messages, name)
         receipts = pa.RecordBatch.from_arrays([self.receipts.column("ack_id"), ids], schema=RECEIPTS)
         return Received(self.messages, receipts)
 
@@ -118,6 +116,15 @@ def databricks(messages: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [messages.column("message_id"), messages.column("data"), attributes, millis], schema=DATABRICKS
     )
+
+
+def deduplication_ids(messages: pa.RecordBatch, name: str | None) -> pa.StringArray:
+    """The deduplication ids of messages: the value of attribute `name` where there is one, else the message id."""
+    ids = messages.column("message_id")
+    if name is None:
+        return ids
+    values = attribute(messages, name)
+    return pc.coalesce(pc.if_else(pc.equal(values, ""), None, values), ids)
 
 
 def attribute(messages: pa.RecordBatch, name: str) -> pa.StringArray:

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from ..backend import Connection
 from ..errors import StagingError
-from . import acks
+from . import acks, owner
 from .deduplication import Deduplication
 from .driver_stream import DriverStream
 from .lease_extender import LeaseExtender
@@ -56,6 +56,7 @@ class AckWorker:
     """The background threads of one session.
 
     acknowledged, failed_acks: the number of acks that the service has accepted and refused so far.
+    taken_over: the error that says that another run owns the staging area.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class AckWorker:
     ) -> None:
         self.acknowledged = 0
         self.failed_acks = 0
+        self.taken_over: StagingError | None = None
         self._connection = connection
         self._staging = staging
         self._leases = leases
@@ -201,6 +203,9 @@ class AckWorker:
         with self._leases.lock:
             left = [batch for batch in self._leases.unacknowledged if batch not in answered]
         try:
+            self.taken_over = owner.taken_over(self._staging)
+            if self.taken_over is not None:  # the other run may be giving these batches again
+                raise self.taken_over
             self._deduplication.save()
             # One that was set aside has receipts that a restart needs, though later ones are acknowledged.
             self._staging.delete_acknowledged(answered, min([self._last_answered, *(batch - 1 for batch in left)]))

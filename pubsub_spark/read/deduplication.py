@@ -9,6 +9,8 @@ whether its ack was sent (a restart), or, with `idAttribute`, when its publisher
     3. The rows with an excluded id are dropped (`exclude`). Their receipts stay, so that they are acknowledged with
        the batch that dropped them.
     4. Recent ids are saved before the staged files that they came from are deleted, for a restart (`save`).
+    5. A replay drops from each part what an earlier part of the batch has (`repeated_ids`): a task of the dead run may
+       have pulled redeliveries of it.
 
 The deduplication id (`envelope.RECEIPTS`) is the message id, under which Pub/Sub delivers it again, or with
 `idAttribute` the value of that attribute.
@@ -32,6 +34,11 @@ from ..codec.envelope import Received
 from ..errors import StagingError
 from .leases import LEASE_SECONDS, Leases
 from .staging import MISSING, Staging
+
+
+def no_ids() -> pa.Array:
+    """An empty array of ids."""
+    return pa.array([], pa.string())
 
 
 @dataclass
@@ -95,6 +102,16 @@ class Deduplication:
     def add_all(self, batch: int, lengths: Mapping[int, int]) -> None:
         """Add all parts of a batch that an earlier run staged: what has become of its acks and leases is not known."""
         self._add_parts(batch, lengths, lengths)
+
+    def add_replayed(self, batch: int, lengths: Mapping[int, int]) -> dict[int, pa.Array]:
+        """Add all parts of a batch that is replayed; the ids that each repeats of an earlier part (`repeated_ids`)."""
+        ids: dict[int, pa.Array] = {}
+        for part, length in lengths.items():
+            receipts = self._staging.receipts(batch, part, length)
+            ids[part] = pa.concat_arrays([no_ids(), *(each.column("deduplication_id") for each in receipts)])
+            with self._lock:
+                self._recent.add(ids[part], self._clock())
+        return repeated_ids(ids)
 
     def add_expired(self) -> None:
         """Add the parts whose leases have expired while their acks were in flight, each once."""
@@ -167,6 +184,17 @@ def drop_duplicates(received: Sequence[Received]) -> list[Received]:
     mask[first.to_numpy()] = True
     ends = np.cumsum([0, *(each.messages.num_rows for each in received)])
     return [_only(each, pa.array(mask[ends[i] : ends[i + 1]])) for i, each in enumerate(received)]
+
+
+def repeated_ids(ids: Mapping[int, pa.Array]) -> dict[int, pa.Array]:
+    """The ids of each part that a part of a smaller number has, too; without the parts that have none."""
+    parts = np.concatenate([np.full(len(ids[part]), part) for part in sorted(ids)] or [np.zeros(0, np.int64)])
+    encoded = pa.concat_arrays([ids[part] for part in sorted(ids)] or [no_ids()]).dictionary_encode()
+    codes = encoded.indices.to_numpy()
+    first = np.full(len(encoded.dictionary), np.iinfo(np.int64).max)
+    np.minimum.at(first, codes, parts)
+    found = {int(part): codes[(parts == part) & (first[codes] < part)] for part in np.unique(parts)}
+    return {part: encoded.dictionary.take(pa.array(np.unique(each))) for part, each in found.items() if len(each)}
 
 
 def _only(received: Received, wanted: pa.BooleanArray) -> Received:

@@ -4,6 +4,8 @@
     else                           -> pull, stage (create-only), the pulled messages
     another attempt staged first?  -> nack the pulled messages, give those of the other attempt
     staging failed?                -> fail, and nack nothing: the store may have the part, which the next attempt gives
+    rows given, and part gone?     -> fail: other messages would be acknowledged than the first evaluation gave
+    another run owns the area?     -> fail, and nack the pulled messages
 
 Connections are opened here and closed before the first record batch is yielded; nothing is left behind in a reused
 worker.
@@ -17,20 +19,21 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from ..backend import Backend, Connection
-from ..codec.envelope import Received
+from ..codec.envelope import Received, deduplication_ids
 from ..errors import StagingError
 from ..memory import freeze_imports, keep_freed_memory
 from ..options import ReadOptions
-from . import acks, staged_part
+from . import acks, owner, staged_part
 from .deduplication import drop_duplicates, exclude
 from .leases import STREAM_LEASE_SECONDS
 from .partitions import DriverPartition, Partition, PullPartition, StagedPartition
 from .pull import PullResult, pull
 from .staged_part import Buffer
-from .staging import Staging, part_path
+from .staging import Staging, given_path, manifest_path, part_path
 from .streaming_pull import StreamSettings
 
 _BATCH_ID_PROPERTY = "streaming.sql.batchId"
@@ -50,10 +53,15 @@ def read(partition: Partition, options: ReadOptions, backend: Backend) -> Iterat
             if content is None:
                 yield from _pulled(partition, options, backend)
             else:
+                partition.staging.record_given(partition.batch, partition.part)
                 yield from staged_part.messages(content)
         case StagedPartition():
             for part in partition.parts:
-                yield from _staged(partition.staging, part_path(partition.batch, part))
+                messages = _staged(partition.staging, part_path(partition.batch, part))
+                if part in partition.repeats:
+                    repeated = partition.staging.repeated_ids(partition.batch, part)
+                    messages = _without(messages, repeated, options.id_attribute)
+                yield from messages
 
 
 def count_malformed(partition: Partition, count: int) -> None:
@@ -81,29 +89,64 @@ def _staged(staging: Staging, path: str) -> Iterator[pa.RecordBatch]:
     return staged_part.messages(content)
 
 
+def _without(messages: Iterator[pa.RecordBatch], ids: pa.Array, id_attribute: str | None) -> Iterator[pa.RecordBatch]:
+    """The messages that have none of these deduplication ids."""
+    for batch in messages:
+        yield batch.filter(pc.invert(pc.is_in(deduplication_ids(batch, id_attribute), ids)))
+
+
+def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
+    """Whether a part is still to be pulled; StagingError when its rows were given before and are gone."""
+    staging, batch, part = partition.staging, partition.batch, partition.part
+    files = staging.files(batch)
+    if manifest_path(batch) in files:
+        raise StagingError(
+            f"Batch {batch} of `{options.subscription}` is given again by a restarted query, so part {part} of its "
+            "first run is not pulled any more."
+        )
+    if part_path(batch, 0) in files and given_path(batch, part) not in files:
+        return True
+    if batch > staging.last_acknowledged():
+        raise StagingError(
+            f"The staged files of batch {batch} of `{options.subscription}` are gone from `{staging.location}`, so its "
+            "rows cannot be given again. Keep cleaners and lifecycle rules from `stagingLocation` and start the query "
+            "again: messages whose files are gone were not acknowledged and come again."
+        )
+    if not options.fail_on_data_loss:
+        return False
+    raise StagingError(
+        f"Batch {batch} of `{options.subscription}` is evaluated again, but it was acknowledged and deleted when its "
+        "query went on. Write or cache its DataFrame before `foreachBatch` returns, or set failOnDataLoss=false to get "
+        "nothing here."
+    )
+
+
 def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend) -> Iterator[pa.RecordBatch]:
     """Pull and stage a part; the messages of whichever attempt has staged it first."""
     staging = partition.staging
-    if partition.batch <= staging.last_acknowledged():  # a new pull would bring other messages than the first
-        if not options.fail_on_data_loss:
-            return
-        raise StagingError(
-            f"Batch {partition.batch} of `{options.subscription}` is evaluated again, but it was acknowledged and "
-            "deleted when its query went on. Write or cache its DataFrame before `foreachBatch` returns, or set "
-            "failOnDataLoss=false to get nothing here."
-        )
+    if not _may_pull(partition, options):
+        return
     keep_freed_memory()
     path = part_path(partition.batch, partition.part)
     with backend.connect() as connection:
         messages, buffers = _pull_part(partition, options, connection)
+        taken_over = owner.taken_over(staging)
+        if taken_over is not None:
+            _nack(connection, options, buffers)
+            raise taken_over
         if not staging.create(path, buffers):
-            ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
-            acks.nack(connection, options.subscription, ack_ids, time.monotonic() + _NACK_TIMEOUT_SECONDS)
-            messages = list(staged_part.messages(staging.read(path)))
+            _nack(connection, options, buffers)
+            messages = list(_staged(staging, path))
     del buffers
+    staging.record_given(partition.batch, partition.part)
     freeze_imports()
     while messages:
         yield messages.pop(0)
+
+
+def _nack(connection: Connection, options: ReadOptions, buffers: list[Buffer]) -> None:
+    ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
+    acks.nack(connection, options.subscription, ack_ids, time.monotonic() + _NACK_TIMEOUT_SECONDS)
 
 
 def _pull_part(

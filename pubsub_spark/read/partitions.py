@@ -50,11 +50,15 @@ class PullPartition(InputPartition):
 
 @dataclass
 class StagedPartition(InputPartition):
-    """Parts of a replayed batch that are one partition: read from the staging area, never pulled."""
+    """Parts of a replayed batch that are one partition: read from the staging area, never pulled.
+
+    repeats: those of them that have repeated ids.
+    """
 
     staging: Staging
     batch: int
     parts: Sequence[int]
+    repeats: Sequence[int] = ()
 
     @property
     def part(self) -> int:
@@ -65,10 +69,16 @@ class StagedPartition(InputPartition):
 Partition = DriverPartition | PullPartition | StagedPartition
 
 
-def replay_partitions(staging: Staging, batch: int, staged: Sequence[int]) -> list[StagedPartition]:
-    """The partitions of a replay, in the order of the first time; one whose task staged nothing has no rows."""
+def replay_partitions(
+    staging: Staging, batch: int, staged: Sequence[int], repeats: Sequence[int] = ()
+) -> list[StagedPartition]:
+    """The partitions of a replay, in the order of the first time; one whose task staged nothing has no rows.
+
+    repeats: the parts that have repeated ids.
+    """
     groups = [[0, 1], *([part] for part in range(2, max(staged, default=-1) + 1))]
-    return [StagedPartition(staging, batch, [part for part in group if part in staged]) for group in groups]
+    listed = ([part for part in group if part in staged] for group in groups)
+    return [StagedPartition(staging, batch, parts, [part for part in parts if part in repeats]) for parts in listed]
 
 
 @dataclass(frozen=True)

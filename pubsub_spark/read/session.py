@@ -32,7 +32,7 @@ from ..backend import Backend, Connection
 from ..errors import StagingError
 from ..memory import keep_freed_memory
 from ..options import ReadOptions
-from . import staged_part, stop_warnings, subscription
+from . import data_loss, owner, staged_part, stop_warnings, subscription
 from .ack_worker import AckWorker
 from .deduplication import Deduplication, drop_duplicates, exclude
 from .driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
@@ -114,13 +114,15 @@ class Session:
     def _latest_offset(self, start: Offset, budget: Budget) -> Offset:
         opened = self._open(start)
         self._asked += 1
+        if opened.worker.taken_over is not None:
+            raise opened.worker.taken_over
         self._commit(start, opened)
         self._budget = budget
         opened.stream.check_outage(self.options.fail_after)
         if self._is_held_back(opened):
             return start
         if self._backlogged or self._has_messages(opened.stream, opened.worker):
-            self._planned = start.next
+            self._planned = replace(start.next, stream=opened.staging.stream)
             return self._planned
         if self._acks_are_answered:
             opened.worker.flush(_FLUSH_TIMEOUT_SECONDS)
@@ -174,7 +176,7 @@ class Session:
         nacked = opened.worker.stop(_STOP_TIMEOUT_SECONDS if self._acks_are_answered else 0.0)
         with opened.leases.lock:
             is_finished = nacked and not opened.leases.uncommitted  # else tasks may hold messages
-        if is_finished:
+        if is_finished and opened.worker.taken_over is None:
             opened.staging.end_run(self._leased_until, time.time())
 
     def _log_acks_left(self, opened: _Opened) -> None:
@@ -220,17 +222,17 @@ class Session:
         staging = Staging(self.location, options.subscription, start.stream)
         staging.write_token()
         self._token_written = self.clock()
-        last_acknowledged = staging.last_acknowledged()
-        if start.batch < last_acknowledged:
-            self._report_loss(
-                f"The checkpoint of `{options.subscription}` is at batch {start.batch}, but batches up to "
-                f"{last_acknowledged} were acknowledged and deleted"
-            )
-            staging.reset_to(start.batch)
+        is_new = start.batch == 0 and staging.is_new()
+        last_acknowledged = data_loss.check_not_behind(options, start.batch, staging)
+        if start.batch < last_acknowledged:  # the numbers are used again in a new area: this one may be another query's
+            staging = replace(staging, stream=uuid.uuid4().hex)
+            staging.begin_after(start.batch)
             last_acknowledged = start.batch
         connection = self.backend.connect()
         try:
-            subscription.prepare(connection.admin, options, is_new=start.batch == 0 and staging.is_new())
+            subscription.prepare(connection.admin, options, is_new)
+            staging = owner.claim(staging)  # when nothing else can fail: an earlier owner ends by this
+            last_acknowledged = data_loss.check_not_behind(options, start.batch, staging)
             self._leased_until = staging.begin_run(time.time())
         except BaseException:
             connection.close()
@@ -356,20 +358,25 @@ class Session:
     def _plan(self, end: Offset, opened: _Opened) -> list[Partition]:
         # A staged batch that the offset log has lost is a replay, too; buffered messages stay buffered, in their order.
         is_replay = self._planned != end or end.batch in opened.staged
-        if is_replay and self._is_deleted(end, opened):
+        if is_replay and data_loss.is_deleted(self.options, end.batch, opened.staging):
             return []
         with opened.leases.lock:  # the leases of a replay began in an earlier run, and may have expired
             opened.leases.plan(end.batch, self.clock() - (STREAM_LEASE_SECONDS if is_replay else 0))
         if not is_replay:
             return self._plan_pull(end.batch, opened)
         partitions = self._plan_replay(end.batch, opened)
-        return [] if self._is_deleted(end, opened) else partitions  # it may just have been acknowledged
+        return (
+            [] if data_loss.is_deleted(self.options, end.batch, opened.staging) else partitions
+        )  # it may just have been acknowledged
 
     def _plan_pull(self, batch: int, opened: _Opened) -> list[Partition]:
         """The partitions of a new batch; the buffered messages are staged as its part 0."""
         budget = self._budget
         assert budget is not None, "a batch is planned by latest_offset(), which knows the budget"
         stream, staging = opened.stream, opened.staging
+        opened.worker.taken_over = owner.taken_over(staging)
+        if opened.worker.taken_over is not None:
+            raise opened.worker.taken_over
         if self.clock() - self._token_written >= _TOKEN_SECONDS:
             self._token_written = self.clock()
             staging.write_token()
@@ -411,27 +418,13 @@ class Session:
     def _plan_replay(self, batch: int, opened: _Opened) -> list[Partition]:
         """The partitions of a batch that an earlier run staged."""
         staged = opened.staging.write_manifest(batch)
+        repeats: dict[int, pa.Array] = {}
         with suppress(*MISSING):  # the batch has just been acknowledged and deleted
-            opened.deduplication.add_all(batch, opened.staging.parts(batch))
+            repeats = opened.deduplication.add_replayed(batch, opened.staging.parts(batch))
+        for part, ids in repeats.items():
+            opened.staging.write_repeated_ids(batch, part, ids)
         _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, self.options.subscription, len(staged))
-        return [*replay_partitions(opened.staging, batch, staged)]
-
-    def _is_deleted(self, end: Offset, opened: _Opened) -> bool:
-        deleted = end.batch <= opened.staging.last_acknowledged()
-        if deleted:
-            self._report_loss(
-                f"Spark asks again for batch {end.batch} of `{self.options.subscription}`, which was acknowledged and "
-                "deleted"
-            )
-        return deleted
-
-    def _report_loss(self, what: str) -> None:
-        if self.options.fail_on_data_loss:
-            raise StagingError(
-                f"{what}, so its rows cannot be given again. Start a new checkpoint location, or set "
-                "failOnDataLoss=false to go on without them."
-            )
-        _log.warning("%s; going on without them (failOnDataLoss=false)", what)
+        return [*replay_partitions(opened.staging, batch, staged, list(repeats))]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,10 @@
         <batch>/part-<i>           the messages and receipts of one pull, written once (`staged_part`)
         <batch>/manifest           numbers of the parts of a batch that is replayed after a restart, written once
         <batch>/excluded-ids       deduplication ids whose messages the batch drops
+        <batch>/given-<i>          says that rows of part i were given to Spark
+        <batch>/repeated-ids-<i>   deduplication ids that a replay drops from part i, for an earlier part has them
         <batch>/malformed-<i>-<n>  says that part i has n payloads that could not be decoded
+        owners/<epoch>             the run that owns the area, written once (`owner`)
 
 The rule is create-only: `create` succeeds for one writer of a name, and all yield what that one wrote. Nothing
 in here is acknowledged, so losing it costs duplicates and never a message. Files of other names are left alone.
@@ -45,8 +48,10 @@ _TOKEN_CONTENT = b"pubsub_spark"
 TOKEN, _LAST_ACKNOWLEDGED, _RECENT_IDS = "driver-token", "last-acknowledged", "recent-ids"
 _UNFINISHED_RUN = "unfinished-run"
 _MANIFEST, _EXCLUDED_IDS = "manifest", "excluded-ids"
+_GIVEN, _REPEATED_IDS, _OWNERS = "given", "repeated-ids", "owners"
 _OURS = re.compile(
-    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{_RECENT_IDS}|{_UNFINISHED_RUN}|[0-9]+/(part-[0-9]+|{_MANIFEST}|{_EXCLUDED_IDS}|malformed-[0-9]+-[0-9]+)"
+    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{_RECENT_IDS}|{_UNFINISHED_RUN}|{_OWNERS}/[0-9]+"
+    rf"|[0-9]+/((part|{_GIVEN}|{_REPEATED_IDS})-[0-9]+|{_MANIFEST}|{_EXCLUDED_IDS}|malformed-[0-9]+-[0-9]+)"
 )
 _DATABRICKS_FOLDERS = ("/Volumes", "/dbfs", "/Workspace")
 _SCHEME_WITHOUT_SLASHES = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:(?!//)")  # `dbfs:/folder`, as Hadoop writes it
@@ -60,6 +65,16 @@ REFUSED = (OSError, BaseError)
 def part_path(batch: int, part: int) -> str:
     """The path of a part, relative to its stream's folder."""
     return f"{batch}/part-{part}"
+
+
+def manifest_path(batch: int) -> str:
+    """The path of a batch's manifest."""
+    return f"{batch}/{_MANIFEST}"
+
+
+def given_path(batch: int, part: int) -> str:
+    """The path of the file that says that rows of a part were given to Spark."""
+    return f"{batch}/{_GIVEN}-{part}"
 
 
 def _serialized(ids: pa.Array) -> bytes:
@@ -146,11 +161,12 @@ def unusable(location: str, error: Exception) -> StagingError:
 
 @dataclass(frozen=True)
 class Staging:
-    """The staging area of one stream; picklable."""
+    """The staging area of one stream; picklable. epoch: of the run that uses it, 0 for none (`owner`)."""
 
     location: str
     subscription: str
     stream: str
+    epoch: int = 0
 
     @property
     def root(self) -> str:
@@ -220,11 +236,27 @@ class Staging:
     def write_manifest(self, batch: int) -> list[int]:
         """Fix the parts of a batch that an earlier run staged; the same parts however often it is called."""
         listed = json.dumps(sorted(self.parts(batch))).encode()
-        self.create(f"{batch}/{_MANIFEST}", [listed])
+        self.create(manifest_path(batch), [listed])
         return self._manifest(batch)
 
     def _manifest(self, batch: int) -> list[int]:
-        return [int(part) for part in json.loads(bytes(self.read(f"{batch}/{_MANIFEST}") or b"[]"))]
+        return [int(part) for part in json.loads(bytes(self.read(manifest_path(batch)) or b"[]"))]
+
+    def files(self, batch: int) -> set[str]:
+        """The paths of the files of a batch, relative to the stream's folder."""
+        return {f"{batch}/{name}" for name in self._names(f"{batch}/")}
+
+    def record_given(self, batch: int, part: int) -> None:
+        """Record that rows of a staged part are given to Spark; once, however often it is called."""
+        self.create(given_path(batch, part), [])
+
+    def write_repeated_ids(self, batch: int, part: int, ids: pa.Array) -> None:
+        """Write the deduplication ids whose messages a replay drops from a part."""
+        self.create(f"{batch}/{_REPEATED_IDS}-{part}", [_serialized(ids)])
+
+    def repeated_ids(self, batch: int, part: int) -> pa.Array:
+        """The deduplication ids whose messages a replay drops from a part."""
+        return _deserialized(self.read(f"{batch}/{_REPEATED_IDS}-{part}"))
 
     def write_excluded_ids(self, batch: int, ids: pa.Array) -> None:
         """Write the deduplication ids whose messages a batch drops."""
@@ -280,6 +312,23 @@ class Staging:
                 "or URL (`gs://`, `s3://`, `az://`) that the driver and all executors share."
             ) from None
 
+    def epochs(self) -> list[int]:
+        """The epochs of the runs that have owned this area and have files in it, ascending."""
+        return sorted(int(name) for name in self._names(f"{_OWNERS}/") if name.isdigit())
+
+    def create_owner(self, epoch: int, content: bytes) -> bool:
+        """Write the file of an owner; False when another run has this epoch."""
+        return self.create(f"{_OWNERS}/{epoch}", [content])
+
+    def owner(self, epoch: int) -> bytes:
+        """The file of an owner, empty when it is gone."""
+        return bytes(self.read(f"{_OWNERS}/{epoch}") or b"")
+
+    def delete_owner(self, epoch: int) -> None:
+        """Delete the file of an earlier owner."""
+        with suppress(*MISSING):
+            self._ask(obstore.delete, f"{_OWNERS}/{epoch}")
+
     def last_acknowledged(self) -> int:
         """The number of the last batch that was acknowledged and deleted; 0 when none was."""
         return int(bytes(self.read(_LAST_ACKNOWLEDGED) or b"0"))
@@ -311,15 +360,9 @@ class Staging:
         for batch in batches:
             self.delete(f"{batch}/")
 
-    def reset_to(self, batch: int) -> None:
-        """Go back to an earlier batch, as the checkpoint did: the numbers of later batches are used again.
-
-        The recent ids are deleted: they may be of the later batches, whose messages are rows when delivered again.
-        """
-        for later in self.batches():
-            if later > batch:
-                self.delete(f"{later}/")
-        self.write_recent_ids(pa.array([], pa.string()))
+    def begin_after(self, batch: int) -> None:
+        """Begin a new area after a batch of another one, whose batches stay where they are."""
+        self.write_token()
         self._write_last_acknowledged(batch)
 
     def _write_last_acknowledged(self, batch: int) -> None:

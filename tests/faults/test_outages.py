@@ -24,6 +24,7 @@ from pubsub_spark.read.staging import Staging
 from tests.conftest import Names
 from tests.engine import Engine
 from tests.faults.proxy import Proxy
+from tests.unit.read.service import part
 
 BOUND = 30.0
 TOKEN_FAILED = "Getting metadata from plugin failed with error: ('invalid_grant: Bad Request', {})"
@@ -247,12 +248,13 @@ def test_task_that_never_connects_fails(query: Engine, proxy: Proxy, names: Name
     query.options = replace(query.options, connect_timeout=1.0)
     staging = Staging(query.location, names.subscription, "stream")
     staging.write_token()
+    staging.create("1/part-0", part([]))
     partition = PullPartition(staging, 1, 1, 10, 10**6, False)
     proxy.refuse()
     backend = replace(query.backend, connect_timeout=1.0)
     with pytest.raises(ServiceError, match=r"did not answer within 1 s .* executors have no network access \(egress\)"):
         _read(query, partition, backend)
-    assert {} == staging.parts(1)
+    assert [0] == list(staging.parts(1))
 
     proxy.heal()
     query.emulator.publish(names.topic, "a")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import logging
+import queue
 import statistics
 import subprocess
 import sys
@@ -54,6 +56,12 @@ def raw(emulator) -> Iterator[FrameClient]:
 
 def request(**fields):
     return protos.PullRequest(subscription=SUB, max_messages=20, **fields).SerializeToString()
+
+
+def held_open(first: bytes) -> Iterator[bytes]:
+    """The requests of a stream that is not half-closed: the first, and no end."""
+    never: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    return itertools.chain([first], iter(never.get, b""))
 
 
 def opening():
@@ -140,7 +148,9 @@ def test_stream_that_a_fault_delays_hears_what_was_said_meanwhile(emulator, clie
 def test_stream_that_a_fault_delays_and_refuses_is_refused(emulator, client):
     """A stream that a fault delays and refuses ends after the delay, with the fault's code."""
     emulator.fail("StreamingPull", "PERMISSION_DENIED", delay=0.1)
-    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
+    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(
+        held_open(opening()), timeout=30
+    )
 
     with pytest.raises(grpc.RpcError, match="PERMISSION_DENIED"):
         next(stream)
@@ -148,7 +158,9 @@ def test_stream_that_a_fault_delays_and_refuses_is_refused(emulator, client):
 
 def test_message_behind_a_response_comes_at_once(emulator, client):
     """A stream's message on the connection of the Publish does not wait for TCP's acknowledgement of the response."""
-    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
+    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(
+        held_open(opening()), timeout=30
+    )
     took = []
     for _ in range(21):
         begin = time.perf_counter()
@@ -318,7 +330,9 @@ def test_stream_whose_sending_thread_fails_ends(emulator, client, monkeypatch, c
     def fail(*_: object) -> bytes:
         raise ZeroDivisionError
 
-    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=10)
+    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(
+        held_open(opening()), timeout=10
+    )
     wait_until(lambda: 1 == emulator.streams())
     with caplog.at_level(logging.ERROR), monkeypatch.context() as patched:
         patched.setattr(emulator._running.services.subscriber, "received", fail)
@@ -345,7 +359,9 @@ def test_stop_does_not_wait_for_a_client_that_does_not_read(emulator, raw):
 
 def test_stop_tells_streams_and_waiting_pulls(emulator, client):
     """UNAVAILABLE for the stream; the Pull has an answer without messages."""
-    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
+    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(
+        held_open(opening()), timeout=30
+    )
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=30)
     wait_until(lambda: 2 == len(emulator._running.engine.broker.subscriptions[SUB].consumers.connected))
 
@@ -357,15 +373,15 @@ def test_stop_tells_streams_and_waiting_pulls(emulator, client):
 
 
 FORGETFUL = """
-import sys, threading, grpc
+import itertools, queue, sys, threading, grpc
 from pubsub_spark.emulator import Emulator
 topic, subscription = sys.argv[1:3]
 emulator = Emulator().start()
 emulator.create_topic(topic)
 emulator.create_subscription(subscription, topic)
 channel = grpc.insecure_channel(emulator.endpoint)
-first = bytes.fromhex(sys.argv[3])
-stream = channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([first]))
+requests = itertools.chain([bytes.fromhex(sys.argv[3])], iter(queue.SimpleQueue().get, None))
+stream = channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(requests)
 while not emulator.streams():
     threading.Event().wait(0.01)
 """
@@ -382,7 +398,9 @@ def test_process_that_forgets_to_stop_its_emulator_ends():
 def test_stop_ends_what_a_fault_keeps_waiting_at_once(emulator, client):
     """At `stop` a delayed stream and a delayed Pull end at once, and neither begins."""
     emulator.fail("*", None, count=2, delay=60)
-    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(iter([opening()]), timeout=30)
+    stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(
+        held_open(opening()), timeout=30
+    )
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=30)
     wait_until(lambda: 2 == len(emulator.calls))
 

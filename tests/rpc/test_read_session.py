@@ -188,23 +188,123 @@ def test_crash_replays_what_was_staged(query: Engine, names: Names, passes_start
     assert Counter(MANY) == Counter(query.rows)
 
 
-def test_part_after_the_manifest_is_ignored(query: Engine, names: Names):
+def test_part_after_the_manifest_is_ignored(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
     """A task that outlives its driver stages into a batch that has a manifest: no row of it, no ack, and no loss."""
     texts = [f"m{n}" for n in range(3000)]
     start_with(query, names, *texts)
     die_in_a_batch(query, parts=0)
     query.start()
     assert query.trigger()
+    for check, found in [("_may_pull", True), ("owner.taken_over", None)]:  # which it had passed before the restart
+        monkeypatch.setattr(f"pubsub_spark.read.partition_reader.{check}", lambda *_, found=found: found)
     zombies = set(query.read(query.orphans)) - set(query.rows)
     assert zombies
     acked(query, 1000)
 
     assert not zombies & {m.data.decode() for m in query.emulator.messages(names.subscription) if m.acked}
+    monkeypatch.undo()
     query.crash()
     query.emulator.advance(LEASE)
     query.start()
     run_until(query, len(texts))
     assert Counter(texts) == Counter(query.rows)
+
+
+def test_task_of_an_earlier_run_fails(query: Engine, names: Names):
+    """A task that outlives its driver stages nothing where a later run owns the area; its messages come again."""
+    start_with(query, names, *MANY)
+    die_in_a_batch(query, parts=0)
+    [late, *_] = query.orphans[1:]
+    query.start()
+    query.session.partitions(query.session.initial_offset(), Offset(late.staging.stream, 7))  # type: ignore[union-attr]
+    with pytest.raises(StagingError, match="Another query has taken over stream"):
+        query.read([late])
+
+    assert [0] == list(late.staging.parts(late.batch))
+    assert not query.emulator.streams() > 1
+
+
+def test_second_query_on_a_copied_checkpoint_takes_over(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
+    """The first query fails when it plans its next batch; the second gives and acknowledges what the first has not."""
+    monkeypatch.setattr(Engine, "streams_are_gone", lambda _: None)  # two queries have two
+    start_and_acknowledge(query, names, "a")
+    second = replace(query, session=None, offsets=[*query.offsets], written={**query.written}, evaluations={})
+    query.emulator.publish(names.topic, "b")
+    buffered(query, 1)
+    assert query.trigger()
+    second.start()
+    assert not query.written.keys() & second.evaluations.keys()
+    second.trigger()
+    with pytest.raises(StagingError, match=r"Another query has taken over stream .* Let one query at a time"):
+        until(lambda: query.trigger() and False, "the first query fails")
+    query.stop()
+    query.emulator.publish(names.topic, "c")
+    query.emulator.advance(LEASE)
+    run_until(second, 3)
+    acked(second, 3)
+
+    assert ["a", "b", "c"] == sorted(second.rows)
+    second.stop()
+
+
+def test_forgiven_loss_leaves_the_batches_of_another_query(
+    query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch
+):
+    """A second query from an old copy of the checkpoint, with failOnDataLoss=false, deletes nothing of the first."""
+    monkeypatch.setattr(Engine, "streams_are_gone", lambda _: None)  # two queries have two
+    start_and_acknowledge(query, names, "a", "b")
+    old = replace(query, session=None, offsets=query.offsets[:1], committed=1, written={0: query.written[0]})
+    old.options = replace(query.options, fail_on_data_loss=False)
+    query.emulator.publish(names.topic, *"wxyz")
+    buffered(query, 4)
+    query.emulator.fail("Acknowledge", "UNAVAILABLE", count=2)
+    assert query.trigger()
+    old.start()
+    old.trigger()
+    acked(query, 6)
+
+    assert 0 == query.metrics["failedAcks"]
+    assert ["a", "b", *"wxyz"] == query.rows
+    old.crash()
+
+
+def test_staging_that_vanishes_between_two_actions_fails_the_second(query: Engine, names: Names):
+    """A task that pulled again would give, and have acknowledged, messages that the first action never saw."""
+    start_with(query, names, *MANY)
+    end = query.session.latest_offset(query.session.initial_offset(), query.budget)  # type: ignore[union-attr]
+    partitions = query.session.partitions(query.session.initial_offset(), end)  # type: ignore[union-attr]
+    assert Counter(MANY) == Counter(query.read(partitions))
+    query.emulator.publish(names.topic, *[f"n{n}" for n in range(1000)])
+    query.emulator.advance(LEASE)
+    files = query.opened.staging.files(end.batch)
+    for gone in [{path for path in files if path.endswith("part-1")}, files]:
+        for path in gone:
+            (Path(query.location) / query.opened.staging.root / path).unlink(missing_ok=True)
+        with pytest.raises(StagingError, match=r"The staged files of batch 1 of .* are gone from"):
+            query.read(query.session.partitions(query.session.initial_offset(), end))  # type: ignore[union-attr]
+
+    assert not [m for m in query.emulator.messages(names.subscription) if m.acked]
+
+
+@pytest.mark.parametrize("id_attribute", [None, "id"])
+def test_replay_drops_what_an_earlier_part_has(query: Engine, names: Names, id_attribute: str | None):
+    """A task that outlived its driver staged redeliveries before the manifest: one row each, and all are acked."""
+    query.options = replace(query.options, id_attribute=id_attribute)
+    start_with(query, names, *MANY)
+    die_in_a_batch(query, parts=1)
+    staged = query.orphans or []
+    query.emulator.advance(LEASE)
+    staging = Staging(query.location, names.subscription, query.offsets[-1].stream, epoch=2**62)
+    late = PullPartition(staging, query.offsets[-1].batch, 2, 5000, 10**7, False)
+    query.read([late])
+    query.start()
+    query.trigger(actions=3)
+    replayed = query.evaluations[len(query.evaluations) - 1]
+
+    assert all(rows == replayed[0] for rows in replayed)
+    run_until(query, len(MANY))
+    acked(query, len(MANY))
+    assert Counter(MANY) == Counter(query.rows), staged
 
 
 def test_part_after_the_acks_is_ignored(query: Engine, names: Names):
@@ -340,6 +440,7 @@ def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Nam
     query.start()
     query.trigger()
     staging = query.opened.staging
+    staging.create("7/part-0", part([]))
     query.crash()
     query.emulator.publish(names.topic, *MANY[:100])
     both = threading.Barrier(2, timeout=BOUND)
@@ -350,9 +451,9 @@ def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Nam
         return create(staging, path, content)
 
     monkeypatch.setattr(Staging, "create", together)
-    part = PullPartition(staging, 7, 1, 50, 10**6, False)
+    pulled = PullPartition(staging, 7, 1, 50, 10**6, False)
     seen: list[list[str]] = []
-    tasks = [threading.Thread(target=lambda: seen.append(query.read([part]))) for _ in range(2)]
+    tasks = [threading.Thread(target=lambda: seen.append(query.read([pulled]))) for _ in range(2)]
     for each in tasks:
         each.start()
     for each in tasks:
@@ -379,13 +480,14 @@ def test_put_whose_answer_is_lost_nacks_nothing(query: Engine, names: Names, mon
         put(*given, **settings)
         raise GenericError("error sending request")
 
-    part = PullPartition(staging, 7, 1, 50, 10**6, False)
+    staging.create("7/part-0", part([]))
+    pulled = PullPartition(staging, 7, 1, 50, 10**6, False)
     with monkeypatch.context() as patch:
         patch.setattr(obstore, "put", unanswered)
         with pytest.raises(StagingError, match="cannot be used"):
-            query.read([part])
+            query.read([pulled])
 
-    assert MANY[:50] == sorted(query.read([part]), key=MANY.index)
+    assert MANY[:50] == sorted(query.read([pulled]), key=MANY.index)
     assert {0} == {m.failures for m in query.emulator.messages(names.subscription)}
 
 
@@ -954,8 +1056,9 @@ def test_delivery_attempts_are_counted(emulator: Emulator, names: Names, query: 
 
     attempts = []
     for batch in range(1, 4):
-        part = PullPartition(staging, batch, 1, 1, 10**6, False)
-        [rows] = [b for b in partition_reader.read(part, query.options, query.backend) if b.num_rows]
+        staging.create(f"{batch}/part-0", part([]))
+        pulled = PullPartition(staging, batch, 1, 1, 10**6, False)
+        [rows] = [b for b in partition_reader.read(pulled, query.options, query.backend) if b.num_rows]
         attempts += rows.column("delivery_attempt").to_pylist()
         query.streams_are_gone()
         emulator.advance(LEASE)
@@ -991,6 +1094,7 @@ def test_task_leaves_nothing_behind(query: Engine, names: Names):
     query.emulator.publish(names.topic, "a")
     staging = Staging(query.location, names.subscription, "stream")
     staging.write_token()
+    staging.create("1/part-0", part([]))
     assert ["a"] == query.read([PullPartition(staging, 1, 1, 1, 10**6, False)])
 
     assert [] == [thread.name for thread in threading.enumerate() if thread.name.startswith("pull ")]

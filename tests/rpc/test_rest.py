@@ -139,12 +139,20 @@ def test_errors_are_those_of_grpc(rest, emulator):
     assert (400, "INVALID_ARGUMENT") == (status, body["error"]["status"])
 
 
-def test_masks_are_camel_case(rest, emulator):
-    """A PATCH names fields as JSON does; an unknown one is refused and changes nothing."""
+@pytest.mark.parametrize(
+    "mask",
+    [
+        "ackDeadlineSeconds,retainAckedMessages",
+        "ack_deadline_seconds,retain_acked_messages",
+        "ackDeadlineSeconds,retain_acked_messages",
+    ],
+)
+def test_masks_are_of_either_case(rest, emulator, mask):
+    """A PATCH names fields in camel case, snake case or both; an unknown one is refused and changes nothing."""
     set_up(emulator)
     change = {"subscription": {"ackDeadlineSeconds": 30, "retainAckedMessages": True}}
 
-    status, changed = rest("PATCH", f"/v1/{SUB}", change | {"updateMask": "ackDeadlineSeconds,retainAckedMessages"})
+    status, changed = rest("PATCH", f"/v1/{SUB}", change | {"updateMask": mask})
 
     assert (200, 30, True) == (status, changed["ackDeadlineSeconds"], changed["retainAckedMessages"])
     assert 400 == rest("PATCH", f"/v1/{SUB}", change | {"updateMask": "ackDeadlineSeconds,colour"})[0]

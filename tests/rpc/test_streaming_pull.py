@@ -195,14 +195,18 @@ def test_stream_deadline_decides_about_redelivery(emulator, channel, subscriptio
     stream.call.cancel()
 
 
-def test_half_closed_stream_goes_on(emulator, channel, subscription, names):
-    """A client that has half-closed its stream still receives."""
+def test_half_closed_stream_ends_after_its_acks(emulator, channel, subscription, names):
+    """A client that half-closes its stream gets its end with OK; its last acks count, and nothing more is sent."""
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10)
-    stream.half_close()
     emulator.publish(names.topic, "a")
+    [received] = stream.receive(1)
+    stream.send(ack_ids=[received.ack_id])
+    stream.half_close()
 
-    assert [b"a"] == data(stream.receive(1))
-    stream.call.cancel()
+    assert grpc.StatusCode.OK is stream.call.code()
+    emulator.publish(names.topic, "b")
+    assert ["b"] == [bytes(record.data).decode() for record in emulator.messages(subscription) if not record.acked]
+    assert 0 == emulator.streams()
 
 
 def test_cancelled_stream_takes_no_message(emulator, channel, subscription, names):

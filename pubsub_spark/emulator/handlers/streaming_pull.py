@@ -70,6 +70,7 @@ class Stream:
         self._streams = streams
         self._wakeup = Wakeup()
         self._error: RpcError | None = None
+        self._half_closed = False
         self._confirmations: list[Any] = []
         self._unsent = range(0)  # numbers of the last response, until it was accepted
 
@@ -88,11 +89,13 @@ class Stream:
             while True:
                 await self._call.room()
                 response = self._next()
-                if response is None:
-                    await self._wakeup.wait()
-                else:
+                if response is not None:
                     await self._call.send(response)
                     self._unsent = range(0)
+                elif self._half_closed:
+                    return
+                else:
+                    await self._wakeup.wait()
         except StreamOverError as over:
             if over.accepted:
                 self._unsent = range(0)
@@ -103,10 +106,12 @@ class Stream:
             self._close()
 
     async def _read(self) -> None:
-        """Apply requests until there are no more; a half-closed stream goes on, as in the service."""
+        """Apply requests until there are no more; then the stream ends with OK, after what is under way."""
         try:
             while (raw := await self._call.receive()) is not None:
                 self._receive(raw)
+            self._half_closed = True
+            self._wakeup.notify_all()
         except RpcError as error:
             self.refuse(error)
         except Exception:
@@ -143,9 +148,11 @@ class Stream:
             if self._error is not None:
                 raise self._error
             check_still_pullable(broker, subscription)
-            batch = broker.take(subscription, consumer, now, size=_RESPONSE_BYTES)
+            size = 0 if self._half_closed else _RESPONSE_BYTES
+            batch = broker.take(subscription, consumer, now, size=size)
             if not batch and not self._confirmations:
-                broker.wait(subscription, consumer)
+                if not self._half_closed:
+                    broker.wait(subscription, consumer)
                 return None
             self._unsent = batch.numbers
             confirmations, self._confirmations = self._confirmations, []

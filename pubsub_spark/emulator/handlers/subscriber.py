@@ -132,7 +132,7 @@ class Subscriber:
                 broker.leave(subscription, consumer, now)
 
     def acknowledge(self, raw: bytes) -> bytes:
-        limits.check_at_most("request_size", len(raw), limits.MAX_ACK_REQUEST_BYTES)
+        limits.check_payload(len(raw), limits.MAX_ACK_REQUEST_BYTES)
         name, rest = wire_format.subscription_and_rest(raw)
         numbers: Sequence[int] | None = wire_format.ack_ids_of(name).numbers_in(rest)
         if numbers is None:
@@ -149,7 +149,7 @@ class Subscriber:
         return b""
 
     def modify_ack_deadline(self, raw: bytes) -> bytes:
-        limits.check_at_most("request_size", len(raw), limits.MAX_ACK_REQUEST_BYTES)
+        limits.check_payload(len(raw), limits.MAX_ACK_REQUEST_BYTES)
         request = protos.ModifyAckDeadlineRequest.FromString(raw)
         limits.check_ack_ids(request.ack_ids)
         seconds = limits.check_ack_deadline(request.ack_deadline_seconds, 0)

@@ -22,6 +22,8 @@ MAX_ATTRIBUTES = 100
 MAX_ATTRIBUTE_KEY_BYTES = 256
 MAX_ATTRIBUTE_VALUE_BYTES = 1024
 MAX_ORDERING_KEY_BYTES = 1024
+# OpenTelemetry's context, which the client libraries add to messages when tracing is on
+_CLIENT_ATTRIBUTES = frozenset({"googclient_traceparent", "googclient_tracestate", "googclient_baggage"})
 MAX_ACK_REQUEST_BYTES = 512 * 1024
 MAX_PULL_MESSAGES = 1000
 MAX_PAGE_SIZE = 1000
@@ -68,7 +70,8 @@ def check_name(name: str, collection: names.Collection) -> str:
 def invalid_name(name: str) -> RpcError:
     return invalid(
         f"Invalid resource name given (name={name}). Refer to "
-        "https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names for more information."
+        "https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names for more information. An id has 3 to 255 "
+        "characters, letters, digits and -_.~+%, begins with a letter and not with 'goog'."
     )
 
 
@@ -105,9 +108,9 @@ def check_at_most(what: str, value: float, most: float, text: Any = str) -> None
         )
 
 
-def check_payload(size: int) -> None:
-    if size > MAX_PAYLOAD_BYTES:
-        raise invalid(f"Request payload size exceeds the limit: {MAX_PAYLOAD_BYTES} bytes.")
+def check_payload(size: int, most: int = MAX_PAYLOAD_BYTES) -> None:
+    if size > most:
+        raise invalid(f"Request payload size exceeds the limit: {most} bytes.")
 
 
 def check_ack_deadline(seconds: int, low: int) -> int:
@@ -162,10 +165,10 @@ def _bad_labels(problem: str) -> RpcError:
 
 
 def check_attributes(attributes: Mapping[str, str]) -> None:
-    """Refuse attributes over a limit, and keys that begin with `goog`, which are the service's own."""
+    """Refuse attributes over a limit, and keys that begin with `goog`, but those that Google's clients set."""
     check_at_most("attribute_count", len(attributes), MAX_ATTRIBUTES)
     for key, value in attributes.items():
-        if not key or key[:4].lower() == "goog":
+        if not key or (key[:4].lower() == "goog" and key not in _CLIENT_ATTRIBUTES):
             raise invalid(
                 f"The request contains an attribute key that is not valid (key={key}). Attribute keys must be "
                 "non-empty and must not begin with 'goog' (case-insensitive)."

@@ -34,6 +34,7 @@ _SYSTEM_PARAMETERS = frozenset(
 _INTEGER_ENUMS = "enum-encoding=int"
 _CALLBACK = "callback"
 _UNKNOWN_FIELD = re.compile(r'no field named "(?P<name>[^"]*)"')
+_UNDERSCORE = re.compile("_([a-z0-9])")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 
 
@@ -61,12 +62,12 @@ def read(route: Route, path: str, query: str, body: bytes) -> Call:
         target = request if route.body == "*" else getattr(request, route.body)
         if target is not request:
             target.SetInParent()
-        document = _json(body)
+        document = _with_camel_case_masks(_json(body))
         _check_base64(target.DESCRIPTOR, document)
         _fill(target, document)
     for name, text in parameters:
         if name not in _SYSTEM_PARAMETERS:
-            _fill(request, _nested(request.DESCRIPTOR, name, text))
+            _fill(request, _with_camel_case_masks(_nested(request.DESCRIPTOR, name, text)))
     match = route.pattern.fullmatch(path)
     for field, text in zip(route.fields, match.groups() if match else (), strict=True):
         _assign(request, field, _segment(text))
@@ -123,6 +124,16 @@ def _readable(details: bytes) -> list[Any]:
 def _segment(text: str) -> str:
     """A percent-decoded path segment, save the slash that would make two segments of one."""
     return "%2F".join(unquote(part) for part in re.split("%2[Ff]", text))
+
+
+def _with_camel_case_masks(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with its update mask as protobuf reads it: the service takes snake case and mixed masks, too."""
+    masks = {
+        name: _UNDERSCORE.sub(lambda match: match[1].upper(), text)
+        for name in ("updateMask", "update_mask")
+        if isinstance(text := document.get(name), str)
+    }
+    return document | masks
 
 
 def _json(body: bytes) -> Any:

@@ -12,7 +12,7 @@ from pubsub_spark.options import ReadOptions
 from pubsub_spark.read import partition_reader
 from pubsub_spark.read.partitions import DriverPartition, PullPartition, StagedPartition
 from pubsub_spark.read.staging import Staging
-from tests.unit.read.service import SUBSCRIPTION, Service
+from tests.unit.read.service import SUBSCRIPTION, Service, part
 
 NOBODY: Any = None  # a backend that is not asked
 
@@ -42,8 +42,8 @@ def test_part_that_is_gone_is_a_sentence(staging: Staging):
 
 def test_malformed_payloads_are_counted_once_for_each_part(staging: Staging):
     """The malformed payloads of a part are counted once, however often it is read."""
-    for part in (DriverPartition(staging, 1, b""), StagedPartition(staging, 1, [2]), StagedPartition(staging, 1, [2])):
-        partition_reader.count_malformed(part, 3)
+    for each in (DriverPartition(staging, 1, b""), StagedPartition(staging, 1, [2]), StagedPartition(staging, 1, [2])):
+        partition_reader.count_malformed(each, 3)
     staging.create("1/part-0", [b"no count"])
 
     assert 6 == staging.malformed(1)
@@ -56,6 +56,7 @@ def test_each_attempt_has_a_client_id_of_its_own(staging: Staging):
     backend: Any = SimpleNamespace(connect=lambda: service)
     partition = PullPartition(staging, 1, 1, 10, 10**6, False)
     for _ in range(3):
+        staging.create("1/part-0", part([]))
         list(partition_reader.read(partition, options(idleTimeout="50ms"), backend))
         staging.delete("1/")  # as if the attempts had pulled at the same time
 

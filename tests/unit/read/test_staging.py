@@ -176,17 +176,21 @@ def test_excluded_ids_are_read_as_written(staging: Staging):
     assert ["a", "b"] == staging.excluded_ids(1).to_pylist()
 
 
-def test_reset_deletes_later_batches_and_recent_ids(staging: Staging):
-    """Later batches are deleted, because their numbers are used again, and so are the recent ids."""
-    for batch in (1, 2, 3):
-        staging.create(f"{batch}/part-0", [b"x"])
-    staging.write_recent_ids(pa.array(["a", "b"]))
-    assert ["a", "b"] == staging.recent_ids().to_pylist()
-    staging.reset_to(1)
+def test_area_after_a_batch_of_another_is_not_new(staging: Staging):
+    """The numbers go on where those of the other area were left, and nothing seeks the subscription again."""
+    staging.begin_after(3)
 
-    assert [1] == staging.batches()
-    assert 1 == staging.last_acknowledged()
-    assert [] == staging.recent_ids().to_pylist()
+    staging.check_token()
+    assert 3 == staging.last_acknowledged()
+    assert not staging.is_new()
+
+
+def test_repeated_ids_are_of_one_part(staging: Staging):
+    """A replay drops other messages from each part."""
+    staging.write_repeated_ids(1, 2, pa.array(["a", "b"]))
+
+    assert ["a", "b"] == staging.repeated_ids(1, 2).to_pylist()
+    assert [] == staging.repeated_ids(1, 1).to_pylist()
 
 
 def test_executor_that_sees_the_area_finds_the_token(staging: Staging):

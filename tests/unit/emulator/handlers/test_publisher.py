@@ -11,10 +11,11 @@ from tests.unit.emulator.conftest import DAY, SUBSCRIPTION, TOPIC, data, refused
 
 @pytest.mark.parametrize("name", ["projects/p/topics/ab", "projects/p/topics/1abc", "projects/p/topics/googler", "x"])
 def test_illegal_names_are_refused(handlers, name):
-    """3 to 255 characters, a letter first, not `goog`."""
+    """An id has 3 to 255 characters, a letter first, not `goog`, and the error names that rule."""
     code, message = refused(lambda: handlers.topic(name))
     assert "INVALID_ARGUMENT" == code
     assert message.startswith(f"Invalid resource name given (name={name}).")
+    assert "3 to 255" in message
 
 
 @pytest.mark.parametrize("labels", [{"Upper": "x"}, {"1st": "x"}, {"a" * 64: "x"}, {"a": "B"}, {"a": "x" * 64}])
@@ -259,3 +260,16 @@ def test_resource_that_was_returned_does_not_change(pair):
 
     assert [(TOPIC, False), (TOPIC, True)] == [(each.topic, each.detached) for each in (first, second)]
     assert "_deleted-topic_" == pair.subscriber.get_subscription(get).topic
+
+
+def test_attributes_of_google_clients_are_accepted(pair):
+    """OpenTelemetry's context, which Google's clients add, is kept; other keys that begin with `goog` are refused."""
+    traced = {"googclient_traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    pair.publisher.publish(
+        protos.PublishRequest(topic=TOPIC, messages=[{"data": b"a", "attributes": traced}]).SerializeToString()
+    )
+    [received] = pair.pull()
+
+    assert traced == dict(received.message.attributes)
+    other = protos.PublishRequest(topic=TOPIC, messages=[{"attributes": {"googclient_other": "x"}}])
+    assert "key=googclient_other" in refused(lambda: pair.publisher.publish(other.SerializeToString()))[1]

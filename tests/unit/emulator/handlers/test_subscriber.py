@@ -395,3 +395,16 @@ def test_label_can_be_changed_though_the_dead_letter_topic_is_gone(handlers):
         update_mask=field_mask_pb2.FieldMask(paths=["labels"]),
     )
     assert {"a": "x"} == dict(handlers.subscriber.update_subscription(request).labels)
+
+
+def test_ack_ids_of_a_request_of_nodes_client_fit(pair):
+    """3,000 ack ids, as Node's client packs them, are below the limit; beyond it the service's sentence says so."""
+    pair.publish("x")
+    [received] = pair.pull()
+    request = protos.AcknowledgeRequest(subscription=SUBSCRIPTION, ack_ids=[received.ack_id] * 3000)
+    pair.subscriber.acknowledge(request.SerializeToString())
+
+    request.ack_ids.extend([received.ack_id] * 200)
+    assert ("INVALID_ARGUMENT", "Request payload size exceeds the limit: 524288 bytes.") == refused(
+        lambda: pair.subscriber.acknowledge(request.SerializeToString())
+    )
