@@ -16,8 +16,9 @@ from google.pubsub_v1 import types
 
 from .. import names
 from ..backend.admin import Admin
-from ..errors import ForbiddenError, MissingError, PubSubError, ResourceError
+from ..errors import ForbiddenError, MissingError, OptionsError, PubSubError, ResourceError
 from ..options import ReadOptions
+from .offset import Offset
 
 _log = logging.getLogger(__name__)
 
@@ -51,8 +52,7 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> None:
         found = _create(admin, settings(options, options.topic))
     if found is not None:
         refuse_unless_pulled(found)
-        if options.topic not in (None, found.topic):
-            _log.warning("`%s` is a subscription of `%s`, not of `%s`", found.name, found.topic, options.topic)
+        _check_topic(found, options)
     _check_permissions(admin, options)
     if is_new:
         if options.starting_timestamp is not None:
@@ -65,6 +65,36 @@ def check(admin: Admin, options: ReadOptions) -> None:
     """Check that the subscription can be pulled, for a batch read, which creates and changes nothing."""
     with suppress(ForbiddenError):
         refuse_unless_pulled(admin.subscription(options.subscription))
+
+
+def check_offset(options: ReadOptions, offset: Offset) -> None:
+    """Raise OptionsError when the offset of a checkpoint is of another subscription."""
+    if offset.subscription not in (None, options.subscription):
+        raise OptionsError(
+            [
+                f"the checkpoint location belongs to a query of `{offset.subscription}`, not of "
+                f"`{options.subscription}`. Give each subscription a checkpoint location of its own, or correct "
+                "`subscriptionId`"
+            ]
+        )
+
+
+def _check_topic(found: types.Subscription, options: ReadOptions) -> None:
+    """Raise OptionsError unless the subscription is one of `topicId`.
+
+    What is left in a subscription whose topic was deleted can be read: nobody knows which topic it was.
+    """
+    if options.topic in (None, found.topic):
+        return
+    if found.topic == names.DELETED_TOPIC:
+        _log.warning("the topic of `%s` was deleted; no more messages come than are in it", found.name)
+        return
+    raise OptionsError(
+        [
+            f"`topicId` is `{options.topic}`, but `{found.name}` is a subscription of `{found.topic}`. Correct "
+            "`topicId` or `subscriptionId`, or leave out `topicId`"
+        ]
+    )
 
 
 def _check_permissions(admin: Admin, options: ReadOptions) -> None:
