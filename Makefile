@@ -8,7 +8,7 @@ NODE  := $(VENV)/node_modules
 # Python/PySpark: the oldest and the newest of both, what Spark 4.2 changed for streaming sources, the oldest dependencies.
 MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/lowest
 
-.PHONY: demo test lint docs test-matrix bench clean java
+.PHONY: demo test test-fast soak lint docs test-matrix bench clean java
 
 demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven complete
 	@$(BIN)/pubsub-spark demo
@@ -16,6 +16,12 @@ demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven compl
 test: lint java $(NODE)  ## linter, type checker, import contracts, tests; the promise on the oldest Spark, too
 	$(BIN)/pytest -n 2 --dist worksteal
 	.ci/matrix -t tests/spark/test_read.py any/4.0
+
+test-fast: $(READY)  ## the tests without Spark, for the inner loop
+	$(BIN)/pytest -q -n 2 --dist worksteal tests/unit tests/rpc
+
+soak: java $(READY)  ## an hour of a query through faults chosen by SOAK_SEED, or SOAK_SECONDS of it
+	$(BIN)/python -m tests.faults.soak --seconds $(or $(SOAK_SECONDS),3600) --seed $(or $(SOAK_SEED),1)
 
 lint: $(READY)  ## linter, type checker and import contracts alone
 	$(BIN)/ruff check .
@@ -37,7 +43,7 @@ bench: java $(READY)  ## how fast it is on this machine, in ratios taken in one 
 	for what in throughput client latency memory linear; do $(BIN)/python benchmarks/read.py $$what || exit; done
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) .venv-matrix build dist demo-output spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-matrix build dist demo-output spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis soak-output
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml .ci/environment

@@ -95,6 +95,10 @@ class StreamHealth:
         since = self.failing_since
         return 0.0 if since is None or self._is_steady(now) else max(0.0, now - since)
 
+    def is_connected(self, now: float) -> bool:
+        """Whether there is no outage: a stream that is refused at once may look connected for a moment, and is not."""
+        return self.resting or (self.connected and not self.failing_seconds(now))
+
     def has_failed_credentials(self) -> bool:
         """Whether the credentials have failed too often to try again."""
         return self.credential_failures >= MAX_CREDENTIAL_FAILURES

@@ -49,7 +49,7 @@ def health_metrics(health: StreamHealth, now: float) -> dict[str, Any]:
     """The metrics of the driver stream's connection. now: on the clock of `health`."""
     response = health.last_response
     return {
-        "connected": health.connected or health.resting,
+        "connected": health.is_connected(now),
         "lastResponseSeconds": None if response is None else round(now - response, 3),
         "reopenedStreams": health.reopened,
         "lastError": health.last_error,

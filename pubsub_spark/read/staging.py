@@ -191,7 +191,7 @@ class Staging:
         A store may take a write, fail to answer, and refuse its repetition: so the stored bytes are compared.
         """
         try:
-            self._ask(obstore.put, path, content, mode="create")
+            self._put(path, content, mode="create")
         except _EXISTS:
             stored = self.read(path)
             return stored is not None and bytes(stored) == b"".join(content)
@@ -268,7 +268,7 @@ class Staging:
 
     def write_recent_ids(self, ids: pa.Array) -> None:
         """Write the deduplication ids of messages that may be delivered again, for a restart."""
-        self._ask(obstore.put, _RECENT_IDS, [_serialized(ids)])
+        self._put(_RECENT_IDS, [_serialized(ids)])
 
     def recent_ids(self) -> pa.Array:
         """The deduplication ids that an earlier run wrote."""
@@ -301,6 +301,9 @@ class Staging:
                 f"The store of `stagingLocation` `{self.location}` overwrites an object when asked to create it, so "
                 "that a batch could change. Use GCS, S3, Azure or a file system, or a store with conditional writes."
             )
+        if folder is not None:
+            with suppress(OSError):  # cleaners of temporary folders remove files that nobody has touched for days
+                (folder / self.root / TOKEN).touch()
 
     def check_token(self) -> None:
         """Raise StagingError when the driver's token cannot be seen from this process."""
@@ -339,13 +342,13 @@ class Staging:
         now: seconds since the epoch, like the answer.
         """
         content = self.read(_UNFINISHED_RUN)
-        self._ask(obstore.put, _UNFINISHED_RUN, b"")
+        self._put(_UNFINISHED_RUN, b"")
         return 0.0 if content is None else float(bytes(content) or now + LEASE_SECONDS)
 
     def end_run(self, leased_until: float, now: float) -> None:
         """Record that a run holds no lease any more. leased_until: the answer of `begin_run`."""
         if leased_until > now:
-            self._ask(obstore.put, _UNFINISHED_RUN, str(leased_until).encode())
+            self._put(_UNFINISHED_RUN, str(leased_until).encode())
         else:
             with suppress(*MISSING):
                 self._ask(obstore.delete, _UNFINISHED_RUN)
@@ -366,7 +369,7 @@ class Staging:
         self._write_last_acknowledged(batch)
 
     def _write_last_acknowledged(self, batch: int) -> None:
-        self._ask(obstore.put, _LAST_ACKNOWLEDGED, str(batch).encode())
+        self._put(_LAST_ACKNOWLEDGED, str(batch).encode())
 
     def batches(self) -> list[int]:
         """The numbers of the batches that have files, ascending."""
@@ -387,6 +390,18 @@ class Staging:
         prefix = f"{self.root}/{folder}"
         entries = self._ask(lambda store, name: [entry for page in obstore.list(store, name) for entry in page], folder)
         return {str(entry["path"]).removeprefix(prefix): int(entry["size"]) for entry in entries}
+
+    def _put(self, path: str, content: Any, **settings: Any) -> None:
+        """Write an object; a local file and its folder are open to this user alone."""
+        folder = local_folder(self.location)
+        file = None if folder is None else folder / self.root / path
+        if file is not None:
+            with suppress(OSError):  # obstore's own attempt says what is wrong
+                _make_private(file.parent)
+        self._ask(obstore.put, path, content, **settings)
+        if file is not None:
+            with suppress(OSError):  # deleted already, or a file system without modes
+                file.chmod(0o600)
 
     def _ask(self, call: Callable[..., T], path: str, *arguments: Any, **settings: Any) -> T:
         """The result of a call of obstore with a path of this stream; StagingError when the store refuses it."""

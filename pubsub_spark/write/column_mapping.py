@@ -200,7 +200,7 @@ def _foreign_payload(fields: Sequence[spark.StructField]) -> Iterator[str]:
             "`payload` is Databricks' name for the bytes of a message: rename it to `data`, or set "
             "`columns=databricks`, or, if it is a field of the message, send the message as a struct `value`"
         )
-    elif types.keys() <= _KAFKA_COLUMNS and isinstance(types.get("value"), bytes_or_text):
+    elif types.keys() <= _KAFKA_COLUMNS | _METADATA_COLUMNS and isinstance(types.get("value"), bytes_or_text):
         names = {"value": "data", "key": "ordering_key", "headers": "attributes"}
         renamed = ", ".join(f"`{old}` to `{new}`" for old, new in names.items() if old in types)
         yield (

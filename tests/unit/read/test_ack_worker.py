@@ -13,6 +13,7 @@ import grpc
 import pyarrow as pa
 import pytest
 
+from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
 from pubsub_spark.read import ack_worker, acks, lease_extender
 from pubsub_spark.read.ack_worker import AckWorker
@@ -20,6 +21,7 @@ from pubsub_spark.read.deduplication import Deduplication
 from pubsub_spark.read.driver_stream import DriverStream
 from pubsub_spark.read.lease_extender import LeaseExtender
 from pubsub_spark.read.leases import LEASE_SECONDS, STREAM_LEASE_SECONDS, TRACK_AFTER_SECONDS, Leases
+from pubsub_spark.read.staged_part import PartBuilder
 from pubsub_spark.read.staging import Staging
 from pubsub_spark.read.streaming_pull import StreamSettings
 from tests.unit.read import service
@@ -432,7 +434,10 @@ def test_stop_nacks_buffered_messages(driver: Driver):
 
 def test_recent_ids_do_not_hold_the_memory_of_ack_ids(driver: Driver):
     """Receipts are read section by section, and of each only the ids stay: a restart may read 100 batches."""
-    driver.stage(1, 0, *(f"a{n}" for n in range(1000)))
+    arrived = received([response(f"a{n}" for n in range(1000))])
+    builder = PartBuilder(None)  # as on local disks: what is read is not copied
+    builder.add(arrived.messages, arrived.receipts)
+    driver.staging.create("1/part-0", builder.buffers("idle"))
     driver.deduplication.add_all(1, driver.staging.parts(1))
 
     [(_, ids)] = driver.deduplication._recent._added

@@ -52,6 +52,22 @@ def test_stream_that_has_no_room_is_no_outage():
     assert not health_metrics(health, 102.0)["connected"]
 
 
+def test_refused_stream_is_not_connected():
+    """In an outage each attempt may look connected for a moment; a second of it, or a message, ends the outage."""
+    health = StreamHealth()
+    health.opening(5.0)
+    health.answered(5.1)
+    assert not health_metrics(health, 5.2)["connected"]
+    assert health_metrics(health, 6.2)["connected"]
+
+    health.failed(7.0, "UNAVAILABLE")
+    health.opening(8.0)
+    health.answered(8.1)
+    assert not health_metrics(health, 8.2)["connected"]
+    health.responded(8.3)
+    assert health_metrics(health, 8.3)["connected"]
+
+
 def test_unacked_are_buffered_staged_and_dropped_ones():
     """A redelivery that was dropped is acked with the batch, too; the oldest of all gives the age."""
     assert {"unackedMessages": 10, "oldestUnackedSeconds": 50.0} == unacked_metrics(4, 1010.0, [FOOTER, FOOTER], 1050.0)

@@ -19,7 +19,7 @@ from pubsub_spark.read import staged_part
 from pubsub_spark.read import staging as module
 from pubsub_spark.read.leases import LEASE_SECONDS
 from pubsub_spark.read.staged_part import footer, messages
-from pubsub_spark.read.staging import Staging, open_store
+from pubsub_spark.read.staging import Staging, open_store, part_path
 from tests.conftest import Bucket
 from tests.unit.read.service import SUBSCRIPTION, part, response
 
@@ -353,3 +353,32 @@ def test_run_that_was_killed_is_known_by_the_next_ones(staging: Staging):
     assert 0.0 == staging.begin_run(now=until + 1)
     staging.end_run(0.0, now=until + 2)
     assert 0.0 == staging.begin_run(now=until + 3)
+
+
+def test_local_files_are_private(tmp_path: Path):
+    """The files of a stream and the folders of its batches are open to its user alone, whatever the umask."""
+    staging = Staging(str(tmp_path), SUBSCRIPTION, "stream")
+    before = os.umask(0o000)
+    try:
+        staging.write_token()
+        staging.create(part_path(1, 0), [b"part"])
+        staging.begin_run(0.0)
+        staging.write_recent_ids(pa.array(["a"]))
+        staging.delete_acknowledged([], 0)
+    finally:
+        os.umask(before)
+    made = list((tmp_path / staging.root).rglob("*"))
+
+    assert {0o600} == {path.stat().st_mode & 0o777 for path in made if path.is_file()}
+    assert {0o700} == {path.stat().st_mode & 0o777 for path in made if path.is_dir()}
+
+
+def test_token_is_as_new_as_its_last_writing(tmp_path: Path):
+    """Cleaners of temporary folders remove files that are old; the token that is written again each hour never is."""
+    staging = Staging(str(tmp_path), SUBSCRIPTION, "stream")
+    staging.write_token()
+    token = tmp_path / staging.root / "driver-token"
+    os.utime(token, (0, 0))
+
+    staging.write_token()
+    assert token.stat().st_mtime > 0

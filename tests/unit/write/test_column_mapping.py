@@ -144,6 +144,7 @@ def test_no_topic_at_all_is_said():
         ({"messageId": STRING, "Payload": BINARY, "attributes": SPARK_ATTRIBUTES}, "rename it to `data`"),
         ({"value": BINARY}, "rename `value` to `data`,"),
         ({"key": STRING, "value": STRING}, "rename `value` to `data`, `key` to `ordering_key`,"),
+        ({"value": BINARY, "ordering_key": STRING, "attributes": SPARK_ATTRIBUTES}, "rename `value` to `data`,"),
         (
             {"key": BINARY, "value": BINARY, "topic": STRING, "partition": LONG, "offset": LONG, "headers": STRING},
             "`headers` to `attributes`",
