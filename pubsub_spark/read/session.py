@@ -232,7 +232,7 @@ class Session:
             last_acknowledged = start.batch
         connection = self.backend.connect()
         try:
-            subscription.prepare(connection.admin, options, is_new)
+            topic = subscription.prepare(connection.admin, options, is_new)
             staging = owner.claim(staging)  # when nothing else can fail: an earlier owner ends by this
             last_acknowledged = data_loss.check_not_behind(options, start.batch, staging)
             self._leased_until = staging.begin_run(time.time())
@@ -240,7 +240,7 @@ class Session:
             connection.close()
             raise
         leases = Leases()
-        deduplication = Deduplication(staging, leases, self.clock, every_batch=options.id_attribute is not None)
+        deduplication = Deduplication(staging, leases, self.clock, options.id_attribute is not None, topic)
         settings = StreamSettings(
             options.subscription,
             client_id=f"{start.stream}-0-{uuid.uuid4().hex[:8]}",

@@ -31,12 +31,13 @@ _NOT_PULLED: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> None:
+def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
     """Check that the subscription can be pulled; on the first start of a checkpoint create and seek it as the options
     ask.
 
-    Raises ResourceError when it does not exist and no `topicId` says on which topic to create it, when it is of a kind
-    that cannot be pulled, or when a permission or the dead-letter topic is missing.
+    Returns the topic of the subscription, None if the caller may not look at it. Raises ResourceError when it does not
+    exist and no `topicId` says on which topic to create it, when it is of a kind that cannot be pulled, or when a
+    permission or the dead-letter topic is missing.
     """
     if options.dead_letter is not None:  # before anything is created
         with suppress(ForbiddenError):  # who may publish need not be allowed to look
@@ -59,6 +60,7 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> None:
             admin.seek(options.subscription, options.starting_timestamp)
         if options.starting_snapshot is not None:
             admin.seek(options.subscription, names.full(options.starting_snapshot, options.project, "snapshots"))
+    return None if found is None else str(found.topic)
 
 
 def check(admin: Admin, options: ReadOptions) -> None:
