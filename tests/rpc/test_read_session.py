@@ -1160,11 +1160,11 @@ def test_message_of_a_restarted_emulator_is_no_redelivery(names: Names, tmp_path
     try:
         query.start()
         [before] = first.publish(names.topic, "a")
+        first.fail("Acknowledge", "UNAVAILABLE", count=100)
         run_until(query, 1)
+        query.crash()
     finally:
         first.stop()
-    query.session._opened.worker.end_threads()  # type: ignore[union-attr]
-    query.session = None
     with Emulator(port=first.port) as second:
         _resources(second, names)
         query.emulator = second
