@@ -13,6 +13,34 @@ A map of this package, in the order of the data (the ack takes the same path bac
     write/     writer (start here), plan (driver), data_writer (a task), column_mapping, messages, row_encoder, limits
                requests, request_queue (pure), publisher, retry_scheduler, dead_letters, metrics, summary
     emulator/  a Pub/Sub server in pure Python (of its own; the connector never imports it)
+    registration  `register(spark)`, for sessions that do not find the source by themselves
     cli        the `pubsub-spark` command        memory  how a long-lived process keeps memory
     slices     ranges of a column, bounded in entries and bytes
 """
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .registration import register
+    from .source import PubSubDataSource
+
+__all__ = ["PubSubDataSource", "__version__", "register"]
+
+try:
+    __version__ = version("pubsub-spark")
+except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "unknown"
+
+
+def __getattr__(name: str) -> Any:
+    """`register` and `PubSubDataSource`, imported when they are first asked for: they need PySpark."""
+    if name == "register":
+        from .registration import register
+
+        return register
+    if name == "PubSubDataSource":
+        from .source import PubSubDataSource
+
+        return PubSubDataSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,8 +14,13 @@ from . import logs, names
 from .declare import Declared, declare
 from .errors import OptionsError
 
-# Spark passes these to a Python source among the user's own options; they are its own.
-_SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
+# Spark passes these to a Python source among the user's own options; they are its own: those of a query, and the
+# properties of a table of its catalog, which has the user's options a second time as `option.<name>`.
+_SPARK_OWN = frozenset(
+    {"checkpointlocation", "queryname", "provider", "owner", "location", "comment", "collation", "external"}
+    | {"is_managed_location", "table_type", "serialization.format", "path"}
+)
+_TABLE_OPTION = "option."
 _ENDPOINT = re.compile(r"([^\s/:]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 
 
@@ -31,6 +36,12 @@ class ServiceOptions(Declared):
     elsewhere: ClassVar[Mapping[str, str]] = {
         "serviceCredential": "names a credential of Unity Catalog, which Databricks gives to its own connector alone; "
         "give `credentials`, `credentialsFile`, or `clientEmail` with its key",
+        "kafka.bootstrap.servers": "is Kafka's; the address of an emulator or of a regional endpoint is `endpoint`",
+        "subscribe": "is Kafka's; a subscription is read with `subscriptionId`",
+        "startingOffsets": "is Kafka's; a subscription has its own position, or give `startingTimestamp` or "
+        "`startingSnapshot`",
+        "maxOffsetsPerTrigger": "is Kafka's; the limit of a micro-batch is `maxMessagesPerTrigger`",
+        "topic": "is Kafka's; a topic is named by `topicId`",
     }
 
     project: str | None = declare(
@@ -118,13 +129,22 @@ class ServiceOptions(Declared):
 
         Raises OptionsError with every problem found.
         """
-        values, problems = cls.values({key: text for key, text in given.items() if key.lower() not in _SPARK_OWN})
+        own = {key.lower().removeprefix(_TABLE_OPTION): text for key, text in given.items()}
+        own |= {key: text for key, text in given.items() if not key.lower().startswith(_TABLE_OPTION)}
+        named = {key.lower(): key for key in own}  # the user's spelling, where there are two
+        values, problems = cls.values({key: own[key] for low, key in named.items() if low not in _SPARK_OWN})
         if "endpoint" not in values and values.get("backend") != "gcp" and environ.get("PUBSUB_EMULATOR_HOST"):
             values |= {"endpoint": environ["PUBSUB_EMULATOR_HOST"], "backend": "emulator"}
         if environ.get("GOOGLE_CLOUD_PROJECT"):
             values.setdefault("project", environ["GOOGLE_CLOUD_PROJECT"])
         parsed = cls(**values)
         problems.extend(parsed.problems())
+        if problems and not own:
+            problems.append(
+                "no option at all was given. Spark does not pass the options of a catalog's table to a Python source: "
+                "read and write with `WITH (...)` behind the table's name, or from a view that was made by `CREATE "
+                "TEMPORARY VIEW v USING pubsub OPTIONS (...)`"
+            )
         if problems:
             raise OptionsError(problems)
         return parsed

@@ -112,7 +112,8 @@ class Emulator:
             listening = listen(self.host, self.port)
             ending.callback(listening.close)
             tls = tls_context(*self._tls) if self._tls else None
-            engine = Engine(State(remembered=self._remembered), Clock())
+            clock = Clock()
+            engine = Engine(State(remembered=self._remembered, started=clock.now()), clock)
             ending.callback(engine.close)
             signer, faults, recorder = Signer(), Faults(), Recorder()
             push_workers = PushWorkers(engine, signer)

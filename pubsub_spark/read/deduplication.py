@@ -68,16 +68,25 @@ class Deduplication:
     """The recent ids of one stream, and the rules by which they are added.
 
     every_batch: whether all messages may come again and not only those whose ack is in doubt, as with `idAttribute`.
+    topic: of the subscription, which may have been deleted and made anew on another; None if it is not known.
     """
 
-    def __init__(self, staging: Staging, leases: Leases, clock: Callable[[], float], every_batch: bool = False) -> None:
+    def __init__(
+        self,
+        staging: Staging,
+        leases: Leases,
+        clock: Callable[[], float],
+        every_batch: bool = False,
+        topic: str | None = None,
+    ) -> None:
+        self._topic = topic
         self._staging = staging
         self._leases = leases
         self._clock = clock
         self._every_batch = every_batch
         self._lock = threading.Lock()
         self._recent = RecentIds()
-        self._recent.add(staging.recent_ids(), clock())
+        self._recent.add(staging.recent_ids(topic), clock())
         self._saved_version = self._recent.version
         self._lengths: dict[int, dict[int, int]] = {}  # of the parts of committed batches
         self._expired: set[tuple[int, int]] = set()  # (batch, part) added by `add_expired`
@@ -152,7 +161,7 @@ class Deduplication:
         with self._lock:
             version, ids = self._recent.version, self._recent.ids
         if version != self._saved_version:
-            self._staging.write_recent_ids(ids)
+            self._staging.write_recent_ids(ids, self._topic)
             self._saved_version = version
 
     def _add_parts(self, batch: int, lengths: Mapping[int, int], parts: Iterable[int]) -> None:

@@ -18,6 +18,7 @@ from enum import Enum
 
 WARN_AFTER_SECONDS = 10.0  # without a connection
 _HEADERS_SECONDS = 0.1  # of connection, after which the headers were not those of a refused one
+_REOPEN_SECONDS = 2.0  # without a connection, which is usual: the service ends each stream now and then
 STEADY_SECONDS = 1.0  # of connection, after which an outage is over though no message has come
 MAX_CREDENTIAL_FAILURES = 8  # in a row, about 20 s: a metadata server may be restarting
 
@@ -34,7 +35,6 @@ class StreamHealth:
     """The health of one StreamingPull, over all streams that it has opened."""
 
     connected: bool = False
-    resting: bool = False  # whether no stream is wanted now
     reopened: int = 0
     last_response: float | None = None
     last_error: str = ""
@@ -52,7 +52,7 @@ class StreamHealth:
     def opening(self, now: float) -> None:
         """Record that a stream is being opened."""
         self._end_outage_if_steady(now)
-        self.connected = self.resting = False
+        self.connected = False
         if self.failing_since is None:
             self.failing_since = now
 
@@ -83,7 +83,7 @@ class StreamHealth:
 
     def rested(self) -> None:
         """Record that no stream is wanted now, because there is no room for its messages: that is no outage."""
-        self.connected, self.resting = False, True
+        self.connected = False
         self.failing_since = None
 
     def idle_seconds(self, now: float) -> float:
@@ -96,8 +96,8 @@ class StreamHealth:
         return 0.0 if since is None or self._is_steady(now) else max(0.0, now - since)
 
     def is_connected(self, now: float) -> bool:
-        """Whether there is no outage: a stream that is refused at once may look connected for a moment, and is not."""
-        return self.resting or (self.connected and not self.failing_seconds(now))
+        """Whether there is no outage; one that is shorter than it takes to open a stream again is none."""
+        return self.failing_seconds(now) < _REOPEN_SECONDS
 
     def has_failed_credentials(self) -> bool:
         """Whether the credentials have failed too often to try again."""

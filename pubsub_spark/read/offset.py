@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import StagingError
@@ -24,24 +24,29 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Offset:
-    """The end of a micro-batch: everything up to and with `batch` of `stream`."""
+    """The end of a micro-batch: everything up to and with `batch` of `stream`.
+
+    subscription: its full name; None in a checkpoint of an older release, until its next batch.
+    """
 
     stream: str
     batch: int
+    subscription: str | None = None
 
     @classmethod
-    def start(cls) -> Offset:
-        """The offset before the first batch of a new stream."""
-        return cls(uuid.uuid4().hex, 0)
+    def start(cls, subscription: str | None = None) -> Offset:
+        """The offset before the first batch of a new stream of a subscription (a full name)."""
+        return cls(uuid.uuid4().hex, 0, subscription)
 
     @property
     def next(self) -> Offset:
         """The end of the batch after this one."""
-        return Offset(self.stream, self.batch + 1)
+        return replace(self, batch=self.batch + 1)
 
     def to_json(self) -> dict[str, Any]:
         """The offset as Spark writes it into its offset log."""
-        return {"version": VERSION, "stream": self.stream, "batch": self.batch}
+        known = {} if self.subscription is None else {"subscription": self.subscription}
+        return {"version": VERSION, "stream": self.stream, "batch": self.batch, **known}
 
     @classmethod
     def from_json(cls, text: Mapping[str, Any]) -> Offset:
@@ -51,4 +56,4 @@ class Offset:
                 f"The checkpoint holds the offset `{dict(text)}`, which this release of pubsub_spark cannot read (it "
                 f"reads version {VERSION}). Use the release that wrote it, or a new checkpoint location."
             )
-        return cls(str(text["stream"]), int(text["batch"]))
+        return cls(str(text["stream"]), int(text["batch"]), text.get("subscription"))

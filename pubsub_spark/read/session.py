@@ -97,7 +97,7 @@ class Session:
 
     def initial_offset(self) -> Offset:
         """The offset of a new checkpoint; the same in each call."""
-        self._initial = self._initial or Offset.start()
+        self._initial = self._initial or Offset.start(self.options.subscription)
         return self._initial
 
     def prepare_for_available_now(self) -> None:
@@ -112,6 +112,7 @@ class Session:
         return end
 
     def _latest_offset(self, start: Offset, budget: Budget) -> Offset:
+        subscription.check_offset(self.options, start)
         opened = self._open(start)
         self._asked += 1
         if opened.worker.taken_over is not None:
@@ -122,7 +123,7 @@ class Session:
         if self._is_held_back(opened):
             return start
         if self._backlogged or self._has_messages(opened.stream, opened.worker):
-            self._planned = replace(start.next, stream=opened.staging.stream)
+            self._planned = Offset(opened.staging.stream, start.batch + 1, self.options.subscription)
             return self._planned
         if self._acks_are_answered:
             opened.worker.flush(_FLUSH_TIMEOUT_SECONDS)
@@ -136,6 +137,7 @@ class Session:
             self._last_end = end
         if start.batch == end.batch:
             return []
+        subscription.check_offset(self.options, end)
         opened = self._open(Offset(end.stream, start.batch))  # before the first commit `start` has another stream
         if end.batch <= self._committed:
             return self._plan(end, opened)
@@ -230,7 +232,7 @@ class Session:
             last_acknowledged = start.batch
         connection = self.backend.connect()
         try:
-            subscription.prepare(connection.admin, options, is_new)
+            topic = subscription.prepare(connection.admin, options, is_new)
             staging = owner.claim(staging)  # when nothing else can fail: an earlier owner ends by this
             last_acknowledged = data_loss.check_not_behind(options, start.batch, staging)
             self._leased_until = staging.begin_run(time.time())
@@ -238,7 +240,7 @@ class Session:
             connection.close()
             raise
         leases = Leases()
-        deduplication = Deduplication(staging, leases, self.clock, every_batch=options.id_attribute is not None)
+        deduplication = Deduplication(staging, leases, self.clock, options.id_attribute is not None, topic)
         settings = StreamSettings(
             options.subscription,
             client_id=f"{start.stream}-0-{uuid.uuid4().hex[:8]}",

@@ -77,10 +77,11 @@ def given_path(batch: int, part: int) -> str:
     return f"{batch}/{_GIVEN}-{part}"
 
 
-def _serialized(ids: pa.Array) -> bytes:
+def _serialized(ids: pa.Array, topic: str | None = None) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, pa.schema([("id", pa.string())])) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays([ids], names=["id"]))
+    schema = pa.schema([("id", pa.string())], {"topic": topic} if topic is not None else None)
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([ids], schema=schema))
     return bytes(sink.getvalue().to_pybytes())
 
 
@@ -266,13 +267,18 @@ class Staging:
         """The deduplication ids whose messages a batch drops."""
         return _deserialized(self.read(f"{batch}/{_EXCLUDED_IDS}"))
 
-    def write_recent_ids(self, ids: pa.Array) -> None:
-        """Write the deduplication ids of messages that may be delivered again, for a restart."""
-        self._put(_RECENT_IDS, [_serialized(ids)])
+    def write_recent_ids(self, ids: pa.Array, topic: str | None = None) -> None:
+        """Write the deduplication ids of messages that may be delivered again, for a restart. topic: theirs."""
+        self._put(_RECENT_IDS, [_serialized(ids, topic)])
 
-    def recent_ids(self) -> pa.Array:
-        """The deduplication ids that an earlier run wrote."""
-        return _deserialized(self.read(_RECENT_IDS))
+    def recent_ids(self, topic: str | None = None) -> pa.Array:
+        """The deduplication ids that an earlier run wrote; none where it read another topic, for ids are of a topic."""
+        content = self.read(_RECENT_IDS)
+        if content is not None and topic is not None:
+            metadata = pa.ipc.open_stream(pa.py_buffer(content)).schema.metadata or {}
+            if metadata.get(b"topic", topic.encode()) != topic.encode():
+                return _deserialized(None)
+        return _deserialized(content)
 
     def record_malformed(self, batch: int, part: int, count: int) -> None:
         """Record how many payloads of a part could not be decoded; once, however often it is called."""

@@ -16,8 +16,9 @@ from google.pubsub_v1 import types
 
 from .. import names
 from ..backend.admin import Admin
-from ..errors import ForbiddenError, MissingError, PubSubError, ResourceError
+from ..errors import ForbiddenError, MissingError, OptionsError, PubSubError, ResourceError
 from ..options import ReadOptions
+from .offset import Offset
 
 _log = logging.getLogger(__name__)
 
@@ -30,12 +31,13 @@ _NOT_PULLED: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> None:
+def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
     """Check that the subscription can be pulled; on the first start of a checkpoint create and seek it as the options
     ask.
 
-    Raises ResourceError when it does not exist and no `topicId` says on which topic to create it, when it is of a kind
-    that cannot be pulled, or when a permission or the dead-letter topic is missing.
+    Returns the topic of the subscription, None if the caller may not look at it. Raises ResourceError when it does not
+    exist and no `topicId` says on which topic to create it, when it is of a kind that cannot be pulled, or when a
+    permission or the dead-letter topic is missing.
     """
     if options.dead_letter is not None:  # before anything is created
         with suppress(ForbiddenError):  # who may publish need not be allowed to look
@@ -51,20 +53,50 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> None:
         found = _create(admin, settings(options, options.topic))
     if found is not None:
         refuse_unless_pulled(found)
-        if options.topic not in (None, found.topic):
-            _log.warning("`%s` is a subscription of `%s`, not of `%s`", found.name, found.topic, options.topic)
+        _check_topic(found, options)
     _check_permissions(admin, options)
     if is_new:
         if options.starting_timestamp is not None:
             admin.seek(options.subscription, options.starting_timestamp)
         if options.starting_snapshot is not None:
             admin.seek(options.subscription, names.full(options.starting_snapshot, options.project, "snapshots"))
+    return None if found is None else str(found.topic)
 
 
 def check(admin: Admin, options: ReadOptions) -> None:
     """Check that the subscription can be pulled, for a batch read, which creates and changes nothing."""
     with suppress(ForbiddenError):
         refuse_unless_pulled(admin.subscription(options.subscription))
+
+
+def check_offset(options: ReadOptions, offset: Offset) -> None:
+    """Raise OptionsError when the offset of a checkpoint is of another subscription."""
+    if offset.subscription not in (None, options.subscription):
+        raise OptionsError(
+            [
+                f"the checkpoint location belongs to a query of `{offset.subscription}`, not of "
+                f"`{options.subscription}`. Give each subscription a checkpoint location of its own, or correct "
+                "`subscriptionId`"
+            ]
+        )
+
+
+def _check_topic(found: types.Subscription, options: ReadOptions) -> None:
+    """Raise OptionsError unless the subscription is one of `topicId`.
+
+    What is left in a subscription whose topic was deleted can be read: nobody knows which topic it was.
+    """
+    if options.topic in (None, found.topic):
+        return
+    if found.topic == names.DELETED_TOPIC:
+        _log.warning("the topic of `%s` was deleted; no more messages come than are in it", found.name)
+        return
+    raise OptionsError(
+        [
+            f"`topicId` is `{options.topic}`, but `{found.name}` is a subscription of `{found.topic}`. Correct "
+            "`topicId` or `subscriptionId`, or leave out `topicId`"
+        ]
+    )
 
 
 def _check_permissions(admin: Admin, options: ReadOptions) -> None:

@@ -161,7 +161,10 @@ def _mapping(columns: _ColumnResolver, options: WriteOptions, problems: list[str
     if options.topic_id is not None:
         topic = None
     elif topic is None:
-        problems.append("there is neither the option `topicId` nor a column `topic`")
+        problems.append(
+            "there is neither the option `topicId` nor a column `topic` (Spark passes no option of a catalog's table: "
+            "`INSERT INTO t WITH (topicId = '...')` gives it)"
+        )
     else:
         columns.check(topic, (spark.StringType,), f"a string{field_hint}")
 

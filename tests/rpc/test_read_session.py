@@ -21,7 +21,7 @@ from obstore.exceptions import GenericError
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api.errors import Code
 from pubsub_spark.emulator.handlers import iam
-from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError, StagingError
+from pubsub_spark.errors import ForbiddenError, MissingError, OptionsError, ResourceError, ServiceError, StagingError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read import partition_reader
 from pubsub_spark.read.offset import Offset
@@ -1151,6 +1151,33 @@ def test_restart_of_the_service(names: Names, tmp_path: Path, options: ReadOptio
     assert ["a", "b"] == query.rows
 
 
+def test_message_of_a_restarted_emulator_is_no_redelivery(names: Names, tmp_path: Path, options: ReadOptions):
+    """Its ids are none of before: a message whose ack is in doubt, and a new one, are two."""
+    first = Emulator()
+    first.start()
+    _resources(first, names)
+    query = Engine(first, replace(options, endpoint=first.endpoint), str(tmp_path))
+    try:
+        query.start()
+        [before] = first.publish(names.topic, "a")
+        first.fail("Acknowledge", "UNAVAILABLE", count=100)
+        run_until(query, 1)
+        query.crash()
+    finally:
+        first.stop()
+    with Emulator(port=first.port) as second:
+        _resources(second, names)
+        query.emulator = second
+        query.start()
+        [after] = second.publish(names.topic, "b")
+        run_until(query, 2)
+        query.stop()
+
+    assert ["a", "b"] == query.rows
+    assert int(before) < int(after)
+    assert (17, 17) == (len(before), len(after))
+
+
 def _resources(emulator: Emulator, names: Names) -> None:
     emulator.create_topic(names.topic)
     emulator.create_subscription(names.subscription, names.topic)
@@ -1220,13 +1247,23 @@ def test_subscription_that_another_query_creates_meanwhile(emulator: Emulator, n
     assert ["a"] == query.rows
 
 
-def test_subscription_of_another_topic_is_noted(names: Names, query: Engine, caplog: pytest.LogCaptureFixture):
-    """`topicId` creates what is missing; what is there is read as it is, and the log says so."""
+def test_subscription_of_another_topic_is_refused(names: Names, query: Engine):
+    """`topicId` creates what is missing; a subscription of another topic has other messages than were asked for."""
     query.options = replace(query.options, topic_id=f"{names.topic}-other")
     query.start()
-    query.trigger()
+    with pytest.raises(OptionsError, match=f"`topicId` is `{names.topic}-other`, but .* of `{names.topic}`. Correct"):
+        query.trigger()
 
-    assert f"is a subscription of `{names.topic}`, not of `{names.topic}-other`" in caplog.text
+
+def test_checkpoint_of_another_subscription_is_refused(names: Names, query: Engine):
+    """Its batches are those of the other; nothing is read or acknowledged."""
+    start_and_acknowledge(query, names, "a")
+    query.stop()
+    query.emulator.create_subscription(f"{names.subscription}-other", names.topic)
+    query.options = replace(query.options, subscription_id=f"{names.subscription}-other")
+    query.start()
+    with pytest.raises(OptionsError, match=f"belongs to a query of `{names.subscription}`, not of .*-other`. Give"):
+        query.trigger()
 
 
 def test_subscription_is_kept_when_a_batch_is_in_doubt(

@@ -146,6 +146,7 @@ def test_example_listener_alerts(scenario: Scenario, tmp_path: Path):
         scenario.spark.conf.unset(interval)
     [rules] = re.findall(r"def alerts\(.*?\n\n", (ROOT / "examples" / "alerts.py").read_text(), re.DOTALL)
     assert rules.strip() in READING
+    assert 2 == len(told), told
     assert 1 == sum(": no connection to Pub/Sub (last error: UNAVAILABLE" in sentence for sentence in told)
     assert 1 == sum("disconnected: over" in sentence for sentence in told)
 

@@ -153,7 +153,8 @@ def test_missing_subscription_is_created(scenario: Scenario):
     start = Start(subscriptionId=name, topicId=scenario.names.topic, deleteSubscriptionOnStreamStop="true")
     scenario.run(
         start, Until("a subscription", lambda run: name in _subscriptions(run)),
-        Publish("a"), Rows("a"), Stop(), Until("no subscription", lambda run: name not in _subscriptions(run)),
+        Publish("a"), Rows("a"), Until("the ack", lambda run: all(each.acked for each in run.emulator.messages(name))),
+        Stop(), Until("no subscription", lambda run: name not in _subscriptions(run)),
     )  # fmt: skip
 
 

@@ -44,7 +44,9 @@ from pubsub_spark.emulator.state.topic import Snapshot, Topic
 SNAPSHOT_LIFETIME_SECONDS = 7 * DAY
 _NEVER = float("inf")
 # The service's ids have 17 or 18 digits; all of ours have 17, so that their order as text is the order of publishing.
+# They begin at the start of the emulator, ten a microsecond, so that a restarted one does not use an id again.
 _FIRST_MESSAGE = 10**16
+_IDS_PER_SECOND = 10**7
 _SPARE_ENTRIES = 64  # of the agenda, beyond two for each subscription, before it is tidied
 
 
@@ -57,6 +59,7 @@ class Broker:
         on_delete: Callable[[str], None] | None = None,
         *,
         remembered: int = 10_000,
+        started: float = 0,
     ) -> None:
         self.events = events if events is not None else []  # what has changed since they were last read
         self._on_delete = on_delete
@@ -68,7 +71,7 @@ class Broker:
         self._origins: dict[str, Topic] = {}  # what each subscription was created on, deleted or not
         self._remembered = remembered
         self._hostility: int | None = None
-        self._next_message = _FIRST_MESSAGE
+        self._next_message = _FIRST_MESSAGE + int(started * _IDS_PER_SECOND)
         # All subscriptions number their batches by one count, so an ack id of a deleted one never fits its successor.
         self._batches = BatchNumbers()
         self._agenda: list[tuple[float, int, Subscription]] = []

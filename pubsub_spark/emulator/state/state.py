@@ -20,13 +20,13 @@ from pubsub_spark.emulator.state.schema_store import Schemas
 
 
 class State:
-    """The state of an emulator; a resource's policy is deleted with the resource."""
+    """The state of an emulator; a resource's policy is deleted with the resource. started: seconds since the epoch."""
 
-    def __init__(self, *, remembered: int = 10_000) -> None:
+    def __init__(self, *, remembered: int = 10_000, started: float = 0) -> None:
         self.events: list[Event] = []  # what has changed since they were last read
         self.policies = Policies(self.events)
         self.schemas = Schemas(self.events, self.policies.discard)
-        self.broker = Broker(self.events, self.policies.discard, remembered=remembered)
+        self.broker = Broker(self.events, self.policies.discard, remembered=remembered, started=started)
 
     def clear(self) -> None:
         """Delete everything; ids go on from where they are."""

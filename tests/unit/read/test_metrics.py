@@ -11,16 +11,17 @@ FOOTER = staged_part.footer(pa.py_buffer(b"".join(part(["a", "b"], dropped=["c"]
 
 
 def test_stream_that_was_never_connected():
-    """No response has no age."""
+    """No response has no age; the first two seconds are no outage."""
     health = StreamHealth()
     health.opening(5.0)
+    assert health_metrics(health, 6.0)["connected"]
 
     assert {
         "connected": False,
         "lastResponseSeconds": None,
         "reopenedStreams": 0,
         "lastError": "",
-    } == health_metrics(health, 6.0)
+    } == health_metrics(health, 8.0)
 
 
 def test_stream_in_an_outage():
@@ -34,10 +35,10 @@ def test_stream_in_an_outage():
 
     assert {
         "connected": False,
-        "lastResponseSeconds": 2.5,
+        "lastResponseSeconds": 3.5,
         "reopenedStreams": 1,
         "lastError": "UNAVAILABLE: gone",
-    } == health_metrics(health, 8.5)
+    } == health_metrics(health, 9.5)
 
 
 def test_stream_that_has_no_room_is_no_outage():
@@ -49,23 +50,25 @@ def test_stream_that_has_no_room_is_no_outage():
     assert health_metrics(health, 100.0)["connected"]
 
     health.opening(101.0)
-    assert not health_metrics(health, 102.0)["connected"]
+    assert not health_metrics(health, 104.0)["connected"]
 
 
 def test_refused_stream_is_not_connected():
     """In an outage each attempt may look connected for a moment; a second of it, or a message, ends the outage."""
     health = StreamHealth()
     health.opening(5.0)
-    health.answered(5.1)
-    assert not health_metrics(health, 5.2)["connected"]
-    assert health_metrics(health, 6.2)["connected"]
-
+    health.responded(5.1)
     health.failed(7.0, "UNAVAILABLE")
-    health.opening(8.0)
-    health.answered(8.1)
-    assert not health_metrics(health, 8.2)["connected"]
-    health.responded(8.3)
-    assert health_metrics(health, 8.3)["connected"]
+    health.opening(10.0)
+    health.answered(10.1)
+    assert not health_metrics(health, 10.2)["connected"]
+    assert health_metrics(health, 11.2)["connected"]
+
+    health.failed(20.0, "UNAVAILABLE")
+    health.opening(30.0)
+    assert not health_metrics(health, 30.2)["connected"]
+    health.responded(30.3)
+    assert health_metrics(health, 30.3)["connected"]
 
 
 def test_unacked_are_buffered_staged_and_dropped_ones():

@@ -21,6 +21,14 @@ def test_json_and_back():
     assert offset == Offset.from_json(json.loads(json.dumps(offset.to_json())))
 
 
+def test_subscription_is_kept():
+    """A checkpoint says of which subscription it is; one of an older release does not, and is written as it was."""
+    offset = Offset("s", 7, "projects/p/subscriptions/s")
+    assert offset == Offset.from_json(offset.to_json())
+    assert offset.subscription == offset.next.subscription
+    assert "subscription" not in Offset("s", 7).to_json()
+
+
 def test_next_stays_in_its_stream():
     """The batch after 7 is 8, of the same stream."""
     assert Offset("s", 8) == Offset("s", 7).next

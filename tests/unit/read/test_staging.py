@@ -185,6 +185,17 @@ def test_area_after_a_batch_of_another_is_not_new(staging: Staging):
     assert not staging.is_new()
 
 
+@pytest.mark.parametrize(
+    ("written", "read", "found"),
+    [("a", "a", True), ("a", "b", False), (None, "a", True), ("a", None, True)],
+)
+def test_recent_ids_are_of_a_topic(staging: Staging, written: str | None, read: str | None, found: bool):
+    """A subscription that was made anew on another topic may have other messages with the same ids."""
+    staging.write_recent_ids(pa.array(["1"]), written)
+
+    assert (["1"] if found else []) == staging.recent_ids(read).to_pylist()
+
+
 def test_repeated_ids_are_of_one_part(staging: Staging):
     """A replay drops other messages from each part."""
     staging.write_repeated_ids(1, 2, pa.array(["a", "b"]))

@@ -1,0 +1,29 @@
+"""Registration of the data source in a session that does not find it by itself."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from pyspark.sql import SparkSession
+
+from .source import PubSubDataSource, PubSubSparkDataSource
+
+
+def register(spark: SparkSession) -> None:
+    """Register `format("pubsub")` and `format("pubsub_spark")` in a session.
+
+    Raises RuntimeError when the Python of Spark's workers cannot import the package.
+    """
+    for source in (PubSubDataSource, PubSubSparkDataSource):
+        spark.dataSource.register(source)
+    try:
+        spark.read.format("pubsub_spark").option("subscriptionId", "projects/p/subscriptions/none").load()
+    except Exception as error:
+        missing = re.search(r"No module named '(\w+)", str(error))
+        if missing is None:
+            raise
+        raise RuntimeError(
+            f"The Python of Spark's workers has no package `{missing[1]}`: set PYSPARK_PYTHON to `{sys.executable}` "
+            "before Spark starts, or install pubsub-spark for that Python."
+        ) from None
