@@ -140,8 +140,12 @@ class Proxy:
         ends = {writer, there[1]}
         self._writers |= ends
         try:
-            await asyncio.gather(self._forward(reader, there[1], "up"), self._forward(there[0], writer, "down"))
-        except asyncio.CancelledError:
+            async with asyncio.TaskGroup() as directions:  # the failure of one ends the other
+                directions.create_task(self._forward(reader, there[1], "up"))
+                directions.create_task(self._forward(there[0], writer, "down"))
+        except* OSError:
+            pass
+        except* asyncio.CancelledError:
             pass
         finally:
             self._writers -= ends
@@ -149,16 +153,17 @@ class Proxy:
                 end.transport.abort()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: str) -> None:
-        with suppress(OSError):
-            while content := await reader.read(_CHUNK_BYTES):
-                await self._flowing.wait()
-                if self._delay:
-                    await asyncio.sleep(self._delay)
-                for piece in self._pieces(content):
-                    await self._take_turn(len(piece), direction)
-                    self.forwarded[direction] += len(piece)  # before anyone can have them
+        while content := await reader.read(_CHUNK_BYTES):
+            await self._flowing.wait()
+            if self._delay:
+                await asyncio.sleep(self._delay)
+            for piece in self._pieces(content):
+                await self._take_turn(len(piece), direction)
+                self.forwarded[direction] += len(piece)  # before anyone can have them
+                with suppress(RuntimeError):  # half-closed meanwhile
                     writer.write(piece)
-                    await writer.drain()
+                await writer.drain()
+        with suppress(OSError):  # closed meanwhile
             writer.write_eof()
 
     def _pieces(self, content: bytes) -> list[bytes]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -112,3 +114,19 @@ def test_delay_and_throttle(proxy: Proxy):
         began = time.monotonic()
         assert 20_000 == len(echoed(one, b"x" * 20_000))
         assert time.monotonic() - began >= 0.15
+
+
+def test_client_that_leaves_is_gone_for_the_server(proxy: Proxy):
+    """A client that ends its connection, or resets it as a killed process does, leaves no connection to the server."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for lingers in (False, True):
+        one = client(proxy)
+        echoed(one, b"a")
+        if not lingers:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one.close()
+
+    end = time.monotonic() + 10
+    while len(list(Path("/proc/self/fd").iterdir())) > before:
+        assert time.monotonic() < end, "the proxy has sockets left"
+        threading.Event().wait(0.01)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
@@ -87,6 +88,16 @@ def test_unknown_rpc_is_unimplemented(emulator, client):
         client.channel.unary_unary("/google.pubsub.v2.Publisher/Publish")(b"", timeout=10)
 
     assert grpc.StatusCode.UNIMPLEMENTED == error.value.code()
+
+
+def test_closed_connection_leaves_no_socket(emulator):
+    """A gRPC client that has left leaves no socket open, neither its own nor the one that its bytes went on to."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with grpc.insecure_channel(emulator.endpoint) as channel:
+            grpc.channel_ready_future(channel).result(timeout=10)
+
+    wait_until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= before + 2)  # gRPC's own are made by the first
 
 
 def test_metadata_arrive(emulator, client):

@@ -212,6 +212,7 @@ class _Half(asyncio.Protocol):
         self._listener = listener
         self._other = other
         self._address = address  # of the client's half, among the listener's connections
+        self._has_ended = False  # whether the connection has sent its last byte
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -226,8 +227,10 @@ class _Half(asyncio.Protocol):
         """Pass on the end of one direction; with TLS there is only that of both."""
         if not self._other.can_write_eof() or not self._transport.can_write_eof():
             return False
+        self._has_ended = True
         self._other.write_eof()
-        return True
+        other = self._other.get_protocol()
+        return not (isinstance(other, _Half) and other._has_ended)  # False closes the connection, and then the other
 
     def pause_writing(self) -> None:
         self._other.pause_reading()
