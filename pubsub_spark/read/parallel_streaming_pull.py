@@ -68,6 +68,10 @@ class ParallelStreamingPull:
         """How many streams were opened after the first of each."""
         return sum(stream.reopened for stream in self._streams)
 
+    def reaches_service(self) -> bool:
+        """Whether the service answers a call at all, whatever becomes of the streams."""
+        return self._streams[0].reaches_service()
+
     def half_close(self) -> None:
         """Tell the service to send no more; messages that it has sent still arrive."""
         for stream in self._streams:

@@ -67,6 +67,7 @@ def pull(
 
     stream = ParallelStreamingPull(connection, settings, streams, lambda: (count, volume))
     ended: str | None = None
+    reached = False  # whether the service was there at any time
     failed: PubSubError | None = None
     rest: list[bytes] = []
     try:
@@ -80,13 +81,16 @@ def pull(
                 hand_over(responses)
             if ended is not None and (not responses or now >= stop):
                 break
-            if not count and not stream.health.connected and not stream.health.was_connected(now):
+            reached = reached or count > 0 or stream.health.was_connected(now)
+            if not reached and not stream.health.connected:
                 rest_of_timeout = began + connection.connect_timeout - now
-                if rest_of_timeout <= 0:
+                if rest_of_timeout > 0:
+                    end, stop = now + period, now + 2 * period
+                    wait = min(idle, rest_of_timeout)
+                    continue
+                if not stream.reaches_service():  # it may answer, and end each stream as soon as it is opened
                     raise _not_connected(connection, settings.subscription, stream.health.last_error)
-                end, stop = now + period, now + 2 * period
-                wait = min(idle, rest_of_timeout)
-                continue
+                reached = True
             if ended is None and (now >= end or not responses):
                 ended = "period" if now >= end else "full" if stream.has_full_stream() else "idle"
                 stream.half_close()

@@ -165,19 +165,29 @@ class StreamingPull:
         The call changes no lease, and any answer will do, also an error.
         """
         began, open_call = time.monotonic(), self._open_call
+        error = self._error_of_call(timeout)
+        if error is not None:
+            if not self._closing.is_set():
+                self.health.failed(began, _in_words(error))
+            return False
+        if open_call is None or open_call is not self._open_call:  # the answer says nothing about the next stream
+            return False
+        self.health.answered(time.monotonic())
+        return True
+
+    def reaches_service(self) -> bool:
+        """Whether the service answers a call at all, whatever becomes of the stream."""
+        return self._error_of_call(PROBE_TIMEOUT_SECONDS) is None
+
+    def _error_of_call(self, timeout: float) -> Any:
+        """The error of a call that changes no lease, where the service has not answered it; any answer will do."""
         subscription = self._settings.subscription
         request = acks.extend_request(subscription, 0).SerializeToString()
         try:
             self._connection.modify_ack_deadline(subscription, request, timeout).result()
         except grpc.RpcError as error:
-            if error.code() in _GONE:
-                if not self._closing.is_set():
-                    self.health.failed(began, _in_words(error))
-                return False
-        if open_call is None or open_call is not self._open_call:  # the answer says nothing about the next stream
-            return False
-        self.health.answered(time.monotonic())
-        return True
+            return error if error.code() in _GONE else None
+        return None
 
     def half_close(self) -> None:
         """Tell the service to send no more; messages that it has sent still arrive."""

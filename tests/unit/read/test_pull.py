@@ -10,11 +10,12 @@ import grpc
 import pytest
 
 from pubsub_spark.codec.envelope import Received
-from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError
+from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError
 from pubsub_spark.read import pull as pull_module
+from pubsub_spark.read import streaming_pull
 from pubsub_spark.read.pull import PullResult, pull
 from pubsub_spark.read.streaming_pull import StreamSettings
-from tests.unit.read.service import SUBSCRIPTION, Call, Service, response
+from tests.unit.read.service import SUBSCRIPTION, Call, Service, StatusError, response
 
 pytestmark = pytest.mark.usefixtures("at_once", "leaves_no_thread")
 
@@ -230,3 +231,21 @@ def test_final_status_after_messages_keeps_them():
 
     assert ["a"] == got.texts
     assert isinstance(got.result.failure, MissingError)
+
+
+def test_streams_that_end_at_once_are_no_lost_network(monkeypatch: pytest.MonkeyPatch):
+    """A service that answers calls and ends each stream as it is opened can be reached: the pull is idle."""
+    monkeypatch.setattr(streaming_pull, "delays", lambda: iter(lambda: 0.01, None))
+    service = Service(scripts=[[Code.UNAVAILABLE] for _ in range(10_000)], connect_timeout=0.1)
+
+    assert "idle" == do_pull(service, settings(), period=0.2, idle=0.05).result.ended
+
+
+def test_service_that_answers_no_call_is_a_lost_network(monkeypatch: pytest.MonkeyPatch):
+    """Where not even a call is answered the task fails, and the error names the executors' network."""
+    monkeypatch.setattr(streaming_pull, "delays", lambda: iter(lambda: 0.01, None))
+    refused: list[Exception | None] = [StatusError(Code.UNAVAILABLE) for _ in range(100)]
+    service = Service(scripts=[[Code.UNAVAILABLE] for _ in range(10_000)], answers=refused, connect_timeout=0.1)
+
+    with pytest.raises(ServiceError, match="executors have no network access"):
+        do_pull(service, settings(), period=0.2, idle=0.05)
