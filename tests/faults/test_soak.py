@@ -8,10 +8,11 @@ from tests.faults.soak import FAULTS, SoakError, run
 
 
 @pytest.mark.parametrize("seed", [11])
-def test_query_survives_faults_at_random(seed: int, tmp_path: Path):
+def test_query_survives_faults_at_random(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """After each round nothing is lost, repeated or left unacknowledged."""
+    monkeypatch.chdir(tmp_path)
     said: list[str] = []
-    tally = run(tmp_path, seed, seconds=20, say=said.append)
+    tally = run(Path("soak-output"), seed, seconds=20, say=said.append)
 
     assert tally.rounds >= 1
     assert sum(tally.faults.values()) >= 1

@@ -1,0 +1,230 @@
+"""What is taken from a running query: rights, credentials, its staging area, its disk, the time of its machine.
+
+`Engine` plays Spark. Each query fails in one sentence, or goes on; started again, it has every message once.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import shutil
+import threading
+import time
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.errors import ForbiddenError, PubSubError, ResourceError, StagingError
+from pubsub_spark.options import ReadOptions
+from pubsub_spark.read import owner, partition_reader, session
+from pubsub_spark.read.partitions import Budget
+from tests.conftest import Bucket, Names
+from tests.engine import Engine
+from tests.faults.proxy import Proxy
+
+BOUND = 30.0
+LEASE_IS_EXPIRED = 601.0  # seconds; longer than any lease
+MANY = [f"m{n}" for n in range(3000)]
+_ROOM_BYTES = 20_000  # for a file on the full disk; a part of 3,000 messages has 300,000
+_YEAR_SECONDS = 365 * 86400.0
+
+
+@pytest.fixture
+def query(emulator: Emulator, names: Names, tmp_path: Path) -> Iterator[Engine]:
+    """A query on a plain subscription; started."""
+    emulator.create_topic(names.topic)
+    emulator.create_subscription(names.subscription, names.topic)
+    options = ReadOptions(
+        subscription_id=names.subscription,
+        endpoint=emulator.endpoint,
+        idle_timeout=0.3,
+        max_fetch_period=0.5,
+        connect_timeout=10.0,
+    )
+    engine = Engine(emulator, options, str(tmp_path / "staging"), budget=Budget(10_000, 10**8))
+    engine.start()
+    yield engine
+    if engine.session is not None:
+        engine.crash()
+
+
+def until(condition: Callable[[], Any], otherwise: str, bound: float = BOUND) -> None:
+    end = time.monotonic() + bound
+    while not condition():
+        assert time.monotonic() < end, otherwise
+        threading.Event().wait(0.01)
+
+
+def read(query: Engine, count: int) -> None:
+    """Trigger until so many rows are committed."""
+    until(lambda: query.trigger() and len(query.rows) >= count, f"{count} rows, got {len(query.rows)}")
+
+
+def failure(query: Engine) -> PubSubError:
+    """The error with which the query ends; it is stopped then, as Spark stops its source."""
+    with pytest.raises(PubSubError) as failed:
+        until(lambda: query.trigger() and False, "an error")
+    assert "\n" not in str(failed.value)
+    query.stop()
+    return failed.value
+
+
+def start_again(query: Engine, names: Names, *texts: str) -> None:
+    """Start the query on its checkpoint: it ends with these rows, each once, and none unacknowledged."""
+    query.emulator._running.faults.clear()
+    if query.session is not None:
+        query.crash()
+    query.emulator.advance(LEASE_IS_EXPIRED)
+    query.start()
+    until(lambda: query.trigger() is False and query.emulator.backlog(names.subscription) == 0, "all acknowledged")
+    assert Counter(texts) == Counter(query.rows)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "phrase"),
+    [
+        ("PERMISSION_DENIED", ForbiddenError, "Grant the caller `roles/pubsub.subscriber`"),
+        ("UNAUTHENTICATED", ResourceError, "does not accept the credentials"),
+        ("NOT_FOUND", ResourceError, "does not exist"),
+    ],
+)
+def test_rights_that_end_while_a_query_runs(query: Engine, names: Names, code: Any, kind: Any, phrase: str):
+    """A stream that is refused for good fails the query in one sentence; what was not acknowledged comes again."""
+    query.emulator.publish(names.topic, "a")
+    read(query, 1)
+    query.emulator.fail("StreamingPull", code, count=100)
+    query.emulator.close_streams(code)
+    query.emulator.publish(names.topic, "b")
+    error = failure(query)
+
+    assert isinstance(error, kind)
+    assert phrase in str(error)
+    start_again(query, names, "a", "b")
+
+
+@pytest.mark.parametrize("code", ["PERMISSION_DENIED", "UNAUTHENTICATED"])
+def test_acks_that_are_refused_repeat_no_row(query: Engine, names: Names, code: Any, caplog: pytest.LogCaptureFixture):
+    """Refused acks are a WARNING and a metric; the messages are delivered again, dropped and acknowledged."""
+    query.emulator.fail("Acknowledge", code, count=1)
+    query.emulator.publish(names.topic, "a", "b")
+    read(query, 2)
+    query.trigger()
+    until(lambda: "2 acks of" in caplog.text, "a WARNING")
+    assert 2 == query.metrics["failedAcks"]
+
+    query.emulator.advance(70.0)  # the lease of the driver stream
+    until(lambda: query.trigger() is False and query.emulator.backlog(names.subscription) == 0, "all acknowledged")
+    assert ["a", "b"] == query.rows
+    assert [2, 2] == [record.deliveries for record in query.emulator.messages(names.subscription)]
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file grows beyond _ROOM_BYTES: the kernel refuses the rest of a write, as on a disk without room."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_ROOM_BYTES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_disk_without_room(query: Engine, names: Names):
+    """A part that does not fit fails the query with what to do, and leaves no half of a part to be given."""
+    query.emulator.publish(names.topic, "a")
+    read(query, 1)
+    query.emulator.publish(names.topic, *MANY)
+    with full_disk():
+        error = failure(query)
+
+    assert isinstance(error, StagingError)
+    assert "cannot be used" in str(error)
+    assert "with room" in str(error)
+    start_again(query, names, "a", *MANY)
+
+
+def test_staging_area_that_is_lost(query: Engine, names: Names):
+    """A folder that someone removes under a running query costs duplicates at the most, and never a message."""
+    query.emulator.publish(names.topic, "a")
+    read(query, 1)
+    query.emulator.publish(names.topic, *MANY)
+    partition_reader._check_token_once.cache_clear()  # a task in another process
+    shutil.rmtree(query.location)
+    query.emulator.publish(names.topic, "b")
+    errors: list[PubSubError] = []
+
+    def arrived() -> bool:
+        try:
+            if query.session is None:
+                query.emulator.advance(LEASE_IS_EXPIRED)
+                query.start()
+            query.trigger()
+        except PubSubError as error:
+            errors.append(error)
+            query.stop()
+        return {"a", "b", *MANY} == set(query.rows)
+
+    until(arrived, "all rows")
+    assert len(errors) <= 2, errors
+    assert not [error for error in errors if "\n" in str(error)]
+
+
+def test_store_that_stalls(query: Engine, names: Names, bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
+    """A store that does not answer for three seconds only delays a batch."""
+    with Proxy(int(bucket.endpoint.rpartition(":")[2])) as proxy:
+        for name, value in Bucket(f"http://{proxy.endpoint}", bucket.name).environment.items():
+            monkeypatch.setenv(name, value)
+        query.location = f"{bucket.url}/{names.subscription_id}"
+        query.stop()
+        query.start()
+        query.emulator.publish(names.topic, "a")
+        read(query, 1)
+        query.emulator.publish(names.topic, *MANY)
+        proxy.black_hole()
+        timer = threading.Timer(3.0, proxy.heal)
+        timer.start()
+        began = time.monotonic()
+        read(query, 1 + len(MANY))
+        timer.join()
+        assert time.monotonic() - began >= 2.9
+        start_again(query, names, "a", *MANY)
+        query.stop()
+
+
+@pytest.mark.parametrize("jump", [_YEAR_SECONDS, -_YEAR_SECONDS])
+def test_clock_of_the_day_jumps(
+    query: Engine, names: Names, jump: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A clock that is set a year forward or back while a query runs, and at its restart, changes no row."""
+    query.emulator.publish(names.topic, "a")
+    read(query, 1)
+    moved = types.SimpleNamespace(**{**vars(time), "time": lambda: time.time() + jump})
+    for module in (session, owner):
+        monkeypatch.setattr(module, "time", moved)
+    query.emulator.publish(names.topic, "b")
+    read(query, 2)
+    query.stop()
+    query.start()
+    query.emulator.publish(names.topic, "c")
+    read(query, 3)
+
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    start_again(query, names, "a", "b", "c")
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_clock_of_leases_jumps(query: Engine, names: Names, seconds: float):
+    """A machine that slept for an hour, or whose clock went back, repeats no row: leases that may be over are."""
+    query.emulator.publish(names.topic, "a", "b")
+    read(query, 2)
+    query.slept += seconds  # of the session's clock; the service's goes on
+    query.emulator.publish(names.topic, "c")
+    read(query, 3)
+
+    start_again(query, names, "a", "b", "c")
