@@ -31,8 +31,20 @@ _Location = Annotated[
 ]
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from . import __version__
+
+        typer.echo(f"pubsub-spark {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """Google Cloud Pub/Sub for Apache Spark: the demo, an emulator, and the staging area."""
 
 

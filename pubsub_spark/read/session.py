@@ -367,9 +367,8 @@ class Session:
         if not is_replay:
             return self._plan_pull(end.batch, opened)
         partitions = self._plan_replay(end.batch, opened)
-        return (
-            [] if data_loss.is_deleted(self.options, end.batch, opened.staging) else partitions
-        )  # it may just have been acknowledged
+        # It may just have been acknowledged.
+        return [] if data_loss.is_deleted(self.options, end.batch, opened.staging) else partitions
 
     def _plan_pull(self, batch: int, opened: _Opened) -> list[Partition]:
         """The partitions of a new batch; the buffered messages are staged as its part 0."""

@@ -1,4 +1,4 @@
-"""What a query says in the log of the driver when it ends: the messages that it leaves, and to whom.
+"""The WARNINGs of a query that ends: the messages that it leaves, and to whom.
 
 Pure but for the log: numbers in, one WARNING out, or none.
 """

@@ -9,6 +9,7 @@ import pytest
 from obstore.exceptions import PermissionDeniedError
 from typer.testing import CliRunner
 
+import pubsub_spark
 from pubsub_spark.cli import app
 from pubsub_spark.read.staging import Staging
 
@@ -20,6 +21,13 @@ def test_help_names_the_commands():
     assert 0 == result.exit_code
     for command in ("demo", "emulator"):
         assert command in result.output
+
+
+def test_version_is_that_of_the_package():
+    """`--version` prints the version and does nothing else."""
+    result = CliRunner().invoke(app, ["--version"])
+
+    assert (0, f"pubsub-spark {pubsub_spark.__version__}\n") == (result.exit_code, result.output)
 
 
 def test_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
