@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,6 +15,10 @@ from google.protobuf import field_mask_pb2
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos, routes
+from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.partitions import Budget
+from tests.conftest import Names
+from tests.engine import Engine
 
 TOPIC, SUB, OTHER = "projects/p/topics/news", "projects/p/subscriptions/all", "projects/p/subscriptions/other"
 DAY = 86_400
@@ -93,3 +98,26 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
     while not condition():
         assert time.monotonic() < ends, "it did not come about"
         time.sleep(0.005)
+
+
+@pytest.fixture
+def options(emulator: Emulator, names: Names) -> ReadOptions:
+    """The options of a query with short waits."""
+    return ReadOptions(
+        subscription_id=names.subscription,
+        endpoint=emulator.endpoint,
+        idle_timeout=0.1,
+        max_fetch_period=0.5,
+        connect_timeout=5.0,
+    )
+
+
+@pytest.fixture
+def query(emulator: Emulator, names: Names, options: ReadOptions, tmp_path: Path) -> Iterator[Engine]:
+    """A query on a plain subscription; not started."""
+    emulator.create_topic(names.topic)
+    emulator.create_subscription(names.subscription, names.topic)
+    engine = Engine(emulator, options, str(tmp_path), budget=Budget(10_000, 10**8))
+    yield engine
+    if engine.session is not None:
+        engine.crash()

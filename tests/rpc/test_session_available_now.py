@@ -1,0 +1,154 @@
+"""`availableNow` and `once`: what a run reads before it ends, and what it says of the rest."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.read.staging import Staging
+from tests.conftest import Names
+from tests.engine import Engine
+from tests.rpc.session import (
+    BOUND,
+    LEASE,
+    MANY,
+    acked,
+    buffered,
+    run_until,
+    start_with,
+    until,
+)
+
+
+def test_first_offset_of_spark_4_0_waits_for_messages(query: Engine, names: Names):
+    """`availableNow` of Spark 4.0 and 4.1 asks once: the answer has the messages that are there."""
+    query.passes_start = False
+    query.emulator.publish(names.topic, "a", "b")
+    query.start()
+    query.trigger()
+
+    assert ["a", "b"] == query.rows
+
+
+def test_one_batch_of_spark_4_0_says_that_there_is_more(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
+    """A query that was asked for one offset and ended says that there may be more to read; one asked again does not."""
+    query.passes_start = False
+    query.emulator.publish(names.topic, *MANY)
+    query.start()
+    query.trigger()
+    query.stop()
+    assert "the query has read one batch" in caplog.text
+
+    caplog.clear()
+    query.start()
+    run_until(query, len(MANY))
+    query.stop()
+    assert "the query has read one batch" not in caplog.text
+
+
+def test_available_now_ends_with_what_was_there(query: Engine, names: Names):
+    """Messages published after the start are not waited for, and are nacked at the end."""
+    query.emulator.publish(names.topic, *MANY)
+    query.start()
+    assert query.session is not None
+    query.session.prepare_for_available_now()
+    while query.trigger():
+        pass
+    assert Counter(MANY) == Counter(query.rows)
+    until(lambda: query.emulator.backlog(names.subscription) == 0, "all acked")
+
+    query.emulator.publish(names.topic, "later")
+    assert not query.trigger()
+    query.stop()
+    last = query.emulator.messages(names.subscription)[-1]
+    assert (b"later", None, False) == (last.data, last.ack_deadline, last.acked)
+
+
+def test_available_now_does_not_use_up_delivery_attempts(query: Engine, names: Names):
+    """While another source of the query reads on, later messages stay buffered, and are delivered once."""
+    query.start()
+    assert query.session is not None
+    query.session.prepare_for_available_now()
+    query.trigger()
+    query.emulator.publish(names.topic, "later")
+    buffered(query, 1)
+    for _ in range(3):
+        assert not query.trigger()
+
+    assert [1] == [m.deliveries for m in query.emulator.messages(names.subscription)]
+
+
+def test_stop_ends_a_long_wait(query: Engine, names: Names):
+    """A stopped `availableNow` query does not go on waiting for what may still come."""
+    query.options = replace(query.options, idle_timeout=600)
+    query.start()
+    assert query.session is not None
+    query.session.prepare_for_available_now()
+    query.session.is_stopping = lambda: True
+    began = time.monotonic()
+
+    query.trigger()
+    assert [] == query.rows
+    assert time.monotonic() - began < BOUND
+
+
+def test_available_now_says_that_a_killed_run_holds_messages(
+    query: Engine, emulator: Emulator, names: Names, caplog: pytest.LogCaptureFixture
+):
+    """What the driver stream of a killed run had buffered comes later; the end says so, and the next run reads it."""
+
+    def available_now() -> list[str]:
+        caplog.clear()
+        query.start()
+        assert query.session is not None
+        query.session.prepare_for_available_now()
+        while query.trigger():
+            pass
+        query.stop()
+        return [line for line in caplog.messages if "was killed" in line]
+
+    start_with(query, names, "a", "b")
+    query.crash()
+    [line] = available_now()
+    assert f"messages of `{names.subscription}`" in line and "in up to 6" in line
+    assert [] == query.rows
+    assert 1 == len(available_now())  # though the one before has ended well
+
+    emulator.advance(LEASE)
+    available_now()
+    assert ["a", "b"] == query.rows
+
+
+def test_run_that_ended_well_is_not_said_to_be_killed(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
+    """Neither a query that was stopped while it was idle nor `availableNow` leaves messages."""
+    start_with(query, names, "a")
+    acked(query, 1)
+    query.stop()
+    for _ in range(2):
+        query.start()
+        assert query.session is not None
+        query.session.prepare_for_available_now()
+        assert not query.trigger()
+        query.stop()
+
+    assert "was killed" not in caplog.text
+    assert Staging(query.location, names.subscription, query.offsets[0].stream).read("unfinished-run") is None
+
+
+def test_available_now_ends_soon_without_acks(query: Engine, names: Names):
+    """When acks were waited for in vain, `stop` does not wait for them again."""
+    query.emulator.publish(names.topic, "a")
+    query.emulator.fail("Acknowledge", "UNAVAILABLE", count=10_000)
+    query.start()
+    assert query.session is not None
+    query.session.prepare_for_available_now()
+    while query.trigger():
+        pass
+    began = time.monotonic()
+    query.stop()
+
+    assert time.monotonic() - began < 2.0

@@ -1,0 +1,274 @@
+"""The start of a query: the subscription that it finds or creates, permissions, positions; and its deletion."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.api.errors import Code
+from pubsub_spark.emulator.handlers import iam
+from pubsub_spark.errors import ForbiddenError, MissingError, OptionsError, ResourceError
+from tests.conftest import Names
+from tests.engine import Engine
+from tests.rpc.conftest import Client
+from tests.rpc.session import (
+    acked,
+    google,
+    run_until,
+    start_and_acknowledge,
+    start_with,
+    until,
+)
+
+
+def test_missing_subscription_is_created_with_its_settings(emulator: Emulator, names: Names, query: Engine):
+    """`topicId` says on which topic; every setting that was given is on the subscription."""
+    name = f"{names.subscription}-new"
+    emulator.create_topic(f"{names.topic}-dead")
+    query.options = replace(
+        query.options,
+        subscription_id=name,
+        topic_id=names.topic,
+        ack_deadline_seconds=42,
+        enable_message_ordering=True,
+        enable_exactly_once_delivery=True,
+        filter='attributes.kind = "x"',
+        retain_acked_messages=True,
+        message_retention_duration=3600.0,
+        expiration_ttl=172800.0,
+        subscription_dead_letter_topic=f"{names.topic}-dead",
+        max_delivery_attempts=7,
+        minimum_backoff=1.0,
+        maximum_backoff=20.0,
+    )
+    query.start()
+    query.trigger()
+    found = google(emulator).get_subscription(subscription=name)
+
+    assert (names.topic, 42, True, True, 'attributes.kind = "x"', True) == (
+        found.topic,
+        found.ack_deadline_seconds,
+        found.enable_message_ordering,
+        found.enable_exactly_once_delivery,
+        found.filter,
+        found.retain_acked_messages,
+    )
+    assert (3600, 172800) == (found.message_retention_duration.seconds, found.expiration_policy.ttl.total_seconds())
+    assert (f"{names.topic}-dead", 7) == (
+        found.dead_letter_policy.dead_letter_topic,
+        found.dead_letter_policy.max_delivery_attempts,
+    )
+    assert (1, 20) == (found.retry_policy.minimum_backoff.seconds, found.retry_policy.maximum_backoff.seconds)
+
+
+def test_missing_subscription_without_topic(query: Engine, names: Names):
+    """One sentence: what does not exist, and the option that would create it."""
+    query.options = replace(query.options, subscription_id=f"{names.subscription}-missing")
+    query.start()
+    with pytest.raises(MissingError, match="With `topicId` the connector creates it"):
+        query.trigger()
+
+
+def test_subscription_that_another_query_creates_meanwhile(emulator: Emulator, names: Names, query: Engine):
+    """A subscription that another query creates between our get and our create is read."""
+    query.options = replace(query.options, topic_id=names.topic)
+    emulator.fail("GetSubscription", "NOT_FOUND")
+    emulator.publish(names.topic, "a")
+    query.start()
+    run_until(query, 1)
+
+    assert ["a"] == query.rows
+
+
+def test_subscription_of_another_topic_is_refused(names: Names, query: Engine):
+    """`topicId` creates what is missing; a subscription of another topic has other messages than were asked for."""
+    query.options = replace(query.options, topic_id=f"{names.topic}-other")
+    query.start()
+    with pytest.raises(OptionsError, match=f"`topicId` is `{names.topic}-other`, but .* of `{names.topic}`. Correct"):
+        query.trigger()
+
+
+def test_checkpoint_of_another_subscription_is_refused(names: Names, query: Engine):
+    """Its batches are those of the other; nothing is read or acknowledged."""
+    start_and_acknowledge(query, names, "a")
+    query.stop()
+    query.emulator.create_subscription(f"{names.subscription}-other", names.topic)
+    query.options = replace(query.options, subscription_id=f"{names.subscription}-other")
+    query.start()
+    with pytest.raises(OptionsError, match=f"belongs to a query of `{names.subscription}`, not of .*-other`. Give"):
+        query.trigger()
+
+
+def test_subscription_is_kept_when_a_batch_is_in_doubt(
+    emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture
+):
+    """A query that ends in the middle of a batch does not delete its subscription, and a WARNING says so."""
+    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
+    start_with(query, names, "a")
+    session = query.session
+    assert session is not None
+    end = session.latest_offset(session.initial_offset(), query.budget)
+    session.partitions(session.initial_offset(), end)
+    query.stop()
+
+    assert names.subscription == emulator_subscription(emulator, names)
+    assert f"`{names.subscription}` is not deleted" in caplog.text
+
+
+def test_subscription_is_kept_when_the_query_failed(emulator: Emulator, names: Names, query: Engine):
+    """A query that has failed deletes nothing."""
+    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
+    query.start()
+    query.trigger()
+    until(lambda: emulator.close_streams("PERMISSION_DENIED"), "an open stream")
+    with pytest.raises(ForbiddenError):
+        run_until(query, 1)
+    query.stop()
+
+    assert names.subscription == emulator_subscription(emulator, names)
+
+
+def emulator_subscription(emulator: Emulator, names: Names) -> str:
+    """The name of the subscription, as the service gives it."""
+    return str(google(emulator).get_subscription(subscription=names.subscription).name)
+
+
+@pytest.mark.parametrize("permission", ["pubsub.subscriptions.consume", "pubsub.subscriptions.delete"])
+def test_missing_permission_is_an_error_at_the_start(
+    names: Names, query: Engine, monkeypatch: pytest.MonkeyPatch, permission: str
+):
+    """The permissions that the options need are checked before the first message, and the error names the one."""
+    granted = {"pubsub.subscriptions.consume", "pubsub.subscriptions.delete"} - {permission}
+    monkeypatch.setitem(iam.PERMISSIONS, "subscriptions", {name.rpartition(".")[2] for name in granted})
+    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
+    query.start()
+
+    with pytest.raises(ForbiddenError, match=f"{permission} is not granted"):
+        query.trigger()
+
+
+@pytest.mark.parametrize(("code", "warns"), [("INTERNAL", True), ("UNIMPLEMENTED", False)])
+def test_permissions_that_cannot_be_asked_for_do_not_stop_the_query(
+    emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture, code: Code, warns: bool
+):
+    """Where the service cannot tell what is granted a WARNING says so; an emulator may not know the call."""
+    emulator.fail("TestIamPermissions", code, count=9)
+    emulator.publish(names.topic, "a")
+    query.start()
+    run_until(query, 1)
+
+    assert warns == ("is granted on Subscription" in caplog.text)
+
+
+def test_dead_letter_topic_is_checked_at_the_start(names: Names, query: Engine):
+    """A `deadLetterTopic` that does not exist is an error before the first message."""
+    query.options = replace(query.options, decode="topic", dead_letter_topic=f"{names.topic}-dead")
+    query.start()
+
+    with pytest.raises(MissingError, match=f"Topic `{names.topic}-dead` does not exist"):
+        query.trigger()
+
+
+def test_subscription_is_deleted_on_stop(emulator: Emulator, names: Names, query: Engine):
+    """`deleteSubscriptionOnStreamStop` leaves nothing behind."""
+    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
+    query.start()
+    query.trigger()
+    query.stop()
+
+    assert [] == list(google(emulator).list_subscriptions(project=f"projects/{names.project}"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"push_config": {"push_endpoint": "https://example.com/push"}}, "pushes its messages to an endpoint"),
+        ({"bigquery_config": {"table": "p.d.t"}}, "writes its messages to BigQuery"),
+        ({"cloud_storage_config": {"bucket": "some-bucket"}}, "writes its messages to Cloud Storage"),
+    ],
+)
+def test_subscription_that_is_not_pulled_is_refused(
+    emulator: Emulator, names: Names, query: Engine, settings: dict[str, Any], says: str
+):
+    """Push, BigQuery and Cloud Storage subscriptions cannot be pulled, which is an error at the start."""
+    name = f"{names.subscription}-elsewhere"
+    emulator.create_subscription(name, names.topic, **settings)
+    query.options = replace(query.options, subscription_id=name)
+    query.start()
+    with pytest.raises(ResourceError, match=says) as refused:
+        query.trigger()
+    assert name in str(refused.value)
+
+
+def test_detached_subscription_is_refused(emulator: Emulator, names: Names, query: Engine):
+    """A subscription that its topic's owner has detached never gets a message again."""
+    Client(emulator.endpoint).ask("Publisher/DetachSubscription", subscription=names.subscription)
+    query.start()
+    with pytest.raises(ResourceError, match=f"`{names.subscription}` is detached from its topic"):
+        query.trigger()
+
+
+def _read_a_and_after_a_restart_b(query: Engine, names: Names) -> None:
+    """The seek brings `a`; the restart does not seek again."""
+    query.start()
+    run_until(query, 1)
+    acked(query, 1)
+    query.stop()
+    query.start()
+    query.emulator.publish(names.topic, "b")
+    run_until(query, 2)
+    assert ["a", "b"] == query.rows
+
+
+def test_start_goes_back_to_a_snapshot(emulator: Emulator, names: Names, query: Engine):
+    """`startingSnapshot` gives a new checkpoint what was not acknowledged when the snapshot was taken, once."""
+    snapshot = f"projects/{names.project}/snapshots/before"
+    emulator.publish(names.topic, "a")
+    google(emulator).create_snapshot(name=snapshot, subscription=names.subscription)
+    other = Engine(emulator, query.options, f"{query.location}/other")
+    other.start()
+    acked(other, 1)
+    other.stop()
+
+    query.options = replace(query.options, starting_snapshot=snapshot)
+    _read_a_and_after_a_restart_b(query, names)
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({"starting_snapshot": "projects/{p}/snapshots/nope"}, "Snapshot `projects/{p}/snapshots/nope`"),
+        ({"subscription_id": "new-sub", "topic_id": "nope"}, "Topic `projects/{p}/topics/nope`"),
+        (
+            {"subscription_id": "new-sub", "topic_id": "{topic}", "subscription_dead_letter_topic": "nope"},
+            "Topic `projects/{p}/topics/nope`",
+        ),
+    ],
+)
+def test_what_is_missing_is_what_is_named(names: Names, query: Engine, given: dict[str, str], missing: str):
+    """The error names the missing snapshot or topic, not the subscription."""
+    fields: dict[str, Any] = {name: value.format(p=names.project, topic=names.topic) for name, value in given.items()}
+    query.options = replace(query.options, project=names.project, **fields)
+    query.start()
+
+    with pytest.raises(MissingError, match=f"^{missing.format(p=names.project)} does not exist"):
+        query.trigger()
+
+
+def test_start_seeks_once(emulator: Emulator, names: Names, query: Engine):
+    """`startingTimestamp` takes a new checkpoint back in time, and leaves a restart where it is."""
+    name = f"{names.subscription}-kept"
+    emulator.create_subscription(name, names.topic, retain_acked_messages=True)
+    before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=1)
+    other = Engine(emulator, replace(query.options, subscription_id=name), f"{query.location}/other")
+    emulator.publish(names.topic, "a")
+    other.start()
+    acked(other, 1)
+    other.stop()
+
+    query.options = replace(query.options, subscription_id=name, starting_timestamp=before)
+    _read_a_and_after_a_restart_b(query, names)
