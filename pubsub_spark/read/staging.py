@@ -294,6 +294,7 @@ class Staging:
 
         Raises StagingError when the store cannot be written to, or overwrites an object that must not exist.
         """
+        open_store(self.location)
         folder = local_folder(self.location)
         if folder is not None:
             try:
