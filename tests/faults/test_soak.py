@@ -1,10 +1,12 @@
 """A few rounds of `make soak`: everything published is in the sink once, or the query says in one sentence why not."""
 
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.faults.soak import FAULTS, SoakError, run
+from tests.faults.soak import FAULTS, Soak, SoakError, Tally, reason, run
 
 
 @pytest.mark.parametrize("seed", [11])
@@ -32,3 +34,39 @@ def test_lost_message_ends_the_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(soak, "FAULTS", [acknowledge_one])
     with pytest.raises(SoakError, match="round 1 of seed 13"):
         run(tmp_path, 13, seconds=1, say=lambda _: None)
+
+
+def test_clean_round_erases_no_loss(tmp_path: Path):
+    """A tally that another start goes on with keeps what an earlier one lost."""
+    path = tmp_path / "tally.json"
+    path.write_text('{"seed": 7, "lost": 1, "repeated": 2, "unacknowledged": 3}')
+    tally = Tally.read(path, seed=7)
+    nothing: Any = None
+    application: Any = types.SimpleNamespace(
+        emulator=types.SimpleNamespace(backlog=lambda _: 0),
+        names=types.SimpleNamespace(subscription="s"),
+        process=None,
+        texts=lambda: ["a"],
+    )
+    running = Soak(tmp_path, tally, nothing, nothing, application)
+    running.published.append("a")
+    running._compare()
+
+    assert (1, 2, 3) == (tally.lost, tally.repeated, tally.unacknowledged)
+
+
+_TRIED_AGAIN = "WARN TaskSetManager: Lost task 0.0: pubsub_spark.errors.StagingError: no room\n"
+_ENDED = 'Traceback (most recent call last):\n  File "/a/tests/spark/driver.py", line 75, in main\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (_TRIED_AGAIN, None),
+        (_TRIED_AGAIN + _ENDED + "Py4JNetworkError: Answer from Java side is empty\n", None),
+        (_TRIED_AGAIN + _ENDED + "StreamingQueryException: pubsub_spark.errors.ServiceError: gone\n", "ServiceError"),
+    ],
+)
+def test_reason_is_the_error_that_ended_the_driver(log: str, expected: str | None):
+    """A task's failure that was tried again explains no end of a query."""
+    assert expected == reason(log)
