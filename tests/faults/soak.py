@@ -181,6 +181,7 @@ class Soak:
             self._killed = False  # what was killed in the last round has ended the query by now, or never will
             self.wait(1, 4)
             for fault in self.chance.sample(FAULTS, min(len(FAULTS), self.chance.randrange(1, 4))):
+                self._wait_for_a_stream()
                 self.tally.faults[fault.__name__] = self.tally.faults.get(fault.__name__, 0) + 1
                 fault(self)
                 self.service.heal()
@@ -218,10 +219,11 @@ class Soak:
 
     def _record_end(self) -> None:
         log = self.application.log.read_text()
-        name = "killed" if self._killed else reason(log)
+        name = reason(log) or ("killed" if self._killed else None)  # a kill excuses no sentence that is there
+        kept = self._folder / f"ended-{self.tally.starts}-{name or 'unexplained'}.log"
+        kept.write_text(log)  # the next start overwrites the driver's
         if name is None:
-            (self._folder / "unexplained.log").write_text(log)
-            raise SoakError(f"a query ended without a sentence of ours: {self._folder / 'unexplained.log'}")
+            raise SoakError(f"a query ended without a sentence of ours: {kept}")
         self.tally.failures[name] = self.tally.failures.get(name, 0) + 1
 
     @contextmanager

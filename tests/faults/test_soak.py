@@ -70,3 +70,19 @@ _ENDED = 'Traceback (most recent call last):\n  File "/a/tests/spark/driver.py",
 def test_reason_is_the_error_that_ended_the_driver(log: str, expected: str | None):
     """A task's failure that was tried again explains no end of a query."""
     assert expected == reason(log)
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"), [(": pubsub_spark.errors.StagingError: gone", "StagingError"), ("", "killed")]
+)
+def test_kill_excuses_no_sentence(end: str, expected: str, tmp_path: Path):
+    """A query that ends with a sentence of ours counts by it, whatever was killed before; its log is kept."""
+    nothing: Any = None
+    application: Any = types.SimpleNamespace(emulator=nothing, log=tmp_path / "driver.log")
+    application.log.write_text(_ENDED + end)
+    running = Soak(tmp_path, Tally(7), nothing, nothing, application)
+    running._killed = True
+    running._record_end()
+
+    assert {expected: 1} == running.tally.failures
+    assert _ENDED + end == (tmp_path / f"ended-0-{expected}.log").read_text()
