@@ -129,10 +129,10 @@ class ServiceOptions(Declared):
 
         Raises OptionsError with every problem found.
         """
-        own = {key.lower().removeprefix(_TABLE_OPTION): text for key, text in given.items()}
-        own |= {key: text for key, text in given.items() if not key.lower().startswith(_TABLE_OPTION)}
-        named = {key.lower(): key for key in own}  # the user's spelling, where there are two
-        values, problems = cls.values({key: own[key] for low, key in named.items() if low not in _SPARK_OWN})
+        plain = {key: text for key, text in given.items() if not key.lower().startswith(_TABLE_OPTION)}
+        of_table = {key[len(_TABLE_OPTION) :]: text for key, text in given.items() if key not in plain}
+        own = of_table | plain
+        values, problems = cls.values({key: text for key, text in own.items() if key.lower() not in _SPARK_OWN})
         if "endpoint" not in values and values.get("backend") != "gcp" and environ.get("PUBSUB_EMULATOR_HOST"):
             values |= {"endpoint": environ["PUBSUB_EMULATOR_HOST"], "backend": "emulator"}
         if environ.get("GOOGLE_CLOUD_PROJECT"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,14 @@ from pubsub_spark.read.partitions import Budget, Partition
 from pubsub_spark.read.session import Session
 
 _EXTENSION_BOUND_SECONDS = 10.0  # of real time, for extensions that take milliseconds
+
+
+def until(condition: Callable[[], Any], otherwise: str, bound: float = 20.0) -> None:
+    """Wait for a condition, `bound` seconds at the most; AssertionError with `otherwise` when it does not come."""
+    end = time.monotonic() + bound
+    while not condition():
+        assert time.monotonic() < end, otherwise
+        threading.Event().wait(0.005)
 
 
 class CrashError(Exception):

@@ -123,13 +123,12 @@ _AT_LIMIT, _UNLIMITED, _SPARE = 0.6, 1.5, 0.25  # rates of a stream, in units of
 _MAX_STREAMS = 16
 
 
-def next_streams(streams: int, footers: Sequence[Footer]) -> int:
-    """The StreamingPulls of each task of the next batch, after a batch with `streams` of them and these parts.
+def next_streams(streams: int, pulls: Sequence[Footer]) -> int:
+    """The StreamingPulls of each task of the next batch, after a batch with `streams` of them and these pulled parts.
 
     Twice as many while the streams of a backlog run at the service's limit; half as many when a pull was idle, or half
     of them would do. A stream that is faster than the limit has none (an emulator), and more of them gain nothing.
     """
-    pulls = [footer for footer in footers if footer.ended != "driver"]
     busy = [pull for pull in pulls if pull.ended != "idle" and pull.pull_seconds > 0]
     if not busy:
         return max(1, streams // 2)

@@ -133,6 +133,8 @@ def open_store(location: str) -> Any:
 
 def _make_private(folder: Path) -> None:
     """Make a folder with those above it, open to this user alone; folders that exist stay as they are."""
+    if folder.is_dir():
+        return
     for each in (*reversed(folder.parents), folder):
         with suppress(FileExistsError):
             each.mkdir(mode=0o700)

@@ -102,6 +102,7 @@ class Soak:
         self.chance = random.Random(f"{tally.seed}/{tally.rounds}")
         self.published: list[str] = []
         self._folder = folder
+        self._compared = 0  # of those that were published
         self._killed = False
 
     # Faults: each is over when it returns, but for the links, which `heal` mends
@@ -233,11 +234,11 @@ class Soak:
 
         def publish() -> None:
             while not over.wait(0.1):
-                texts = [f"m{len(self.published) + each}" for each in range(self.chance_of_publisher.randrange(1, 80))]
+                texts = [f"m{len(self.published) + each}" for each in range(chance.randrange(1, 80))]
                 self.emulator.publish(self.application.names.topic, *texts)
                 self.published += texts
 
-        self.chance_of_publisher = random.Random(self.chance.random())
+        chance = random.Random(self.chance.random())
         thread = threading.Thread(target=publish, name="publisher")
         thread.start()
         try:
@@ -267,8 +268,6 @@ class Soak:
         self._measure()
         if lost or repeated or unacknowledged:
             raise SoakError(f"round {self.tally.rounds} of seed {self.tally.seed}")
-
-    _compared = 0
 
     def _measure(self) -> None:
         """Threads, files and memory of the process with the driver stream; SoakError for more than a query needs."""

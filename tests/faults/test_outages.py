@@ -21,6 +21,7 @@ from pubsub_spark.options import ReadOptions
 from pubsub_spark.read import ack_worker, acks, health, session
 from pubsub_spark.read.partitions import Budget, PullPartition
 from pubsub_spark.read.staging import Staging
+from tests import engine
 from tests.conftest import Names
 from tests.engine import Engine
 from tests.faults.proxy import Proxy
@@ -56,10 +57,8 @@ def query(emulator: Emulator, proxy: Proxy, names: Names, tmp_path: Path) -> Ite
 
 
 def until(condition: Callable[[], Any], otherwise: str, bound: float = BOUND) -> None:
-    end = time.monotonic() + bound
-    while not condition():
-        assert time.monotonic() < end, otherwise
-        threading.Event().wait(0.01)
+    """Wait for a condition, as long as an outage may take."""
+    engine.until(condition, otherwise, bound)
 
 
 def trigger_on(query: Engine) -> None:

@@ -24,6 +24,7 @@ from pubsub_spark.errors import ForbiddenError, PubSubError, ResourceError, Stag
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read import owner, partition_reader, session
 from pubsub_spark.read.partitions import Budget
+from tests import engine
 from tests.conftest import Bucket, Names
 from tests.engine import Engine
 from tests.faults.proxy import Proxy
@@ -55,10 +56,8 @@ def query(emulator: Emulator, names: Names, tmp_path: Path) -> Iterator[Engine]:
 
 
 def until(condition: Callable[[], Any], otherwise: str, bound: float = BOUND) -> None:
-    end = time.monotonic() + bound
-    while not condition():
-        assert time.monotonic() < end, otherwise
-        threading.Event().wait(0.01)
+    """Wait for a condition, as long as an outage may take."""
+    engine.until(condition, otherwise, bound)
 
 
 def read(query: Engine, count: int) -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-from typing import Any
-
 import grpc
 import pytest
 from google.pubsub_v1.services.subscriber import SubscriberClient
@@ -14,18 +9,11 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 
 from pubsub_spark.emulator import Emulator
 from tests.conftest import Names
-from tests.engine import CrashError, Engine
+from tests.engine import CrashError, Engine, until
 
 BOUND = 20.0
 LEASE = 601.0  # seconds; longer than any lease
 MANY = [f"m{n}" for n in range(1500)]  # half as many again as the driver stream buffers
-
-
-def until(condition: Callable[[], Any], otherwise: str) -> None:
-    end = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < end, otherwise
-        threading.Event().wait(0.005)
 
 
 def run_until(query: Engine, rows: int) -> None:

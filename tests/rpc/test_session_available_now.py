@@ -11,7 +11,7 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.read.staging import Staging
 from tests.conftest import Names
-from tests.engine import Engine
+from tests.engine import Engine, until
 from tests.rpc.session import (
     BOUND,
     LEASE,
@@ -20,7 +20,6 @@ from tests.rpc.session import (
     buffered,
     run_until,
     start_with,
-    until,
 )
 
 

@@ -19,7 +19,7 @@ from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.partitions import Budget, PullPartition
 from pubsub_spark.read.staging import Staging
 from tests.conftest import Names
-from tests.engine import Engine
+from tests.engine import Engine, until
 from tests.rpc.session import (
     BOUND,
     LEASE,
@@ -30,7 +30,6 @@ from tests.rpc.session import (
     run_until,
     start_and_acknowledge,
     start_with,
-    until,
 )
 from tests.unit.read.service import part
 

@@ -13,7 +13,7 @@ from pubsub_spark.emulator.api.errors import Code
 from pubsub_spark.emulator.handlers import iam
 from pubsub_spark.errors import ForbiddenError, MissingError, OptionsError, ResourceError
 from tests.conftest import Names
-from tests.engine import Engine
+from tests.engine import Engine, until
 from tests.rpc.conftest import Client
 from tests.rpc.session import (
     acked,
@@ -21,7 +21,6 @@ from tests.rpc.session import (
     run_until,
     start_and_acknowledge,
     start_with,
-    until,
 )
 
 
