@@ -105,7 +105,7 @@ class GrpcLine:
 
 
 class InexpressibleError(Exception):
-    """No URL says this: the name that would stand in it is missing, or is none."""
+    """The error for a request that no URL can express: the name that would stand in it is missing, or is none."""
 
 
 class HttpLine:

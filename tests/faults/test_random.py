@@ -267,7 +267,7 @@ def proxy(emulator: Emulator) -> Iterator[Proxy]:
 
 
 def _open_files() -> set[str]:
-    """What the descriptors of this process are of: paths, and sockets with their numbers."""
+    """The files and sockets that this process has open: paths, and sockets with their numbers."""
     found = set()
     for each in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # closed meanwhile, as that of this very loop

@@ -109,7 +109,8 @@ def _tag(declared: Any) -> str:
 
 
 def values(declared: Any) -> st.SearchStrategy[Any]:
-    """What fastavro writes with the schema; a union's value is the pair (tag, value), so that the branch is certain."""
+    """A strategy of values that fastavro writes with the schema; a union's value is the pair (tag, value), so that
+    the branch is certain."""
     if isinstance(declared, str):
         return _PRIMITIVES[declared]
     if isinstance(declared, list):
@@ -251,7 +252,7 @@ def test_datum_is_what_fastavro_wrote_as_json(data, declared):
 @RELAXED
 @given(st.data(), schemas(least=1))
 def test_fastavro_reads_our_json(data, declared):
-    """What we write as JSON, fastavro reads back as the value."""
+    """The JSON that we write, fastavro reads back as the value."""
     value = data.draw(values(declared))
     assume(_finite(value))
     definition = avro.parse(json.dumps(declared))

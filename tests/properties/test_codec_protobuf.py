@@ -246,7 +246,7 @@ def payloads_of(messages: list[Any]) -> pa.BinaryArray:
 @LAW
 @given(schemas_and_messages())
 def test_fast_equals_slow(drawn):
-    """What the columns hold is what the message classes' getters say."""
+    """The decoded columns hold the values that the message classes' getters return."""
     definition, messages = drawn
     decoder = ProtobufDecoder(definition)
 
@@ -326,7 +326,7 @@ def odd_json(draw: st.DrawFn) -> tuple[ProtobufDefinition, list[str]]:
 @MANY
 @given(odd_json())
 def test_json_format_is_the_judge_of_json(drawn):
-    """What the compiled decoder makes of a text is what json_format does: the same message, or an error."""
+    """The compiled decoder makes the same message of a text as json_format does, or both refuse it."""
     definition, texts = drawn
     for text in texts:
         expected: Any = definition.message_class()

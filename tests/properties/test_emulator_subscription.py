@@ -287,7 +287,7 @@ TestBroker.settings = settings(max_examples=200, stateful_step_count=30, deadlin
 
 
 def test_hostility_loses_nothing():
-    """With chaos on, every message arrives, and in the end all are acknowledged."""
+    """Chaos reorders and redelivers, yet every message arrives, and in the end all are acknowledged."""
     for seed in range(20):
         subscription = Subscription("projects/p/subscriptions/sub", Settings(ordering=True), now=0)
         subscription.chaos = Chaos(seed, subscription.name)

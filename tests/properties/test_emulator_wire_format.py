@@ -37,7 +37,7 @@ def test_bodies_of_data_alone_are_the_messages(messages: list[protos.PubsubMessa
 
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=20), st.integers(10**16, 10**17 - 100))
 def test_frames_hold_the_message_its_id_and_its_time(data: list[bytes], first: int):
-    """What subscribers get is the message as published, and the two fields that the service adds."""
+    """Subscribers get the message as published, and the two fields that the service adds."""
     bodies = [protos.PubsubMessage(data=each).SerializeToString() for each in data]
     made = wire_format.message_frames(bodies, first, wire_format.publish_time_field(1_234.567))
 

@@ -239,7 +239,7 @@ def test_unavailable_is_tried_again(emulator: Emulator, names: Names):
 
 
 def test_address_that_does_not_answer(names: Names):
-    """The error names an address that does not answer, after `connectTimeout`."""
+    """An address that does not answer is an error within `connectTimeout` that names the address."""
     with (
         EmulatorBackend("127.0.0.1:1", 0.3).connect() as connection,
         pytest.raises(ServiceError, match=r"`127\.0\.0\.1:1` did not answer"),

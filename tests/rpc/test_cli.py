@@ -25,7 +25,8 @@ def process() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_emulator_serves_until_told_to_stop(process: subprocess.Popen[str], ending: signal.Signals):
-    """It prints the line a shell evaluates, answers Google's client, logs the call, and ends with 0."""
+    """`pubsub-spark emulator` prints the line a shell evaluates, answers Google's client, logs the call, and ends
+    with 0."""
     assert process.stdout is not None
     export, assignment = process.stdout.readline().split()
     variable, endpoint = assignment.split("=")

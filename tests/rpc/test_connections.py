@@ -184,7 +184,7 @@ def test_message_behind_a_response_comes_at_once(emulator, client):
 
 
 def test_many_connections_are_served_at_once(emulator):
-    """Each publishes and reads what it is told, and none waits for another."""
+    """Clients of many connections publish and read at once, and none waits for another."""
 
     def ask(number: int) -> str:
         with contextlib.closing(grpc.insecure_channel(emulator.endpoint, [("grpc.use_local_subchannel_pool", 1)])) as c:

@@ -343,7 +343,7 @@ def test_snapshot_serves_a_sibling(client, emulator, subscribe):
 
 
 def test_snapshot_expires_with_its_oldest_message(client, emulator, subscribe):
-    """Its life is seven days less the age of the backlog; with less than an hour left there is none."""
+    """A snapshot lives seven days less the age of its backlog; with less than an hour left there is none."""
     subscribe(message_retention_duration=31 * DAY)
     emulator.publish(TOPIC, b"a")
     emulator.advance(3 * DAY)
@@ -361,7 +361,7 @@ def test_snapshot_expires_with_its_oldest_message(client, emulator, subscribe):
 
 
 def test_snapshot_keeps_what_the_subscription_would_not(client, emulator, subscribe):
-    """Its backlog and all that came later, for as long as it exists, however short the retention is."""
+    """A snapshot keeps its backlog and all that came later for as long as it exists, however short the retention is."""
     subscribe(message_retention_duration={"seconds": 600})
     emulator.publish(TOPIC, b"before")
     snapshot = client.ask("Subscriber/CreateSnapshot", subscription=SUB, name="projects/p/snapshots/moment")
@@ -376,7 +376,7 @@ def test_snapshot_keeps_what_the_subscription_would_not(client, emulator, subscr
 
 
 def test_snapshot_outlives_its_topic(client, emulator, subscribe):
-    """It is guaranteed to exist until it expires, and brings the backlog back to who had that topic."""
+    """A snapshot exists until it expires, and brings the backlog back to a subscription of a deleted topic."""
     subscribe()
     emulator.publish(TOPIC, b"a")
     snapshot = client.ask("Subscriber/CreateSnapshot", subscription=SUB, name="projects/p/snapshots/moment")
@@ -416,7 +416,7 @@ def test_snapshot_moves_to_an_earlier_end_only(client, emulator, subscribe):
 
 
 def test_seek_replays_an_ordered_subscription_in_order(client, emulator, subscribe):
-    """Google's emulator cannot; the key comes again from its beginning."""
+    """A seek brings a key again from its beginning, which Google's emulator cannot."""
     subscribe(enable_message_ordering=True, retain_acked_messages=True)
     emulator.publish(TOPIC, *keyed("1", "2", "3"))
     client.ack(*(received.ack_id for received in client.pull()))

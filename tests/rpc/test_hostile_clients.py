@@ -106,7 +106,7 @@ def frames(server) -> Iterator[FrameClient]:
 
 
 def open_streams(frames: FrameClient, path: str, message: bytes | None, count: int, *, reset: bool = False) -> None:
-    """So many calls, whatever SETTINGS say, and at once their resets."""
+    """Open so many calls, whatever SETTINGS say, and reset them at once."""
     head = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "a"}
     head |= {"content-type": "application/grpc", "te": "trailers"}
     for stream in range(1, 2 * count, 2):

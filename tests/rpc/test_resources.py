@@ -258,7 +258,8 @@ def test_publisher_cannot_set_id_and_time(client, emulator, subscribe):
 
 
 def test_unknown_fields_of_a_message_are_dropped(client, emulator, subscribe):
-    """What the API does not know, a group of protobuf's oldest kind among it, harms nobody and is not delivered."""
+    """A field that the API does not know, a group of protobuf's oldest kind among them, harms nobody and is not
+    delivered."""
     subscribe(filter="attributes:a")
     known = protos.PubsubMessage(data=b"x", attributes={"a": ""}).SerializeToString()
     group, number = b"\x7b\x12\x03\x0a\x01b\x7c", b"\x78\x01"  # field 15, as a group with something in it, and as 1

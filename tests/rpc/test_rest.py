@@ -449,7 +449,7 @@ def test_emulator_stops_with_connections_open():
 
 
 def test_grpc_can_have_the_port_to_itself():
-    """With rest=False nothing stands before gRPC, and HTTP is not answered."""
+    """An emulator with rest=False serves gRPC alone, and HTTP is not answered."""
     with Emulator(rest=False) as emulator, grpc.insecure_channel(emulator.endpoint) as channel:
         create = channel.unary_unary("/google.pubsub.v1.Publisher/CreateTopic")
         create(protos.Topic(name=TOPIC).SerializeToString(), timeout=10)
@@ -501,7 +501,7 @@ def test_port_that_there_is_none_of_is_refused(port, rest):
 
 
 def test_tls_port_serves_both_too():
-    """With a key and a certificate the same port speaks gRPC and HTTPS, and nothing unencrypted."""
+    """A port with a key and a certificate speaks gRPC and HTTPS, and nothing unencrypted."""
     key, certificate = self_signed()
     trust = ssl.create_default_context(cadata=certificate.decode())
     with Emulator(tls=(key, certificate)) as emulator:

@@ -342,7 +342,7 @@ def test_permission_to_look_is_not_needed(query: Engine, names: Names):
 
 
 def test_address_that_does_not_answer(query: Engine):
-    """A service that does not answer is an error within bounded time, which names the address."""
+    """An address that does not answer is an error within `connectTimeout` that names the address."""
     query.options = replace(query.options, endpoint="127.0.0.1:1", connect_timeout=0.5)
     query.start()
     began = time.monotonic()
@@ -405,7 +405,7 @@ def test_keys_stay_in_order(emulator: Emulator, names: Names, query: Engine):
 
 
 def test_delivery_attempts_are_counted(emulator: Emulator, names: Names, query: Engine):
-    """With a dead-letter policy each row has its delivery attempt."""
+    """Each row of a subscription with a dead-letter policy has its delivery attempt."""
     name, dead = f"{names.subscription}-dead", f"{names.topic}-dead"
     emulator.create_topic(dead)
     emulator.create_subscription(
@@ -514,7 +514,7 @@ def test_restart_of_the_service(names: Names, tmp_path: Path, options: ReadOptio
 
 
 def test_message_of_a_restarted_emulator_is_no_redelivery(names: Names, tmp_path: Path, options: ReadOptions):
-    """Its ids are none of before: a message whose ack is in doubt, and a new one, are two."""
+    """A restarted emulator gives new message ids: a message whose ack is in doubt, and a new one, are two."""
     first = Emulator()
     first.start()
     _resources(first, names)

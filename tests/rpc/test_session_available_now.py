@@ -98,7 +98,8 @@ def test_stop_ends_a_long_wait(query: Engine, names: Names):
 def test_available_now_says_that_a_killed_run_holds_messages(
     query: Engine, emulator: Emulator, names: Names, caplog: pytest.LogCaptureFixture
 ):
-    """What the driver stream of a killed run had buffered comes later; the end says so, and the next run reads it."""
+    """Messages that the driver stream of a killed run had buffered come later; a WARNING at the end says so, and the
+    next run reads them."""
 
     def available_now() -> list[str]:
         caplog.clear()

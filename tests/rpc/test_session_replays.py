@@ -206,7 +206,8 @@ def test_batch_evaluated_after_its_acks_is_refused(query: Engine, names: Names, 
 
 
 def test_batch_that_is_deleted_while_it_is_planned_again(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
-    """A DataFrame that outlived its `foreachBatch` is refused then, too: no rows would be a silent answer."""
+    """A DataFrame that outlived its `foreachBatch` is refused while its batch is deleted: no rows would be a silent
+    answer."""
     query.emulator.publish(names.topic, "a")
     query.start()
     run_until(query, 1)
@@ -296,7 +297,8 @@ def test_second_query_on_a_checkpoint_is_refused(query: Engine, names: Names):
 
 
 def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
-    """Speculation: both attempts pull, one stages; the other nacks its messages and yields the winner's rows."""
+    """Of two attempts that both pull, as under speculation, one stages; the other nacks its messages and yields the
+    winner's rows."""
     query.start()
     query.trigger()
     staging = query.opened.staging

@@ -65,7 +65,7 @@ def test_missing_subscription_is_created_with_its_settings(emulator: Emulator, n
 
 
 def test_missing_subscription_without_topic(query: Engine, names: Names):
-    """One sentence: what does not exist, and the option that would create it."""
+    """The error of a missing subscription says what does not exist, and the option that would create it."""
     query.options = replace(query.options, subscription_id=f"{names.subscription}-missing")
     query.start()
     with pytest.raises(MissingError, match="With `topicId` the connector creates it"):
@@ -92,7 +92,7 @@ def test_subscription_of_another_topic_is_refused(names: Names, query: Engine):
 
 
 def test_checkpoint_of_another_subscription_is_refused(names: Names, query: Engine):
-    """Its batches are those of the other; nothing is read or acknowledged."""
+    """A checkpoint of another subscription is refused; nothing is read or acknowledged."""
     start_and_acknowledge(query, names, "a")
     query.stop()
     query.emulator.create_subscription(f"{names.subscription}-other", names.topic)

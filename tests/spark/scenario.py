@@ -419,7 +419,7 @@ def last(log: Path) -> int:
 
 
 def offset(scenario: Scenario, batch: int) -> dict[str, Any]:
-    """This source's end offset of a batch, as Spark's offset log has it."""
+    """The source's end offset of a batch, as Spark's offset log has it."""
     lines = (scenario.folder / scenario.checkpoint / "offsets" / str(batch)).read_text().splitlines()
     found: dict[str, Any] = json.loads(lines[-1])
     return found

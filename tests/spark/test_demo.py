@@ -43,7 +43,8 @@ def test_demo_proves_itself(console: Console, spark: SparkSession, tmp_path: Pat
 
 
 def test_demo_runs_against_an_address(console: Console, emulator: Emulator, tmp_path: Path):
-    """With an endpoint the demo uses the emulator there; what an earlier run left in the folder is replaced."""
+    """The demo with an endpoint uses the emulator there; the files that an earlier run left in the folder are
+    replaced."""
     for earlier in ("flights", "checkpoint/offsets"):
         (tmp_path / earlier).mkdir(parents=True)
         (tmp_path / earlier / "0").write_text("of an earlier run")

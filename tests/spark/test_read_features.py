@@ -148,7 +148,7 @@ def test_batch_read_acknowledges_nothing(scenario: Scenario):
 
 
 def test_missing_subscription_is_created(scenario: Scenario):
-    """With `topicId` the first start creates the subscription; `deleteSubscriptionOnStreamStop` takes it away."""
+    """A first start with `topicId` creates the subscription; `deleteSubscriptionOnStreamStop` takes it away."""
     name = f"{scenario.names.subscription}-new"
     start = Start(subscriptionId=name, topicId=scenario.names.topic, deleteSubscriptionOnStreamStop="true")
     scenario.run(
@@ -204,5 +204,5 @@ def test_trigger_once(scenario: Scenario):
 
 
 def test_processing_time_trigger(scenario: Scenario):
-    """With a trigger of its own pace the last batch is acknowledged at the next tick, without a batch."""
+    """The last batch of a query with a processing-time trigger is acknowledged at the next tick, without a batch."""
     scenario.run(Start({"processingTime": "1 second"}), Publish("a"), Rows("a"), Acked("a"))

@@ -83,10 +83,10 @@ def test_permission_denied(scenario: Scenario):
 
 
 def test_address_that_does_not_answer(scenario: Scenario):
-    """Bounded by `connectTimeout`, and the sentence names the address."""
+    """An address that does not answer is an error within `connectTimeout` that names the address."""
     scenario.run(Start(endpoint="127.0.0.1:1", connectTimeout="500ms"), Fails("`127.0.0.1:1` did not answer"))
 
 
 def test_staging_area_that_cannot_be_written(scenario: Scenario):
-    """Found out before anything is pulled."""
+    """A staging area that cannot be written is an error before anything is pulled."""
     scenario.run(Start(stagingLocation="/dev/null/x"), Fails("`stagingLocation` `/dev/null/x` cannot be opened"))

@@ -36,10 +36,9 @@ def killed(spark: SparkSession, names: Names, tmp_path: Path) -> Iterator[Scenar
 
 
 def test_googles_emulator(googles: Scenario):
-    """What `df.write` publishes is read, once; that emulator does what it likes with flow control.
+    """Messages that `df.write` publishes are read once from Google's emulator, which has flow control of its own.
 
-    Not over a restart: for a minute it hands new messages to streams that have ended.
-    """
+    Not over a restart: for a minute it hands new messages to streams that have ended."""
 
     def write(run: Scenario, first: int) -> None:
         texts = run.spark.range(first, first + 3000).selectExpr("concat('m', id) as data")

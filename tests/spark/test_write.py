@@ -195,7 +195,7 @@ def test_json_where_encoding_is_switched_off(spark: SparkSession, emulator: Emul
 
 
 def test_a_summary_counts_what_was_published(spark: SparkSession, topic: Topic):
-    """Over several writes, for the program that made them."""
+    """The summary counts several writes of one program."""
     summary = WriteSummary(spark)
     rows = spark.range(0, 2500, 1, 1).selectExpr("string(id) data")
     topic.append(rows, format=summary.format)
@@ -296,7 +296,7 @@ def batches(spark: SparkSession, tmp_path: Path) -> DataFrame:
 
 
 def test_a_stream_publishes_each_batch(spark: SparkSession, topic: Topic, batches: DataFrame, tmp_path: Path):
-    """Every row once, named by query, batch, partition and row; counted in the summary."""
+    """A stream publishes every row once, named by query, batch, partition and row, and the summary counts them."""
     summary = WriteSummary(spark)
     stream(topic, batches, tmp_path / "checkpoint", idAttribute="row", format=summary.format)
 

@@ -90,6 +90,6 @@ def test_imports_stay_apart(module: str, absent: str):
 
 
 def test_exported_names_exist():
-    """What `__all__` promises is there."""
+    """Every name that `__all__` promises exists."""
     for name in getattr(pubsub_spark, "__all__", ()):
         assert hasattr(pubsub_spark, name)

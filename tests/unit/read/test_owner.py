@@ -29,7 +29,7 @@ def test_later_run_takes_over(staging: Staging):
 
 
 def test_clock_that_went_back(staging: Staging):
-    """The epoch grows all the same."""
+    """An epoch is larger than those before it, also where the clock went back."""
     first = owner.claim(staging, 2000.0)
     second = owner.claim(staging, 1000.0)
 
@@ -38,7 +38,7 @@ def test_clock_that_went_back(staging: Staging):
 
 
 def test_two_claims_in_one_moment(staging: Staging, monkeypatch: pytest.MonkeyPatch):
-    """Both have seen no owner: one creates the file, and the other the next."""
+    """Two runs that both saw no owner claim two epochs: one creates the file, and the other the next."""
     monkeypatch.setattr(Staging, "epochs", lambda _: [])
     first, second = owner.claim(staging, 1000.0), owner.claim(staging, 1000.0)
     monkeypatch.undo()

@@ -67,7 +67,7 @@ def test_responses_of_all_streams_are_taken():
 
 
 def test_final_error_of_one_stream_is_raised_after_the_responses():
-    """What has arrived on the other streams is handed over first."""
+    """Responses that have arrived on the other streams are handed over before the error is raised."""
     service = Service(scripts=[[response("a")], [grpc.StatusCode.NOT_FOUND]])
     streams = _streams(service, 2)
     while streams._streams[1].failure is None and streams._streams[0].failure is None:

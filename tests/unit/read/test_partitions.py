@@ -81,7 +81,7 @@ def test_dropped_redeliveries_count():
 
 
 def test_backlog_ends_at_the_start_of_available_now():
-    """With `availableNow` a batch that met only what was published later is the last."""
+    """A batch of `availableNow` that met only messages published later is the last."""
     assert is_backlogged([footer(10, "full", oldest=100.0), footer(1, "idle", oldest=101.0)], drained_from=100.0)
     assert not is_backlogged([footer(10, "full", oldest=101.0)], drained_from=100.0)
 

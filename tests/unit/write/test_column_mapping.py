@@ -157,7 +157,8 @@ def test_columns_of_other_sources_are_refused(columns: dict[str, spark.DataType]
 
 
 def test_columns_of_such_names_may_be_fields():
-    """With a struct `value`, `encode=topic`, or beside columns that Kafka does not have they are what they say."""
+    """Columns named `key` and `value` are fields where `value` is a struct, with `encode=topic`, or beside columns
+    that Kafka does not have."""
     assert "value" == mapping(schema(value=schema(payload=BINARY, key=STRING))).payload_kind
     assert "row" == mapping(schema(payload=BINARY), encode="topic").payload_kind
     assert "row" == mapping(schema(key=STRING, value=STRING), encode="topic").payload_kind
@@ -166,7 +167,8 @@ def test_columns_of_such_names_may_be_fields():
 
 
 def test_databricks_columns():
-    """With `columns=databricks` the columns of that reader are a message: nothing is left over, nothing is renamed."""
+    """The columns of Databricks' reader are a message with `columns=databricks`: nothing is left over, nothing is
+    renamed."""
     read = schema(messageId=STRING, payload=BINARY, attributes=STRING, publishTimestampInMillis=LONG)
     found = mapping(read, columns="databricks")
 

@@ -86,7 +86,8 @@ def test_an_id_beside_other_attributes(pubsub):
 
 
 def test_an_id_takes_the_place_of_an_attribute(pubsub):
-    """What it replaces counts for no limit: neither the hundredth entry nor a value that is too long."""
+    """An attribute that the id replaces counts for no limit: neither the hundredth entry nor a value that is too
+    long."""
     most = [(f"k{i}", "v") for i in range(99)]
     batch = rows(data=pa.array([b"a"]), attributes=pa.array([[("id", "v" * 1025), *most]], ATTRIBUTES))
     run(pubsub, [batch], idAttribute="id")
@@ -113,7 +114,7 @@ def test_a_bad_row_stops_its_arrow_batch_before_anything_is_sent(pubsub):
 
 
 def test_a_bad_row_behind_buffered_ones(pubsub):
-    """With ordering keys the rows before it may be buffered and unpublished, and the error says so."""
+    """Rows with ordering keys before a bad row may be buffered and unpublished, and the error says so."""
     fine = rows(data=pa.array([b"a"]), ordering_key=pa.array(["k"]))
     bad = rows(data=pa.array([b"b"]), ordering_key=pa.array(["k" * 1025]))
 

@@ -53,7 +53,7 @@ def one(value, kind):
 
 
 def expected(row):
-    """What to_json makes of a row, said in Python objects."""
+    """The Python objects that to_json makes of a row."""
     if row is None:
         return None
     found = {}

@@ -90,7 +90,7 @@ def test_a_stream_goes_on_while_the_service_does_not_answer(service, monkeypatch
 
 
 def test_encode_none_is_json(service):
-    """With `encode=none` rows are JSON and the topic is not asked for."""
+    """Rows with `encode=none` are JSON, and the topic is not asked for."""
     assert plan.plan_batch_write(options(encode="none"), BACKEND, NUMBERS).topic_schema is None
     assert 0 == service.asked
 

@@ -44,7 +44,7 @@ def numbers(data: list[bytes]) -> list[int]:
 
 
 def test_every_message_is_counted(pubsub):
-    """What is confirmed is counted in messages, bytes and requests."""
+    """Confirmed messages are counted in messages, bytes and requests."""
     metrics = published(pubsub, [""] * 25, count=10)
 
     assert (25, 3, 0) == (metrics.messages, metrics.requests, metrics.retries)
@@ -427,7 +427,7 @@ def test_after_a_failure_other_keys_have_so_much_time_and_no_more(pubsub, refuse
 
 
 def test_flow_control_counts_what_python_needs(refused, monkeypatch):
-    """With a small message for each of many keys the objects are most of the memory."""
+    """The objects of a small message for each of many keys are most of the memory that flow control counts."""
     monkeypatch.setattr(publisher_module, "delays", lambda: status.delays(first=900.0, most=900.0))
 
     def publish(*call):

@@ -151,7 +151,7 @@ def test_missing_column_with_a_default_that_spark_cannot_hold_is_refused():
 
 
 def test_extra_columns_are_refused_by_their_paths_or_ignored():
-    """All of them in one sentence; with ignoreExtraColumns they are left out."""
+    """One sentence names the paths of all extra columns; with ignoreExtraColumns they are left out."""
     inner = {"type": "record", "name": "B", "fields": [{"name": "c", "type": "int"}]}
     schema = definition(("a", "int"), ("b", ["null", inner]))
     inside = pa.struct([pa.field("c", pa.int32()), pa.field("x", pa.int32())])

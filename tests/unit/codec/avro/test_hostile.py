@@ -265,7 +265,7 @@ def _seconds(run: Any) -> float:
 
 
 def test_large_messages_are_decoded_some_at_a_time():
-    """Forty megabytes in 40 messages: batches of bytes, not of messages, and all of it arrives."""
+    """Forty megabytes in 40 messages are decoded in batches of bytes, not of messages, and all of it arrives."""
     data = pa.array([zigzag(2**20) + bytes([97 + number % 26]) * 2**20 for number in range(40)], pa.binary())
     definition = avro.parse(json.dumps(of("string")))
 

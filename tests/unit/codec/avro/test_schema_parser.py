@@ -84,7 +84,7 @@ def test_text_that_is_no_tree_is_refused(text, sentence):
 
 
 def test_schema_that_multiplies_is_refused():
-    """Forty records that each use the next twice: refused at once, not walked."""
+    """A schema of forty records that each use the next twice is refused at once, not walked."""
     declared: Any = "null"
     for level in range(40):
         again = f"R{level - 1}" if level else "null"

@@ -212,7 +212,7 @@ def test_json_of_the_schema_is_valid(data):
     ],
 )
 def test_json_that_does_not_fit_is_refused(data):
-    """Strict as the mapping is, and hostile text is a sentence, too."""
+    """JSON is read as strictly as the mapping is, and hostile text is refused in a sentence, too."""
     sentence = str(verdict(FLIGHT, data, "JSON"))
 
     assert sentence.startswith("The message ")
@@ -235,7 +235,7 @@ def test_the_first_invalid_of_a_request_is_found(bad):
 
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
 def test_a_request_without_invalid_messages_has_no_first(encoding):
-    """None, for a request without messages as well."""
+    """The first invalid message of a request without any, or without messages, is None."""
     good = {"BINARY": b"\x08\x01", "JSON": b'{"a": 1}'}[encoding]
 
     assert None is parse(STRICT).first_invalid([], encoding)
@@ -279,7 +279,7 @@ def revision(*edits: tuple[str, str], name: str = "M") -> str:
     ],
 )
 def test_optional_fields_come_and_go(edit):
-    """Added and removed, nested as well; and an enum may learn."""
+    """A revision may add and remove optional fields, nested ones as well, and add values to an enum."""
     assert None is objection(revision(), revision(edit))
 
 

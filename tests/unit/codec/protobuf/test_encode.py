@@ -120,7 +120,7 @@ def test_a_column_that_does_not_fit_is_refused_at_once(field, type_, sentence):
 
 
 def test_extra_columns_are_refused_unless_ignored():
-    """All of a level at once, with their paths."""
+    """One sentence names all extra columns of a level, with their paths."""
     definition = parse(proto3("int32 a = 1; message N { int32 x = 1; } N n = 2;"))
     inner = pa.struct([("x", pa.int32()), ("y", pa.int64())])
     type_ = pa.struct([("a", pa.int32()), ("b", pa.int64()), ("c", pa.int64()), ("n", inner)])

@@ -105,7 +105,7 @@ def test_mask_decides_what_is_replaced(policies):
 
 @pytest.mark.parametrize("rpc", [get, put])
 def test_missing_resource_is_not_found(policies, state, rpc):
-    """Neither can be asked about, nor given to, what does not exist."""
+    """A policy can be neither read nor set where the resource does not exist."""
     state.clear()
 
     with pytest.raises(RpcError) as refused:
@@ -136,7 +136,7 @@ def test_conditions_need_version_3(policies):
 
 
 def test_conditions_are_shown_to_those_who_know_them(policies):
-    """Others get a role of another name, which they cannot set."""
+    """A caller that does not ask for conditions gets a role of another name, which it cannot set."""
     conditional = policy_pb2.Binding(
         role="roles/pubsub.viewer", members=["allUsers"], condition=expr_pb2.Expr(expression="true")
     )

@@ -20,19 +20,19 @@ def test_illegal_names_are_refused(handlers, name):
 
 @pytest.mark.parametrize("labels", [{"Upper": "x"}, {"1st": "x"}, {"a" * 64: "x"}, {"a": "B"}, {"a": "x" * 64}])
 def test_illegal_labels_are_refused(handlers, labels):
-    """Lower-case letters, digits, `_` and `-`, at most 63 of them."""
+    """Labels have lower-case letters, digits, `_` and `-`, at most 63 of them."""
     code, message = refused(lambda: handlers.topic(labels=labels))
     assert "INVALID_ARGUMENT" == code
     assert 'Invalid field "labels"' in message
 
 
 def test_labels_may_be_international(handlers):
-    """Any script that has lower-case or caseless letters."""
+    """Labels may be of any script that has lower-case or caseless letters."""
     assert {"größe": "日本"} == dict(handlers.topic(labels={"größe": "日本"}).labels)
 
 
 def test_lists_come_in_pages(handlers):
-    """A token continues after the last name, even when that is gone."""
+    """A page token continues after the last name, even when that is gone."""
     names = [f"projects/p/topics/topic-{index}" for index in range(5)]
     for name in names:
         handlers.topic(name)
@@ -49,7 +49,7 @@ def test_lists_come_in_pages(handlers):
 
 
 def test_page_token_is_good_for_its_list_only(handlers):
-    """Neither for the same method of another project nor for another method of the same."""
+    """A page token is refused by the same method of another project, and by another method of the same."""
     handlers.topic("projects/p/topics/topic-1")
     handlers.topic("projects/p/topics/topic-2")
     page = {
@@ -74,13 +74,13 @@ def test_page_token_is_good_for_its_list_only(handlers):
     ],
 )
 def test_illegal_pages_are_refused(handlers, page, message):
-    """Sizes from 0 to 1000, tokens of our own."""
+    """Page sizes are from 0 to 1000, and tokens our own."""
     request = protos.ListTopicsRequest(project="projects/p", **page)
     assert message in refused(lambda: handlers.publisher.list_topics(request))[1]
 
 
 def test_children_of_a_missing_topic_are_not_found(handlers):
-    """An empty list would say that the topic is there."""
+    """The subscriptions of a missing topic are NOT_FOUND: an empty list would say that the topic is there."""
     request = protos.ListTopicSubscriptionsRequest(topic=TOPIC)
     assert ("NOT_FOUND", "Resource not found (resource=topic).") == refused(
         lambda: handlers.publisher.list_topic_subscriptions(request)
@@ -88,13 +88,14 @@ def test_children_of_a_missing_topic_are_not_found(handlers):
 
 
 def test_plain_topic_is_its_name_alone(handlers):
-    """Nothing is filled in, and output-only fields of the request are ignored."""
+    """A topic without settings is its name alone: nothing is filled in, and output-only fields of the request are
+    ignored."""
     assert protos.Topic(name=TOPIC) == handlers.topic(state=1, satisfies_pzs=True)
 
 
 @pytest.mark.parametrize("retention", [599, 31 * DAY + 1])
 def test_topic_retention_has_bounds(handlers, retention):
-    """10 minutes to 31 days, told as the service tells it."""
+    """A topic retains messages for 10 minutes to 31 days; the error says so in the service's words."""
     message = refused(lambda: handlers.topic(message_retention_duration=seconds(retention)))[1]
     assert message.endswith("but the value must be between 10m and 744h.")
 
@@ -140,7 +141,7 @@ def test_publish_is_all_or_nothing(pair, messages, part):
 
 
 def test_limits_are_reached_not_crossed(pair):
-    """100 attributes, 256 and 1024 bytes, an empty value: all allowed."""
+    """A message may have 100 attributes, names of 256 and values of 1024 bytes, and an empty value."""
     attributes = {f"a{n}": "" for n in range(99)} | {"k" * 256: "v" * 1024}
     pair.publish("x", attributes=attributes, ordering_key="k" * 1024)
     [held] = pair.pull()
@@ -156,7 +157,8 @@ def test_publisher_does_not_choose_id_and_time(pair):
 
 
 def test_deleted_topic_leaves_a_subscription_that_can_be_drained(pair):
-    """Its topic is `_deleted-topic_`; a new topic of the name has nothing to do with it."""
+    """A subscription of a deleted topic names `_deleted-topic_`; a new topic of the old name has nothing to do with
+    it."""
     pair.publish("old")
     pair.publisher.delete_topic(protos.DeleteTopicRequest(topic=TOPIC))
     pair.topic()
@@ -168,7 +170,7 @@ def test_deleted_topic_leaves_a_subscription_that_can_be_drained(pair):
 
 
 def test_detached_subscription_is_empty_and_shut(pair):
-    """Its backlog is dropped, it is no longer listed, and pulling is a failed precondition."""
+    """A detached subscription has no backlog, is no longer listed, and refuses pulls as a failed precondition."""
     pair.publish("x")
     pair.publisher.detach_subscription(protos.DetachSubscriptionRequest(subscription=SUBSCRIPTION))
     listed = pair.publisher.list_topic_subscriptions(protos.ListTopicSubscriptionsRequest(topic=TOPIC))

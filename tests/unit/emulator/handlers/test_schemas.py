@@ -114,7 +114,7 @@ def test_revisions_are_listed_newest_first(services):
 
 
 def test_last_revision_cannot_be_deleted(services):
-    """Others can, and then are not found."""
+    """The only revision of a schema cannot be deleted; one of several can, and is not found then."""
     first = create(services)
     second = commit(services, TWO)
     delete = services.schemas.delete_schema_revision
@@ -158,7 +158,7 @@ def test_unfit_revisions_are_refused(services, definition, kind):
 
 
 def test_schema_has_at_most_twenty_revisions(services):
-    """The next one needs room first."""
+    """A schema with twenty revisions takes another only when one was deleted."""
     create(services)
     for index in range(19):
         commit(services, TWO if index % 2 else ONE)
@@ -166,7 +166,7 @@ def test_schema_has_at_most_twenty_revisions(services):
 
 
 def test_definition_has_at_most_300_kb(services):
-    """As the documentation says."""
+    """A definition of more than 300 KB is refused, as the documentation says."""
     assert "schema_definition_size" in refused(lambda: create(services, " " * 307_201))[1]
 
 

@@ -36,7 +36,7 @@ def test_seek_to_the_future_purges_what_there_is(pair):
 
 
 def test_snapshot_brings_back_a_backlog(pair):
-    """Unacked at its creation and everything since, on a sibling subscription too."""
+    """A snapshot brings back what was unacked at its creation and everything since, on a sibling subscription too."""
     pair.subscription("projects/p/subscriptions/sibling")
     pair.publish("acked", "unacked")
     pair.ack(pair.pull(most=1)[0])

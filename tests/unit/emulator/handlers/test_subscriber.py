@@ -51,7 +51,7 @@ def test_defaults_are_filled_in(handlers):
 
 
 def test_policies_are_filled_in(pair):
-    """Retry 10 s to 600 s, five attempts, no expiry when the policy says nothing."""
+    """Policies that say nothing are filled in: retries after 10 s to 600 s, five attempts, no expiry."""
     kept = pair.subscription(
         "projects/p/subscriptions/other",
         expiration_policy={},
@@ -268,7 +268,7 @@ def test_waiting_pull_ends_with_its_subscription(pair):
 
 
 def test_successor_of_a_subscription_that_a_pull_waited_on_expires(pair):
-    """What a Pull leaves behind on a deleted subscription is not taken for the time of its successor."""
+    """The trace that a Pull leaves on a deleted subscription is not taken for activity of its successor."""
     waiting = pair.begin_pull()
     pair.delete_subscription()
     refused(lambda: waiting.result(timeout=5))
@@ -332,7 +332,8 @@ def test_filter_lets_through_what_matches(handlers):
 
 
 def test_failing_message_goes_to_the_dead_letter_topic(handlers):
-    """After five attempts: a copy with its origin, and the source is rid of it."""
+    """A message that failed five times is copied to the dead-letter topic with its origin, and the source is rid of
+    it."""
     handlers.topic()
     handlers.topic("projects/p/topics/dead")
     handlers.subscription(dead_letter_policy={"dead_letter_topic": "projects/p/topics/dead"})
@@ -372,7 +373,7 @@ def test_expired_leases_are_forwarded_without_a_pull(handlers):
 
 
 def test_without_a_dead_letter_topic_attempts_go_on(handlers):
-    """The topic was deleted: nothing is forwarded, nothing is lost."""
+    """A message whose dead-letter topic was deleted is neither forwarded nor lost."""
     handlers.topic()
     handlers.topic("projects/p/topics/dead")
     handlers.subscription(dead_letter_policy={"dead_letter_topic": "projects/p/topics/dead"})

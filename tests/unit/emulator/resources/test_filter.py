@@ -93,7 +93,7 @@ def test_escapes_stand_for_characters(value: str, literal: str) -> None:
     ],
 )
 def test_invalid_filter_is_refused_with_its_position(position: int, text: str) -> None:
-    """What is not in the language is refused, and the sentence says where the reading stopped."""
+    """A filter outside the language is refused, and the sentence says where the reading stopped."""
     with pytest.raises(ValueError, match=rf"is not valid at position {position}: "):
         compile_filter(text)
 

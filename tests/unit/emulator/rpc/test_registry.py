@@ -61,7 +61,7 @@ def test_reset_forgets_everything(pair):
 
 
 def test_reset_takes_back_the_time_that_was_moved(pair):
-    """What the next test publishes is of today, though the last one waited for a month."""
+    """A message that the next test publishes is of today, though the last test advanced the clock by a month."""
     today = pair.engine.now()
     pair.engine.advance(31 * DAY)
 

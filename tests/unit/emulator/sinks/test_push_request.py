@@ -62,7 +62,7 @@ def test_unwrapped_push_is_the_data():
 
 
 def test_unwrapped_push_writes_metadata_into_headers():
-    """With write_metadata the message's properties and its attributes are headers."""
+    """An unwrapped push with write_metadata has the message's properties and its attributes as headers."""
     endpoint = Endpoint("http://localhost/", wrapped=False, write_metadata=True)
 
     headers, body = push_request.request(endpoint, SUBSCRIPTION, FULL)
@@ -184,7 +184,7 @@ def test_success_ends_the_pause():
 
 
 def test_retry_policy_replaces_the_pause():
-    """With a retry policy each message waits on its own and the subscription does not."""
+    """A retry policy delays each message on its own and not the subscription."""
     window = Window()
     window.started()
 

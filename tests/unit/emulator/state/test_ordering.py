@@ -151,7 +151,7 @@ def test_a_retry_policy_shuts_the_whole_key():
 
 
 def test_unsent_messages_of_a_key_keep_their_order():
-    """What a broken stream did not get comes again before what follows."""
+    """Messages of a key that a broken stream did not get come again before those that follow."""
     subscription = ordered("a1", "a2")
     batch = take(subscription, most=1)
     subscription.release([each.number for each in batch])

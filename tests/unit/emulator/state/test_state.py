@@ -20,7 +20,7 @@ INT = parse("AVRO", '"int"')
 
 
 def restarted(state: State) -> State:
-    """What a process finds that was given the dump of another."""
+    """The broker of a process that was given the dump of another."""
     return State.load(pickle.loads(pickle.dumps(state.dump(RESOURCE_FORMAT))), RESOURCE_FORMAT)
 
 

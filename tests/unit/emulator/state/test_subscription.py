@@ -38,7 +38,7 @@ def test_messages_come_in_the_order_of_publishing():
 
 
 def test_leased_messages_are_not_given_twice():
-    """What one consumer holds, another does not get."""
+    """A message that one consumer holds, another does not get."""
     subscription = subscribed("a", "b")
 
     assert ["a"] == texts(subscription.take(Consumer(), now=0, most=1))
@@ -242,7 +242,8 @@ def test_unacked_messages_end_with_their_retention():
 
 
 def test_retention_is_over_when_it_is_due():
-    """Looked at exactly then, a message is gone, or the next look would be due at the same moment for ever."""
+    """A message is gone at the very time when its retention ends, or the next tick would be due at the same moment
+    for ever."""
     for retain_acked in (False, True):
         subscription = subscribed("a", retention=600, retain_acked=retain_acked)
         if retain_acked:
@@ -255,7 +256,7 @@ def test_retention_is_over_when_it_is_due():
 
 
 def test_a_snapshot_outlives_the_retention():
-    """What a snapshot brings back is kept as long as the snapshot, then it goes."""
+    """Messages that a snapshot brings back are kept as long as the snapshot, then they go."""
     subscription = subscribed(retention=600)
     old = messages("old")
     subscription.retain(0, until=5000)
@@ -305,7 +306,7 @@ def test_consumer_without_room_is_called_when_it_has_room():
 
 
 def test_consumer_that_leaves_passes_its_call_on():
-    """When a notified consumer leaves, another is notified."""
+    """A notified consumer that leaves has another notified in its place."""
     subscription = subscribed()
     first, second = Consumer(), Consumer()
     for consumer in (first, second):

@@ -144,7 +144,7 @@ def test_path_is_percent_decoded():
     ],
 )
 def test_unreadable_body_is_refused(reason, body):
-    """What is not the JSON of the request is refused with the reason, unknown fields in the service's words."""
+    """A body that is not the JSON of the request is refused with the reason, unknown fields in the service's words."""
     with pytest.raises(RpcError) as refused:
         read("POST", f"/v1/{TOPIC}:publish", body=body)
 
