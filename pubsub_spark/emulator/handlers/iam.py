@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection
 from typing import Any
 
 from google.iam.v1 import iam_policy_pb2, policy_pb2
@@ -92,15 +91,8 @@ class IamPolicy:
             raise invalid(f"Permission {wild[0]} is not valid: wildcards are not allowed.")
         with self._engine.open():
             exists = self._exists(request.resource)
-        granted: Collection[str] = PERMISSIONS[collection] if exists else ()
-        prefix = f"pubsub.{collection}."
-        return iam_policy_pb2.TestIamPermissionsResponse(
-            permissions=[
-                permission
-                for permission in request.permissions
-                if permission.startswith(prefix) and permission.removeprefix(prefix) in granted
-            ]
-        )
+        granted = {f"pubsub.{collection}.{verb}" for verb in PERMISSIONS[collection]} if exists else ()
+        return iam_policy_pb2.TestIamPermissionsResponse(permissions=[p for p in request.permissions if p in granted])
 
     def _exists(self, name: str) -> bool:
         broker = self._engine.broker

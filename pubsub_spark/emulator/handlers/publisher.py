@@ -70,23 +70,18 @@ class Publisher:
             return find_topic(broker, request.topic).resource
 
     def list_topics(self, request: Any) -> Any:
-        limits.check_project(request.project)
         with self._engine.open() as (broker, _):
-            mine = (name for name in broker.topics if name.startswith(f"{request.project}/"))
-            listed, token = pagination.page(mine, request)
-            topics = [broker.topics[name].resource for name in listed]
+            topics, token = pagination.of_project(broker.topics, request)
             return protos.ListTopicsResponse(topics=topics, next_page_token=token)
 
     def list_topic_subscriptions(self, request: Any) -> Any:
         with self._engine.open() as (broker, _):
-            topic = find_topic(broker, request.topic)
-            listed, token = pagination.page(topic.subscriptions, request)
+            listed, token = pagination.page(find_topic(broker, request.topic).subscriptions, request)
             return protos.ListTopicSubscriptionsResponse(subscriptions=listed, next_page_token=token)
 
     def list_topic_snapshots(self, request: Any) -> Any:
         with self._engine.open() as (broker, _):
-            topic = find_topic(broker, request.topic)
-            listed, token = pagination.page(topic.snapshots, request)
+            listed, token = pagination.page(find_topic(broker, request.topic).snapshots, request)
             return protos.ListTopicSnapshotsResponse(snapshots=listed, next_page_token=token)
 
     def delete_topic(self, request: Any) -> Any:

@@ -63,11 +63,8 @@ class Snapshots:
             return changed
 
     def list_snapshots(self, request: Any) -> Any:
-        limits.check_project(request.project)
         with self._engine.open() as (broker, _):
-            mine = (name for name in broker.snapshots if name.startswith(f"{request.project}/"))
-            listed, token = pagination.page(mine, request)
-            resources = [broker.snapshots[name].resource for name in listed]
+            resources, token = pagination.of_project(broker.snapshots, request)
             return protos.ListSnapshotsResponse(snapshots=resources, next_page_token=token)
 
     def delete_snapshot(self, request: Any) -> Any:

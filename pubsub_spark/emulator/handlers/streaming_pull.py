@@ -30,6 +30,8 @@ from pubsub_spark.emulator.state.subscription import Subscription
 _log = logging.getLogger("pubsub_spark.emulator")
 
 _RESPONSE_BYTES = 1_000_000  # enough to fill a pipe, small enough that many streams share the work
+_Numbers = Sequence[int]  # of leases, as ack ids carry them
+_Outcome = tuple[_Numbers, set[int]]  # those of a request, and the failed ones among them
 _PROPERTIES = b"\x22"  # StreamingPullResponse.subscription_properties = 4
 
 
@@ -170,35 +172,25 @@ class Stream:
                 self._consumer.ack_deadline = request.stream_ack_deadline_seconds
             self._apply_acks(session, acks, modacks, request.modify_deadline_seconds)
 
-    def _apply_acks(
-        self, session: Session, acks: Sequence[int], modacks: Sequence[int], modack_seconds: Sequence[int]
-    ) -> None:
+    def _apply_acks(self, session: Session, acks: _Numbers, modacks: _Numbers, modack_seconds: Sequence[int]) -> None:
         """Apply the acks and deadlines of one request; called inside `open`."""
         (broker, now), subscription = session, self._subscription
         if (acks or modacks) and (outcome := self._subscriber.injected(subscription)):
-            self._confirm(acks, acks, modacks, modacks, temporary=outcome.startswith("TRANSIENT"))
+            self._confirm((acks, set(acks)), (modacks, set(modacks)), outcome.startswith("TRANSIENT"))
             return
         failed_acks = broker.ack(subscription, acks, now) if acks else []
         failed_modacks: list[int] = []
         for seconds, run in groupby(zip(modack_seconds, modacks, strict=True), itemgetter(0)):
             failed_modacks += broker.modify(subscription, [number for _, number in run], seconds, now)
         if subscription.settings.exactly_once and (acks or modacks):
-            self._confirm(acks, failed_acks, modacks, failed_modacks)
+            self._confirm((acks, set(failed_acks)), (modacks, set(failed_modacks)))
 
-    def _confirm(
-        self,
-        acks: Sequence[int],
-        failed_acks: Sequence[int],
-        modacks: Sequence[int],
-        failed_modacks: Sequence[int],
-        *,
-        temporary: bool = False,
-    ) -> None:
+    def _confirm(self, acks: _Outcome, modacks: _Outcome, temporary: bool = False) -> None:
         text = wire_format.ack_ids_of(self._subscription.name).text
         response = protos.StreamingPullResponse()
-        for confirmation, numbers, failed in (
-            (response.acknowledge_confirmation, acks, set(failed_acks)),
-            (response.modify_ack_deadline_confirmation, modacks, set(failed_modacks)),
+        for confirmation, (numbers, failed) in (
+            (response.acknowledge_confirmation, acks),
+            (response.modify_ack_deadline_confirmation, modacks),
         ):
             confirmation.ack_ids.extend(text(number) for number in numbers if number not in failed)
             refused = confirmation.temporary_failed_ack_ids if temporary else confirmation.invalid_ack_ids

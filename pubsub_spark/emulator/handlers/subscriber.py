@@ -94,11 +94,8 @@ class Subscriber:
             return protos.Empty()
 
     def list_subscriptions(self, request: Any) -> Any:
-        limits.check_project(request.project)
         with self._engine.open() as (broker, _):
-            mine = (name for name in broker.subscriptions if name.startswith(f"{request.project}/"))
-            listed, token = pagination.page(mine, request)
-            resources = [broker.subscriptions[name].resource for name in listed]
+            resources, token = pagination.of_project(broker.subscriptions, request)
             return protos.ListSubscriptionsResponse(subscriptions=resources, next_page_token=token)
 
     def delete_subscription(self, request: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pubsub_spark import names
@@ -37,22 +37,34 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
 DEFAULT_ACK_DEADLINE = 10
 DEFAULT_RETENTION = 7 * DAY
 DEFAULT_EXPIRATION = 31 * DAY
-DEFAULT_BACKOFF = (10, 600)
 DEFAULT_DELIVERY_ATTEMPTS = 5
 
 
+def go_duration(seconds: float) -> str:
+    """Seconds as the service writes them: 9m59s, 10m, 744h."""
+    hours, rest = divmod(abs(seconds), HOUR)
+    minutes, rest = divmod(rest, MINUTE)
+    parts = [(f"{hours:.0f}h", hours), (f"{minutes:.0f}m", minutes), (f"{rest:.9g}s", rest)]
+    text = "".join(part for part, amount in parts if amount) or "0s"
+    return f"-{text}" if seconds < 0 else text
+
+
 class Bounds(NamedTuple):
-    """A closed interval of seconds; `plain`: the service's error has them as 601s, else as 10m1s."""
+    """A closed interval of seconds; `text` writes them for the error."""
 
     what: str
     low: float
     high: float
-    plain: bool = False
+    text: Callable[[float], str] = go_duration
 
 
+_BACKOFF_TEXT = "{:.9g}s".format  # as Google's emulator writes it; no other wording is known
 RETENTION = Bounds("message retention duration", 10 * MINUTE, 31 * DAY)
-MINIMUM_BACKOFF = Bounds("minimum_backoff", 0, 600, plain=True)
-MAXIMUM_BACKOFF = Bounds("maximum_backoff", 0, 600, plain=True)
+# Field of a RetryPolicy, with its default in seconds
+BACKOFFS = (
+    (Bounds("minimum_backoff", 0, 600, _BACKOFF_TEXT), 10),
+    (Bounds("maximum_backoff", 0, 600, _BACKOFF_TEXT), 600),
+)
 GCS_MAX_DURATION = Bounds("max_duration", MINUTE, 10 * MINUTE)
 
 _PROJECT = re.compile(r"projects/[^/]+")
@@ -84,12 +96,15 @@ def check_project(project: str) -> str:
 
 def check_duration(value: float, bounds: Bounds) -> float:
     if not bounds.low <= value <= bounds.high:
-        text = _plain_seconds if bounds.plain else go_duration
-        raise invalid(
-            f"The value for {bounds.what} is out of bounds. You passed {text(value)} in the request, "
-            f"but the value must be between {text(bounds.low)} and {text(bounds.high)}."
-        )
+        raise out_of_bounds(bounds.what, value, bounds.low, bounds.high, bounds.text)
     return value
+
+
+def out_of_bounds(what: str, value: Any, low: Any, high: Any, text: Callable[[Any], str] = str) -> RpcError:
+    return invalid(
+        f"The value for {what} is out of bounds. You passed {text(value)} in the request, "
+        f"but the value must be between {text(low)} and {text(high)}."
+    )
 
 
 def check_at_least(what: str, value: float, least: float, text: Any = str) -> None:
@@ -178,17 +193,3 @@ def check_attributes(attributes: Mapping[str, str]) -> None:
             check_at_most("attribute_key_size", len(key.encode()), MAX_ATTRIBUTE_KEY_BYTES)
         if len(value) * 4 > MAX_ATTRIBUTE_VALUE_BYTES:
             check_at_most("attribute_value_size", len(value.encode()), MAX_ATTRIBUTE_VALUE_BYTES)
-
-
-def go_duration(seconds: float) -> str:
-    """Seconds as the service writes them: 9m59s, 10m, 744h."""
-    hours, rest = divmod(abs(seconds), HOUR)
-    minutes, rest = divmod(rest, MINUTE)
-    parts = [(f"{hours:.0f}h", hours), (f"{minutes:.0f}m", minutes), (f"{rest:.9g}s", rest)]
-    text = "".join(part for part, amount in parts if amount) or "0s"
-    return f"-{text}" if seconds < 0 else text
-
-
-def _plain_seconds(seconds: float) -> str:
-    """Seconds as Google's emulator writes those of a backoff, for which no other wording is known."""
-    return f"{seconds:.9g}s"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pubsub_spark.emulator.api.errors import invalid
@@ -20,15 +20,19 @@ def page(items: Iterable[str], request: Any) -> tuple[list[str], str]:
     """The page of the sorted items that a List request asks for, and the token of the next one (empty on the last)."""
     size = request.page_size
     if not 0 <= size <= limits.MAX_PAGE_SIZE:
-        raise invalid(
-            f"The value for page_size is out of bounds. You passed {size} in the request, "
-            f"but the value must be between 0 and {limits.MAX_PAGE_SIZE}."
-        )
+        raise limits.out_of_bounds("page_size", size, 0, limits.MAX_PAGE_SIZE)
     mark = _mark(request)
     after = _decode(request.page_token, mark) if request.page_token else ""
     rest = sorted(item for item in items if item > after)
     size = size or limits.DEFAULT_PAGE_SIZE
     return rest[:size], _encode(rest[size - 1], mark) if len(rest) > size else ""
+
+
+def of_project(resources: Mapping[str, Any], request: Any) -> tuple[list[Any], str]:
+    """The page of the resources of the request's project, and the token of the next one."""
+    limits.check_project(request.project)
+    names, token = page((name for name in resources if name.startswith(f"{request.project}/")), request)
+    return [resources[name].resource for name in names], token
 
 
 def _mark(request: Any) -> bytes:

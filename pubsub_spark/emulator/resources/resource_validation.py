@@ -179,15 +179,10 @@ def _fill_retry(kept: Any) -> None:
     if not kept.HasField("retry_policy"):
         return
     policy = kept.retry_policy
-    for name, default, bounds in zip(
-        ("minimum_backoff", "maximum_backoff"),
-        limits.DEFAULT_BACKOFF,
-        (limits.MINIMUM_BACKOFF, limits.MAXIMUM_BACKOFF),
-        strict=True,
-    ):
-        if not policy.HasField(name):
-            getattr(policy, name).seconds = default
-        limits.check_duration(seconds(getattr(policy, name)), bounds)
+    for bounds, default in limits.BACKOFFS:
+        if not policy.HasField(bounds.what):
+            getattr(policy, bounds.what).seconds = default
+        limits.check_duration(seconds(getattr(policy, bounds.what)), bounds)
     if seconds(policy.minimum_backoff) > seconds(policy.maximum_backoff):
         raise invalid("The value for minimum_backoff must not be greater than the value for maximum_backoff.")
 
