@@ -76,7 +76,8 @@ def fetcher(backend: Backend) -> Callable[[str], SchemaRevision]:
     """A function from a name to its schema revision, for decoders; LookupError when there is or can be none.
 
     The name is of a message's attributes, and whoever wrote them must not stop the query: one that the service calls
-    invalid is of no revision. A refused right or a service that does not answer says nothing about the message: that error fails the task.
+    invalid is of no revision. A refused right or a service that does not answer says nothing about the message: that
+    error fails the task.
     """
 
     def fetch(name: str) -> SchemaRevision:
