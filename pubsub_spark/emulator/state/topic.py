@@ -1,4 +1,4 @@
-"""Topics and snapshots: the records of what was published and what was unacked at one moment.
+"""Topics and snapshots: the records of what was published and what was unacked at one time.
 
 Plain records; the rules that move them are in `broker`.
 """
@@ -27,7 +27,7 @@ class Topic:
 
 @dataclass(eq=False)
 class Snapshot:
-    """The backlog of a subscription at one moment, and everything published from message `after` on."""
+    """The backlog of a subscription at one time, and everything published from message `after` on."""
 
     name: str
     topic: Topic
