@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from pubsub_spark.emulator.state.message import Message
+from pubsub_spark.emulator.state.message import Publication
 from pubsub_spark.emulator.state.subscription import Subscription
 
 
@@ -22,7 +22,7 @@ class Topic:
     retention: float = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
-    log: deque[Message] = field(default_factory=deque)
+    log: deque[Publication] = field(default_factory=deque)
 
 
 @dataclass(eq=False)
@@ -31,7 +31,7 @@ class Snapshot:
 
     name: str
     topic: Topic
-    unacked: list[Message]
+    unacked: list[Publication]
     after: int
     expires: float
     resource: Any = None
