@@ -250,7 +250,7 @@ class Emulator:
             raise ValueError(f"An ack fails with {outcomes}, at least once; got {outcome}, {count} times.")
         self._running.faults.inject(count, outcome)
 
-    def hostile(self, seed: int | None) -> None:
+    def chaos(self, seed: int | None) -> None:
         """Reorder and redeliver messages and end leases early, as at-least-once delivery allows; None stops it.
 
         The order of a key and exactly-once delivery stay as promised. The same seed and the same requests give the
@@ -267,7 +267,7 @@ class Emulator:
         self._running.services.reset()
         self._running.faults.clear()
         self._running.recorder.calls.clear()
-        self.hostile(None)
+        self.chaos(None)
 
     def close_streams(self, code: Code = "UNAVAILABLE", message: str = "The server is closing the stream.") -> int:
         """End every open StreamingPull with `code`; returns how many there were."""

@@ -33,8 +33,8 @@ def publish(topic: str, subscription: str, messages: pa.RecordBatch, reasons: Se
         {ERROR_ATTRIBUTE: reason, ID_ATTRIBUTE: message_id, SUBSCRIPTION_ATTRIBUTE: subscription}
         for reason, message_id in zip(reasons, ids, strict=True)
     )
-    letters = dead_letters(messages, enumerate(labels))
+    published = dead_letters(messages, enumerate(labels))
     with backend.connect() as connection:
-        sizes = message_sizes(letters)
-        for request in encoded_requests(letters, sizes, topic, MAX_REQUEST_MESSAGES, MAX_REQUEST_BYTES):
+        sizes = message_sizes(published)
+        for request in encoded_requests(published, sizes, topic, MAX_REQUEST_MESSAGES, MAX_REQUEST_BYTES):
             publish_with_retries(connection, topic, request.body, time.monotonic() + _PUBLISH_TIMEOUT_SECONDS)

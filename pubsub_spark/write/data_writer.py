@@ -152,9 +152,9 @@ class _DataWriter:
             raise DataError(f"{error} Change it, or set `onOversize` to `drop` or `deadletter`.{more}")
         if options.on_oversize == "deadletter":
             reasons = ((each.row, {ERROR_ATTRIBUTE: self._sentence(each, first_row)}) for each in found)
-            letters = dead_letters(messages, reasons)
+            published = dead_letters(messages, reasons)
             assert options.dead_letter is not None, "parse() refuses options without it"
-            self._publish([letters], limits.message_sizes(letters), options.dead_letter)
+            self._publish([published], limits.message_sizes(published), options.dead_letter)
             # A dead letter is published and has its id, but it is not the message.
             self.adjustment += WriteMetrics(messages=-len(found), dead_lettered=len(found))
         else:

@@ -194,8 +194,8 @@ class StateMachine(RuleBasedStateMachine):
     def counters_say_what_a_count_says(self) -> None:
         for name, subscription in self.broker.subscriptions.items():
             unacked = subscription.unacked(self.now)
-            assert len(unacked) == self.broker.backlog(subscription)
-            oldest = min((message.published for message in unacked), default=None)
+            assert sum(map(len, unacked)) == self.broker.backlog(subscription)
+            oldest = min((publication.published for publication in unacked), default=None)
             assert oldest == self.broker.oldest_unacked(subscription)
             if len(self.states) == 1:
                 assert sum(each.messages for each in self.consumers[name]) == self.broker.outstanding(subscription)

@@ -30,7 +30,7 @@ from pubsub_spark.emulator.state.chaos import Chaos
 from pubsub_spark.emulator.state.delivery import Batch, Consumer
 from pubsub_spark.emulator.state.message import Message, Publication
 from pubsub_spark.emulator.state.settings import Settings
-from pubsub_spark.emulator.state.subscription import Subscription
+from pubsub_spark.emulator.state.subscription import Subscription, published_since
 
 KEYS = ("", "a")
 
@@ -129,7 +129,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         if rarely:
             return
         time = self.now - back
-        self.subscription.seek((), lambda message: message.published >= time, self.now)
+        self.subscription.seek((), published_since(time), self.now)
         for sent in self.sent.values():
             sent.acked, sent.held = sent.message.published < time, None
 
@@ -137,7 +137,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @invariant()
     def backlog_is_what_was_not_acked(self) -> None:
-        backlog = [message.number for message in self.subscription.unacked(self.now)]
+        backlog = [message.number for each in self.subscription.unacked(self.now) for message in each.messages()]
         assert [number for number, sent in self.sent.items() if not sent.acked] == backlog
 
     @invariant()

@@ -406,7 +406,7 @@ def test_names_are_given_where_none_is(client, subscribe):
     assert created == client.subscription(created.name)
 
 
-def test_durations_of_the_side_door_are_seconds(client, subscribe):
+def test_durations_of_the_methods_for_tests_are_seconds(client, subscribe):
     """Durations given to `Emulator.create_subscription` are seconds, wherever they are and of any fineness."""
     subscribe(retry_policy={"minimum_backoff": 5, "maximum_backoff": 60.5}, message_retention_duration=600.25)
 
@@ -436,7 +436,7 @@ def test_durations_of_the_side_door_are_seconds(client, subscribe):
         ),
     ],
 )
-def test_slip_at_the_side_door_is_an_error(emulator, slip, sentence):
+def test_wrong_argument_of_a_method_for_tests_is_an_error(emulator, slip, sentence):
     """A fault that no call could meet is an error: a test that orders it would pass without it."""
     with pytest.raises(ValueError, match=sentence):
         slip(emulator)

@@ -372,7 +372,7 @@ def test_streams_that_keep_closing(query: Engine, names: Names):
 
 def test_hostile_service(query: Engine, names: Names):
     """Shuffled and redelivered by the emulator at will: nothing is missing, everything is acknowledged."""
-    query.emulator.hostile(7)
+    query.emulator.chaos(7)
     query.emulator.publish(names.topic, *MANY[:300])
     query.start()
     run_until(query, 300)

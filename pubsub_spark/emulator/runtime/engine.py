@@ -85,7 +85,7 @@ class Engine:
 
     @contextmanager
     def open(self) -> Iterator[Session]:
-        """The broker and the present moment, under the lock."""
+        """The broker and the present time, under the lock."""
         with self._lock:
             now = self._catch_up()
             try:
@@ -94,7 +94,7 @@ class Engine:
                 self._notify()
 
     def add_listener(self, listener: Listener) -> None:
-        """Give `listener` the events of every locked section from now on, in order, before the lock is let go of.
+        """Give `listener` the events of every locked section from now on, in order, before the lock is released.
 
         It must be quick, may call `open` (what it changes there it hears of next), and what it raises, the request
         fails with. A request is answered when all listeners have heard of it.
@@ -112,7 +112,7 @@ class Engine:
         return consumer
 
     def now(self) -> float:
-        """The present moment on the emulator's clock."""
+        """The present time on the emulator's clock."""
         return self.clock.now()
 
     def wake(self, consumer: Consumer) -> None:
@@ -121,7 +121,7 @@ class Engine:
             consumer.condition.notify_all()
 
     def wait(self, consumer: Consumer, seconds: float | None = None) -> None:
-        """Inside `open`: let go of the lock until the consumer is notified or the seconds are over."""
+        """Inside `open`: release the lock until the consumer is notified or the seconds are over."""
         self._notify()
         consumer.condition.wait(seconds)
         self._catch_up()
@@ -136,7 +136,7 @@ class Engine:
         return not sleeper.closed
 
     def cancel_all(self) -> None:
-        """Close every consumer: it takes nothing from this moment on."""
+        """Close every consumer: it takes nothing from now on."""
         with self._lock:
             for consumer in list(self._consumers):
                 consumer.closed = True

@@ -13,6 +13,7 @@ only those that are due, so a thousand idle subscriptions cost nothing.
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from operator import itemgetter
@@ -36,9 +37,9 @@ from pubsub_spark.emulator.state.events import (
     Updated,
 )
 from pubsub_spark.emulator.state.leases import BatchNumbers
-from pubsub_spark.emulator.state.message import Message, Publication
+from pubsub_spark.emulator.state.message import Publication, among, ranges
 from pubsub_spark.emulator.state.settings import DAY, Settings
-from pubsub_spark.emulator.state.subscription import MOST_MESSAGES, Subscription
+from pubsub_spark.emulator.state.subscription import MOST_MESSAGES, Split, Subscription, published_since
 from pubsub_spark.emulator.state.topic import Snapshot, Topic
 
 SNAPSHOT_LIFETIME_SECONDS = 7 * DAY
@@ -123,14 +124,14 @@ class Broker:
             self._schedule(subscription, now)
         self.events.append(Published(topic.name, publication))
         if topic.retention or topic.snapshots:
-            topic.log.extend(publication.messages())
+            topic.log.append(publication)
             self._trim(topic, now)
         return ids
 
     def _trim(self, topic: Topic, now: float) -> None:
         pinned = min((snapshot.after for snapshot in topic.snapshots.values()), default=_NEVER)
         horizon = now - topic.retention
-        while topic.log and topic.log[0].number < pinned and topic.log[0].published < horizon:
+        while topic.log and topic.log[0].first < pinned and topic.log[0].published < horizon:
             topic.log.popleft()
 
     # Subscriptions
@@ -414,20 +415,18 @@ class Broker:
         topic = self.topic_of(subscription.name)
         # A snapshot may make the log longer than the topic's own retention does.
         retained = now - topic.retention if topic is not None and topic.retention else _NEVER
-        log = [message for message in (topic.log if topic is not None else ()) if message.published >= retained]
-        self._seek(subscription, log, lambda message: message.published >= time, now)
+        log = [each for each in (topic.log if topic is not None else ()) if each.published >= retained]
+        self._seek(subscription, log, published_since(time), now)
 
     def seek_to_snapshot(self, subscription: Subscription, snapshot: Snapshot, now: float) -> None:
         """Mark the snapshot's messages, and those published after it was made, as unacked, as long as it lives."""
-        held = {message.number for message in snapshot.unacked}
-        kept = (*snapshot.unacked, *(message for message in snapshot.topic.log if message.number >= snapshot.after))
-        subscription.retain(min((message.published for message in kept), default=now), snapshot.expires)
-        self._seek(subscription, kept, lambda each: each.number in held or each.number >= snapshot.after, now)
+        unacked = [*ranges(snapshot.unacked), range(snapshot.after, sys.maxsize)]
+        kept = (*snapshot.unacked, *(each for each in snapshot.topic.log if each.first >= snapshot.after))
+        subscription.retain(min((each.published for each in kept), default=now), snapshot.expires)
+        self._seek(subscription, kept, lambda each: among(each, unacked), now)
 
-    def _seek(
-        self, subscription: Subscription, log: Iterable[Message], unacked: Callable[[Message], bool], now: float
-    ) -> None:
-        subscription.seek(log, unacked, now)
+    def _seek(self, subscription: Subscription, log: Iterable[Publication], split: Split, now: float) -> None:
+        subscription.seek(log, split, now)
         self._schedule(subscription, now)
         self.events.append(Sought(subscription.name, subscription.backlog))
 

@@ -125,9 +125,7 @@ class BatchBuilder:
             if not fits:
                 return publication
             size = ends[fits - 1]
-        rest = None
-        if fits < len(publication):
-            publication, rest = publication.split(fits)
+        publication, rest = publication.split(fits)
         self.parts.append(publication)
         self._lessen(fits, size)
         return rest

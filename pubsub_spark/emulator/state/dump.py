@@ -79,9 +79,7 @@ def _dump_subscription(subscription: Subscription) -> dict[str, Any]:
     table = _Deliveries()
     queues, leases = subscription._key_queues, subscription._leases
     dumped: dict[str, Any] = {name: getattr(subscription, name) for name in _FIELDS}
-    dumped["fresh"] = [
-        (each.first, each.published, each.key, list(each.frames)) for each in subscription._fresh.publications
-    ]
+    dumped["fresh"] = _rows(subscription._fresh.publications)
     dumped["returned"] = list(map(table.dump, subscription._returned))
     dumped["delayed"] = [(opens, table.dump(each)) for opens, _, each in sorted(subscription._delayed)]
     dumped["queues"] = [
@@ -91,10 +89,14 @@ def _dump_subscription(subscription: Subscription) -> dict[str, Any]:
     dumped["ready_keys"], dumped["backing_off"] = list(queues._ready), sorted(queues._backing_off)
     dumped["leases"] = [_dump_lease_batch(each, table) for each in leases._batches.values()]
     dumped["deadlines"] = [(deadline, list(numbers)) for deadline, _, numbers in sorted(leases._deadlines)]
-    dumped["retained"] = list(map(tuple, subscription._retained))
+    dumped["retained"] = _rows(subscription._retained)
     dumped["acked_numbers"] = list(subscription._acked_numbers)
     dumped["expired_until"] = subscription._unacked.expired_until
     return dumped | {"deliveries": table.rows}
+
+
+def _rows(publications: Iterable[Publication]) -> list[Any]:
+    return [(each.first, each.published, each.key, list(each.frames)) for each in publications]
 
 
 def _dump_lease_batch(batch: LeaseBatch, table: _Deliveries) -> tuple[Any, ...]:
@@ -112,13 +114,13 @@ def _load_subscription(subscription: Subscription, dumped: Mapping[str, Any]) ->
         subscription._delayed.append((opens, next(subscription._ties), table.load(each)))
     _load_queues(subscription._key_queues, dumped, table)
     _load_leases(subscription._leases, dumped, table, nobody)
-    subscription._retained.extend(Message(*each) for each in dumped["retained"])
+    subscription._retained.extend(Publication(*each) for each in dumped["retained"])
     subscription._acked_numbers.update(dict.fromkeys(dumped["acked_numbers"]))
     subscription._unacked.expired_until = dumped["expired_until"]
-    for message in subscription.unacked(-NEVER):
-        subscription._unacked.add(message.published)
-    for first, published, key, frames in dumped["fresh"]:
-        subscription._fresh.add(Publication(first, published, key, frames))
+    for publication in subscription.unacked(-NEVER):
+        subscription._unacked.add(publication.published, len(publication))
+    for each in dumped["fresh"]:
+        subscription._fresh.add(Publication(*each))
     subscription.outstanding = sum(
         not isinstance(entry, Delivery) or entry.holder is not None
         for batch in subscription._leases._batches.values()
@@ -159,13 +161,13 @@ def dump_broker(broker: Broker, resources: ResourceFormat) -> dict[str, Any]:
 
     def topic(it: Topic) -> tuple[Any, ...]:
         exists = broker.topics.get(it.name) is it
-        return it.name, write(it.resource), it.retention, list(map(tuple, it.log)), list(it.subscriptions), exists
+        return it.name, write(it.resource), it.retention, _rows(it.log), list(it.subscriptions), exists
 
     def subscription(it: Subscription) -> tuple[Any, ...]:
         return it.name, write(it.resource), indexes[broker.origin_of(it.name)], _dump_subscription(it)
 
     def snapshot(it: Snapshot) -> tuple[Any, ...]:
-        return it.name, write(it.resource), indexes[it.topic], list(map(tuple, it.unacked)), it.after, it.expires
+        return it.name, write(it.resource), indexes[it.topic], _rows(it.unacked), it.after, it.expires
 
     return {
         "topics": list(map(topic, topics)),
@@ -183,7 +185,7 @@ def load_broker(broker: Broker, dumped: Mapping[str, Any], resources: ResourceFo
     topics: list[Topic] = []
     for name, resource, retention, log, _, exists in dumped["topics"]:
         topic = Topic(name, read["topics"](resource), retention)
-        topic.log.extend(Message(*each) for each in log)
+        topic.log.extend(Publication(*each) for each in log)
         topics.append(topic)
         if exists:
             broker.topics[name] = topic
@@ -194,7 +196,7 @@ def load_broker(broker: Broker, dumped: Mapping[str, Any], resources: ResourceFo
     for topic, (_, _, _, _, attached, _) in zip(topics, dumped["topics"], strict=True):
         topic.subscriptions = {name: broker.subscriptions[name] for name in attached}
     for name, resource, index, unacked, after, expires in dumped["snapshots"]:
-        kept = [Message(*each) for each in unacked]
+        kept = [Publication(*each) for each in unacked]
         snapshot = Snapshot(name, topics[index], kept, after, expires, read["snapshots"](resource))
         broker.snapshots[name] = snapshot.topic.snapshots[name] = snapshot
     broker._next_message = dumped["next_message"]

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import chain, count, pairwise
 from typing import NamedTuple
 
 from pubsub_spark.emulator.state.backlog import NEVER
@@ -61,19 +61,12 @@ class ContiguousLeases:
     holder: Consumer
     modacks: int
 
-    def messages(self) -> Iterator[Message]:
-        for index, frame in enumerate(self.frames, self.numbers.start % SPAN):
-            yield _message(self.origins, index, frame)
+    def publications(self) -> Iterator[Publication]:
+        """The messages, by the publications that they came in."""
+        return _publications(self.origins, self.frames, self.numbers.start % SPAN)
 
-    def publish_times(self) -> Iterator[tuple[float, int]]:
-        """The publish times, each with the number of messages."""
-        start, stop = self.numbers.start % SPAN, self.numbers.start % SPAN + len(self.numbers)
-        index = bisect_right(self.origins, (start, NEVER)) - 1
-        while start < stop:
-            index += 1
-            end = min(self.origins[index].at, stop) if index < len(self.origins) else stop
-            yield self.origins[index - 1].published, end - start
-            start = end
+    def messages(self) -> Iterator[Message]:
+        return chain.from_iterable(publication.messages() for publication in self.publications())
 
     def deliveries(self) -> Iterator[Delivery]:
         """The deliveries of these leases, all acknowledged."""
@@ -111,12 +104,18 @@ class Leases:
                 if entry is not None:
                     yield _split_out(batch, index)
 
-    def entries(self) -> Iterator[Message | Delivery]:
-        """The entries of all leased batches, messages or deliveries."""
+    def parts(self) -> Iterator[tuple[Consumer, Publication | Delivery]]:
+        """The leased messages as publications, or deliveries where they stand alone, with the holder of their batch."""
         for batch in self._batches.values():
+            if batch.is_whole and batch.left == len(batch.entries):
+                for publication in _publications(batch.origins, batch.entries):  # type: ignore[arg-type]  # all frames
+                    yield batch.holder, publication
+                continue
             for index, entry in enumerate(batch.entries):
-                if entry is not None:
-                    yield entry if isinstance(entry, Delivery) else _message(batch.origins, index, entry)
+                if isinstance(entry, Delivery):
+                    yield batch.holder, entry
+                elif entry is not None:
+                    yield batch.holder, next(_publications(batch.origins, (entry,), index))
 
     @property
     def due(self) -> float:
@@ -242,6 +241,18 @@ class Leases:
                 if until < NEVER
             ]
             heapq.heapify(self._deadlines)
+
+
+def _publications(origins: list[Origin], frames: Sequence[bytes], start: int = 0) -> Iterator[Publication]:
+    """The frames of a batch from `start` on, by the publications that they came in."""
+    place = bisect_right(origins, (start, NEVER)) - 1
+    at = start
+    while at < start + len(frames):
+        origin = origins[place]
+        place += 1
+        end = origins[place].at if place < len(origins) else start + len(frames)
+        yield Publication(origin.first + at - origin.at, origin.published, origin.key, frames[at - start : end - start])
+        at = end
 
 
 def _message(origins: list[Origin], index: int, frame: bytes) -> Message:

@@ -7,10 +7,13 @@ as it can: a backlog is made of `Publication`s, and a `Message` is made of what 
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import count, groupby, repeat
+from itertools import chain, count, groupby, repeat
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -62,8 +65,10 @@ class Publication:
     def messages(self) -> Iterator[Message]:
         return map(_make, zip(count(self.first), repeat(self.published), repeat(self.key), self.frames))
 
-    def split(self, size: int) -> tuple[Publication, Publication]:
-        """The first `size` messages, and the others."""
+    def split(self, size: int) -> tuple[Publication, Publication | None]:
+        """The first `size` messages, and the others; None when there are no others."""
+        if size >= len(self.frames):
+            return self, None
         rest = Publication(self.first + size, self.published, self.key, self.frames[size:])
         return Publication(self.first, self.published, self.key, self.frames[:size]), rest
 
@@ -75,6 +80,37 @@ def publications(messages: Iterable[Message]) -> Iterator[Publication]:
     ):
         alike = [message for _, message in group]
         yield Publication(alike[0].number, alike[0].published, alike[0].key, [message.frame for message in alike])
+
+
+def union(*sources: Iterable[Publication]) -> Iterator[Publication]:
+    """Each message of the sources once, in the order of the numbers; a message is the same in all of them."""
+    end = 0
+    for publication in sorted(chain(*sources), key=attrgetter("first")):
+        rest = publication if publication.first >= end else publication.split(end - publication.first)[1]
+        if rest is not None:
+            yield rest
+            end = rest.first + len(rest.frames)
+
+
+def ranges(sorted_publications: Iterable[Publication]) -> list[range]:
+    """The numbers of the messages."""
+    found: list[range] = []
+    for publication in sorted_publications:
+        first = found.pop().start if found and found[-1].stop == publication.first else publication.first
+        found.append(range(first, publication.first + len(publication.frames)))
+    return found
+
+
+def among(publication: Publication, numbers: Sequence[range]) -> Iterator[tuple[Publication, bool]]:
+    """The parts of a publication, each with whether its numbers are in one of the ranges, which are sorted."""
+    index = bisect_right(numbers, publication.first, key=attrgetter("stop"))
+    rest: Publication | None = publication
+    while rest is not None:
+        start, stop = (numbers[index].start, numbers[index].stop) if index < len(numbers) else (sys.maxsize,) * 2
+        is_in = start <= rest.first
+        part, rest = rest.split((stop if is_in else start) - rest.first)
+        yield part, is_in
+        index += is_in
 
 
 def _attributes(frame: bytes) -> Mapping[str, str]:

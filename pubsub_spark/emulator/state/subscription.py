@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from pubsub_spark.emulator.state.backlog import NEVER, Unacked
@@ -28,11 +28,19 @@ from pubsub_spark.emulator.state.delivery import Batch, BatchBuilder, Consumer, 
 from pubsub_spark.emulator.state.events import Event, Expired
 from pubsub_spark.emulator.state.fresh_queue import FreshQueue
 from pubsub_spark.emulator.state.leases import Acked, AckedNumbers, ContiguousLeases, Leases
-from pubsub_spark.emulator.state.message import Message, Publication, publications
+from pubsub_spark.emulator.state.message import Message, Publication, publications, union
 from pubsub_spark.emulator.state.ordering import KeyQueues
 from pubsub_spark.emulator.state.settings import Settings
 
 MOST_MESSAGES = 1000  # in one response; the service's own limit for Pull
+
+# The parts of a publication, each with whether a Seek makes it unacked.
+Split = Callable[[Publication], Iterable[tuple[Publication, bool]]]
+
+
+def published_since(time: float) -> Split:
+    """Messages published before `time` are acked, later ones unacked."""
+    return lambda publication: ((publication, publication.published >= time),)
 
 
 class Subscription:
@@ -67,7 +75,7 @@ class Subscription:
         self._delayed: list[tuple[float, int, Delivery]] = []
         self._key_queues = KeyQueues()
         self._leases = Leases(batches or count(1))
-        self._retained: deque[Message] = deque()
+        self._retained: deque[Publication] = deque()
         self._finished = Acked(remembered)
         self._acked_numbers = AckedNumbers()
         self._turn = 0
@@ -86,14 +94,16 @@ class Subscription:
 
     def publish(self, publication: Publication) -> None:
         """Add newly published messages to the backlog, those that the filter lets through."""
+        for each in self._passed(publication):
+            self._add(each)
+        self._notify_one()
+
+    def _passed(self, publication: Publication) -> Iterable[Publication]:
+        """The messages that the filter lets through."""
         matches = self.settings.matches
         if matches is None:
-            self._add(publication)
-        else:
-            passed = (message for message in publication.messages() if matches(message.attributes))
-            for each in publications(passed):
-                self._add(each)
-        self._notify_one()
+            return (publication,)
+        return publications(message for message in publication.messages() if matches(message.attributes))
 
     def _add(self, publication: Publication) -> None:
         if not (self.settings.ordering and publication.key):
@@ -248,16 +258,16 @@ class Subscription:
             finished += self._key_queues.retire(delivery) if self._is_ordered(delivery) else [delivery]
         self._finished.add(finished)
         if self.settings.retain_acked:
-            self._retained.extend([each.message for each in finished])
+            self._retained.extend(publications(each.message for each in finished))
 
     def _finish_run(self, run: ContiguousLeases) -> None:
         """Finish contiguous leases: no message of them has a key, or it would have a Delivery."""
         self._free(run.holder, len(run.frames), sum(map(len, run.frames)))
-        for published, messages in run.publish_times():
-            self._unacked.remove(published, messages)
+        for publication in run.publications():
+            self._unacked.remove(publication.published, len(publication))
+            if self.settings.retain_acked:
+                self._retained.append(publication)
         self._finished.add([run])
-        if self.settings.retain_acked:
-            self._retained.extend(run.messages())
 
     def _lost(self, delivery: Delivery, chaos: Chaos) -> bool:
         """Whether chaos loses this ack, so that the message comes again."""
@@ -394,39 +404,46 @@ class Subscription:
         """The publish time of the oldest unacked message as of the last `tick`; None when there is none."""
         return None if (oldest := min(self._unacked.oldest, self._fresh.oldest)) == NEVER else oldest
 
-    def unacked(self, now: float) -> list[Message]:
+    def unacked(self, now: float) -> list[Publication]:
         """The backlog, in the order of publishing."""
-        entries: list[Message | Delivery] = [*self._fresh.messages(), *self._returned]
-        entries += [*self._leases.entries(), *self._key_queues.entries()]
-        entries += (delivery for _, _, delivery in self._delayed)
-        horizon, retention = self._unacked.expired_until, self._retention
+        parts = [part for _, part in self._leases.parts()]
+        leased = [part for part in parts if isinstance(part, Publication)]
+        single: list[Message | Delivery] = [part for part in parts if isinstance(part, Delivery)]
+        single += (*self._returned, *(delivery for _, _, delivery in self._delayed), *self._key_queues.entries())
         messages = {
             message.number: message
-            for message in (message_of(entry) for entry in entries if not (isinstance(entry, Delivery) and entry.acked))
-            if message.published > horizon and message.published + retention > now
+            for message in (message_of(entry) for entry in single if not (isinstance(entry, Delivery) and entry.acked))
+            if message.published > self._unacked.expired_until
         }
-        return [messages[number] for number in sorted(messages)]
+        alone = publications(messages[number] for number in sorted(messages))
+        return self._kept(union(self._fresh.publications, leased, alone), now)
 
-    def seek(self, log: Iterable[Message], unacked: Callable[[Message], bool], now: float) -> None:
-        """Make every message still known, here or in the topic's `log`, unacked or acked as `unacked` says."""
+    def _kept(self, known: Iterable[Publication], now: float) -> list[Publication]:
+        """The publications that are not beyond their retention."""
+        return [each for each in known if each.published + self._retention > now]
+
+    def seek(self, log: Iterable[Publication], split: Split, now: float) -> None:
+        """Make every message still known, here or in the topic's `log`, unacked or acked as `split` says."""
         self.active = now
-        matches, retention = self.settings.matches, self._retention
-        topic = (message for message in log if not matches or matches(message.attributes))
-        keyed = map(message_of, self._key_queues.entries())  # acked ones too: an ack behind a gap is not kept yet
-        everything = (*self._retained, *keyed, *self.unacked(now), *topic)
-        known = {message.number: message for message in everything if message.published + retention > now}
-        messages = [known[number] for number in sorted(known)]
+        # Acked ones, too: an ack behind a gap is not kept yet.
+        keyed = sorted(map(message_of, self._key_queues.entries()))
+        sources = self._retained, publications(keyed), self.unacked(now), chain.from_iterable(map(self._passed, log))
+        known = self._kept(union(*sources), now)
         self.clear()
-        if self.settings.retain_acked:
-            self._retained.extend(message for message in messages if not unacked(message))
-        for publication in publications(message for message in messages if unacked(message)):
-            self._add(publication)
+        for part, is_unacked in chain.from_iterable(map(split, known)):
+            if is_unacked:
+                self._add(part)
+            elif self.settings.retain_acked:
+                self._retained.append(part)
         self._notify_one()
 
     def clear(self) -> None:
         """Drop every message; ack ids given out so far acknowledge nothing."""
-        for delivery in self._leases:
-            self._release_quota(delivery)
+        for holder, part in self._leases.parts():
+            if isinstance(part, Delivery):
+                self._release_quota(part)
+            else:
+                self._free(holder, len(part), sum(map(len, part.frames)))
         for entry in self._key_queues.entries():
             if isinstance(entry, Delivery):
                 self._release_quota(entry)

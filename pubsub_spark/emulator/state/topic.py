@@ -1,4 +1,4 @@
-"""Topics and snapshots: the records of what was published and what was unacked at one moment.
+"""Topics and snapshots: the records of what was published and what was unacked at one time.
 
 Plain records; the rules that move them are in `broker`.
 """
@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from pubsub_spark.emulator.state.message import Message
+from pubsub_spark.emulator.state.message import Publication
 from pubsub_spark.emulator.state.subscription import Subscription
 
 
@@ -22,16 +22,16 @@ class Topic:
     retention: float = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
-    log: deque[Message] = field(default_factory=deque)
+    log: deque[Publication] = field(default_factory=deque)
 
 
 @dataclass(eq=False)
 class Snapshot:
-    """The backlog of a subscription at one moment, and everything published from message `after` on."""
+    """The backlog of a subscription at one time, and everything published from message `after` on."""
 
     name: str
     topic: Topic
-    unacked: list[Message]
+    unacked: list[Publication]
     after: int
     expires: float
     resource: Any = None

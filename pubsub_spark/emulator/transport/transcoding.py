@@ -26,7 +26,7 @@ from pubsub_spark.emulator.api.errors import invalid, unimplemented
 from pubsub_spark.emulator.api.routes import Route
 from pubsub_spark.emulator.transport import field_selector
 
-# Parameters of every Google API that say how to talk, not what to do.
+# Parameters of every Google API that say how to answer, not what to do.
 _SYSTEM_PARAMETERS = frozenset(
     {"access_token", "alt", "callback", "fields", "key", "oauth_token", "prettyPrint", "quotaUser", "uploadType"}
     | {"upload_protocol", "userProject", "$alt", "$callback", "$fields", "$key", "$prettyPrint", "$unique", "$.xgafv"}

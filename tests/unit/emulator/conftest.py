@@ -62,7 +62,7 @@ class Handlers(Registry):
         request = protos.PullRequest(subscription=SUBSCRIPTION, max_messages=1).SerializeToString()
         pull = ThreadPoolExecutor(1).submit(lambda: asyncio.run(self.subscriber.pull(request, Context())))
         begun.wait()
-        with self.engine.open():  # nobody else has the lock now: the Pull let go of it
+        with self.engine.open():  # nobody else has the lock now: the Pull released it
             return pull
 
     def delete_subscription(self) -> None:

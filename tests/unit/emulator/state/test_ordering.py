@@ -10,7 +10,7 @@ from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.delivery import Consumer, Lease
 from pubsub_spark.emulator.state.message import Publication
 from pubsub_spark.emulator.state.settings import Settings
-from pubsub_spark.emulator.state.subscription import Subscription
+from pubsub_spark.emulator.state.subscription import Subscription, published_since
 
 
 def ordered(*keyed: str, **settings: object) -> Subscription:
@@ -178,5 +178,5 @@ def test_seek_puts_keys_back_in_order():
     batch = take(subscription, most=2)
     subscription.ack([batch[0].number], now=0)
 
-    subscription.seek((), lambda _: True, now=1)
+    subscription.seek((), published_since(0), now=1)
     assert ["a1", "a2", "a3"] == [each.message.data.decode() for each in take(subscription, now=1)]

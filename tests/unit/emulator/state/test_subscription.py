@@ -11,7 +11,7 @@ from pubsub_spark.emulator.state import leases as module
 from pubsub_spark.emulator.state.delivery import Consumer, Delivery, Lease
 from pubsub_spark.emulator.state.message import Publication
 from pubsub_spark.emulator.state.settings import Settings
-from pubsub_spark.emulator.state.subscription import Subscription
+from pubsub_spark.emulator.state.subscription import Subscription, published_since
 
 
 def messages(*texts: str, first: int = 1, at: float = 0, key: str = "") -> Publication:
@@ -260,9 +260,9 @@ def test_a_snapshot_outlives_the_retention():
     subscription = subscribed(retention=600)
     old = messages("old")
     subscription.retain(0, until=5000)
-    subscription.seek(old.messages(), lambda _: True, now=2000)
+    subscription.seek([old], published_since(0), now=2000)
 
-    assert ["old"] == [message.data.decode() for message in subscription.unacked(4999)]
+    assert ["old"] == [message.data.decode() for each in subscription.unacked(4999) for message in each.messages()]
     subscription.tick(5000)
     assert [] == subscription.unacked(5000)
 
@@ -274,7 +274,7 @@ def test_acked_messages_are_gone_once_they_are_not_retained():
     subscription.configure(Settings())
     subscription.configure(Settings(retain_acked=True))
 
-    subscription.seek((), lambda _: True, now=1)
+    subscription.seek((), published_since(0), now=1)
     assert not subscription.take(Consumer(), now=1)
 
 
@@ -377,7 +377,7 @@ def test_exactly_once_does_not_forgive_what_a_seek_took_back():
     [held] = subscription.take(Consumer(), now=0)
     subscription.ack([held.number], now=0)
 
-    subscription.seek((), lambda message: True, now=1)
+    subscription.seek((), published_since(0), now=1)
 
     assert ["a"] == texts(subscription.take(Consumer(), now=1))
     assert [held.number] == subscription.ack([held.number], now=1)
@@ -412,7 +412,7 @@ def test_seek_back_brings_retained_acked_messages_again():
     subscription.publish(messages("b", first=2, at=2))
     subscription.ack([each.number for each in subscription.take(Consumer(), now=3)], now=3)
 
-    subscription.seek((), lambda message: message.published >= 2, now=4)
+    subscription.seek((), published_since(2), now=4)
     assert ["b"] == texts(subscription.take(Consumer(), now=4))
 
 
@@ -421,7 +421,7 @@ def test_seek_invalidates_what_was_handed_out():
     subscription = subscribed("a")
     [held] = subscription.take(Consumer(), now=0)
 
-    subscription.seek((), lambda _: True, now=1)
+    subscription.seek((), published_since(0), now=1)
     assert [held.number] == subscription.ack([held.number], now=1)
     assert ["a"] == texts(subscription.take(Consumer(), now=1))
 
