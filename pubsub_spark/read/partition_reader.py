@@ -35,6 +35,7 @@ from .pull import PullResult, pull
 from .staged_part import Buffer
 from .staging import Staging, given_path, manifest_path, part_path
 from .streaming_pull import StreamSettings
+from .task_acks import TaskAcks
 
 _BATCH_ID_PROPERTY = "streaming.sql.batchId"
 _NACK_TIMEOUT_SECONDS = 10.0  # messages that are not nacked are delivered again when their lease expires
@@ -129,7 +130,7 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend) ->
     keep_freed_memory()
     path = part_path(partition.batch, partition.part)
     with backend.connect() as connection:
-        messages, buffers = _pull_part(partition, options, connection)
+        messages, buffers = _pull_part(partition, options, connection, TaskAcks(connection, staging, partition.acks))
         taken_over = owner.taken_over(staging)
         if taken_over is not None:
             _nack(connection, options, buffers)
@@ -150,7 +151,7 @@ def _nack(connection: Connection, options: ReadOptions, buffers: list[Buffer]) -
 
 
 def _pull_part(
-    partition: PullPartition, options: ReadOptions, connection: Connection
+    partition: PullPartition, options: ReadOptions, connection: Connection, task_acks: TaskAcks
 ) -> tuple[list[pa.RecordBatch], list[Buffer]]:
     """Pull a part: its messages, and the buffers to stage."""
     staging = partition.staging
@@ -170,7 +171,8 @@ def _pull_part(
         arrived = [received.with_deduplication_id(options.id_attribute) for received in arrived]
         for received, first in zip(arrived, drop_duplicates(arrived), strict=True):
             add(first, received.receipts)
-    return messages, builder.buffers(result.ended, result.bytes, result.seconds, _spark_batch())
+    sent = task_acks.finish()
+    return messages, builder.buffers(result.ended, result.bytes, result.seconds, _spark_batch(), sent)
 
 
 def _spark_batch() -> int | None:
