@@ -7,6 +7,7 @@
     │   └── SchemaError     a schema that cannot be used: not found, not supported, does not fit the columns
     ├── ResourceError       the project's: a topic, subscription or schema that is unfit for what was asked
     │   ├── MissingError    it does not exist
+    │   ├── InvalidError    it cannot exist, or not with what was asked
     │   └── ForbiddenError  the caller may not do this with it
     ├── StagingError        the cluster's: a staging area that executors cannot see, or a batch that is gone
     └── ServiceError        the service's: it did not answer, or gave up after retries
@@ -62,6 +63,10 @@ class ResourceError(PubSubError):
 
 class MissingError(ResourceError):
     """A topic, subscription or schema does not exist."""
+
+
+class InvalidError(ResourceError):
+    """The service refuses the name or the settings of a topic, subscription or schema: no other try can do better."""
 
 
 class ForbiddenError(ResourceError):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from .. import names
 from ..codec.registry import SchemaRevision, TopicSchema
 from ..codec.schema_types import ENCODINGS_BY_NUMBER, SCHEMA_TYPES_BY_NUMBER
-from ..errors import MissingError, SchemaError
+from ..errors import InvalidError, MissingError, SchemaError
 from ..options import ReadOptions
 from . import Backend
 from .admin import Admin
@@ -73,9 +73,11 @@ def named(admin: Admin, name: str) -> SchemaRevision:
 
 
 def fetcher(backend: Backend) -> Callable[[str], SchemaRevision]:
-    """A function from a name to its schema revision, for decoders; LookupError when there is no such revision.
+    """A function from a name to its schema revision, for decoders; LookupError when there is or can be none.
 
-    A refused right or a service that does not answer says nothing about the message: that error fails the task.
+    The name is of a message's attributes, and whoever wrote them must not stop the query: one that the service calls
+    invalid is of no revision. A refused right or a service that does not answer says nothing about the message: that
+    error fails the task.
     """
 
     def fetch(name: str) -> SchemaRevision:
@@ -83,7 +85,7 @@ def fetcher(backend: Backend) -> Callable[[str], SchemaRevision]:
             names.parse(name.partition("@")[0], "schemas")
             with backend.connect() as connection:
                 return named(connection.admin, name)
-        except (ValueError, MissingError) as error:
+        except (ValueError, MissingError, InvalidError) as error:
             raise LookupError(str(error)) from None
 
     return fetch

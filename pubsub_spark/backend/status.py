@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import grpc
 
-from ..errors import ForbiddenError, MissingError, PubSubError, ResourceError, ServiceError
+from ..errors import ForbiddenError, InvalidError, MissingError, PubSubError, ResourceError, ServiceError
 
 Code = grpc.StatusCode
 
@@ -47,7 +47,7 @@ _SENTENCES: dict[grpc.StatusCode, tuple[type[PubSubError], str]] = {
     ),
     Code.ALREADY_EXISTS: (ResourceError, "{resource} exists already. ({detail})"),
     Code.FAILED_PRECONDITION: (ResourceError, "{resource} cannot be used this way: {detail}."),
-    Code.INVALID_ARGUMENT: (ResourceError, "Pub/Sub refuses to {verb} {resource}: {detail}."),
+    Code.INVALID_ARGUMENT: (InvalidError, "Pub/Sub refuses to {verb} {resource}: {detail}."),
     Code.OUT_OF_RANGE: (ResourceError, "Pub/Sub refuses to {verb} {resource}: {detail}."),
     Code.UNIMPLEMENTED: (ResourceError, "`{address}` cannot {verb} {resource}: {detail}."),
     Code.UNAVAILABLE: (

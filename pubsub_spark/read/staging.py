@@ -25,6 +25,7 @@ from __future__ import annotations
 import getpass
 import json
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -53,7 +54,10 @@ _OURS = re.compile(
     rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{_RECENT_IDS}|{_UNFINISHED_RUN}|{_OWNERS}/[0-9]+"
     rf"|[0-9]+/((part|{_GIVEN}|{_REPEATED_IDS})-[0-9]+|{_MANIFEST}|{_EXCLUDED_IDS}|malformed-[0-9]+-[0-9]+)"
 )
-_DATABRICKS_FOLDERS = ("/Volumes", "/dbfs", "/Workspace")
+# How many levels below its root exist before anyone writes: `/Volumes/CATALOG/SCHEMA/VOLUME` on Databricks, and the
+# disks on macOS, where `/Volumes/DISK` is one that is mounted.
+_MOUNTED_LEVELS = {"/Volumes": 3, "/dbfs": 0, "/Workspace": 0}
+_VOLUMES_LEVELS_OF_MACOS = 1
 _SCHEME_WITHOUT_SLASHES = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:(?!//)")  # `dbfs:/folder`, as Hadoop writes it
 
 # obstore raises Python's own errors for some stores and its own for others.
@@ -106,13 +110,26 @@ def local_folder(location: str) -> Path | None:
     if "://" in location and not location.startswith("file://"):
         return None
     folder = Path(location.removeprefix("file://")).absolute()
-    top = next((top for top in _DATABRICKS_FOLDERS if folder.is_relative_to(top)), None)
-    if top is not None and not Path(top).exists():
+    mounted = mounted_folder(folder, sys.platform)
+    if mounted is not None and not mounted.exists():
         raise StagingError(
-            f"`stagingLocation` `{location}` is a folder of Databricks, and there is no `{top}` on this machine. Give "
-            "a folder of this machine, or a URL of an object store."
+            f"`stagingLocation` `{location}` is a folder of Databricks or of a disk that is not mounted: there is no "
+            f"`{mounted}` on this machine. Give a folder of this machine, or a URL of an object store."
         )
     return folder
+
+
+def mounted_folder(folder: Path, platform: str) -> Path | None:
+    """The folder above (or the same) that must be there already, for it is mounted and never made; None for others.
+
+    platform: as `sys.platform`.
+    """
+    for top, levels in _MOUNTED_LEVELS.items():
+        if folder.is_relative_to(top):
+            if top == "/Volumes" and platform == "darwin":
+                levels = _VOLUMES_LEVELS_OF_MACOS
+            return Path(*folder.parts[: len(Path(top).parts) + levels])
+    return None
 
 
 @lru_cache(maxsize=16)

@@ -2,15 +2,21 @@
 
     python -m tests.faults.soak [--seconds 3600] [--seed 1] [--folder soak-output]
 
-The query is a Spark application (`tests.spark.application`) that reads into Parquet. The emulator and an S3 server
-(moto), which has the staging area, are in this process, each behind a proxy. Messages are published all the time. A
-round is a few faults, one after the other, out of FAULTS; then the links are whole again, and the round ends when
-every message is acknowledged. Everything that was published must be in the sink, once. A query that has failed must
-have said so in one sentence of ours, unless the fault was a kill, and is started again.
+The query is a Spark application (`tests.spark.application`) that reads into Parquet, in one process or with executors
+of their own. The emulator and an S3 server (moto) are in this process, each behind a proxy; the staging area is in S3
+or on the disk. Messages are published all the time. A round is a few faults, one after the other, out of FAULTS; then
+all are over, and the round ends when every message is acknowledged. Everything that was published must be in the sink,
+once, and each process must be back where it was before: threads, open files, memory (`processes`). A query that has
+ended must have said why in one sentence of ours, unless a fault killed it, and is started again.
 
-The clock of the service is moved only while the query is dead, past the leases that it held: in life that takes
-minutes. The tally is kept in `tally.json` in the folder; another start goes on with its rounds, on a new
-subscription. The emulator is not killed, for it does not keep what it has.
+After ROUNDS_OF_A_QUERY rounds a new query, on a new subscription, has the next of SETTINGS. The tally is kept in
+`tally.json` in the folder; another start goes on with its rounds.
+
+Which clocks move: the service's, by `Emulator.advance`: less than a lease while the query runs or is stopped by
+SIGSTOP, and past all leases when it was killed, which in life takes minutes. The driver measures leases by
+CLOCK_BOOTTIME, which nobody can move for a process that runs, nor the clock of the day for one process alone: for
+those, test_rights_and_stores.py gives the session a clock of its own. The emulator is not killed, for it does not keep
+what it has.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ import json
 import logging
 import os
 import random
-import re
+import resource
 import signal
 import sys
 import threading
@@ -28,84 +34,66 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 from urllib.request import Request, urlopen
 
 from pubsub_spark.emulator import Emulator
 from tests.conftest import Bucket, Names
+from tests.faults.processes import Usage, excesses, usages
 from tests.faults.proxy import Proxy
+from tests.faults.tally import Tally, by_kill, reason
 from tests.spark.application import Application
 from tests.spark.scenario import LEASE, command, descendants
 
 START_SECONDS, DRAIN_SECONDS = 180.0, 300.0
 SLOW_LINK_BYTES_PER_SECOND = 125_000  # 1 Mbit/s
-# Of the process with the driver stream between two rounds: 18, 16 and 260 where nothing leaks.
-MOST_THREADS, MOST_FILES, MOST_MEGABYTES = 30, 40, 500
+SETTLE_SECONDS = 30.0  # in which threads, files and memory are back, when all is acknowledged
+ROUNDS_OF_A_QUERY = 5
+_ROOM_BYTES = 20_000  # for a file on the full disk, at the most
+_JUMP_SECONDS = 40.0  # less than the lease of 60 s
 _OPTIONS = {"maxMessagesPerTrigger": "3000", "connectTimeout": "30s", "numFetchPartitions": "2", "idleTimeout": "500ms"}
-# The sentences of ours that a failed query may end with: the classes of `pubsub_spark.errors`.
-_OURS = re.compile(r"pubsub_spark\.errors\.(\w+Error): ")
-_TRACEBACK = 'tests/spark/driver.py", line '  # of the driver, as Python prints it when a query has failed
 
 
 class SoakError(Exception):
     """A round that lost, repeated or kept back messages, or a query that ended without a sentence."""
 
 
-@dataclass
-class Tally:
-    """The counts of all rounds so far."""
+class Setting(NamedTuple):
+    """Where the executors of a query are, and its staging area."""
 
-    seed: int
-    rounds: int = 0
-    seconds: float = 0.0
-    published: int = 0
-    lost: int = 0
-    repeated: int = 0
-    unacknowledged: int = 0
-    starts: int = 0
-    faults: dict[str, int] = field(default_factory=dict)
-    failures: dict[str, int] = field(default_factory=dict)  # by class of the error, or the signal
-    most_threads: int = 0  # of the process that has the driver stream, at the end of a round
-    most_files: int = 0
-    most_megabytes: int = 0
-
-    @classmethod
-    def read(cls, path: Path, seed: int) -> Tally:
-        """The tally of an earlier start; a new one where there is none, or where it had another seed."""
-        if path.exists():
-            found = cls(**json.loads(path.read_text()))
-            if found.seed == seed:
-                return found
-        return cls(seed)
+    master: str
+    staging: str  # "S3" or "disk"
 
     def __str__(self) -> str:
-        faults = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
-        failures = ", ".join(f"{name} {count}" for name, count in sorted(self.failures.items())) or "none"
-        return (
-            f"seed {self.seed}: {self.rounds} rounds in {self.seconds:.0f} s, {self.published} messages, "
-            f"{self.lost} lost, {self.repeated} repeated, {self.unacknowledged} unacknowledged; "
-            f"{self.starts} starts; faults: {faults}; "
-            f"queries that failed: {failures}; at the most {self.most_threads} threads, {self.most_files} files, "
-            f"{self.most_megabytes} MB"
-        )
+        return f"{self.master.partition('[')[0]} with {self.staging}"
+
+
+SETTINGS = [
+    Setting("local[2,4]", "S3"),
+    Setting("local[2,4]", "disk"),
+    Setting("local-cluster[2,1,1024]", "S3"),
+    Setting("local-cluster[2,1,1024]", "disk"),
+]
 
 
 class Soak:
     """One query, its service, its store, and the messages that were published."""
 
     def __init__(self, folder: Path, tally: Tally, service: Proxy, store: Proxy, application: Application) -> None:
-        self.tally = tally
+        self.tally, self.setting = tally, setting_of(tally.seed, tally.rounds)
         self.service, self.store, self.application = service, store, application
         self.emulator = application.emulator
         self.chance = random.Random(f"{tally.seed}/{tally.rounds}")
         self.published: list[str] = []
         self._folder = folder
         self._compared = 0  # of those that were published
-        self._killed = False
+        self._killed: str | None = None  # the fault by which the query may end
+        self._usages: dict[str, Usage] = {}  # at the end of the round before
 
-    # Faults: each is over when it returns, but for the links, which `heal` mends
+    # Faults: each is over when it returns, but for the links and the disk, which `heal` mends
 
     def drop_connections(self) -> None:
         self.service.drop()
@@ -143,24 +131,40 @@ class Soak:
 
     def pause_query(self) -> None:
         """SIGSTOP of every process of the query, for some seconds."""
-        pids = self._pids()
-        for pid in pids:
-            _send(pid, signal.SIGSTOP)
+        with self._stopped():
+            self.wait(1, 8)
+
+    def sleep_machine(self) -> None:
+        """SIGSTOP of every process of the query, while the service's clock goes on by most of a lease."""
+        with self._stopped():
+            self.jump_clock()
+
+    def jump_clock(self) -> None:
+        """The service's clock goes on by up to most of a lease, and the driver's does not."""
+        self.emulator.advance(self.chance.uniform(1, _JUMP_SECONDS))
+
+    def fill_disk(self) -> None:
+        """No file of the Python processes grows beyond some size: the kernel refuses the rest of a write."""
+        self._limit_files(self.chance.randrange(_ROOM_BYTES))
         self.wait(1, 8)
-        for pid in pids:
-            _send(pid, signal.SIGCONT)
 
     def kill_driver(self) -> None:
         """SIGKILL of the driver and everything below it."""
-        self._kill_all()
+        self._kill_all("kill_driver")
 
     def kill_source(self) -> None:
         """SIGKILL of the process that has the driver stream; Spark ends the query for it."""
-        self._kill_some("python_streaming_source_runner")
+        self._kill_some("kill_source", "python_streaming_source_runner")
 
     def kill_workers(self) -> None:
         """SIGKILL of the Python processes of tasks; Spark starts others."""
-        self._kill_some("pyspark.daemon")
+        self._kill_some("kill_workers", "pyspark.daemon")
+
+    def kill_executor(self) -> None:
+        """SIGKILL of an executor's JVM in the middle of whatever it does; Spark starts another."""
+        self._killed = "kill_executor"
+        for pid in self.application.executors()[:1]:
+            _send(pid, signal.SIGKILL)
 
     def refuse_acks(self) -> None:
         self.emulator.fail("Acknowledge", "INTERNAL", count=self.chance.randrange(1, 20))
@@ -179,20 +183,27 @@ class Soak:
         began = time.monotonic()
         with self._publishing():
             self._wait_for_a_stream()
-            self._killed = False  # what was killed in the last round has ended the query by now, or never will
+            self._killed = None  # what was killed in the last round has ended the query by now, or never will
             self.wait(1, 4)
-            for fault in self.chance.sample(FAULTS, min(len(FAULTS), self.chance.randrange(1, 4))):
+            possible = [fault for fault in FAULTS if is_possible(fault, self.setting)]
+            for fault in self.chance.sample(possible, min(len(possible), self.chance.randrange(1, 4))):
                 self._wait_for_a_stream()
                 self.tally.faults[fault.__name__] = self.tally.faults.get(fault.__name__, 0) + 1
                 fault(self)
-                self.service.heal()
-                self.store.heal()
+                self.heal()
                 self.wait(0.5, 3)
                 self.restart_if_dead()
         self._drain()
         self.tally.rounds += 1
+        self.tally.settings[str(self.setting)] = self.tally.settings.get(str(self.setting), 0) + 1
         self.tally.seconds += time.monotonic() - began
         self._compare()
+
+    def heal(self) -> None:
+        """End the faults of the links and of the disk."""
+        self.service.heal()
+        self.store.heal()
+        self._limit_files(resource.RLIM_INFINITY)
 
     def _wait_for_a_stream(self) -> None:
         """Wait until the query reads: a fault before that hits nothing."""
@@ -208,19 +219,21 @@ class Soak:
             return
         if process is not None:
             self._record_end()
-            self._kill_all()  # what is left below it
+            self._kill_all(None)  # what is left below it
             self.emulator.advance(LEASE)
+        in_s3 = {"stagingLocation": "s3://staging/area"} if self.setting.staging == "S3" else {}
         self.application.start(
-            master="local[2,4]",
+            master=self.setting.master,
             trigger={"processingTime": "0 seconds"},
-            options={**_OPTIONS, "endpoint": self.service.endpoint, "stagingLocation": "s3://staging/area"},
+            options={**_OPTIONS, "endpoint": self.service.endpoint, **in_s3},
         )
         self.tally.starts += 1
-        self._killed = False
+        self._killed = None
 
     def _record_end(self) -> None:
         log = self.application.log.read_text()
-        name = reason(log) or ("killed" if self._killed else None)  # a kill excuses no sentence that is there
+        assert self.application.process is not None
+        name = reason(log) or by_kill(log, self.application.process.returncode, self._killed)
         kept = self._folder / f"ended-{self.tally.starts}-{name or 'unexplained'}.log"
         kept.write_text(log)  # the next start overwrites the driver's
         if name is None:
@@ -270,30 +283,46 @@ class Soak:
             raise SoakError(f"round {self.tally.rounds} of seed {self.tally.seed}")
 
     def _measure(self) -> None:
-        """Threads, files and memory of the process with the driver stream; SoakError for more than a query needs."""
-        for pid in self._pids():
-            if "python_streaming_source_runner" in command(pid):
-                status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-                threads, megabytes = int(status["Threads"]), int(status["VmRSS"].split()[0]) // 1024
-                files = len([*Path(f"/proc/{pid}/fd").iterdir()])
-                self.tally.most_threads = max(self.tally.most_threads, threads)
-                self.tally.most_files = max(self.tally.most_files, files)
-                self.tally.most_megabytes = max(self.tally.most_megabytes, megabytes)
-                if threads > MOST_THREADS or files > MOST_FILES or megabytes > MOST_MEGABYTES:
-                    raise SoakError(f"process {pid} has {threads} threads, {files} files and {megabytes} MB left")
+        """What the processes use when all is acknowledged; SoakError if it is not soon what it was a round before."""
+        end = time.monotonic() + SETTLE_SECONDS
+        while found := excesses(now := usages(self._pids()), self._usages):
+            if time.monotonic() > end:
+                raise SoakError(f"round {self.tally.rounds} of seed {self.tally.seed}: {'; '.join(found)}")
+            time.sleep(0.5)
+        self._usages |= now
+        for kind, used in now.items():
+            self.tally.most[kind] = [*(Usage(*self.tally.most.get(kind, Usage())) | used)]
 
     def _pids(self) -> list[int]:
         process = self.application.process
         return [process.pid, *descendants(process.pid)] if process is not None else []
 
-    def _kill_some(self, module: str) -> None:
-        self._killed = True
+    @contextmanager
+    def _stopped(self) -> Iterator[None]:
+        pids = self._pids()
+        for pid in pids:
+            _send(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                _send(pid, signal.SIGCONT)
+
+    def _limit_files(self, size: int) -> None:
+        """Let no file of the query's Python processes grow beyond `size` bytes. Spark's own files do."""
+        for pid in self._pids():
+            if "java" not in command(pid).partition(" ")[0]:
+                with suppress(ProcessLookupError):
+                    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    def _kill_some(self, fault: str, module: str) -> None:
+        self._killed = fault
         for pid in self._pids():
             if module in command(pid):
                 _send(pid, signal.SIGKILL)
 
-    def _kill_all(self) -> None:
-        self._killed = True
+    def _kill_all(self, fault: str | None) -> None:
+        self._killed = fault
         for pid in reversed(self._pids()):
             _send(pid, signal.SIGKILL)
         if self.application.process is not None:
@@ -301,17 +330,6 @@ class Soak:
         end = time.monotonic() + START_SECONDS
         while self.emulator.streams() and time.monotonic() < end:
             time.sleep(0.05)
-
-
-def reason(log: str) -> str | None:
-    """The class of our error that a driver ended with, by its log; None where its last words are not ours.
-
-    Tasks that failed and were tried again are in the log, too, and are no reason: only what follows the driver's own
-    traceback is.
-    """
-    _, traceback, end = log.rpartition(_TRACEBACK)
-    found = _OURS.findall(end) if traceback else []
-    return found[-1] if found else None
 
 
 FAULTS: list[Callable[[Soak], None]] = [
@@ -330,7 +348,29 @@ FAULTS: list[Callable[[Soak], None]] = [
     Soak.kill_workers,
     Soak.refuse_acks,
     Soak.end_streams,
+    Soak.jump_clock,
+    Soak.sleep_machine,
+    Soak.fill_disk,
+    Soak.kill_executor,
 ]
+# What a fault needs in the words of a setting; the others are possible everywhere.
+_NEEDS: dict[Callable[[Soak], None], str] = {
+    Soak.refuse_store: "S3",
+    Soak.stall_store: "S3",
+    Soak.slow_store: "S3",
+    Soak.fill_disk: "disk",
+    Soak.kill_executor: "local-cluster",
+}
+
+
+def is_possible(fault: Callable[[Soak], None], setting: Setting) -> bool:
+    """Whether a fault hits anything of a query with this setting."""
+    return _NEEDS.get(fault, "") in str(setting)
+
+
+def setting_of(seed: int, rounds: int) -> Setting:
+    """The setting of the query after so many rounds: each in its turn, the first by the seed."""
+    return SETTINGS[(seed + rounds // ROUNDS_OF_A_QUERY) % len(SETTINGS)]
 
 
 def _send(pid: int, number: signal.Signals) -> None:
@@ -366,7 +406,7 @@ def running(folder: Path, tally: Tally) -> Iterator[Soak]:
                 soak.restart_if_dead()
                 yield soak
             finally:
-                soak._kill_all()
+                soak._kill_all(None)
     finally:
         s3.stop()
 
@@ -377,17 +417,19 @@ def run(folder: Path, seed: int, seconds: float, say: Callable[[str], object] = 
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "tally.json"
     tally = Tally.read(path, seed)
-    with running(folder, tally) as soak:
-        end = time.monotonic() + seconds
-        try:
-            while time.monotonic() < end:
-                try:
-                    soak.round()
-                finally:
-                    path.write_text(json.dumps(asdict(tally)))
-                    say(f"{tally}\n")
-        except KeyboardInterrupt:
-            say("stopped\n")
+    end = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end:
+            setting = setting_of(seed, tally.rounds)
+            with running(folder, tally) as soak:
+                while time.monotonic() < end and setting_of(seed, tally.rounds) == setting:
+                    try:
+                        soak.round()
+                    finally:
+                        path.write_text(json.dumps(asdict(tally)))
+                        say(f"{tally}\n")
+    except KeyboardInterrupt:
+        say("stopped\n")
     return tally
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.soak import FAULTS, Soak, SoakError, Tally, reason, run
+from tests.faults.processes import GROWTH, MOST, Usage, excesses
+from tests.faults.soak import FAULTS, SETTINGS, Soak, SoakError, is_possible, run, setting_of
+from tests.faults.tally import Tally, by_kill, reason
 
 
 @pytest.mark.parametrize("seed", [11])
@@ -73,16 +75,50 @@ def test_reason_is_the_error_that_ended_the_driver(log: str, expected: str | Non
 
 
 @pytest.mark.parametrize(
-    ("end", "expected"), [(": pubsub_spark.errors.StagingError: gone", "StagingError"), ("", "killed")]
+    ("end", "expected"), [(": pubsub_spark.errors.StagingError: gone", "StagingError"), ("", "kill_source")]
 )
 def test_kill_excuses_no_sentence(end: str, expected: str, tmp_path: Path):
     """A query that ends with a sentence of ours counts by it, whatever was killed before; its log is kept."""
     nothing: Any = None
-    application: Any = types.SimpleNamespace(emulator=nothing, log=tmp_path / "driver.log")
+    ended = types.SimpleNamespace(returncode=1)
+    application: Any = types.SimpleNamespace(emulator=nothing, log=tmp_path / "driver.log", process=ended)
     application.log.write_text(_ENDED + end)
     running = Soak(tmp_path, Tally(7), nothing, nothing, application)
-    running._killed = True
+    running._killed = "kill_source"
     running._record_end()
 
     assert {expected: 1} == running.tally.failures
     assert _ENDED + end == (tmp_path / f"ended-0-{expected}.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "fault", "expected"),
+    [
+        (-9, "kill_driver", "kill_driver"),
+        (1, "kill_driver", None),
+        (-9, "kill_source", None),
+        (-9, None, None),
+        (1, None, None),
+    ],
+)
+def test_kill_explains_its_own_end_only(code: int, fault: str | None, expected: str | None):
+    """A driver that was not the one killed, or that ended in another way, has an end without a reason."""
+    assert expected == by_kill(_ENDED, code, fault)
+
+
+def test_process_that_grows_is_told():
+    """Threads, files and memory of a round are compared with those of the round before, and with what is too much."""
+    before = {"source worker": Usage(1, 12, 16, 200)}
+    leaking = Usage(1, 12 + GROWTH["source worker"].threads + 1, 16, MOST["source worker"].megabytes + 1)
+
+    found = excesses({"source worker": leaking}, before)
+
+    assert [] == excesses(before, {}) == excesses(before, before)
+    assert ["threads", "megabytes"] == [sentence.split()[3].rstrip(",") for sentence in found]
+    assert 1 == len(excesses({"source worker": leaking}, {"source worker": leaking}))
+
+
+def test_each_setting_and_fault_has_its_turn():
+    """A soak of some seeds or of many rounds meets every fault in a setting where it hits something."""
+    assert set(SETTINGS) == {setting_of(seed, 0) for seed in range(4)} == {setting_of(7, n) for n in range(20)}
+    assert all(any(is_possible(fault, setting) for setting in SETTINGS) for fault in FAULTS)

@@ -152,6 +152,17 @@ def test_revision_that_does_not_exist_makes_the_payload_undecodable(emulator: Em
     assert f"{names.schema}@deadbeef" in made.column("decode_error")[0].as_py()
 
 
+@pytest.mark.parametrize("revision", ["", "no revision", "a@b", "é"])
+def test_revision_that_cannot_exist_makes_the_payload_undecodable(emulator: Emulator, names: Names, revision: str):
+    """A forged attribute, which the service calls invalid, is a row with a reason and stops no query."""
+    emulator.fail("GetSchema", "INVALID_ARGUMENT", message="Invalid revision id")
+    forged = ATTRIBUTES | {"googclient_schemarevisionid": revision}
+    [made] = rows(emulator, names).of(iter([batch(GOOD, attributes=forged)]))
+
+    assert [None] == made.column("value").to_pylist()
+    assert f"{names.schema}@{revision}" in made.column("decode_error")[0].as_py()
+
+
 @pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED"])
 @pytest.mark.parametrize(
     ("code", "error"),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import errno
+import os
 from dataclasses import replace
 from typing import Any
 
+import obstore
 import pytest
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api.errors import Code
 from pubsub_spark.emulator.handlers import iam
-from pubsub_spark.errors import ForbiddenError, MissingError, OptionsError, ResourceError
+from pubsub_spark.errors import ForbiddenError, MissingError, OptionsError, ResourceError, StagingError
 from tests.conftest import Names
 from tests.engine import Engine, until
 from tests.rpc.conftest import Client
@@ -170,6 +173,25 @@ def test_dead_letter_topic_is_checked_at_the_start(names: Names, query: Engine):
 
     with pytest.raises(MissingError, match=f"Topic `{names.topic}-dead` does not exist"):
         query.trigger()
+
+
+def test_staging_area_is_checked_at_the_start(
+    emulator: Emulator, names: Names, query: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    """A store that refuses writes is an error before the first message, and before anything is created."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(obstore, "put", refuse)
+    query.options = replace(query.options, subscription_id=f"{names.subscription}-new", topic_id=names.topic)
+    query.start()
+
+    with pytest.raises(StagingError, match=r"cannot be used: .*Permission denied.* where driver and executors"):
+        query.trigger()
+    assert [names.subscription] == [
+        found.name for found in google(emulator).list_subscriptions(project=f"projects/{names.project}")
+    ]
 
 
 def test_subscription_is_deleted_on_stop(emulator: Emulator, names: Names, query: Engine):

@@ -19,7 +19,7 @@ from pubsub_spark.read import staged_part
 from pubsub_spark.read import staging as module
 from pubsub_spark.read.leases import LEASE_SECONDS
 from pubsub_spark.read.staged_part import footer, messages
-from pubsub_spark.read.staging import Staging, open_store, part_path
+from pubsub_spark.read.staging import Staging, mounted_folder, open_store, part_path
 from tests.conftest import Bucket
 from tests.unit.read.service import SUBSCRIPTION, part, response
 
@@ -338,6 +338,38 @@ def test_folder_of_databricks_on_another_machine_is_refused(location: str):
     with pytest.raises(StagingError, match="is a folder of Databricks"):
         Staging(location, SUBSCRIPTION, "stream").write_token()
     assert not Path(f"/{top}").exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "platform", "expected"),
+    [
+        ("/Volumes/main/default/staging/area", "linux", "/Volumes/main/default/staging"),
+        ("/Volumes/main/default/staging/area", "darwin", "/Volumes/main"),
+        ("/Volumes/main", "linux", "/Volumes/main"),
+        ("/Volumes", "darwin", "/Volumes"),
+        ("/dbfs/tmp/area", "darwin", "/dbfs"),
+        ("/Workspace/Users/me", "linux", "/Workspace"),
+        ("/VolumesOfMine/area", "darwin", None),
+        ("/tmp/Volumes/area", "linux", None),
+    ],
+)
+def test_folder_that_is_mounted_and_never_made(folder: str, platform: str, expected: str | None):
+    """On macOS `/Volumes` is there and has the disks: a volume of Databricks' is refused for its first level."""
+    assert (None if expected is None else Path(expected)) == mounted_folder(Path(folder), platform)
+
+
+def test_folder_below_a_mount_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A laptop with a `/Volumes` of its own gets no folder of a catalog in it; a volume that is mounted is used."""
+    volumes = tmp_path / "Volumes"
+    volumes.mkdir()
+    monkeypatch.setattr(module, "_MOUNTED_LEVELS", {str(volumes): 3})
+    location = volumes / "main" / "default" / "staging" / "area"
+    with pytest.raises(StagingError, match=f"there is no `{location.parent}` on this machine"):
+        Staging(str(location), SUBSCRIPTION, "stream").write_token()
+    assert [] == [*volumes.iterdir()]
+
+    location.parent.mkdir(parents=True)
+    Staging(str(location), SUBSCRIPTION, "stream").write_token()
 
 
 def test_token_that_a_cleaner_removed_is_written_again(tmp_path: Path):
