@@ -7,6 +7,7 @@ Spark's calls return at once, and neither waits for the other. What happens to t
     refused                   the same, and `Deduplication` drops the messages when they are delivered again
     unanswered                the batch stays staged, and those acks are sent again, now or after a restart
     not readable              the batch is set aside for SET_ASIDE_SECONDS, and the others go on
+    held                      nothing yet: tasks of the next batch send the acks of these parts (`task_acks`)
 
 One request is the unit of progress: within a run, what was answered is not sent again. The number of the last
 acknowledged batch is written once a second at most, and before the batches' files are deleted, so that they are deleted
@@ -18,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from .driver_stream import DriverStream
 from .lease_extender import LeaseExtender
 from .leases import Leases
 from .staging import Staging
+from .task_acks import HeldAcks, SentAcks
 
 _TICK_SECONDS = 1.0  # between two looks at what is due
 _ACK_TIMEOUT_SECONDS = 30.0  # after which no more acks of a part are sent; twice as long those that failed are retried
@@ -79,6 +81,9 @@ class AckWorker:
         self._extender = extender
         self._changed = threading.Condition(leases.lock)
         self._stopping = False
+        self._held: dict[tuple[int, int], HeldAcks] = {}  # by (batch, part), those that tasks send
+        self._waiting: set[int] = set()  # batches of which the held parts alone are left
+        self._sent: dict[tuple[int, int], int] = {}  # (batch, part) whose acks a task has sent, and how many
         self._progress: dict[tuple[int, int], _PartProgress] = {}  # by (batch, part)
         self._done: set[tuple[int, int]] = set()  # (batch, part) whose acks are answered
         self._answered: list[int] = []  # batches whose acks are answered and whose files are not deleted
@@ -90,11 +95,35 @@ class AckWorker:
         self._thread.start()
         self._extender_thread.start()
 
-    def commit(self, batch: int) -> None:
-        """Have the acks of all batches up to `batch` sent in the background, for Spark has committed them."""
+    def commit(self, batch: int, held: Iterable[HeldAcks] = ()) -> None:
+        """Have the acks of all batches up to `batch` sent in the background, for Spark has committed them.
+
+        held: the parts whose acks tasks are to send; until `release` they are not sent here.
+        """
         with self._changed:
+            self._held |= {(each.batch, each.part): each for each in held}
             if self._leases.commit(batch):
                 self._changed.notify_all()
+
+    @property
+    def held(self) -> list[HeldAcks]:
+        """The parts whose acks tasks are to send."""
+        with self._changed:
+            return list(self._held.values())
+
+    def release(self, sent: Iterable[SentAcks] = ()) -> bool:
+        """Hold no part any more; whether `sent`, which tasks have sent the acks of, were all that were held."""
+        with self._changed:
+            self._sent |= {(each.batch, each.part): each.acks for each in sent}
+            are_sent = self._held.keys() <= self._sent.keys()
+            self._release()
+            return are_sent
+
+    def _release(self) -> None:
+        """Hold no part any more. With the lock held."""
+        self._held.clear()
+        self._waiting.clear()
+        self._changed.notify_all()
 
     def flush(self, timeout: float, most: int = 0) -> bool:
         """Wait until no more than `most` committed batches are not acknowledged; whether `timeout` seconds were enough.
@@ -106,6 +135,8 @@ class AckWorker:
             return len(self._leases.unacknowledged) <= most or not (self._pending() or self._answered)
 
         with self._changed:
+            if len(self._leases.unacknowledged) > most:
+                self._release()
             self._changed.wait_for(is_over, timeout)
             return len(self._leases.unacknowledged) <= most
 
@@ -161,7 +192,7 @@ class AckWorker:
         return [
             batch
             for batch in self._leases.unacknowledged
-            if batch not in self._answered and self._set_aside.get(batch, 0.0) <= now
+            if batch not in self._answered and batch not in self._waiting and self._set_aside.get(batch, 0.0) <= now
         ]
 
     def _acknowledge_first(self, pending: list[int]) -> bool:
@@ -189,11 +220,24 @@ class AckWorker:
 
     def _acknowledge(self, batch: int) -> bool:
         """Send the acks of a batch; whether the service has answered all of them."""
-        for part, length in self._staging.parts(batch).items():
-            if (batch, part) not in self._done and not self._acknowledge_part(batch, part, length):
+        lengths = self._staging.parts(batch)
+        left = {(batch, part) for part in lengths}
+        for part, length in lengths.items():
+            place = batch, part
+            if place in self._sent:
+                self._deduplication.add_after_acks(batch, part, length, _no_ids())
+                self.acknowledged += self._sent.pop(place)
+                self._done.add(place)
+            if place in self._done or place in self._held:
+                continue
+            if not self._acknowledge_part(batch, part, length):
                 return False
-            self._done.add((batch, part))
-        self._answered.append(batch)
+            self._done.add(place)
+        with self._changed:
+            if any(held == batch for held, _ in self._held):
+                self._waiting.add(batch)
+            elif left <= self._done:  # else parts were released meanwhile
+                self._answered.append(batch)
         return True
 
     def _delete_answered(self) -> None:

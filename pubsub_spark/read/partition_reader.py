@@ -40,6 +40,7 @@ from .pull import PullResult, pull
 from .staged_part import Buffer
 from .staging import Staging, given_path, manifest_path, part_path
 from .streaming_pull import StreamSettings
+from .task_acks import TaskAcks
 
 _BATCH_ID_PROPERTY = "streaming.sql.batchId"
 _EXTEND_AFTER_SECONDS = STREAM_LEASE_SECONDS / 4  # of staging a part
@@ -136,7 +137,8 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend) ->
     keep_freed_memory()
     path = part_path(partition.batch, partition.part)
     with backend.connect() as connection:
-        messages, buffers, leased = _pull_part(partition, options, connection)
+        task_acks = TaskAcks(connection, staging, partition.acks)
+        messages, buffers, leased = _pull_part(partition, options, connection, task_acks)
         failure = owner.taken_over(staging) or _expired(partition, options, lease_clock.now() - leased)
         if failure is not None:
             _nack(connection, options, buffers)
@@ -191,7 +193,7 @@ def _nack(connection: Connection, options: ReadOptions, buffers: list[Buffer]) -
 
 
 def _pull_part(
-    partition: PullPartition, options: ReadOptions, connection: Connection
+    partition: PullPartition, options: ReadOptions, connection: Connection, task_acks: TaskAcks
 ) -> tuple[list[pa.RecordBatch], list[Buffer], float]:
     """Pull a part: its messages, the buffers to stage, and from when on the lease clock they are leased."""
     staging = partition.staging
@@ -211,7 +213,8 @@ def _pull_part(
         arrived = [received.with_deduplication_id(options.id_attribute) for received in arrived]
         for received, first in zip(arrived, drop_duplicates(arrived), strict=True):
             add(first, received.receipts)
-    buffers = builder.buffers(result.ended, result.bytes, result.seconds, _spark_batch())
+    sent = task_acks.finish()
+    buffers = builder.buffers(result.ended, result.bytes, result.seconds, _spark_batch(), sent)
     return messages, buffers, lease_clock.now() if result.leased is None else result.leased
 
 

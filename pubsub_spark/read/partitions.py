@@ -35,7 +35,8 @@ class PullPartition(InputPartition):
     """A share of the trigger's budget for one task to pull, or to read if an earlier attempt has staged it.
 
     excludes: whether the batch has excluded ids. streams: StreamingPulls of the task. driver_content: part 0, whose
-    rows come before this part's.
+    rows come before this part's. acks: the parts of committed batches whose acks the task sends (`task_acks`), each as
+    batch, part and bytes.
     """
 
     staging: Staging
@@ -46,6 +47,7 @@ class PullPartition(InputPartition):
     excludes: bool
     streams: int = 1
     driver_content: bytes | None = None
+    acks: Sequence[tuple[int, int, int]] = ()
 
 
 @dataclass

@@ -52,10 +52,12 @@ from .pull import IDLE_AFTER_MESSAGES_SECONDS
 from .staged_part import Footer
 from .staging import MISSING, Staging, part_path
 from .streaming_pull import StreamSettings
+from .task_acks import HeldAcks, SentAcks, assign
 
 LINGER_SECONDS = 0.03  # from the first buffered message until its batch is planned, so that others may join it
 _STOP_POLL_SECONDS = 0.5  # between two looks at whether the query is stopping
 _OUTAGE_POLL_SECONDS = 0.1  # between two looks at whether a stream that is not connected is
+_TASK_ACKS_PAUSE_BATCHES = 10  # for which the driver sends all acks, after tasks could not
 _FLUSH_TIMEOUT_SECONDS = 5.0  # in which an idle trigger waits for acks in flight
 _STOP_TIMEOUT_SECONDS = 5.0
 _TOKEN_SECONDS = 3600.0  # after which the driver token is written again: cleaners of temporary folders remove old files
@@ -82,6 +84,7 @@ class Session:
     _partitions: dict[int, list[Partition]] = field(default_factory=dict)
     _footers: dict[int, list[Footer]] = field(default_factory=dict)  # of the known parts of batches that are not acked
     _backlogged: bool = False
+    _task_acks_after: int = 0  # the batch after which tasks send acks again, where they could not
     _streams: int = 1  # StreamingPulls of each task of the next batch
     _drained_from: float | None = None  # with `availableNow`: publish time from which messages are not waited for
     _failed: bool = False  # whether the last `latest_offset` raised an error
@@ -272,6 +275,8 @@ class Session:
 
     def _commit(self, start: Offset, opened: _Opened) -> None:
         """Record that every batch up to `start` is committed; have the worker acknowledge them."""
+        sent: list[SentAcks] = []
+        held: list[HeldAcks] = []
         for batch in sorted(number for number in self._partitions if number <= start.batch):
             partitions = self._partitions.pop(batch)
             lengths = opened.staging.parts(batch)
@@ -285,13 +290,18 @@ class Session:
             counts = ReadCounts.of(footers, malformed)
             self.counts += counts
             self._footers[batch] = footers
+            sent += (SentAcks(*each) for footer in pulls for each in footer.sent_acks)
+            if self._backlogged and batch > self._task_acks_after:
+                held += (HeldAcks(batch, part, length) for part, length in lengths.items() if part > 0)
             known = max((f.spark_batch for f in pulls if f.spark_batch is not None), default=None)
             named = str(batch) if known is None else f"{batch} (Spark's batchId {known})"
             _log.info("batch %s of `%s` is committed: %s", named, self.options.subscription, counts)
         if self._planned is not None and self._planned.batch <= start.batch:
             self._planned = None  # evaluated again, the batch has its staged parts, and nothing new
+        if start.batch > self._committed and not opened.worker.release(sent):
+            self._task_acks_after = start.batch + _TASK_ACKS_PAUSE_BATCHES
         self._committed = max(self._committed, start.batch)
-        opened.worker.commit(start.batch)
+        opened.worker.commit(start.batch, held)
         with opened.leases.lock:
             left = {*opened.leases.uncommitted, *opened.leases.unacknowledged}
         self._footers = {batch: footers for batch, footers in self._footers.items() if batch in left}
@@ -410,7 +420,8 @@ class Session:
             streams = self.options.streams_per_partition or self._streams
             shares = budget.shares(staging, batch, partitions, driver_part.rows, driver_part.bytes, excludes, streams)
             if shares:
-                return [replace(shares[0], driver_content=content), *shares[1:]]
+                return [*assign([replace(shares[0], driver_content=content), *shares[1:]], opened.worker.held)]
+        opened.worker.release()
         return [DriverPartition(staging, batch, content)]
 
     def _plan_replay(self, batch: int, opened: _Opened) -> list[Partition]:

@@ -33,6 +33,8 @@ class Footer:
     dropped: redeliveries, which have receipts and no rows. oldest: a publish time in seconds since the epoch.
     pull_bytes, pull_seconds: of all responses, and until the last of them.
     spark_batch: Spark's batchId of the batch, where a task has staged the part; the driver is not told it.
+    sent_acks: the parts of committed batches whose acks the task has sent, each as batch, part and number of acks
+    (`task_acks`).
     """
 
     rows: int
@@ -45,6 +47,7 @@ class Footer:
     pull_bytes: int = 0
     pull_seconds: float = 0.0
     spark_batch: int | None = None
+    sent_acks: Sequence[Sequence[int]] = ()
 
 
 class PartBuilder:
@@ -75,7 +78,12 @@ class PartBuilder:
             self._oldest = oldest if self._oldest is None else min(oldest, self._oldest)
 
     def buffers(
-        self, ended: str, pull_bytes: int = 0, pull_seconds: float = 0.0, spark_batch: int | None = None
+        self,
+        ended: str,
+        pull_bytes: int = 0,
+        pull_seconds: float = 0.0,
+        spark_batch: int | None = None,
+        sent_acks: Sequence[Sequence[int]] = (),
     ) -> list[Buffer]:
         """The buffers of the finished part, to be written one after the other. Arguments: see `Footer`."""
         sections = [self._messages, *self._receipts]
@@ -91,6 +99,7 @@ class PartBuilder:
             pull_bytes=pull_bytes,
             pull_seconds=round(pull_seconds, 3),
             spark_batch=spark_batch,
+            sent_acks=sent_acks,
         )
         text = json.dumps(asdict(footer)).encode()
         return [*buffers, text, _TAIL.pack(len(text), _MAGIC)]

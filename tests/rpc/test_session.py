@@ -14,7 +14,7 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import partition_reader
+from pubsub_spark.read import acks, partition_reader
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.partitions import Budget, DriverPartition, PullPartition
 from pubsub_spark.read.staging import Staging
@@ -62,6 +62,29 @@ def test_backlog_is_pulled_by_tasks(query: Engine, names: Names):
     run_until(query, len(MANY))
 
     assert any(len(rows) > 1000 for rows in query.written.values())
+
+
+def test_tasks_send_the_acks_of_a_backlog(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
+    """The driver sends the acks of its own messages and of the last batch; tasks send those of the batch before."""
+    sent_by: list[tuple[bool, int]] = []
+    acknowledge = acks.acknowledge
+
+    def counted(*arguments: Any) -> acks.FailedIds:
+        failed = acknowledge(*arguments)
+        sent_by.append((threading.current_thread().name == "task acks", failed.taken))
+        return failed
+
+    monkeypatch.setattr(acks, "acknowledge", counted)
+    query.budget = Budget(1200, 10**6)
+    texts = [f"m{number}" for number in range(6000)]
+    query.emulator.publish(names.topic, *texts)
+    query.start()
+    run_until(query, len(texts))
+    acked(query, len(texts))
+
+    assert len(texts) == sum(count for _, count in sent_by)
+    assert sum(count for is_task, count in sent_by if is_task) > 0
+    assert sorted(texts) == sorted(query.rows)
 
 
 def test_budget_bounds_a_batch(query: Engine, names: Names):

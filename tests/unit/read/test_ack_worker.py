@@ -24,6 +24,7 @@ from pubsub_spark.read.leases import LEASE_SECONDS, STREAM_LEASE_SECONDS, TRACK_
 from pubsub_spark.read.staged_part import PartBuilder
 from pubsub_spark.read.staging import Staging
 from pubsub_spark.read.streaming_pull import StreamSettings
+from pubsub_spark.read.task_acks import HeldAcks, SentAcks
 from tests.unit.read import service
 from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError, response
 
@@ -100,6 +101,56 @@ def test_part_after_the_manifest_is_not_acknowledged(driver: Driver):
 
     assert driver.worker.flush(LONG)
     assert ["ack-a"] == driver.service.acked_ids
+
+
+def held(driver: Driver, batch: int, part: int) -> HeldAcks:
+    return HeldAcks(batch, part, driver.staging.parts(batch)[part])
+
+
+def test_held_acks_wait_for_the_tasks(driver: Driver):
+    """The acks of a held part are not sent, those of the driver's own part are; the batch is done when both are."""
+    driver.stage(1, 0, "a")
+    driver.stage(1, 1, "b", "c")
+    driver.worker.commit(1, [held(driver, 1, 1)])
+    _until(driver, lambda: ["ack-a"] == driver.service.acked_ids)
+
+    assert driver.worker.release([SentAcks(1, 1, 2)])
+    assert driver.worker.flush(LONG)
+    assert (["ack-a"], {}) == (driver.service.acked_ids, driver.staging.parts(1))
+    assert 3 == driver.worker.acknowledged
+
+
+def test_acks_that_tasks_have_not_sent_are_sent(driver: Driver):
+    """The acks of a held part that no task has recorded are the driver's."""
+    driver.stage(1, 1, "a")
+    driver.stage(1, 2, "b")
+    driver.worker.commit(1, [held(driver, 1, 1), held(driver, 1, 2)])
+
+    assert not driver.worker.release([SentAcks(1, 1, 1)])
+    assert driver.worker.flush(LONG)
+    assert ["ack-b"] == driver.service.acked_ids
+
+
+def test_flush_holds_nothing_back(driver: Driver):
+    """A query that waits for its acks, or stops, sends all of them itself."""
+    driver.stage(1, 1, "a")
+    driver.worker.commit(1, [held(driver, 1, 1)])
+
+    assert driver.worker.flush(LONG)
+    assert ["ack-a"] == driver.service.acked_ids
+
+
+def test_messages_whose_lease_expired_before_the_tasks_acks_are_recent(driver: Driver):
+    """An ack that a task has sent may have come too late, like the driver's own."""
+    driver.stage(1, 1, "a")
+    driver.worker.commit(1, [held(driver, 1, 1)])
+    driver.now = STREAM_LEASE_SECONDS
+    with driver.leases.lock:
+        driver.leases.record_extension(1, 1, 0.0, driver.now, refused=True)
+    driver.worker.release([SentAcks(1, 1, 1)])
+
+    assert driver.worker.flush(LONG)
+    assert ["id-a"] == driver.recent_ids()
 
 
 def test_messages_of_a_late_ack_are_recent(driver: Driver):
