@@ -228,7 +228,7 @@ class Soak:
             options={**_OPTIONS, "endpoint": self.service.endpoint, **in_s3},
         )
         self.tally.starts += 1
-        self._killed = None
+        self._killed, self._usages = None, {}  # new processes are compared with what is too much, not with the old
 
     def _record_end(self) -> None:
         log = self.application.log.read_text()
@@ -289,7 +289,7 @@ class Soak:
             if time.monotonic() > end:
                 raise SoakError(f"round {self.tally.rounds} of seed {self.tally.seed}: {'; '.join(found)}")
             time.sleep(0.5)
-        self._usages |= now
+        self._usages = self._usages | now
         for kind, used in now.items():
             self.tally.most[kind] = [*(Usage(*self.tally.most.get(kind, Usage())) | used)]
 

@@ -24,6 +24,7 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import PubSubError
 from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.leases import STREAM_LEASE_SECONDS
 from pubsub_spark.read.partitions import Budget
 from tests.conftest import Names
 from tests.engine import CrashError, Engine
@@ -208,7 +209,7 @@ class Run:
     def drain(self) -> None:
         """Trigger, with no more faults, until everything is acknowledged."""
         self.lose_leases()
-        end = time.monotonic() + BOUND
+        end = time.monotonic() + BOUND + STREAM_LEASE_SECONDS  # of a stream that was cut before the service opened it
         while self.emulator.backlog(self.names.subscription) or self.engine.committed < len(self.engine.offsets):
             assert time.monotonic() < end, f"not all arrived: {set(self.published) - set(self.engine.rows)}"
             before = len(self.failures)
