@@ -43,8 +43,8 @@ MOST = {
     "executor JVM": Usage(3, 200, 700, 1500),
     "driver JVM": Usage(1, 450, 1000, 2000),
 }
-# Of a kind, from one round to the next of the same start. A JVM grows for some minutes: its code is compiled, and Spark's
-# pools of threads fill up to their bounds, which MOST has.
+# Of a kind, from one round to the next of the same start. A JVM grows for some minutes: its code is compiled, and
+# Spark's pools of threads fill up to their bounds, which MOST has.
 GROWTH = {
     "source worker": Usage(0, 8, 12, 150),
     "task worker": Usage(12, 12, 16, 150),
