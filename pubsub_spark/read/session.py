@@ -23,7 +23,6 @@ import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +31,7 @@ from ..backend import Backend, Connection
 from ..errors import StagingError
 from ..memory import keep_freed_memory
 from ..options import ReadOptions
-from . import data_loss, owner, staged_part, stop_warnings, subscription
+from . import data_loss, lease_clock, owner, staged_part, stop_warnings, subscription
 from .ack_worker import AckWorker
 from .deduplication import Deduplication, drop_duplicates, exclude
 from .driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
@@ -63,8 +62,6 @@ _TASK_ACKS_PAUSE_BATCHES = 10  # for which the driver sends all acks, after task
 _FLUSH_TIMEOUT_SECONDS = 5.0  # in which an idle trigger waits for acks in flight
 _STOP_TIMEOUT_SECONDS = 5.0
 _TOKEN_SECONDS = 3600.0  # after which the driver token is written again: cleaners of temporary folders remove old files
-# Leases expire while a machine sleeps. Linux's monotonic clock stands still then; those of other systems do not.
-CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _log = logging.getLogger(__name__)
 
 
@@ -78,7 +75,7 @@ class Session:
     fetch_partitions: int
     is_stopping: Callable[[], bool] = lambda: False  # asked in long waits
     may_be_asked_once: bool = False  # Spark 4.0 and 4.1: `availableNow` and `once` ask for one offset and say nothing
-    clock: Callable[[], float] = partial(time.clock_gettime, CLOCK)
+    clock: Callable[[], float] = lease_clock.now
     counts: ReadCounts = field(default_factory=ReadCounts)
     _initial: Offset | None = None
     _planned: Offset | None = None  # the end of the batch that the driver stream's messages are for
