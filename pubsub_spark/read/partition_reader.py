@@ -18,6 +18,7 @@ worker.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import uuid
@@ -43,6 +44,7 @@ from .staged_part import Buffer
 from .staging import Staging, given_path, manifest_path, part_path
 from .streaming_pull import StreamSettings
 from .task_acks import TaskAcks
+from .task_slots import task_slots
 
 _log = logging.getLogger(__name__)
 _BATCH_ID_PROPERTY = "streaming.sql.batchId"
@@ -233,16 +235,24 @@ def _pull_part(
         arrived = [received.with_deduplication_id(options.id_attribute) for received in arrived]
         for received, first in zip(arrived, drop_duplicates(arrived), strict=True):
             add(first, received.receipts)
-    sent = task_acks.finish()
-    buffers = builder.buffers(result.ended, result.bytes, result.seconds, _spark_batch(), sent)
+    buffers = builder.buffers(
+        result.ended,
+        pull_bytes=result.bytes,
+        pull_seconds=round(result.seconds, 3),
+        sent_acks=task_acks.finish(),
+        **_told_by_spark(),
+    )
     return messages, buffers, lease_clock.now() if result.leased is None else result.leased
 
 
-def _spark_batch() -> int | None:
-    """Spark's batchId of the batch that this task works on, None outside a task."""
+def _told_by_spark() -> dict[str, int | None]:
+    """Spark's batchId of the batch that this task works on, and the number of tasks that run at once."""
     context = TaskContext.get()
-    batch = None if context is None else context.getLocalProperty(_BATCH_ID_PROPERTY)
-    return int(batch) if batch else None
+    if context is None:
+        return {}
+    batch = context.getLocalProperty(_BATCH_ID_PROPERTY)
+    slots = task_slots(context.getLocalProperty, os.cpu_count() or 1)
+    return {"spark_batch": int(batch) if batch else None, "task_slots": slots}
 
 
 def _pull(

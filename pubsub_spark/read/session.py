@@ -21,7 +21,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,14 +46,15 @@ from .partitions import (
     PullPartition,
     is_backlogged,
     next_streams,
-    replay_partitions,
 )
 from .pull import IDLE_AFTER_MESSAGES_SECONDS
+from .replay import plan_replay
 from .staged_part import Footer
-from .staging import MISSING, Staging, part_path
+from .staging import Staging, part_path
 from .streaming_pull import StreamSettings
 from .task_acks import HeldAcks, SentAcks, assign
 
+MAX_DEFAULT_PARTITIONS = 64  # tasks; `numFetchPartitions` may ask for more
 LINGER_SECONDS = 0.03  # from the first buffered message until its batch is planned, so that others may join it
 _STOP_POLL_SECONDS = 0.5  # between two looks at whether the query is stopping
 _OUTAGE_POLL_SECONDS = 0.1  # between two looks at whether a stream that is not connected is
@@ -285,6 +286,7 @@ class Session:
             pulled = any(isinstance(partition, PullPartition) for partition in partitions)
             self._backlogged = pulled and is_backlogged(pulls, self._drained_from)
             self._streams = next_streams(self._streams, pulls)
+            self._set_tasks(max((footer.task_slots or 0 for footer in pulls), default=0))
             opened.deduplication.add_committed(batch, lengths)
             malformed = opened.staging.malformed(batch) if self.options.decode == "topic" else 0
             counts = ReadCounts.of(footers, malformed)
@@ -305,6 +307,13 @@ class Session:
         with opened.leases.lock:
             left = {*opened.leases.uncommitted, *opened.leases.unacknowledged}
         self._footers = {batch: footers for batch, footers in self._footers.items() if batch in left}
+
+    def _set_tasks(self, slots: int) -> None:
+        """Have as many tasks pull as Spark runs at once, which is known once tasks have pulled (0: it is not)."""
+        tasks = min(slots, MAX_DEFAULT_PARTITIONS)
+        if self.options.num_fetch_partitions is None and slots and tasks != self.fetch_partitions:
+            _log.info("%d tasks pull from `%s`: Spark runs %d at once", tasks, self.options.subscription, slots)
+            self.fetch_partitions = tasks
 
     def _has_messages(self, stream: DriverStream, worker: AckWorker) -> bool:
         """Whether there is a batch to plan; waits LINGER_SECONDS for more messages, with AvailableNow for the last."""
@@ -373,9 +382,9 @@ class Session:
             opened.leases.plan(end.batch, self.clock() - (STREAM_LEASE_SECONDS if is_replay else 0))
         if not is_replay:
             return self._plan_pull(end.batch, opened)
-        partitions = self._plan_replay(end.batch, opened)
+        partitions = plan_replay(opened.staging, opened.deduplication, end.batch)
         # It may just have been acknowledged.
-        return [] if data_loss.is_deleted(self.options, end.batch, opened.staging) else partitions
+        return [] if data_loss.is_deleted(self.options, end.batch, opened.staging) else [*partitions]
 
     def _plan_pull(self, batch: int, opened: _Opened) -> list[Partition]:
         """The partitions of a new batch; the buffered messages are staged as its part 0."""
@@ -423,17 +432,6 @@ class Session:
                 return [*assign([replace(shares[0], driver_content=content), *shares[1:]], opened.worker.held)]
         opened.worker.release()
         return [DriverPartition(staging, batch, content)]
-
-    def _plan_replay(self, batch: int, opened: _Opened) -> list[Partition]:
-        """The partitions of a batch that an earlier run staged."""
-        staged = opened.staging.write_manifest(batch)
-        repeats: dict[int, pa.Array] = {}
-        with suppress(*MISSING):  # the batch has just been acknowledged and deleted
-            repeats = opened.deduplication.add_replayed(batch, opened.staging.parts(batch))
-        for part, ids in repeats.items():
-            opened.staging.write_repeated_ids(batch, part, ids)
-        _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, self.options.subscription, len(staged))
-        return [*replay_partitions(opened.staging, batch, staged, list(repeats))]
 
 
 @dataclass(frozen=True)
