@@ -154,7 +154,7 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, be
             options.subscription,
             waited,
         )
-        staging.create(path, staging.part_builder().buffers("idle", spark_batch=_spark_batch()))
+        staging.create(path, staging.part_builder().buffers("idle", **_told_by_spark()))
         staging.record_given(partition.batch, partition.part)
         yield from _staged(staging, path)
         return
