@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from .. import names
 from ..backend import Backend
 from ..backend.schemas import fetcher
 from ..codec.envelope import DATABRICKS, MESSAGES, attribute, databricks, envelope
@@ -21,10 +22,6 @@ from ..codec.spark import struct_type
 from ..errors import DataError
 from ..options import ReadOptions
 from . import dead_letters
-
-_SCHEMA = "googclient_schemaname"
-_REVISION = "googclient_schemarevisionid"
-_ENCODING = "googclient_schemaencoding"
 
 
 @dataclass(frozen=True)
@@ -77,9 +74,9 @@ class Rows:
     def _decoded(self, messages: pa.RecordBatch, decoder: Decoder) -> tuple[pa.RecordBatch, int]:
         decoded = decoder.decode(
             messages.column("data"),
-            attribute(messages, _REVISION),
-            attribute(messages, _ENCODING),
-            attribute(messages, _SCHEMA),
+            attribute(messages, names.SCHEMA_REVISION),
+            attribute(messages, names.SCHEMA_ENCODING),
+            attribute(messages, names.SCHEMA_NAME),
         )
         bad = len(messages) - decoded.error.null_count
         columns = [*envelope(messages).columns, decoded.value, decoded.revision]
