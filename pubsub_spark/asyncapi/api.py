@@ -4,7 +4,7 @@
     operation that receives                 a subscription of its channel's topic, named as the operation
     message, its binding's `schema.name`    a schema; a payload in Avro or Protocol Buffers is its definition
 
-An application receives what others send to it: `action: receive` in 3.x, and `publish` in 2.x, where the words are those
+An application receives what others send to it: `action: receive` in 3.x, and `publish` in 2.x, whose words are those
 of the other side. Names are ids of the project, or full names.
 """
 

@@ -120,7 +120,10 @@ def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
     binding = owner.get("bindings", PROTOCOL)
     if not binding:
         return None
-    version = str(binding.value.get("bindingVersion", DEFAULT_VERSION)) if isinstance(binding.value, dict) else ""
+    if not isinstance(binding.value, dict):
+        binding.complain(f"this must be a mapping, got `{binding.value}`")
+        return None
+    version = str(binding.value.get("bindingVersion", DEFAULT_VERSION))
     rules = _RULES.get((kind, DEFAULT_VERSION if version == "latest" else version))
     if rules is None:
         versions = " or ".join(version for each, version in _RULES if each == kind)

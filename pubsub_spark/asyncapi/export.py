@@ -77,7 +77,7 @@ def _id(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
     """YAML whose texts of several lines are blocks."""
 
     def ignore_aliases(self, _: Any) -> bool:

@@ -75,8 +75,8 @@ def _schema(wanted: Schema, existing: Any, conflicts: list[str]) -> Step:
     if existing is None:
         if wanted.definition is None:
             conflicts.append(
-                f"Schema `{wanted.name}` does not exist, and the document has no payload in Avro or Protocol Buffers to "
-                "create it from. Create it, or give a message of the channel such a payload."
+                f"Schema `{wanted.name}` does not exist, and the document has no payload in Avro or Protocol Buffers "
+                "to create it from. Create it, or give a message of the channel such a payload."
             )
         return Step("create", wanted, details=(wanted.type or "",))
     if wanted.definition is None:

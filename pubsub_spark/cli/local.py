@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .command import exit_with
+from . import asyncapi
+from .command import Project, Service, exit_with, one_sentence
 
 
 def register(app: typer.Typer) -> None:
@@ -51,12 +53,23 @@ def emulator(
     verbose: Annotated[bool, typer.Option("--verbose", help="Log every call to standard error.")] = False,
     config: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="YAML file of topics, subscriptions and schemas to create."),
+        typer.Option(dir_okay=False, help="YAML file of topics, subscriptions and schemas, or an AsyncAPI document."),
     ] = None,
+    project: Project = None,
 ) -> None:
     """Serve Pub/Sub from memory until Ctrl-C or SIGTERM; prints the environment variable that clients use."""
     try:
         from ..emulator.serve import serve
     except ModuleNotFoundError as error:
         exit_with(str(error))
-    raise typer.Exit(serve(host, port, verbose, config))
+    prepare = None
+    if config is not None and asyncapi.is_document(config):
+        prepare, config = partial(_apply, config, project), None
+    raise typer.Exit(serve(host, port, verbose, config, prepare))
+
+
+def _apply(document: Path, project: str | None, endpoint: str) -> None:
+    """Create what an AsyncAPI document describes on an emulator that has just started."""
+    with one_sentence():
+        if asyncapi.run(Service(project, endpoint, None, False), document, quiet=True).conflicts:
+            raise typer.Exit(1)
