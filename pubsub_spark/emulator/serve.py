@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -22,10 +23,17 @@ _STOPS = {signal.SIGINT, signal.SIGTERM}
 _SWITCH_SECONDS = 0.0005  # a thread that compiles a schema lets the event loop work so soon, and not after 5 ms
 
 
-def serve(host: str = "127.0.0.1", port: int = 8085, verbose: bool = False, config: Path | None = None) -> int:
+def serve(
+    host: str = "127.0.0.1",
+    port: int = 8085,
+    verbose: bool = False,
+    config: Path | None = None,
+    prepare: Callable[[str], object] | None = None,
+) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
 
-    `config` is a YAML file of what there is from the start (see `seed_file`).
+    `config` is a YAML file of what there is from the start (see `seed_file`); `prepare` is called with the endpoint
+    before the line is printed.
     """
     if verbose:
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
@@ -42,6 +50,8 @@ def serve(host: str = "127.0.0.1", port: int = 8085, verbose: bool = False, conf
         with Emulator(host, port, remembered=0, on_failure=failed) as emulator:
             if config is not None:
                 emulator.load(config)
+            if prepare is not None:
+                prepare(emulator.endpoint)
             sys.stdout.write(f"export PUBSUB_EMULATOR_HOST={emulator.endpoint}\n")
             sys.stdout.flush()
             signal.sigwait(_STOPS)
