@@ -7,7 +7,7 @@ standard error and exit code 1; anything else is a bug and keeps its traceback.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -87,13 +87,23 @@ def emulator(
         Path | None,
         typer.Option(dir_okay=False, help="YAML file of topics, subscriptions and schemas to create."),
     ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Folder that keeps everything, for the next start with it."),
+    ] = None,
+    fsync: Annotated[
+        Literal["group", "call", "never"],
+        typer.Option(
+            help="When that folder must be on the disk: before a group of calls is answered, each one, never."
+        ),
+    ] = "group",
 ) -> None:
     """Serve Pub/Sub from memory until Ctrl-C or SIGTERM; prints the environment variable that clients use."""
     try:
         from .emulator.serve import serve
     except ModuleNotFoundError as error:
         _exit_with(str(error))
-    raise typer.Exit(serve(host, port, verbose, config))
+    raise typer.Exit(serve(host, port, verbose, config, data_dir, fsync))
 
 
 @staging.command("ls")
