@@ -2,6 +2,7 @@
 
     commands        each call that changes the state, as plain data, and carrying it out again
     files           the files of a data directory: the log, the bases, the lock, what damage is
+    checkpoints     copying SQLite's write-ahead log into the database, which nobody waits for
     restoring       the state that a data directory holds
     __main__        the process that writes the next base
     journal         the thread that writes, those who wait for it, and when a new base is due

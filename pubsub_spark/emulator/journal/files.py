@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
+from pubsub_spark.emulator.journal.checkpoints import Checkpoints
 from pubsub_spark.emulator.journal.commands import Command
 
 _log = logging.getLogger("pubsub_spark.emulator")
@@ -36,8 +37,7 @@ _SYNCHRONOUS: dict[FsyncPolicy, str] = {"group": "FULL", "call": "FULL", "never"
 _WAL_HEADER = struct.Struct(">8I")  # magic, version, page size, sequence, two salts, two checksums
 _FRAME_HEADER = struct.Struct(">6I")  # page, pages of the database after a commit (else 0), two salts, two checksums
 _WAL_MAGIC = 0x377F0682
-_CHECKPOINT_BYTES = 16 << 20  # of write-ahead log, before it is copied into the database
-_PAGE_BYTES = 4096
+_PAGE_BYTES = 16_384  # a Publish of 1000 messages in few pages, a small call in one
 _CHUNK_BYTES = 4 << 20  # of a base, in one row
 _ROWS_AT_ONCE = 64
 
@@ -80,6 +80,7 @@ class LogFile:
             raise ValueError(f"`fsync` is one of {', '.join(get_args(FsyncPolicy))}; got {fsync}.")
         self.path = directory / LOG
         self.number = self._checksum = 0
+        self._checkpoints = Checkpoints(self.path)
         tail = None if read_only else _WalFile(self.path.with_name(f"{LOG}-wal"))
         with self._reading():
             address = f"{self.path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
@@ -112,7 +113,7 @@ class LogFile:
         execute(f"PRAGMA page_size={_PAGE_BYTES}")
         execute("PRAGMA journal_mode=WAL")
         execute(f"PRAGMA synchronous={_SYNCHRONOUS[fsync]}")
-        execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_BYTES // _PAGE_BYTES}")
+        execute("PRAGMA wal_autocheckpoint=0")  # `Checkpoints` does it
         tail.check(execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1])
         execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if self._is_new:
@@ -138,6 +139,7 @@ class LogFile:
         # One statement and not a transaction around it: each lets go of Python's lock and waits for it again.
         self._database.execute("INSERT INTO log VALUES (?, ?, ?)", (self.number + 1, checksum, content))
         self.number, self._checksum = self.number + 1, checksum
+        self._checkpoints.wrote(self._database, len(content))
         return len(content)
 
     def groups(self, upto: int | None = None) -> Iterator[tuple[int, list[Command]]]:
@@ -190,6 +192,7 @@ class LogFile:
 
     def close(self) -> None:
         """Close the file; what was appended is in it."""
+        self._checkpoints.close()
         self._database.close()
 
     @contextlib.contextmanager
