@@ -42,7 +42,7 @@ class ReadOptions(ServiceOptions):
         "integer",
         None,
         "Tasks that pull at the same time when there is a backlog.",
-        shown="cores of the driver, 8 at most",
+        shown="tasks that Spark runs at once, 64 at most",
         low=1,
         high=1000,
     )
