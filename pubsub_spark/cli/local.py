@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -56,6 +56,16 @@ def emulator(
         typer.Option(dir_okay=False, help="YAML file of topics, subscriptions and schemas, or an AsyncAPI document."),
     ] = None,
     project: Project = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Folder that keeps everything, for the next start with it."),
+    ] = None,
+    fsync: Annotated[
+        Literal["group", "call", "never"],
+        typer.Option(
+            help="When that folder must be on the disk: before a group of calls is answered, each one, never."
+        ),
+    ] = "group",
 ) -> None:
     """Serve Pub/Sub from memory until Ctrl-C or SIGTERM; prints the environment variable that clients use."""
     try:
@@ -65,7 +75,7 @@ def emulator(
     prepare = None
     if config is not None and asyncapi.is_document(config):
         prepare, config = partial(_apply, config, project), None
-    raise typer.Exit(serve(host, port, verbose, config, prepare))
+    raise typer.Exit(serve(host, port, verbose, config, prepare, data_dir, fsync))
 
 
 def _apply(document: Path, project: str | None, endpoint: str) -> None:
