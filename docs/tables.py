@@ -1,6 +1,6 @@
-"""The parts of the README that the code knows better: tables of columns and options, and an example of an error.
+"""The parts of README and docs/scaling.md that the code knows better: tables, and an example of an error.
 
-    python docs/tables.py       brings README.md up to date
+    python docs/tables.py       brings both up to date
 
 Each stands between `<!-- name -->` and `<!-- end -->`. A test asks that they are what `render` makes of them.
 """
@@ -8,6 +8,7 @@ Each stands between `<!-- name -->` and `<!-- end -->`. A test asks that they ar
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +23,11 @@ from pubsub_spark.errors import OptionsError
 from pubsub_spark.options import ReadOptions, ServiceOptions, WriteOptions
 from pubsub_spark.read.rows import Rows
 
+sys.path.insert(0, str(Path(__file__).parent))
+import scaling_model  # type: ignore[import-not-found]
+
 README = Path(__file__).parent.parent / "README.md"
+SCALING = Path(__file__).parent / "scaling.md"
 
 _MEANING = {
     "message_id": "unique in the topic",
@@ -94,18 +99,21 @@ PARTS: dict[str, Callable[[], str]] = {
     "options: both": lambda: options(ServiceOptions),
     "options: reading": lambda: options(ReadOptions),
     "options: writing": lambda: options(WriteOptions),
+    "scaling: rates": scaling_model.rates,
+    "scaling: costs": scaling_model.costs,
 }
 
 
-def render(readme: str) -> str:
-    """The README with every part as the code has it; KeyError for a part nobody makes."""
+def render(page: str) -> str:
+    """The page with every part as the code has it; KeyError for a part nobody makes."""
     return re.sub(
         r"<!-- (?P<name>(?!end)[^>]+) -->\n.*?<!-- end -->",
         lambda match: f"<!-- {match['name']} -->\n{PARTS[match['name']]()}\n<!-- end -->",
-        readme,
+        page,
         flags=re.DOTALL,
     )
 
 
 if __name__ == "__main__":
-    README.write_text(render(README.read_text()))
+    for page in (README, SCALING):
+        page.write_text(render(page.read_text()))

@@ -42,7 +42,7 @@ class ReadOptions(ServiceOptions):
         "integer",
         None,
         "Tasks that pull at the same time when there is a backlog.",
-        shown="cores of the driver, 8 at most",
+        shown="tasks that Spark runs at once, 64 at most",
         low=1,
         high=1000,
     )
@@ -284,6 +284,9 @@ class WriteOptions(ServiceOptions):
     ordering_key: str | None = declare(
         "orderingKey", "string", None, "Column whose value is the ordering key.", shown="column `ordering_key`"
     )
+    described_schema: str | None = None  # these three by the document of `asyncapi`
+    ordering_field: tuple[str, ...] | None = None
+    ordering_text: str | None = None
     attribute_columns: tuple[str, ...] = declare(
         "attributeColumns", "list", (), "Columns that are sent as attributes, e.g. `country,kind`."
     )

@@ -3,7 +3,7 @@
     local          demo, emulator                     staging   the staging area of streaming reads
     topics, subscriptions, snapshots, schemas         resources, with the flags of `gcloud pubsub` where it has them
     messages       publish, pull, tail                backlog   backlog, seek
-    options        the options of reading and writing
+    options        the options of reading and writing          asyncapi  apply, asyncapi export
     doctor         is this machine, this Spark, this Pub/Sub fit? (its checks: `checks`)
     command        what the commands share: `Service`, `--json`, exit codes         output  tables and JSON
 
@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from . import backlog, doctor, local, messages, options, schemas, snapshots, staging, subscriptions, topics
+from . import asyncapi, backlog, doctor, local, messages, options, schemas, snapshots, staging, subscriptions, topics
 
 __all__ = ["app"]
 
@@ -29,9 +29,9 @@ app = typer.Typer(
 )
 
 # Of families that are commands of their own, and of those that are groups of commands.
-for family in (doctor, messages, backlog, options, local):
+for family in (asyncapi, doctor, messages, backlog, options, local):
     family.register(app)
-for group in (topics, subscriptions, snapshots, schemas, staging):
+for group in (asyncapi, topics, subscriptions, snapshots, schemas, staging):
     app.add_typer(group.app)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from .command import exit_with
+from . import asyncapi
+from .command import Project, Service, exit_with, one_sentence
 
 
 def register(app: typer.Typer) -> None:
@@ -51,12 +53,33 @@ def emulator(
     verbose: Annotated[bool, typer.Option("--verbose", help="Log every call to standard error.")] = False,
     config: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="YAML file of topics, subscriptions and schemas to create."),
+        typer.Option(dir_okay=False, help="YAML file of topics, subscriptions and schemas, or an AsyncAPI document."),
     ] = None,
+    project: Project = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Folder that keeps everything, for the next start with it."),
+    ] = None,
+    fsync: Annotated[
+        Literal["group", "call", "never"],
+        typer.Option(
+            help="When that folder must be on the disk: before a group of calls is answered, each one, never."
+        ),
+    ] = "group",
 ) -> None:
     """Serve Pub/Sub from memory until Ctrl-C or SIGTERM; prints the environment variable that clients use."""
     try:
         from ..emulator.serve import serve
     except ModuleNotFoundError as error:
         exit_with(str(error))
-    raise typer.Exit(serve(host, port, verbose, config))
+    prepare = None
+    if config is not None and asyncapi.is_document(config):
+        prepare, config = partial(_apply, config, project), None
+    raise typer.Exit(serve(host, port, verbose, config, prepare, data_dir, fsync))
+
+
+def _apply(document: Path, project: str | None, endpoint: str) -> None:
+    """Create what an AsyncAPI document describes on an emulator that has just started."""
+    with one_sentence():
+        if asyncapi.run(Service(project, endpoint, None, False), document, quiet=True).conflicts:
+            raise typer.Exit(1)

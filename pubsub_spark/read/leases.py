@@ -19,10 +19,11 @@ The states of the lease of a part, which exists in either state of its batch:
     leased          its end is reached, or the service refuses   -> expired: its messages may be delivered again
     expired         record_extension                             -> expired for ever
 
-Tasks pull with a lease of STREAM_LEASE_SECONDS and never extend it: most batches are committed and acknowledged long
-before its end. `to_track(now)` names the batches that are not, whose staged parts the lease extender then lists and
-reports with `track`; `due(now)` names the parts whose lease has run for a quarter of its time, so that an extension may
-fail and be tried again. Tasks do not report when they pulled: it was after the batch was planned, and that time counts.
+Tasks pull with a lease of STREAM_LEASE_SECONDS and extend it only until their part is staged, if that takes long: most
+batches are committed and acknowledged long before its end. `to_track(now)` names the batches that are not, whose staged
+parts the lease extender then lists and reports with `track`; `due(now)` names the parts whose lease has run for a
+quarter of its time, so that an extension may fail and be tried again. Tasks do not report when they pulled: it was
+after the batch was planned, and that time counts.
 """
 
 from __future__ import annotations

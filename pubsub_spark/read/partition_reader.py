@@ -6,6 +6,10 @@
     staging failed?                -> fail, and nack nothing: the store may have the part, which the next attempt gives
     rows given, and part gone?     -> fail: other messages would be acknowledged than the first evaluation gave
     another run owns the area?     -> fail, and nack the pulled messages
+    lease over before it is staged -> fail, and nack: another task of the batch may have been given the messages
+    waited for the store?          -> stage no messages: those of batches before may be delivered again by now
+
+A task extends the leases of what it pulled only while staging takes long, for the driver knows staged parts alone.
 
 Connections are opened here and closed before the first record batch is yielded; nothing is left behind in a reused
 worker.
@@ -13,9 +17,13 @@ worker.
 
 from __future__ import annotations
 
+import logging
+import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import pyarrow as pa
@@ -27,7 +35,7 @@ from ..codec.envelope import Received, deduplication_ids
 from ..errors import StagingError
 from ..memory import freeze_imports, keep_freed_memory
 from ..options import ReadOptions
-from . import acks, owner, staged_part
+from . import acks, lease_clock, owner, staged_part
 from .deduplication import drop_duplicates, exclude
 from .leases import STREAM_LEASE_SECONDS
 from .partitions import DriverPartition, Partition, PullPartition, StagedPartition
@@ -36,8 +44,15 @@ from .staged_part import Buffer
 from .staging import Staging, given_path, manifest_path, part_path
 from .streaming_pull import StreamSettings
 from .task_acks import TaskAcks
+from .task_slots import task_slots
 
+_log = logging.getLogger(__name__)
 _BATCH_ID_PROPERTY = "streaming.sql.batchId"
+_EXTEND_AFTER_SECONDS = STREAM_LEASE_SECONDS / 4  # of staging a part
+_EXTENSION_TIMEOUT_SECONDS = 30.0  # the next extension sends what was not answered
+# Until a pull begins. What a batch excludes is known when it is planned: later the leases of other batches may expire,
+# which nobody extends or acknowledges when the store does not give their ack ids.
+_MAX_WAIT_SECONDS = STREAM_LEASE_SECONDS / 2
 _NACK_TIMEOUT_SECONDS = 10.0  # messages that are not nacked are delivered again when their lease expires
 
 
@@ -50,9 +65,10 @@ def read(partition: Partition, options: ReadOptions, backend: Backend) -> Iterat
         case PullPartition():
             if partition.driver_content is not None:
                 yield from staged_part.messages(partition.driver_content)
+            began = lease_clock.now()
             content = partition.staging.read(part_path(partition.batch, partition.part))
             if content is None:
-                yield from _pulled(partition, options, backend)
+                yield from _pulled(partition, options, backend, began)
             else:
                 partition.staging.record_given(partition.batch, partition.part)
                 yield from staged_part.messages(content)
@@ -122,20 +138,36 @@ def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
     )
 
 
-def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend) -> Iterator[pa.RecordBatch]:
-    """Pull and stage a part; the messages of whichever attempt has staged it first."""
+def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, began: float) -> Iterator[pa.RecordBatch]:
+    """Pull and stage a part; the messages of whichever attempt has staged it first. began: when the task did."""
     staging = partition.staging
     if not _may_pull(partition, options):
         return
     keep_freed_memory()
     path = part_path(partition.batch, partition.part)
+    waited = lease_clock.now() - began
+    if waited >= _MAX_WAIT_SECONDS:
+        _log.warning(
+            "part %d of batch %d of `%s` pulls nothing, because the store kept its task waiting for %.0f s",
+            partition.part,
+            partition.batch,
+            options.subscription,
+            waited,
+        )
+        staging.create(path, staging.part_builder().buffers("idle", **_told_by_spark()))
+        staging.record_given(partition.batch, partition.part)
+        yield from _staged(staging, path)
+        return
     with backend.connect() as connection:
-        messages, buffers = _pull_part(partition, options, connection, TaskAcks(connection, staging, partition.acks))
-        taken_over = owner.taken_over(staging)
-        if taken_over is not None:
+        task_acks = TaskAcks(connection, staging, partition.acks)
+        messages, buffers, leased = _pull_part(partition, options, connection, task_acks)
+        failure = owner.taken_over(staging) or _expired(partition, options, lease_clock.now() - leased)
+        if failure is not None:
             _nack(connection, options, buffers)
-            raise taken_over
-        if not staging.create(path, buffers):
+            raise failure
+        with _leases_extended(connection, options, buffers):
+            is_first = staging.create(path, buffers)
+        if not is_first:
             _nack(connection, options, buffers)
             messages = list(_staged(staging, path))
     del buffers
@@ -145,6 +177,38 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend) ->
         yield messages.pop(0)
 
 
+def _expired(partition: PullPartition, options: ReadOptions, seconds: float) -> StagingError | None:
+    """The error for messages that are held for so many seconds and not staged, if their leases may be over."""
+    lease = pull_lease_seconds(options)
+    if seconds < lease:
+        return None
+    return StagingError(
+        f"Part {partition.part} of batch {partition.batch} of `{options.subscription}` was held for {seconds:.0f} s, "
+        f"longer than the lease of {lease} s, before it was staged: this machine slept or was stopped. Its messages "
+        "come again, and Spark tries the task again; keep executors from being suspended."
+    )
+
+
+@contextmanager
+def _leases_extended(connection: Connection, options: ReadOptions, buffers: list[Buffer]) -> Iterator[None]:
+    """Extend the leases of a part again and again while it is being staged; a store that is quick costs no request."""
+    staged = threading.Event()
+
+    def extend() -> None:
+        while not staged.wait(_EXTEND_AFTER_SECONDS):
+            ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
+            deadline = time.monotonic() + _EXTENSION_TIMEOUT_SECONDS
+            acks.extend(connection, options.subscription, ack_ids, pull_lease_seconds(options), deadline)
+
+    thread = threading.Thread(target=extend, name="lease extender of a task", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        staged.set()
+        thread.join()
+
+
 def _nack(connection: Connection, options: ReadOptions, buffers: list[Buffer]) -> None:
     ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
     acks.nack(connection, options.subscription, ack_ids, time.monotonic() + _NACK_TIMEOUT_SECONDS)
@@ -152,8 +216,8 @@ def _nack(connection: Connection, options: ReadOptions, buffers: list[Buffer]) -
 
 def _pull_part(
     partition: PullPartition, options: ReadOptions, connection: Connection, task_acks: TaskAcks
-) -> tuple[list[pa.RecordBatch], list[Buffer]]:
-    """Pull a part: its messages, and the buffers to stage."""
+) -> tuple[list[pa.RecordBatch], list[Buffer], float]:
+    """Pull a part: its messages, the buffers to stage, and from when on the lease clock they are leased."""
     staging = partition.staging
     excluded_ids = staging.excluded_ids(partition.batch) if partition.excludes else pa.array([], pa.string())
     builder = staging.part_builder()
@@ -171,15 +235,24 @@ def _pull_part(
         arrived = [received.with_deduplication_id(options.id_attribute) for received in arrived]
         for received, first in zip(arrived, drop_duplicates(arrived), strict=True):
             add(first, received.receipts)
-    sent = task_acks.finish()
-    return messages, builder.buffers(result.ended, result.bytes, result.seconds, _spark_batch(), sent)
+    buffers = builder.buffers(
+        result.ended,
+        pull_bytes=result.bytes,
+        pull_seconds=round(result.seconds, 3),
+        sent_acks=task_acks.finish(),
+        **_told_by_spark(),
+    )
+    return messages, buffers, lease_clock.now() if result.leased is None else result.leased
 
 
-def _spark_batch() -> int | None:
-    """Spark's batchId of the batch that this task works on, None outside a task."""
+def _told_by_spark() -> dict[str, int | None]:
+    """Spark's batchId of the batch that this task works on, and the number of tasks that run at once."""
     context = TaskContext.get()
-    batch = None if context is None else context.getLocalProperty(_BATCH_ID_PROPERTY)
-    return int(batch) if batch else None
+    if context is None:
+        return {}
+    batch = context.getLocalProperty(_BATCH_ID_PROPERTY)
+    slots = task_slots(context.getLocalProperty, os.cpu_count() or 1)
+    return {"spark_batch": int(batch) if batch else None, "task_slots": slots}
 
 
 def _pull(

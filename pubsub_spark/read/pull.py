@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ..backend import Connection
 from ..codec.envelope import Received, received
 from ..errors import PubSubError, ServiceError
+from . import lease_clock
 from .parallel_streaming_pull import ParallelStreamingPull
 from .streaming_pull import DRAIN_SECONDS, StreamSettings
 
@@ -27,7 +28,8 @@ class PullResult:
     """The number of messages of a pull, and why it ended: `full`, `period` or `idle`.
 
     bytes: of all responses. seconds: from the start of the pull to its last response. failure: the final error after
-    which messages were there. A task stages those, and the driver stream fails the query.
+    which messages were there. A task stages those, and the driver stream fails the query. leased: when on the lease
+    clock the first message may have been delivered; None without one.
     """
 
     messages: int
@@ -36,6 +38,7 @@ class PullResult:
     failure: PubSubError | None = None
     bytes: int = 0
     seconds: float = 0.0
+    leased: float | None = None
 
 
 def pull(
@@ -56,9 +59,12 @@ def pull(
     """
     count = volume = 0
     began = last_response = time.monotonic()
+    leased: float | None = None
+    nothing_before = lease_clock.now()
 
     def hand_over(responses: list[bytes]) -> None:
-        nonlocal count, volume, last_response
+        nonlocal count, volume, last_response, leased
+        leased = nothing_before if leased is None else leased
         last_response = time.monotonic()
         arrived = received(responses)
         count += arrived.messages.num_rows
@@ -79,6 +85,7 @@ def pull(
             now = time.monotonic()
             if responses:
                 hand_over(responses)
+            nothing_before = lease_clock.now()
             if ended is not None and (not responses or now >= stop):
                 break
             reached = reached or count > 0 or stream.health.was_connected(now)
@@ -106,7 +113,7 @@ def pull(
         rest = stream.close()
     if rest:
         hand_over(rest)
-    return PullResult(count, ended or "idle", stream.reopened, failed, volume, last_response - began)
+    return PullResult(count, ended or "idle", stream.reopened, failed, volume, last_response - began, leased)
 
 
 def _not_connected(connection: Connection, subscription: str, last_error: str) -> ServiceError:

@@ -17,7 +17,7 @@ from .. import names
 from ..backend import Backend
 from ..backend.schemas import fetcher
 from ..codec.envelope import DATABRICKS, MESSAGES, attribute, databricks, envelope
-from ..codec.registry import Decoder, TopicSchema
+from ..codec.registry import Decoded, Decoder, TopicSchema
 from ..codec.spark import struct_type
 from ..errors import DataError
 from ..options import ReadOptions
@@ -78,6 +78,7 @@ class Rows:
             attribute(messages, names.SCHEMA_ENCODING),
             attribute(messages, names.SCHEMA_NAME),
         )
+        decoded = self._checked(messages, decoded)
         bad = len(messages) - decoded.error.null_count
         columns = [*envelope(messages).columns, decoded.value, decoded.revision]
         if bad:
@@ -86,6 +87,21 @@ class Rows:
             return pa.RecordBatch.from_arrays([*columns, decoded.error], schema=self.arrow_schema), bad
         rows = pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
         return (rows.filter(pc.is_null(decoded.error)) if bad else rows), bad
+
+    def _checked(self, messages: pa.RecordBatch, decoded: Decoded) -> Decoded:
+        """The same, with an error and no value for messages whose attributes contradict the AsyncAPI document."""
+        for name, expected in self.options.described_attributes:
+            found = attribute(messages, name)
+            wrong = pc.fill_null(pc.not_equal(found, expected), True)
+            wrong = pc.and_(wrong, pc.is_null(decoded.error))
+            if not pc.any(wrong).as_py():
+                continue
+            shown = pc.if_else(pc.is_null(found), "missing", pc.binary_join_element_wise("`", found, "`", ""))
+            reason = pc.binary_join_element_wise(f"attribute `{name}` is ", shown, f", not `{expected}`", "")
+            rows = pa.array(range(len(messages)), pa.int64(), mask=wrong.to_numpy(zero_copy_only=False))
+            error = pc.if_else(wrong, reason, decoded.error)
+            decoded = decoded._replace(value=decoded.value.take(rows), error=error)
+        return decoded
 
     def _handle_malformed(self, messages: pa.RecordBatch, errors: pa.StringArray) -> None:
         """Fail with FAILFAST; publish to the dead-letter topic where there is one."""

@@ -21,9 +21,8 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +31,7 @@ from ..backend import Backend, Connection
 from ..errors import StagingError
 from ..memory import keep_freed_memory
 from ..options import ReadOptions
-from . import data_loss, owner, staged_part, stop_warnings, subscription
+from . import data_loss, lease_clock, owner, staged_part, stop_warnings, subscription
 from .ack_worker import AckWorker
 from .deduplication import Deduplication, drop_duplicates, exclude
 from .driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
@@ -47,14 +46,15 @@ from .partitions import (
     PullPartition,
     is_backlogged,
     next_streams,
-    replay_partitions,
 )
 from .pull import IDLE_AFTER_MESSAGES_SECONDS
+from .replay import plan_replay
 from .staged_part import Footer
-from .staging import MISSING, Staging, part_path
+from .staging import Staging, part_path
 from .streaming_pull import StreamSettings
 from .task_acks import HeldAcks, SentAcks, assign
 
+MAX_DEFAULT_PARTITIONS = 64  # tasks; `numFetchPartitions` may ask for more
 LINGER_SECONDS = 0.03  # from the first buffered message until its batch is planned, so that others may join it
 _STOP_POLL_SECONDS = 0.5  # between two looks at whether the query is stopping
 _OUTAGE_POLL_SECONDS = 0.1  # between two looks at whether a stream that is not connected is
@@ -62,8 +62,6 @@ _TASK_ACKS_PAUSE_BATCHES = 10  # for which the driver sends all acks, after task
 _FLUSH_TIMEOUT_SECONDS = 5.0  # in which an idle trigger waits for acks in flight
 _STOP_TIMEOUT_SECONDS = 5.0
 _TOKEN_SECONDS = 3600.0  # after which the driver token is written again: cleaners of temporary folders remove old files
-# Leases expire while a machine sleeps. Linux's monotonic clock stands still then; those of other systems do not.
-CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _log = logging.getLogger(__name__)
 
 
@@ -77,7 +75,7 @@ class Session:
     fetch_partitions: int
     is_stopping: Callable[[], bool] = lambda: False  # asked in long waits
     may_be_asked_once: bool = False  # Spark 4.0 and 4.1: `availableNow` and `once` ask for one offset and say nothing
-    clock: Callable[[], float] = partial(time.clock_gettime, CLOCK)
+    clock: Callable[[], float] = lease_clock.now
     counts: ReadCounts = field(default_factory=ReadCounts)
     _initial: Offset | None = None
     _planned: Offset | None = None  # the end of the batch that the driver stream's messages are for
@@ -288,6 +286,7 @@ class Session:
             pulled = any(isinstance(partition, PullPartition) for partition in partitions)
             self._backlogged = pulled and is_backlogged(pulls, self._drained_from)
             self._streams = next_streams(self._streams, pulls)
+            self._set_tasks(max((footer.task_slots or 0 for footer in pulls), default=0))
             opened.deduplication.add_committed(batch, lengths)
             malformed = opened.staging.malformed(batch) if self.options.decode == "topic" else 0
             counts = ReadCounts.of(footers, malformed)
@@ -308,6 +307,13 @@ class Session:
         with opened.leases.lock:
             left = {*opened.leases.uncommitted, *opened.leases.unacknowledged}
         self._footers = {batch: footers for batch, footers in self._footers.items() if batch in left}
+
+    def _set_tasks(self, slots: int) -> None:
+        """Have as many tasks pull as Spark runs at once, which is known once tasks have pulled (0: it is not)."""
+        tasks = min(slots, MAX_DEFAULT_PARTITIONS)
+        if self.options.num_fetch_partitions is None and slots and tasks != self.fetch_partitions:
+            _log.info("%d tasks pull from `%s`: Spark runs %d at once", tasks, self.options.subscription, slots)
+            self.fetch_partitions = tasks
 
     def _has_messages(self, stream: DriverStream, worker: AckWorker) -> bool:
         """Whether there is a batch to plan; waits LINGER_SECONDS for more messages, with AvailableNow for the last."""
@@ -376,9 +382,9 @@ class Session:
             opened.leases.plan(end.batch, self.clock() - (STREAM_LEASE_SECONDS if is_replay else 0))
         if not is_replay:
             return self._plan_pull(end.batch, opened)
-        partitions = self._plan_replay(end.batch, opened)
+        partitions = plan_replay(opened.staging, opened.deduplication, end.batch)
         # It may just have been acknowledged.
-        return [] if data_loss.is_deleted(self.options, end.batch, opened.staging) else partitions
+        return [] if data_loss.is_deleted(self.options, end.batch, opened.staging) else [*partitions]
 
     def _plan_pull(self, batch: int, opened: _Opened) -> list[Partition]:
         """The partitions of a new batch; the buffered messages are staged as its part 0."""
@@ -426,17 +432,6 @@ class Session:
                 return [*assign([replace(shares[0], driver_content=content), *shares[1:]], opened.worker.held)]
         opened.worker.release()
         return [DriverPartition(staging, batch, content)]
-
-    def _plan_replay(self, batch: int, opened: _Opened) -> list[Partition]:
-        """The partitions of a batch that an earlier run staged."""
-        staged = opened.staging.write_manifest(batch)
-        repeats: dict[int, pa.Array] = {}
-        with suppress(*MISSING):  # the batch has just been acknowledged and deleted
-            repeats = opened.deduplication.add_replayed(batch, opened.staging.parts(batch))
-        for part, ids in repeats.items():
-            opened.staging.write_repeated_ids(batch, part, ids)
-        _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, self.options.subscription, len(staged))
-        return [*replay_partitions(opened.staging, batch, staged, list(repeats))]
 
 
 @dataclass(frozen=True)

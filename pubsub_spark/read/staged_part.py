@@ -32,7 +32,8 @@ class Footer:
 
     dropped: redeliveries, which have receipts and no rows. oldest: a publish time in seconds since the epoch.
     pull_bytes, pull_seconds: of all responses, and until the last of them.
-    spark_batch: Spark's batchId of the batch, where a task has staged the part; the driver is not told it.
+    spark_batch, task_slots: Spark's batchId of the batch, and the number of tasks that run at once, where a task has
+    staged the part; the driver is not told them.
     sent_acks: the parts of committed batches whose acks the task has sent, each as batch, part and number of acks
     (`task_acks`).
     """
@@ -47,6 +48,7 @@ class Footer:
     pull_bytes: int = 0
     pull_seconds: float = 0.0
     spark_batch: int | None = None
+    task_slots: int | None = None
     sent_acks: Sequence[Sequence[int]] = ()
 
 
@@ -77,15 +79,8 @@ class PartBuilder:
             oldest = pc.min(messages.column("publish_time")).value
             self._oldest = oldest if self._oldest is None else min(oldest, self._oldest)
 
-    def buffers(
-        self,
-        ended: str,
-        pull_bytes: int = 0,
-        pull_seconds: float = 0.0,
-        spark_batch: int | None = None,
-        sent_acks: Sequence[Sequence[int]] = (),
-    ) -> list[Buffer]:
-        """The buffers of the finished part, to be written one after the other. Arguments: see `Footer`."""
+    def buffers(self, ended: str, **more: Any) -> list[Buffer]:
+        """The buffers of the finished part, to be written one after the other. more: the other fields of `Footer`."""
         sections = [self._messages, *self._receipts]
         buffers = [buffer for section in sections for buffer in section.end()]
         footer = Footer(
@@ -96,10 +91,7 @@ class PartBuilder:
             oldest=None if self._oldest is None else self._oldest / 1e6,
             messages_length=self._messages.length,
             receipts_lengths=[section.length for section in self._receipts],
-            pull_bytes=pull_bytes,
-            pull_seconds=round(pull_seconds, 3),
-            spark_batch=spark_batch,
-            sent_acks=sent_acks,
+            **more,
         )
         text = json.dumps(asdict(footer)).encode()
         return [*buffers, text, _TAIL.pack(len(text), _MAGIC)]

@@ -44,7 +44,7 @@ except ImportError:
 
     ReadLimit = ReadMaxRows = ReadMaxBytes = ReadAllAvailable = None  # type: ignore[assignment, misc]
 
-_MAX_DEFAULT_PARTITIONS = 8
+_MAX_FIRST_PARTITIONS = 8  # of the first pulled batch, before a task has told how many Spark runs at once
 
 
 class SigtermHandler(AbstractContextManager[None]):
@@ -159,7 +159,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options,
                 self._backend,
                 options.staging_location or default_location(),
-                options.num_fetch_partitions or min(os.cpu_count() or 1, _MAX_DEFAULT_PARTITIONS),
+                options.num_fetch_partitions or min(os.cpu_count() or 1, _MAX_FIRST_PARTITIONS),
                 lambda: _sigterm.received,
                 may_be_asked_once=ReadLimit is None,
             )

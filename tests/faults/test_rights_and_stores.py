@@ -17,12 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, PubSubError, ResourceError, StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import owner, partition_reader, session
+from pubsub_spark.read import acks, lease_clock, owner, partition_reader, session
 from pubsub_spark.read.partitions import Budget
 from tests import engine
 from tests.conftest import Bucket, Names
@@ -33,6 +34,7 @@ BOUND = 30.0
 LEASE_IS_EXPIRED = 601.0  # seconds; longer than any lease
 MANY = [f"m{n}" for n in range(3000)]
 _ROOM_BYTES = 20_000  # for a file on the full disk; a part of 3,000 messages has 300,000
+_STALL_SECONDS = 61.0  # longer than the lease of a pull
 _YEAR_SECONDS = 365 * 86400.0
 
 
@@ -194,6 +196,88 @@ def test_store_that_stalls(query: Engine, names: Names, bucket: Bucket, monkeypa
         assert time.monotonic() - began >= 2.9
         start_again(query, names, "a", *MANY)
         query.stop()
+
+
+def backlogged(query: Engine, names: Names) -> None:
+    """Publish MANY, so that the next batch is pulled by tasks."""
+    query.trigger()
+    query.emulator.publish(names.topic, *MANY)
+    stream = query.opened.stream
+    until(lambda: stream.poll() or stream.is_flow_controlled, "a full stream")
+
+
+def test_store_that_stalls_for_longer_than_a_lease(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
+    """While a part is being staged its leases are extended: a later task of the batch is not given its messages."""
+    put, extend = obstore.put, acks.extend
+    extended = threading.Event()
+
+    def stall(store: Any, path: str, *arguments: Any, **settings: Any) -> Any:
+        if path.endswith("/part-1"):
+            for _ in range(2):
+                query.emulator.advance(_STALL_SECONDS * 2 / 3)
+                for _ in range(2):  # the first may have been sent before
+                    extended.clear()
+                    extended.wait(3.0)
+        return put(store, path, *arguments, **settings)
+
+    def extends(connection: Any, subscription: str, ack_ids: Any, seconds: int, deadline: float) -> Any:
+        failed = extend(connection, subscription, ack_ids, seconds, deadline)
+        extended.set()
+        return failed
+
+    monkeypatch.setattr(partition_reader, "_EXTEND_AFTER_SECONDS", 0.01, raising=False)
+    monkeypatch.setattr(obstore, "put", stall)
+    backlogged(query, names)
+    monkeypatch.setattr(acks, "extend", extends)
+    read(query, len(MANY))
+
+    assert Counter(MANY) == Counter(query.rows)
+
+
+def test_store_that_stalls_before_a_pull(
+    query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A task that waited for the store pulls nothing: messages of batches before may be delivered again by then."""
+    get, awake = obstore.get, lease_clock.now
+    stalled: list[float] = []
+
+    def stall(store: Any, path: str, *arguments: Any, **settings: Any) -> Any:
+        if path.endswith("/part-1") and query.committed and query.rows and not stalled:
+            stalled.append(_STALL_SECONDS)
+            query.slept += _STALL_SECONDS
+            query.emulator.advance(_STALL_SECONDS)
+        return get(store, path, *arguments, **settings)
+
+    query.stop()
+    query.budget, query.partitions = Budget(1500, 10**8), 1  # Engine's tasks run in turn; Spark's wait together
+    query.start()
+    backlogged(query, names)
+    monkeypatch.setattr(lease_clock, "now", lambda: awake() + sum(stalled))
+    monkeypatch.setattr(obstore, "get", stall)
+    read(query, len(MANY))
+
+    assert stalled
+    assert Counter(MANY) == Counter(query.rows)
+    assert "pulls nothing" in caplog.text
+
+
+def test_machine_that_slept_in_a_pull(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
+    """A task that wakes up when its leases are over gives its messages back and fails; they come again."""
+    awake, pull_part = lease_clock.now, partition_reader._pull_part
+    slept: list[float] = []
+
+    def sleep(*arguments: Any) -> Any:
+        pulled = pull_part(*arguments)
+        slept.append(_STALL_SECONDS)
+        return pulled
+
+    backlogged(query, names)
+    with monkeypatch.context() as patch:
+        patch.setattr(lease_clock, "now", lambda: awake() + sum(slept))
+        patch.setattr(partition_reader, "_pull_part", sleep)
+        with pytest.raises(StagingError, match=r"Part 1 of batch .* longer than the lease of 60 s"):
+            query.trigger()
+    start_again(query, names, *MANY)
 
 
 @pytest.mark.parametrize("jump", [_YEAR_SECONDS, -_YEAR_SECONDS])

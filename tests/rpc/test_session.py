@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 import threading
 import time
 from collections import Counter
@@ -9,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
 
 from pubsub_spark.emulator import Emulator
@@ -281,6 +284,45 @@ def test_store_calls_do_not_grow_with_the_batches_behind(
     few, many = calls_per_batch(10), calls_per_batch(200)
     assert many <= 1.1 * few
     assert many <= 6 + 11 * parts  # measured: 14.7 with one part, 25.1 with two, at 10 and at 200 behind
+
+
+def _model() -> Any:
+    """The arithmetic of docs/scaling.md."""
+    path = Path(__file__).parent.parent.parent / "docs" / "scaling_model.py"
+    spec = importlib.util.spec_from_file_location("scaling_model", path)
+    assert spec is not None and spec.loader is not None
+    model = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(model)
+    return model
+
+
+def test_store_requests_are_those_of_the_model(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
+    """In a backlog a batch of four parts asks the store as often as docs/scaling.md says."""
+    counted: Counter[str] = Counter()
+    counting = False
+
+    def count(kind: str, call: Any) -> Any:
+        def counted_call(*arguments: Any, **settings: Any) -> Any:
+            counted[kind] += counting
+            return call(*arguments, **settings)
+
+        return counted_call
+
+    for kind, calls in {"writes": ("put", "list"), "reads": ("get", "get_range")}.items():
+        for name in calls:
+            monkeypatch.setattr(obstore, name, count(kind, getattr(obstore, name)))
+    query.partitions, query.budget = 4, Budget(2000, 10**8)
+    query.emulator.publish(names.topic, *(f"m{number}" for number in range(20_000)))
+    query.start()
+    run_until(query, 6000)
+    counting, before = True, query.committed
+    run_until(query, 16_000)
+    counting, batches = False, query.committed - before
+
+    model = _model()
+    writes, reads = model.WRITES + model.WRITES_PER_PART * 4, model.READS + model.READS_PER_PART * 4
+    assert counted["writes"] / batches == pytest.approx(writes, rel=0.15)
+    assert counted["reads"] / batches == pytest.approx(reads, rel=0.15)
 
 
 def test_a_task_fetches_so_many_at_most(query: Engine, names: Names):

@@ -42,6 +42,7 @@ def main(given: dict[str, Any]) -> None:
         "maxFetchPeriod": "1s",
         **given.get("options", {}),
     }
+    options = {name: value for name, value in options.items() if value is not None}
     rows = session.readStream.format("pubsub").options(**options).load()
     if "gate" in given:
         rows = rows.mapInArrow(partial(through, given["gate"]), "data binary")

@@ -74,6 +74,19 @@ def test_executors_on_other_machines(application: Application, bucket: Bucket):
     assert ["EPOCH", "driver-token", "last-acknowledged"] == sorted(left)
 
 
+@needs_available_now
+def test_tasks_are_as_many_as_the_cluster_runs_at_once(application: Application):
+    """On a cluster of three executors three tasks pull, however many cores the driver has."""
+    application.emulator.publish(application.names.topic, *MANY)
+    application.start(
+        master="local-cluster[3,1,1024]", options={"numFetchPartitions": None, "maxMessagesPerTrigger": "1500"}
+    )
+
+    assert 0 == application.ends(), application.log.read_text()[-3000:]
+    assert Counter(MANY) == Counter(application.texts())
+    assert "Spark runs 3 at once" in application.log.read_text()
+
+
 def test_killed_executor_is_replaced(application: Application):
     """kill -9 of an executor in the middle of a batch: the task's next attempt, elsewhere, has the same rows."""
     gate = application.folder / "gate"

@@ -1,0 +1,175 @@
+"""The arithmetic of docs/scaling.md: what one query reads, needs and costs at a number of streams. Pure.
+
+Each measured number names its benchmark, each price and limit its page. Change them and run `make docs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# https://cloud.google.com/pubsub/quotas#resource_limits
+STREAM_BYTES_PER_SECOND = 10e6
+MAX_STREAMS_PER_TASK = 16  # `streamsPerPartition` at the most by itself
+
+# Seconds of a core for a message, and for a byte of its payload, everything together: `benchmarks/read.py streams`, the
+# column without a limit (457,182, 224,389 and 31,627 messages/s of 100 B, 1 KB and 10 KB on two cores, a busy machine).
+CORE_SECONDS_PER_MESSAGE = 3.8e-6
+CORE_SECONDS_PER_BYTE = 5.9e-9
+# Seconds of the driver's processor for each pulled part of a batch whose acks tasks have sent: `benchmarks/acks.py`
+DRIVER_SECONDS_PER_PART = 0.5e-3
+# Seconds of a batch in which nothing is pulled (planning, logs, the start of tasks): `benchmarks/read.py throughput`
+BETWEEN_BATCHES_SECONDS = 0.2
+ENVELOPE_BYTES = 300  # of a message besides its payload: attributes, ids, the ack id of 190 characters
+ACK_ID_BYTES = 193  # of a request
+
+# Requests of a batch with P pulled parts: `test_store_requests_are_those_of_the_model` in tests/rpc/test_session.py
+WRITES, WRITES_PER_PART = 8, 4  # puts and listings
+READS, READS_PER_PART = 3, 4
+
+# List prices in euros as known in January 2025, at 0.92 euros a dollar; one region, standard storage, no discounts.
+# https://cloud.google.com/storage/pricing, https://aws.amazon.com/s3/pricing, https://cloud.google.com/pubsub/pricing
+_EUROS = 0.92
+WRITE_EUROS = 0.005 / 1000 * _EUROS  # class A of GCS, PUT and LIST of S3
+READ_EUROS = 0.0004 / 1000 * _EUROS
+PUBSUB_EUROS_PER_TIB = 40 * _EUROS  # of what is delivered to a subscription
+# Requests a second that a bucket takes at first in one folder, before it spreads its load.
+# https://cloud.google.com/storage/docs/request-rate
+# https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html
+WRITES_PER_SECOND = {"GCS": 1000, "S3": 3500}
+NETWORK_BYTES_PER_SECOND = 1.25e9  # of an executor: 10 Gbit/s
+
+PAYLOADS = (100, 1000, 10_000)
+STREAMS = (10, 100, 1000)
+
+
+@dataclass(frozen=True)
+class Query:
+    """One streaming query in a backlog. streams: in all; batch_bytes: `maxBytesPerTrigger`."""
+
+    streams: int
+    payload: int
+    batch_bytes: float = 256 * 2**20
+
+    @property
+    def tasks(self) -> int:
+        """The tasks that hold these streams."""
+        return -(-self.streams // MAX_STREAMS_PER_TASK)
+
+    @property
+    def streams_messages_per_second(self) -> float:
+        """What the streams bring while they are open."""
+        return self.streams * STREAM_BYTES_PER_SECOND / (self.payload + ENVELOPE_BYTES)
+
+    @property
+    def core_seconds(self) -> float:
+        """Seconds of a core for one message."""
+        return CORE_SECONDS_PER_MESSAGE + CORE_SECONDS_PER_BYTE * self.payload
+
+    @property
+    def batch_messages(self) -> float:
+        """Messages of one batch."""
+        return self.batch_bytes / self.payload
+
+    @property
+    def batch_seconds(self) -> float:
+        """Seconds of one batch, on one core a task: the slower of streams and cores, and what lies between batches."""
+        pulling = self.batch_messages / self.streams_messages_per_second
+        working = self.batch_messages * self.core_seconds / self.tasks
+        return max(pulling, working) + BETWEEN_BATCHES_SECONDS + self.tasks * DRIVER_SECONDS_PER_PART
+
+    @property
+    def messages_per_second(self) -> float:
+        """Messages/s in a backlog, on one core a task."""
+        return self.batch_messages / self.batch_seconds
+
+    @property
+    def cores(self) -> int:
+        """Cores with which the streams are the limit."""
+        return max(1, round(self.streams_messages_per_second * self.core_seconds + 0.499))
+
+    @property
+    def writes_per_second(self) -> float:
+        """Puts and listings of the staging area a second."""
+        return (WRITES + WRITES_PER_PART * self.tasks) / self.batch_seconds
+
+    def euros_per_terabyte(self) -> float:
+        """Euros of requests to a bucket for a terabyte of payloads."""
+        writes, reads = WRITES + WRITES_PER_PART * self.tasks, READS + READS_PER_PART * self.tasks
+        return 1e12 / self.batch_bytes * (writes * WRITE_EUROS + reads * READ_EUROS)
+
+    def bottleneck(self) -> str:
+        """What gives out first, on one core a task."""
+        pulling = self.batch_messages / self.streams_messages_per_second
+        working = self.batch_messages * self.core_seconds / self.tasks
+        between = BETWEEN_BATCHES_SECONDS + self.tasks * DRIVER_SECONDS_PER_PART
+        parts = {"the streams' 10 MB/s": pulling, "the tasks' cores": working, "the time between batches": between}
+        return max(parts, key=lambda name: parts[name])
+
+
+def rates() -> str:
+    """Throughput, cores and bottleneck by streams and payload."""
+    rows = [
+        (
+            f"{query.streams:,}",
+            str(query.tasks),
+            _bytes(query.payload),
+            f"{query.messages_per_second:,.0f}",
+            f"{query.messages_per_second * query.payload / 1e6:,.0f}",
+            f"{query.messages_per_second * ACK_ID_BYTES / 1e6:,.1f}",
+            str(query.cores),
+            query.bottleneck(),
+        )
+        for streams in STREAMS
+        for payload in PAYLOADS
+        for query in [Query(streams, payload, _batch_bytes(streams))]
+    ]
+    head = (
+        "streams",
+        "tasks",
+        "payload",
+        "messages/s",
+        "MB/s",
+        "acks, MB/s",
+        "cores for all streams",
+        "first bottleneck",
+    )
+    return _table(head, rows)
+
+
+def costs() -> str:
+    """Requests and euros of the staging area by streams and bytes of a batch."""
+    rows = [
+        (
+            f"{query.streams:,}",
+            f"{batch_bytes // 2**20:,} MiB",
+            f"{query.writes_per_second:,.0f}",
+            ", ".join(f"{query.writes_per_second / most:.0%}" for most in WRITES_PER_SECOND.values()),
+            f"{query.euros_per_terabyte():,.2f}",
+        )
+        for streams in STREAMS
+        for batch_bytes in (256 * 2**20, 1024 * 2**20, 4096 * 2**20)
+        for query in [Query(streams, 1000, batch_bytes)]
+    ]
+    head = (
+        "streams",
+        "`maxBytesPerTrigger`",
+        "writes/s",
+        "of a folder's first limit (GCS, S3)",
+        "euros per TB, GCS or S3",
+    )
+    return _table(head, rows)
+
+
+def _batch_bytes(streams: int) -> float:
+    """The `maxBytesPerTrigger` of the first table: ten seconds of the streams, the default at least."""
+    return max(256 * 2**20, streams * STREAM_BYTES_PER_SECOND * 10)
+
+
+def _bytes(size: int) -> str:
+    return f"{size} B" if size < 1000 else f"{size // 1000} KB"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = (head, ["---"] * len(head), *rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,27 @@
+"""The replay of a batch that an earlier run staged: its manifest, its repeated messages, its partitions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+
+from .deduplication import Deduplication
+from .partitions import Partition, replay_partitions
+from .staging import MISSING, Staging
+
+_log = logging.getLogger(__name__)
+
+
+def plan_replay(staging: Staging, deduplication: Deduplication, batch: int) -> Sequence[Partition]:
+    """The partitions of a batch that an earlier run staged, which has a manifest then."""
+    staged = staging.write_manifest(batch)
+    repeats: dict[int, pa.Array] = {}
+    with suppress(*MISSING):  # the batch has just been acknowledged and deleted
+        repeats = deduplication.add_replayed(batch, staging.parts(batch))
+    for part, ids in repeats.items():
+        staging.write_repeated_ids(batch, part, ids)
+    _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, staging.subscription, len(staged))
+    return replay_partitions(staging, batch, staged, list(repeats))
