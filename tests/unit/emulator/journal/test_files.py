@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import shutil
 import sqlite3
 import subprocess
@@ -194,12 +195,22 @@ def test_a_base_that_is_damaged_or_missing_is_refused(tmp_path: Path, damage: Ca
         files.read_base(tmp_path, 7)
 
 
-def test_code_in_a_base_is_not_run(tmp_path: Path):
+def test_code_in_a_base_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A base is plain data; what names a function is refused."""
+    monkeypatch.setattr(files, "_PlainPickler", pickle.Pickler)
     files.write_base(tmp_path, 7, shutil.rmtree)
 
     with pytest.raises(DataDirError, match=r"`shutil\.rmtree` is no plain data"):
         files.read_base(tmp_path, 7)
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path):
+    """An argument that is no plain data, which a new method of the broker might have, fails when it is written."""
+    log = LogFile(tmp_path)
+
+    with pytest.raises(pickle.PicklingError, match="`PosixPath` is no plain data"):
+        log.append([Command("publish", (tmp_path,), {}, None)])
+    log.close()
 
 
 def test_rows_that_a_base_has_are_deleted_little_by_little(tmp_path: Path):
