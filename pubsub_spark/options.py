@@ -284,6 +284,9 @@ class WriteOptions(ServiceOptions):
     ordering_key: str | None = declare(
         "orderingKey", "string", None, "Column whose value is the ordering key.", shown="column `ordering_key`"
     )
+    described_schema: str | None = None  # these three by the document of `asyncapi`
+    ordering_field: tuple[str, ...] | None = None
+    ordering_text: str | None = None
     attribute_columns: tuple[str, ...] = declare(
         "attributeColumns", "list", (), "Columns that are sent as attributes, e.g. `country,kind`."
     )

@@ -18,7 +18,7 @@ from .options import ReadOptions
 from .read.batch_reader import PubSubBatchReader
 from .read.rows import Rows
 from .read.stream_reader import PubSubStreamReader
-from .write.sink import PubSubSink
+from .write.sink import PubSubSink, parsed
 
 
 class PubSubDataSource(PubSubSink):
@@ -35,7 +35,7 @@ class PubSubDataSource(PubSubSink):
 
     def schema(self) -> StructType:
         """The columns of a message (docs/reading.md), with `value` when the topic's schema decodes it."""
-        return self._shape(ReadOptions.parse(self._given, self._environ)).spark_schema
+        return self._shape(parsed(ReadOptions, self._given, self._environ)).spark_schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of `spark.read`, which acknowledges nothing."""
@@ -46,7 +46,7 @@ class PubSubDataSource(PubSubSink):
         return PubSubStreamReader(*self._reading(schema))
 
     def _reading(self, schema: StructType) -> tuple[ReadOptions, Any, Rows]:
-        options = ReadOptions.parse(self._given, self._environ)
+        options = parsed(ReadOptions, self._given, self._environ)
         rows = self._shape(options)
         if rows.spark_schema != schema:
             raise OptionsError(

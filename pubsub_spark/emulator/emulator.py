@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -142,6 +143,7 @@ class Emulator:
             documents: dict[str, Document] = {
                 "/": lambda: "Ok\n",
                 "/healthz": lambda: "Ok\n",
+                "/_emulator/backlog": partial(_backlogs, engine),
                 "/oauth2/v1/certs": signer.certificates,
                 "/oauth2/v3/certs": signer.jwks,
             }
@@ -327,6 +329,19 @@ class Emulator:
 def _check(engine: Engine) -> None:
     if engine.failure is not None:
         raise EmulatorFailedError("The emulator has failed; its log has more.") from engine.failure
+
+
+def _backlogs(engine: Engine) -> dict[str, dict[str, float]]:
+    """The backlog of each subscription: unacked messages, those that are leased, the age of the oldest in seconds."""
+    with engine.open() as (broker, now):
+        return {
+            name: {
+                "undelivered": broker.backlog(subscription),
+                "leased": broker.outstanding(subscription),
+                "oldestUnackedSeconds": round(max(0.0, now - (broker.oldest_unacked(subscription) or now)), 3),
+            }
+            for name, subscription in broker.subscriptions.items()
+        }
 
 
 def _one_of(table: Mapping[str, int], name: str, field: str) -> int:

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -28,12 +29,14 @@ def serve(
     port: int = 8085,
     verbose: bool = False,
     config: Path | None = None,
+    prepare: Callable[[str], object] | None = None,
     data_dir: Path | None = None,
     fsync: FsyncPolicy = "group",
 ) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
 
-    `config` is a YAML file of what there is from the start (see `seed_file`), if the data directory has nothing.
+    `config` is a YAML file of what there is from the start (see `seed_file`); `prepare` is called with the endpoint
+    before the line is printed. Neither counts where the data directory has something.
     """
     if verbose:
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
@@ -50,6 +53,8 @@ def serve(
         with Emulator(host, port, remembered=0, data_dir=data_dir, fsync=fsync, on_failure=failed) as emulator:
             if config is not None and not emulator.is_restored:
                 emulator.load(config)
+            if prepare is not None and not emulator.is_restored:
+                prepare(emulator.endpoint)
             sys.stdout.write(f"export PUBSUB_EMULATOR_HOST={emulator.endpoint}\n")
             sys.stdout.flush()
             signal.sigwait(_STOPS)

@@ -13,18 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from .. import names
 from ..backend import Backend
 from ..backend.schemas import fetcher
 from ..codec.envelope import DATABRICKS, MESSAGES, attribute, databricks, envelope
-from ..codec.registry import Decoder, TopicSchema
+from ..codec.registry import Decoded, Decoder, TopicSchema
 from ..codec.spark import struct_type
 from ..errors import DataError
 from ..options import ReadOptions
 from . import dead_letters
-
-_SCHEMA = "googclient_schemaname"
-_REVISION = "googclient_schemarevisionid"
-_ENCODING = "googclient_schemaencoding"
 
 
 @dataclass(frozen=True)
@@ -77,10 +74,11 @@ class Rows:
     def _decoded(self, messages: pa.RecordBatch, decoder: Decoder) -> tuple[pa.RecordBatch, int]:
         decoded = decoder.decode(
             messages.column("data"),
-            attribute(messages, _REVISION),
-            attribute(messages, _ENCODING),
-            attribute(messages, _SCHEMA),
+            attribute(messages, names.SCHEMA_REVISION),
+            attribute(messages, names.SCHEMA_ENCODING),
+            attribute(messages, names.SCHEMA_NAME),
         )
+        decoded = self._checked(messages, decoded)
         bad = len(messages) - decoded.error.null_count
         columns = [*envelope(messages).columns, decoded.value, decoded.revision]
         if bad:
@@ -89,6 +87,21 @@ class Rows:
             return pa.RecordBatch.from_arrays([*columns, decoded.error], schema=self.arrow_schema), bad
         rows = pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
         return (rows.filter(pc.is_null(decoded.error)) if bad else rows), bad
+
+    def _checked(self, messages: pa.RecordBatch, decoded: Decoded) -> Decoded:
+        """The same, with an error and no value for messages whose attributes contradict the AsyncAPI document."""
+        for name, expected in self.options.described_attributes:
+            found = attribute(messages, name)
+            wrong = pc.fill_null(pc.not_equal(found, expected), True)
+            wrong = pc.and_(wrong, pc.is_null(decoded.error))
+            if not pc.any(wrong).as_py():
+                continue
+            shown = pc.if_else(pc.is_null(found), "missing", pc.binary_join_element_wise("`", found, "`", ""))
+            reason = pc.binary_join_element_wise(f"attribute `{name}` is ", shown, f", not `{expected}`", "")
+            rows = pa.array(range(len(messages)), pa.int64(), mask=wrong.to_numpy(zero_copy_only=False))
+            error = pc.if_else(wrong, reason, decoded.error)
+            decoded = decoded._replace(value=decoded.value.take(rows), error=error)
+        return decoded
 
     def _handle_malformed(self, messages: pa.RecordBatch, errors: pa.StringArray) -> None:
         """Fail with FAILFAST; publish to the dead-letter topic where there is one."""
