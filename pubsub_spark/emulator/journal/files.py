@@ -63,7 +63,7 @@ class _PlainUnpickler(pickle.Unpickler):
 def lock(directory: Path) -> IO[bytes]:
     """Make the directory, and keep every other emulator out of it until the file is closed."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = (directory / "lock").open("ab")
     except OSError as problem:
         raise DataDirError(

@@ -155,6 +155,13 @@ def test_one_emulator_has_a_directory(tmp_path: Path):
     files.lock(tmp_path).close()
 
 
+def test_a_new_directory_is_private(tmp_path: Path):
+    """Messages are nobody else's to read."""
+    files.lock(tmp_path / "data").close()
+
+    assert 0o700 == (tmp_path / "data").stat().st_mode & 0o777
+
+
 def test_a_directory_that_cannot_be_made_says_why(tmp_path: Path):
     """A file stands where the directory should be."""
     (tmp_path / "file").touch()
