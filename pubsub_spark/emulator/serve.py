@@ -35,8 +35,8 @@ def serve(
 ) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
 
-    `config` is a YAML file of what there is from the start (see `seed_file`); `prepare` is called with the endpoint
-    before the line is printed. Neither counts where the data directory has something.
+    Where the data directory has nothing, `config` is a YAML file of what there is from the start (see `seed_file`), and
+    `prepare` is called with the endpoint before the line is printed.
     """
     if verbose:
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")

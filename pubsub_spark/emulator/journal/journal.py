@@ -60,8 +60,9 @@ class Journal:
         except BaseException:
             self._lock_file.close()
             raise
-        self.is_new = not self._log.number
         self.state: State = replay.state
+        broker = self.state.broker
+        self.is_empty = not (broker.topics or broker.subscriptions or broker.snapshots or [*self.state.schemas])
         self.now = max(now, replay.now)  # the emulator's clock never goes back
         self.on_failure: Callable[[BaseException], None] = lambda _: None
         self._most_commands = 1 if fsync == "call" else _MAX_GROUP_COMMANDS
