@@ -7,7 +7,8 @@ takes every Acknowledge and ModifyAckDeadline. The responses are made once, 100-
 long as the service's (190 characters, random, so that nothing compresses better than in life), and are sent over again.
 
 With --bytes-per-second each stream is sent so many at the most, as the service does (10 MB/s); with --delay what a
-client sends arrives so many seconds later, as on a network.
+client sends arrives so many seconds later, as on a network. With --rate messages come at a steady rate, in responses of
+ten milliseconds of it, and have the time at which they were due as their publish time: what waits here has waited.
 
 The service does not run on the reader's machine; a server that does takes its processor from what is measured. gRPC's
 own took 0.8 us a message, this one takes 0.3: it frames what is ready and counts what comes, and knows no more of
@@ -53,11 +54,13 @@ _PULL = b"/google.pubsub.v1.Subscriber/StreamingPull"
 _ACKNOWLEDGE = b"/google.pubsub.v1.Subscriber/Acknowledge"
 _ACK_ID_SEARCH_BYTES = 512  # at the start of a request, which have its first ack id
 _RESPONSE = types.StreamingPullResponse.pb()
+_RESPONSES_PER_SECOND = 100  # of a steady rate, at the most
+_UNSTAMPED_NANOS = 999_999_999  # in a publish time that is written when the response is sent
 
 
-def responses(count: int = POOL_SIZE, size: int = PER_RESPONSE, payload: int = 100) -> list[bytes]:
+def responses(count: int = POOL_SIZE, size: int = PER_RESPONSE, payload: int = 100, seed: int = 7) -> list[bytes]:
     """Serialized StreamingPullResponses of `size` messages each, with so many bytes of payload."""
-    rng = random.Random(7)
+    rng, published = random.Random(seed), int(time.time()) - 60
     made = []
     for number in range(count):
         message = _RESPONSE()
@@ -68,7 +71,8 @@ def responses(count: int = POOL_SIZE, size: int = PER_RESPONSE, payload: int = 1
             received.message.data = rng.randbytes(payload)
             received.message.attributes["kind"] = "flight"
             received.message.attributes["origin"] = rng.choice(("JFK", "LGA", "EWR"))
-            received.message.publish_time.seconds = int(time.time()) - 60
+            received.message.publish_time.seconds = published
+            received.message.publish_time.nanos = _UNSTAMPED_NANOS
         made.append(message.SerializeToString())
     return made
 
@@ -84,12 +88,14 @@ class Canned:
         per_response: int = PER_RESPONSE,
         bytes_per_second: float = UNLIMITED,
         delay: float = 0.0,
+        rate: float = 0.0,
     ) -> None:
         subscription = types.Subscription.pb()(name=SUBSCRIPTION, topic="projects/bench/topics/t")
         *most, last = pool or responses()
         self.pool = [_message(response) for response in most]
-        self.small = _message(last)  # for streams that take one response at a time: the driver stream
         [self.small_ack_id, *_] = [r.ack_id.encode() for r in _RESPONSE.FromString(last).received_messages]
+        # For streams that take few messages at a time, the driver stream: known by their first ack id.
+        self.small = [_message(response) for response in (self._as_small(each) for each in (last, *most))]
         self.answers = {
             _ACKNOWLEDGE: b"",
             b"/google.pubsub.v1.Subscriber/ModifyAckDeadline": b"",
@@ -103,13 +109,34 @@ class Canned:
         self.per_response = per_response
         self.bytes_per_second = bytes_per_second  # of each stream
         self.delay = delay  # seconds until what a client sends is there
+        self.rate = rate  # messages per second of all streams; 0: as fast as they are read
+        self._due = 0.0  # seconds since the epoch, of the next response of a steady rate
+        publish_time = _RESPONSE.FromString(last).received_messages[0].message.publish_time
+        self._unstamped = publish_time.SerializeToString()
 
-    def take(self) -> bool:
-        """Whether there is one more response to send, which is taken by this."""
+    def _as_small(self, response: bytes) -> bytes:
+        first = _RESPONSE.FromString(response).received_messages[0].ack_id.encode()
+        return response.replace(first, self.small_ack_id)
+
+    def take(self) -> float | None:
+        """When the next response to send is due, which is taken by this; None when there is none now."""
         with self._lock:
-            more = self._left > 0
-            self._left -= more
-            return more
+            now = time.time()
+            due = (self._due or now) if self.rate else now
+            if self._left <= 0 or due > now:
+                return None
+            self._left -= 1
+            if self.rate:
+                self._due = due + self.per_response / self.rate
+            return due
+
+    def stamped(self, response: bytes, due: float) -> bytes:
+        """The response, of a steady rate with the publish time at which it was due."""
+        if not self.rate:
+            return response
+        seconds, nanos = divmod(int(due * 1e9), 10**9)
+        stamp = b"\x08" + _varint(seconds) + b"\x10" + _varint(nanos)
+        return response.replace(self._unstamped, stamp)
 
     def serve(self) -> NoReturn:
         """Print a free port of the loopback interface and answer there, until standard input ends."""
@@ -214,10 +241,10 @@ class _Connection:
             if call is not None and call.path == _PULL and call.most is None:
                 call.request += payload
                 self._open(call)
-            elif call is not None and call.path == _ACKNOWLEDGE and len(call.request) < _ACK_ID_SEARCH_BYTES:
-                call.request += payload[:_ACK_ID_SEARCH_BYTES]  # frames may be cut anywhere
-                if len(call.request) >= _ACK_ID_SEARCH_BYTES and self._canned.small_ack_id in call.request:
-                    self._canned.small_acknowledged += 1
+            elif call is not None and call.path == _ACKNOWLEDGE:
+                start = call.request[:_ACK_ID_SEARCH_BYTES]  # frames may be cut anywhere
+                if len(start) < _ACK_ID_SEARCH_BYTES or self._canned.small_ack_id in start:
+                    call.request += payload
         elif kind == _HEADERS:
             block = bytes(payload)
             path = next((path for path in (_PULL, *self._canned.answers) if path in block), b"")
@@ -252,6 +279,8 @@ class _Connection:
 
     def _end(self, number: int, call: _Call) -> None:
         """Send the response of a unary call, or the end of a stream."""
+        if call.path == _ACKNOWLEDGE:
+            self._canned.small_acknowledged += call.request.count(self._canned.small_ack_id)
         answer = b"" if call.answered else _frame(_HEADERS, _END_HEADERS, number, _RESPONSE_HEADERS)
         if call.path in self._canned.answers:
             answer += _frame(_DATA, 0, number, _message(self._canned.answers[call.path]))
@@ -273,12 +302,13 @@ class _Connection:
             if call.response is None:
                 small = call.most <= PER_RESPONSE
                 outstanding = call.sent - canned.small_acknowledged + call.acknowledged if small else call.sent
-                if outstanding * per_response >= call.most or call.half_closed or not canned.take():
+                if outstanding * per_response >= call.most or call.half_closed or (due := canned.take()) is None:
                     return
                 if not call.answered:
                     self._socket.sendall(_frame(_HEADERS, _END_HEADERS, number, _RESPONSE_HEADERS))
                     call.answered = True
-                call.response = memoryview(canned.small if small else canned.pool[call.sent % len(canned.pool)])
+                pool = canned.small if small else canned.pool
+                call.response = memoryview(canned.stamped(pool[call.sent % len(pool)], due))
                 call.sent += 1
             size = int(min(len(call.response), call.window, self._window, call.allowance))
             if size <= 0:
@@ -304,6 +334,11 @@ def _frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
     return _head(len(payload), kind, flags, number) + payload
 
 
+def _varint(number: int) -> bytes:
+    """Five bytes, whatever the number, so that a response keeps its length."""
+    return bytes([*(number >> shift & 0x7F | 0x80 for shift in (0, 7, 14, 21)), number >> 28])
+
+
 def _message(content: bytes) -> bytes:
     """A message with gRPC's prefix: not compressed, its length."""
     return b"\0" + struct.pack(">I", len(content)) + content
@@ -323,7 +358,12 @@ if __name__ == "__main__":
     parser.add_argument("--payload", type=int, default=100)
     parser.add_argument("--bytes-per-second", type=float, default=UNLIMITED)
     parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--rate", type=float, default=0.0, help="messages a second of all streams")
+    parser.add_argument("--seed", type=int, default=7)
     given = parser.parse_args()
     each = max(1, min(PER_RESPONSE, _RESPONSE_BYTES // given.payload))
-    pool = responses(max(2, POOL_SIZE * each // PER_RESPONSE), each, given.payload)
-    Canned(given.messages, pool, None, each, given.bytes_per_second, given.delay).serve()
+    if given.rate:
+        each = max(1, min(each, int(given.rate / _RESPONSES_PER_SECOND)))
+    count = max(2, min(POOL_SIZE, POOL_SIZE * PER_RESPONSE // each // max(1, given.payload // 100)))
+    pool = responses(count if given.rate else max(2, POOL_SIZE * each // PER_RESPONSE), each, given.payload, given.seed)
+    Canned(given.messages, pool, None, each, given.bytes_per_second, given.delay, given.rate).serve()

@@ -2,7 +2,7 @@
 
     python benchmarks/read.py throughput [--messages N]    against a source that yields ready-made Arrow batches
     python benchmarks/read.py client [--messages N]        against google-cloud-pubsub's SubscriberClient and callback
-    python benchmarks/read.py latency [--seconds N]        Publish to foreachBatch, against Spark's own floor
+    python benchmarks/read.py latency [--seconds N]        to foreachBatch at three rates, against Spark's own floor
     python benchmarks/read.py memory                       peak memory of a task: two triggers, 1 M and 10 M messages
     python benchmarks/read.py linear                       cost as messages and partitions grow
     python benchmarks/read.py streams                      10 MB/s a stream and a delay of 50 ms, against neither
@@ -27,6 +27,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
@@ -36,6 +38,7 @@ from ready_made import BATCH, ReadyMade  # noqa: E402
 
 from pubsub_spark.source import PubSubDataSource  # noqa: E402
 
+_WARM_BATCHES = 10  # before latency is measured: Spark's and Python's first batches take seconds
 CANNED = (sys.executable, str(Path(__file__).parent / "canned.py"))
 
 
@@ -180,51 +183,66 @@ def client(messages: int) -> None:
 
 
 def latency(seconds: int) -> None:
-    """Print the latency of 10 messages/s on the emulator, against a rate source with the same trigger."""
-    from pubsub_spark.emulator import Emulator
+    """Print the latency of three rates from a steady server, each beside a rate source's; the seconds are of each.
 
+    `Spark` is what a trigger took beside our calls (`latestOffset` waits for messages to join the first, `getBatch` has
+    ours plan): commit logs, planning, tasks and the sink.
+    """
     spark = session()
-    with Emulator() as emulator, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging:
-        topic, subscription = "projects/bench/topics/latency", "projects/bench/subscriptions/latency"
-        emulator.create_topic(topic)
-        emulator.create_subscription(subscription, topic)
-        stream = spark.readStream.format("pubsub").options(
-            subscriptionId=subscription, endpoint=emulator.endpoint, stagingLocation=staging
-        )
-        query, taken = _timed(stream.load(), "publish_time")
-        for _ in range(20):  # Spark's and Python's first batches are not what is measured
-            emulator.publish(topic, b"warm")
-            time.sleep(0.1)
-        while len(taken) < 20:
-            time.sleep(0.1)
-        taken.clear()
-        for _ in range(seconds * 10):
-            emulator.publish(topic, b"x" * 100)
-            time.sleep(0.1)
-        time.sleep(3)
-        query.stop()
-        ours = sorted(taken)
-    query, taken = _timed(spark.readStream.format("rate").option("rowsPerSecond", 10).load(), "timestamp")
-    time.sleep(10)
+    print("| messages/s | source | rows | p50 ms | p99 ms | trigger ms | ours, ms | Spark, ms |\n" + "|---" * 8 + "|")
+    for rate in (10, 1000, 20_000):
+        floor = spark.readStream.format("rate").option("rowsPerSecond", rate)
+        _latency("rate source", rate, floor.load(), "timestamp", seconds)
+        steady = (*CANNED, "--rate", str(rate))
+        with canned(10**12, steady) as endpoint, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging:
+            options = {"subscriptionId": SUBSCRIPTION, "endpoint": endpoint, "stagingLocation": staging}
+            ours = spark.readStream.format("pubsub").options(**options)
+            _latency("pubsub", rate, ours.load(), "publish_time", seconds)
+
+
+def _latency(name: str, rate: int, frame: Any, column: str, seconds: int) -> None:
+    query, taken = timed(frame, column)
+    while query.isActive and sum(p["numInputRows"] > 0 for p in query.recentProgress) < _WARM_BATCHES:
+        time.sleep(0.5)
     taken.clear()
+    first = len(query.recentProgress)
     time.sleep(seconds)
+    durations = [p["durationMs"] for p in query.recentProgress[first:] if p["numInputRows"]]
     query.stop()
-    floor = sorted(taken)
-    for name, times in (("rate source", floor), ("pubsub", ours)):
-        p50, p99 = statistics.median(times), times[int(len(times) * 0.99)]
-        print(f"{name:12} {len(times):5} rows  p50 {p50 * 1000:6.0f} ms  p99 {p99 * 1000:6.0f} ms")
+    if query.exception() or not taken:
+        raise RuntimeError(str(query.exception() or f"no row of {name} in {seconds} s"))
+    p50, p99 = percentile(taken, 0.5), percentile(taken, 0.99)
+    trigger = statistics.median(each["triggerExecution"] for each in durations)
+    ours = statistics.median(each.get("latestOffset", 0) + each.get("getBatch", 0) for each in durations)
+    print(
+        f"| {rate:,} | {name} | {sum(rows for _, rows in taken):,} | {p50 * 1000:.0f} | {p99 * 1000:.0f}"
+        f" | {trigger:.0f} | {ours:.0f} | {trigger - ours:.0f} |",
+        flush=True,
+    )
 
 
-def _timed(frame: Any, column: str) -> tuple[Any, list[float]]:
-    taken: list[float] = []
+def percentile(taken: Sequence[tuple[float, int]], share: float) -> float:
+    """The latency that such a share of the rows has at the most. taken: latencies, and the rows that have each."""
+    rest = share * sum(rows for _, rows in taken)
+    for seconds, rows in sorted(taken):
+        rest -= rows
+        if rest <= 0:
+            return seconds
+    return max(taken)[0]
+
+
+def timed(frame: Any, column: str, **options: str) -> tuple[Any, list[tuple[float, int]]]:
+    """A query into foreachBatch, and a list that grows by seconds from `column` to there, and the rows that took so."""
+    taken: list[tuple[float, int]] = []
 
     def note(batch: Any, _number: int) -> None:
-        rows = batch.select(column).collect()
+        counts = pc.value_counts(batch.select(column).toArrow().column(0).cast(pa.int64()))  # microseconds
         now = time.time()
-        taken.extend(now - row[0].timestamp() for row in rows)
+        taken.extend((now - each["values"] / 1e6, each["counts"]) for each in counts.to_pylist())
 
     checkpoint = tempfile.mkdtemp()
-    return frame.writeStream.foreachBatch(note).option("checkpointLocation", checkpoint).start(), taken
+    writer = frame.writeStream.foreachBatch(note).option("checkpointLocation", checkpoint)
+    return writer.options(**options).start(), taken
 
 
 def memory() -> None:
