@@ -67,7 +67,7 @@ def emulator(
         ),
     ] = "group",
 ) -> None:
-    """Serve Pub/Sub from memory until Ctrl-C or SIGTERM; prints the environment variable that clients use."""
+    """Serve Pub/Sub until Ctrl-C or SIGTERM; prints the environment variable that clients use."""
     try:
         from ..emulator.serve import serve
     except ModuleNotFoundError as error:

@@ -160,7 +160,7 @@ class Emulator:
             loop.on_error.add(engine.fail)
             ending.callback(loop.on_error.discard, engine.fail)
             self.port = listening.getsockname()[1]
-            self.is_restored = journal is not None and not journal.is_new
+            self.is_restored = journal is not None and not journal.is_empty
             self._parts = _Parts(engine, faults, services, recorder, dispatcher, ending.pop_all())
         return self
 

@@ -11,6 +11,7 @@ gets anything else refuses to go on: an ack that meets another message would los
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any, NamedTuple
 
 from pubsub_spark.emulator.state.delivery import UNLIMITED, Batch, Consumer, Delivery
@@ -110,22 +111,24 @@ class Recorder:
         self._listener = listener
         self._is_nested = False
         for name, kinds in CHANGES.items():
-            setattr(broker, name, self._recorded(getattr(broker, name), self._command(name, kinds)))
+            method = getattr(broker, name)
+            setattr(broker, name, self._recorded(method, self._command(name, method, kinds)))
         setattr(broker, "take", self._recorded_take(broker.take))  # noqa: B010 - mypy refuses the plain assignment
         for name in _SCHEMA_CHANGES:
             setattr(state.schemas, name, self._recorded(getattr(state.schemas, name), self._schema_command(state)))
-        for target, method, name in (
+        for target, verb, name in (
             (state.schemas, "delete", "delete_schema"),
             (state.policies, "set", "set_policy"),
             (state, "clear", "clear"),
         ):
-            setattr(target, method, self._recorded(getattr(target, method), self._command(name, (_PLAIN, _PLAIN))))
+            method = getattr(target, verb)
+            setattr(target, verb, self._recorded(method, self._command(name, method, (_PLAIN, _PLAIN))))
 
     def _recorded(self, method: Callable[..., Any], command: Callable[..., Command]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             if self._is_nested:
                 return method(*arguments, **options)
-            is_current = all(map(self._is_current, arguments))
+            is_current = all(map(self._is_current, (*arguments, *options.values())))
             self._is_nested = True
             try:
                 result = method(*arguments, **options)
@@ -146,10 +149,15 @@ class Recorder:
             return broker.topics.get(argument.name) is argument
         return not isinstance(argument, Snapshot) or broker.snapshots.get(argument.name) is argument
 
-    def _command(self, name: str, kinds: tuple[_Kind, ...]) -> Callable[..., Command]:
+    def _command(self, name: str, method: Callable[..., Any], kinds: tuple[_Kind, ...]) -> Callable[..., Command]:
         resources = self._resources
+        parameters = signature(method)
 
         def command(arguments: tuple[Any, ...], options: dict[str, Any], result: Any) -> Command:
+            if options:  # by keyword, which the kinds do not know
+                bound = parameters.bind(*arguments, **options)
+                bound.apply_defaults()
+                arguments, options = bound.args, bound.kwargs
             written = tuple([kind.write(resources, each) for kind, each in zip(kinds, arguments, strict=False)])
             return Command(name, written, options, _result(result))
 

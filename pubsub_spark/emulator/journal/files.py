@@ -39,11 +39,18 @@ _FRAME_HEADER = struct.Struct(">6I")  # page, pages of the database after a comm
 _WAL_MAGIC = 0x377F0682
 _PAGE_BYTES = 16_384  # a Publish of 1000 messages in few pages, a small call in one
 _CHUNK_BYTES = 4 << 20  # of a base, in one row
-_ROWS_AT_ONCE = 64
+_ROWS_AT_ONCE = 16
 
 
 class DataDirError(Exception):
     """A data directory that cannot be used: another emulator's, newer, damaged, or not readable."""
+
+
+class _PlainPickler(pickle.Pickler):
+    """A writer of plain data, which refuses at once what could not be read again."""
+
+    def reducer_override(self, value: Any) -> Any:
+        raise pickle.PicklingError(f"`{type(value).__name__}` is no plain data")
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -56,7 +63,7 @@ class _PlainUnpickler(pickle.Unpickler):
 def lock(directory: Path) -> IO[bytes]:
     """Make the directory, and keep every other emulator out of it until the file is closed."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = (directory / "lock").open("ab")
     except OSError as problem:
         raise DataDirError(
@@ -134,7 +141,9 @@ class LogFile:
 
     def append(self, group: Sequence[Command]) -> int:
         """Write commands as one row, all or nothing; the bytes of it. They are kept when this returns."""
-        content = pickle.dumps(list(map(tuple, group)), 5)
+        buffer = io.BytesIO()
+        _PlainPickler(buffer, 5).dump(list(map(tuple, group)))
+        content = buffer.getvalue()
         checksum = zlib.crc32(content, self._checksum)
         # One statement and not a transaction around it: each lets go of Python's lock and waits for it again.
         self._database.execute("INSERT INTO log VALUES (?, ?, ?)", (self.number + 1, checksum, content))
@@ -277,7 +286,7 @@ def write_base(directory: Path, number: int, content: Any) -> None:
         database.execute("CREATE TABLE chunks (number INTEGER PRIMARY KEY, checksum INTEGER, content BLOB)")
         database.execute("BEGIN")
         with io.BufferedWriter(_ChunkWriter(database), _CHUNK_BYTES) as file:
-            pickle.Pickler(file, 5).dump(content)
+            _PlainPickler(file, 5).dump(content)
         database.execute("COMMIT")
     with unfinished.open("rb+") as written:
         os.fsync(written.fileno())

@@ -33,7 +33,8 @@ _log = logging.getLogger("pubsub_spark.emulator")
 
 _MIN_LOG_BYTES = 128 << 20  # before a new base is written; it is at least as large as the base, too
 _COMMAND_BYTES = 1000  # of a base, which are read as fast as one command is carried out
-_PRUNED_ROWS = 64  # after each group; more than are written, and so few that nobody waits for it
+_PRUNED_ROWS = 16  # after each group; more than are written, and so few that nobody waits for it
+_MAX_GROUP_COMMANDS = 64  # a Publish has 10 MB at the most, and a row of SQLite 1 GB
 
 
 class _Waiter(NamedTuple):
@@ -59,11 +60,12 @@ class Journal:
         except BaseException:
             self._lock_file.close()
             raise
-        self.is_new = not self._log.number
         self.state: State = replay.state
+        broker = self.state.broker
+        self.is_empty = not (broker.topics or broker.subscriptions or broker.snapshots or [*self.state.schemas])
         self.now = max(now, replay.now)  # the emulator's clock never goes back
         self.on_failure: Callable[[BaseException], None] = lambda _: None
-        self._groups_of_one = fsync == "call"
+        self._most_commands = 1 if fsync == "call" else _MAX_GROUP_COMMANDS
         self._changed = threading.Condition()
         self._commands: deque[Command] = deque()
         self._ticket = 0  # of the last command that was recorded
@@ -149,8 +151,8 @@ class Journal:
         """Wait for commands and write them; False at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._commands or self._closed)
-            count = 1 if self._groups_of_one else len(self._commands)
-            group = [self._commands.popleft() for _ in range(min(count, len(self._commands)))]
+            count = min(self._most_commands, len(self._commands))
+            group = [self._commands.popleft() for _ in range(count)]
         if not group:
             return False
         self._log_bytes += self._log.append(group) + _COMMAND_BYTES * len(group)
@@ -171,7 +173,7 @@ class Journal:
             if self._log_bytes > max(_MIN_LOG_BYTES, base_bytes) and not self._is_chaotic:
                 self._begin_compaction()
         elif self._compaction.poll() is not None:
-            self._end_compaction(self._compaction.returncode)
+            self._end_compaction(self._compaction)
         if self._log.base:
             self._log.prune(_PRUNED_ROWS)
 
@@ -182,10 +184,13 @@ class Journal:
         self._compacting_to, self._log_bytes = self._log.number, 0
         command = [sys.executable, "-m", __package__ or "", str(self._directory.absolute()), str(self._compacting_to)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._compaction = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)  # noqa: S603
+        self._compaction = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)  # noqa: S603
 
-    def _end_compaction(self, code: int) -> None:
+    def _end_compaction(self, process: subprocess.Popen[bytes]) -> None:
         self._compaction = None
+        code = process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
         if code:
             _log.error(
                 "No new base could be written in `%s`; it is tried again when the log has grown.", self._directory
@@ -203,6 +208,6 @@ class Journal:
             self._thread.join()
         if self._compaction is not None:
             self._compaction.kill()
-            self._compaction.wait()
+            self._compaction.communicate()
         self._log.close()
         self._lock_file.close()

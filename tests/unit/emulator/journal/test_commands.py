@@ -93,6 +93,17 @@ def test_a_call_on_a_deleted_subscription_is_no_command(state: State, commands: 
     assert before == len(commands)
 
 
+def test_arguments_by_keyword_are_written_as_others(state: State, commands: list[Command]):
+    """A caller may name any argument, resources and topics too."""
+    topic = state.broker.create_topic(
+        name="projects/p/topics/other", resource=protos.Topic(name="projects/p/topics/other"), retention=60
+    )
+    state.broker.publish(topic=topic, bodies=[BODY], key="", now=1.0)
+    state.broker.modify(state.broker.subscriptions[SUB], [4096], 0, now=1.0, is_use=False)
+
+    assert state.dump(RESOURCE_FORMAT) == replayed(commands).dump(RESOURCE_FORMAT)
+
+
 def test_what_a_tick_does_is_one_command(state: State, commands: list[Command]):
     """Dead letters that a tick forwards are published again by the tick, and not a second time by themselves."""
     broker = state.broker

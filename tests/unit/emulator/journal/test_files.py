@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import shutil
 import sqlite3
 import subprocess
@@ -154,6 +155,13 @@ def test_one_emulator_has_a_directory(tmp_path: Path):
     files.lock(tmp_path).close()
 
 
+def test_a_new_directory_is_private(tmp_path: Path):
+    """Messages are nobody else's to read."""
+    files.lock(tmp_path / "data").close()
+
+    assert 0o700 == (tmp_path / "data").stat().st_mode & 0o777
+
+
 def test_a_directory_that_cannot_be_made_says_why(tmp_path: Path):
     """A file stands where the directory should be."""
     (tmp_path / "file").touch()
@@ -194,12 +202,22 @@ def test_a_base_that_is_damaged_or_missing_is_refused(tmp_path: Path, damage: Ca
         files.read_base(tmp_path, 7)
 
 
-def test_code_in_a_base_is_not_run(tmp_path: Path):
+def test_code_in_a_base_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A base is plain data; what names a function is refused."""
+    monkeypatch.setattr(files, "_PlainPickler", pickle.Pickler)
     files.write_base(tmp_path, 7, shutil.rmtree)
 
     with pytest.raises(DataDirError, match=r"`shutil\.rmtree` is no plain data"):
         files.read_base(tmp_path, 7)
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path):
+    """An argument that is no plain data, which a new method of the broker might have, fails when it is written."""
+    log = LogFile(tmp_path)
+
+    with pytest.raises(pickle.PicklingError, match="`PosixPath` is no plain data"):
+        log.append([Command("publish", (tmp_path,), {}, None)])
+    log.close()
 
 
 def test_rows_that_a_base_has_are_deleted_little_by_little(tmp_path: Path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.journal import files, journal
 from pubsub_spark.emulator.journal.files import FsyncPolicy
 from pubsub_spark.emulator.journal.journal import Journal
+from tests.conftest import ROOT
 
 TOPIC, SUB = "projects/p/topics/topic", "projects/p/subscriptions/sub"
 BODY = b"\x0a\x01a"
@@ -165,6 +168,19 @@ def test_a_base_is_written_by_another_process_and_begun_with(tmp_path: Path, mon
     assert base > 0
     assert files.base_path(tmp_path, base).exists()
     assert 203 == published(tmp_path)
+
+
+def test_the_process_that_writes_a_base_ends_with_the_emulator(begun: Journal, tmp_path: Path):
+    """An emulator that was killed leaves nobody in its directory."""
+    publish(begun)
+    begun.flush()
+    command = [sys.executable, "-m", "pubsub_spark.emulator.journal", str(tmp_path), str(begun._log.number)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+
+    assert 1 == process.returncode
+    assert [] == [*tmp_path.glob("base-*.sqlite")]
 
 
 def test_a_base_is_not_written_while_there_is_chaos(begun: Journal, monkeypatch: pytest.MonkeyPatch):
