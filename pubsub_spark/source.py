@@ -13,6 +13,8 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from .backend import from_options, schemas
+from .codec.json import JsonSchema
+from .codec.registry import TopicSchema
 from .errors import OptionsError
 from .options import ReadOptions
 from .read.batch_reader import PubSubBatchReader
@@ -61,11 +63,13 @@ class PubSubDataSource(PubSubSink):
         """The columns of the rows, kept and pickled with the source: all of a query must use one schema revision."""
         if self._rows is None:
             backend = from_options(options)
-            topic_schema = None
-            if options.decode == "topic":
+            schema: TopicSchema | JsonSchema | None = None
+            if options.decode == "json":
+                schema = JsonSchema(options.schema or "")
+            elif options.decode == "topic":
                 with backend.connect() as connection:
-                    topic_schema = schemas.for_reading(connection.admin, options)
-            self._rows = Rows(options, backend, topic_schema)
+                    schema = schemas.for_reading(connection.admin, options)
+            self._rows = Rows(options, backend, schema)
         return self._rows
 
 

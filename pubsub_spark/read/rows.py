@@ -17,20 +17,23 @@ from .. import names
 from ..backend import Backend
 from ..backend.schemas import fetcher
 from ..codec.envelope import DATABRICKS, MESSAGES, attribute, databricks, envelope
+from ..codec.json import JsonSchema
 from ..codec.registry import Decoded, Decoder, TopicSchema
 from ..codec.spark import struct_type
 from ..errors import DataError
 from ..options import ReadOptions
 from . import dead_letters
 
+Decode = Callable[[pa.RecordBatch], Decoded]
+
 
 @dataclass(frozen=True)
 class Rows:
-    """The columns of the rows of one query; picklable. topic_schema: None unless payloads are decoded."""
+    """The columns of the rows of one query; picklable. topic_schema: of payloads, None unless they are decoded."""
 
     options: ReadOptions
     backend: Backend
-    topic_schema: TopicSchema | None = None
+    topic_schema: TopicSchema | JsonSchema | None = None
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -40,7 +43,8 @@ class Rows:
         schema = MESSAGES
         if self.topic_schema is not None:
             schema = schema.append(pa.field("value", self.topic_schema.arrow_type()))
-            schema = schema.append(pa.field("schema_revision", pa.string()))
+            if isinstance(self.topic_schema, TopicSchema):
+                schema = schema.append(pa.field("schema_revision", pa.string()))
             if self.options.mode == "PERMISSIVE":
                 schema = schema.append(pa.field("decode_error", pa.string()))
         return schema
@@ -62,25 +66,42 @@ class Rows:
         elif self.topic_schema is None:
             yield from map(envelope, batches)
         else:
-            decoder = Decoder(self.topic_schema, fetcher(self.backend))
+            decode = self._json_decoder() if isinstance(self.topic_schema, JsonSchema) else self._topic_decoder()
             malformed = 0
             for batch in batches:
-                rows, bad = self._decoded(batch, decoder)
+                rows, bad = self._decoded(batch, decode)
                 malformed += bad
                 yield rows
             if malformed and count_malformed is not None:
                 count_malformed(malformed)
 
-    def _decoded(self, messages: pa.RecordBatch, decoder: Decoder) -> tuple[pa.RecordBatch, int]:
-        decoded = decoder.decode(
+    def _json_decoder(self) -> Decode:
+        assert isinstance(self.topic_schema, JsonSchema)
+        decode = self.topic_schema.decode
+
+        def decoded(messages: pa.RecordBatch) -> Decoded:
+            value, error = decode(messages.column("data"))
+            return Decoded(value, pa.nulls(len(messages), pa.string()), error)
+
+        return decoded
+
+    def _topic_decoder(self) -> Decode:
+        assert isinstance(self.topic_schema, TopicSchema)
+        decoder = Decoder(self.topic_schema, fetcher(self.backend))
+        return lambda messages: decoder.decode(
             messages.column("data"),
             attribute(messages, names.SCHEMA_REVISION),
             attribute(messages, names.SCHEMA_ENCODING),
             attribute(messages, names.SCHEMA_NAME),
         )
+
+    def _decoded(self, messages: pa.RecordBatch, decode: Decode) -> tuple[pa.RecordBatch, int]:
+        decoded = decode(messages)
         decoded = self._checked(messages, decoded)
         bad = len(messages) - decoded.error.null_count
-        columns = [*envelope(messages).columns, decoded.value, decoded.revision]
+        columns = [*envelope(messages).columns, decoded.value]
+        if isinstance(self.topic_schema, TopicSchema):
+            columns.append(decoded.revision)
         if bad:
             self._handle_malformed(messages, decoded.error)
         if self.options.mode == "PERMISSIVE":
