@@ -83,7 +83,12 @@ def test_messages_in_the_common_form_are_read_at_once(monkeypatch):
     definition = avro.parse(json.dumps(SCHEMA))
     written: list[Any] = []
     write = definition.messages.write
-    monkeypatch.setattr(definition.messages, "write", lambda datum: written.append(datum) or write(datum))
+
+    def recorded(datum: Any) -> bytes:
+        written.append(datum)
+        return write(datum)
+
+    monkeypatch.setattr(definition.messages, "write", recorded)
     texts = [json.dumps(COMMON).encode(), json.dumps(NULLS).encode()] * 300
 
     value, error = decoder(definition, definition, "JSON")(pa.array([*texts, b"{"], pa.binary()))
