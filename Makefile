@@ -8,7 +8,7 @@ NODE  := $(VENV)/node_modules
 # Python/PySpark: the oldest and the newest of both, what Spark 4.2 changed for streaming sources, the oldest dependencies.
 MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/lowest
 
-.PHONY: demo test test-fast soak lint docs test-matrix bench clean java
+.PHONY: demo test test-fast soak kills lint docs test-matrix bench clean java
 
 demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven complete
 	@$(BIN)/pubsub-spark demo
@@ -22,6 +22,9 @@ test-fast: $(READY)  ## the tests without Spark, for the inner loop
 
 soak: java $(READY)  ## an hour of a query through faults chosen by SOAK_SEED, or SOAK_SECONDS of it
 	$(BIN)/python -m tests.faults.soak --seconds $(or $(SOAK_SECONDS),3600) --seed $(or $(SOAK_SEED),1)
+
+kills: $(READY)  ## kill -9 of the emulator with a data directory, under load, KILLS times (200)
+	EMULATOR_KILLS=$(or $(KILLS),200) $(BIN)/pytest -q -s tests/faults/test_emulator_kills.py
 
 lint: $(READY)  ## linter, type checker and import contracts alone
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
     python benchmarks/emulator.py                       ours and, where `gcloud` has it, Google's: the table
     python benchmarks/emulator.py --only ours           ours alone
     python benchmarks/emulator.py --curves              ours: cost per message as backlog, subscriptions, streams grow
+    python benchmarks/emulator.py --journal             ours: what a data directory costs, and a start with a million
     python benchmarks/emulator.py --soak 300            ours: 100 streams on 10 subscriptions for so many seconds
 
 A raw gRPC client (bytes, no client library) in this process, the emulators in others; 100-byte payloads. Each figure is
@@ -20,6 +21,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -30,6 +32,8 @@ from typing import Any
 import grpc
 
 from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.journal import restoring
+from pubsub_spark.emulator.journal.files import LogFile
 
 PAYLOAD = b"x" * 100
 PER_REQUEST = 1000
@@ -235,9 +239,10 @@ MEASURES: dict[str, tuple[Callable[[str], float], str, bool]] = {
 
 
 @contextlib.contextmanager
-def ours() -> Iterator[tuple[str, int]]:
-    """Our emulator in a process of its own: endpoint and process id."""
-    command = [sys.executable, "-c", "from pubsub_spark.emulator.serve import serve; raise SystemExit(serve(port=0))"]
+def ours(data_dir: str = "", fsync: str = "group") -> Iterator[tuple[str, int]]:
+    """Our emulator in a process of its own, with a data directory or without: endpoint and process id."""
+    command = [sys.executable, "-c", "from pubsub_spark.cli import app; app()", "emulator", "--port", "0"]
+    command += ["--data-dir", data_dir, "--fsync", fsync] if data_dir else []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip().partition("=")[2], process.pid
@@ -322,6 +327,38 @@ def curves() -> None:
             client.create()
             client.publish(200_000)
             print(f"streams {streams:5,}: stream {drain(client, 200_000, streams):10,.0f}/s", flush=True)
+
+
+def journal() -> None:
+    """Publish with a data directory beside Publish without, in turn; then how long a start with a million takes."""
+    with contextlib.ExitStack() as running:
+        folders = {name: running.enter_context(tempfile.TemporaryDirectory()) for name in ("group", "call", "never")}
+        servers = {"without": running.enter_context(ours())[0]}
+        servers |= {name: running.enter_context(ours(folder, name))[0] for name, folder in folders.items()}
+        rates: dict[str, list[float]] = {name: [] for name in servers}
+        for _ in range(5):
+            for name, endpoint in servers.items():
+                rates[name].append(publishing(endpoint))
+        for name, measured in rates.items():
+            ratio = max(measured) / max(rates["without"])
+            print(f"Publish, {name:8} best {max(measured):10,.0f}/s  {ratio:5.2f} of without", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        with ours(folder) as (endpoint, _):
+            client = Client(endpoint)
+            client.create()
+            client.publish(1_000_000)
+            client.close()
+        for begins_with in ("log", "base"):
+            begin = time.perf_counter()
+            with ours(folder) as (_, pid):
+                seconds = time.perf_counter() - begin
+                print(
+                    f"start with a million messages, {begins_with}: {seconds:.1f} s, {resident(pid):.0f} MB", flush=True
+                )
+            log = LogFile(Path(folder))
+            restoring.write_base(Path(folder), log.number)
+            log.rebase(log.number)
+            log.close()
 
 
 def soak(seconds: float) -> None:
@@ -412,11 +449,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("ours", "google"), default="")
     parser.add_argument("--curves", action="store_true")
+    parser.add_argument("--journal", action="store_true")
     parser.add_argument("--soak", type=float, default=0, metavar="SECONDS")
     options = parser.parse_args()
     if options.soak:
         soak(options.soak)
     elif options.curves:
         curves()
+    elif options.journal:
+        journal()
     else:
         table(options.only)

@@ -14,7 +14,8 @@ A map of this package, in the order of the data (the ack takes the same path bac
                requests, request_queue (pure), publisher, retry_scheduler, dead_letters, metrics, summary
     emulator/  a Pub/Sub server in pure Python (of its own; the connector never imports it)
     registration  `register(spark)`, for sessions that do not find the source by themselves
-    cli        the `pubsub-spark` command        memory  how a long-lived process keeps memory
+    table_function  SQL's `read_pubsub(...)`
+    cli/       the `pubsub-spark` command        memory  how a long-lived process keeps memory
     slices     ranges of a column, bounded in entries and bytes
 """
 

@@ -49,7 +49,8 @@ def _quantity(text: str, kind: str, example: str) -> float:
     raise ValueError(f"must be a {kind} such as {example}")
 
 
-def _duration(text: str) -> float:
+def duration(text: str) -> float:
+    """The seconds of a duration such as `10s`; ValueError with the rest of a sentence."""
     return _quantity(text, "duration", "`500ms`, `10s` or `5m`")
 
 
@@ -57,7 +58,8 @@ def _size(text: str) -> int:
     return int(_quantity(text, "size", "`64m` or `1g`"))
 
 
-def _timestamp(text: str) -> datetime.datetime:
+def timestamp(text: str) -> datetime.datetime:
+    """The time of an ISO 8601 text, UTC without a zone; ValueError with the rest of a sentence."""
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -77,9 +79,9 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "string": _text,
     "integer": _integer,
     "boolean": _boolean,
-    "duration": _duration,
+    "duration": duration,
     "size": _size,
-    "timestamp": _timestamp,
+    "timestamp": timestamp,
     "list": _list,
 }
 

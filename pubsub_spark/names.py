@@ -19,6 +19,11 @@ _FULL = re.compile(r"projects/(?P<project>[^/]+)/(?P<collection>[a-z]+)/(?P<id>[
 RESERVED_PREFIX = "goog"
 """Attributes whose name begins so, in any case, are Google's own."""
 
+SCHEMA_NAME = "googclient_schemaname"
+SCHEMA_REVISION = "googclient_schemarevisionid"
+SCHEMA_ENCODING = "googclient_schemaencoding"
+"""The attributes by which Pub/Sub says what a message was validated with."""
+
 DELETED_TOPIC = "_deleted-topic_"
 DELETED_SCHEMA = "_deleted-schema_"
 

@@ -11,14 +11,18 @@ in it is a plain value and secrets are kept out of its `repr`.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from . import names
 from .declare import declare
 from .service_options import ServiceOptions
 
 __all__ = ["ReadOptions", "ServiceOptions", "WriteOptions"]
+
+_PROTOBUF = re.compile(r"\bmessage\s+\w+\s*\{")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +142,11 @@ class ReadOptions(ServiceOptions):
         choices=("pubsub", "databricks"),
     )
     decode: str = declare(
-        "decode", "choice", "none", "`topic` adds `value`, decoded with the topic's schema.", choices=("none", "topic")
+        "decode",
+        "choice",
+        "none",
+        "`topic` adds `value`, decoded with the topic's schema; `json`, with the columns of `schema`.",
+        choices=("none", "topic", "json"),
     )
     mode: str = declare(
         "mode",
@@ -151,7 +159,7 @@ class ReadOptions(ServiceOptions):
         "schema",
         "string",
         None,
-        "Schema for `decode=topic` where the caller may not read the topic.",
+        "For `decode=topic` a schema's name, or its Avro or Protobuf text; for `decode=json` a DDL or a JSON schema.",
         shown="the topic's",
     )
     schema_encoding: str = declare(
@@ -236,7 +244,10 @@ class ReadOptions(ServiceOptions):
             yield "`subscriptionId` is required, e.g. `projects/my-project/subscriptions/my-sub`"
         yield from self._named("subscriptionId", self.subscription_id, "subscriptions")
         yield from self._named("topicId", self.topic_id, "topics")
-        yield from self._named("schema", self.schema, "schemas")
+        if self.decode == "json" and self.schema is None:
+            yield "`schema` is required with `decode=json`, e.g. `carrier STRING, delay INT`"
+        elif self.decode != "json" and self.schema_definition is None:
+            yield from self._named("schema", self.schema, "schemas")
         yield from self._named("startingSnapshot", self.starting_snapshot, "snapshots")
         yield from self._named("deadLetterTopic", self.dead_letter_topic, "topics")
         yield from self._named("subscriptionDeadLetterTopic", self.subscription_dead_letter_topic, "topics")
@@ -244,8 +255,8 @@ class ReadOptions(ServiceOptions):
             yield "`startingTimestamp` and `startingSnapshot` are given, but a stream starts in one place; keep one"
         if self.dead_letter_topic is not None and self.decode == "none":
             yield "`deadLetterTopic` takes payloads that cannot be decoded; it needs `decode=topic`"
-        if self.columns == "databricks" and self.decode == "topic":
-            yield "`columns=databricks` has no column for decoded values; drop it, or drop `decode=topic`"
+        if self.columns == "databricks" and self.decode != "none":
+            yield f"`columns=databricks` has no column for decoded values; drop it, or drop `decode={self.decode}`"
         if self.max_delivery_attempts is not None and self.subscription_dead_letter_topic is None:
             yield "`maxDeliveryAttempts` needs `subscriptionDeadLetterTopic`"
         if (self.minimum_backoff or 10.0) > (600.0 if self.maximum_backoff is None else self.maximum_backoff):
@@ -261,6 +272,13 @@ class ReadOptions(ServiceOptions):
     def topic(self) -> str | None:
         """The full name of the topic, if one was given."""
         return self._full(self.topic_id, "topics")
+
+    @property
+    def schema_definition(self) -> Literal["AVRO", "PROTOCOL_BUFFER"] | None:
+        """The language of the definition that `schema` is, None when it is a name or not given."""
+        if (self.schema or "").lstrip().startswith(("{", "[")):
+            return "AVRO"
+        return "PROTOCOL_BUFFER" if _PROTOBUF.search(self.schema or "") else None
 
     @property
     def dead_letter(self) -> str | None:
@@ -284,6 +302,9 @@ class WriteOptions(ServiceOptions):
     ordering_key: str | None = declare(
         "orderingKey", "string", None, "Column whose value is the ordering key.", shown="column `ordering_key`"
     )
+    described_schema: str | None = None  # these three by the document of `asyncapi`
+    ordering_field: tuple[str, ...] | None = None
+    ordering_text: str | None = None
     attribute_columns: tuple[str, ...] = declare(
         "attributeColumns", "list", (), "Columns that are sent as attributes, e.g. `country,kind`."
     )

@@ -1,4 +1,4 @@
-"""Registration of the data source in a session that does not find it by itself."""
+"""Registration of the data source in a session that does not find it by itself, and of the table function."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import sys
 from pyspark.sql import SparkSession
 
 from .source import PubSubDataSource, PubSubSparkDataSource
+from .table_function import register_function
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("pubsub")` and `format("pubsub_spark")` in a session.
+    """Register `format("pubsub")`, `format("pubsub_spark")` and SQL's `read_pubsub(...)` in a session.
 
     Raises RuntimeError when the Python of Spark's workers cannot import the package.
     """
     for source in (PubSubDataSource, PubSubSparkDataSource):
         spark.dataSource.register(source)
+    register_function(spark)
     try:
         spark.read.format("pubsub_spark").option("subscriptionId", "projects/p/subscriptions/none").load()
     except Exception as error:

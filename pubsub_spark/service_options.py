@@ -86,6 +86,13 @@ class ServiceOptions(Declared):
     private_key_id: str | None = declare(
         "privateKeyId", "string", None, "Databricks' way: the id of the private key.", secret=True
     )
+    asyncapi: str | None = declare(
+        "asyncapi", "string", None, "Path on the driver of an AsyncAPI document whose `message` gives other options."
+    )
+    message: str | None = declare(
+        "message", "string", None, "The name of a message in the document of `asyncapi`.", shown="the only one"
+    )
+    described_attributes: tuple[tuple[str, str], ...] = ()  # by the document of `asyncapi`
     connect_timeout: float = declare(
         "connectTimeout",
         "duration",
@@ -106,6 +113,8 @@ class ServiceOptions(Declared):
 
     def problems(self) -> Iterator[str]:
         """The complaints about options that do not fit together, a sentence each."""
+        if self.message is not None and self.asyncapi is None:
+            yield "`asyncapi` is required with `message`: the path of the document"
         given = [
             option.name
             for option, value in self.items()

@@ -13,12 +13,14 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from .backend import from_options, schemas
+from .codec.json import JsonSchema
+from .codec.registry import TopicSchema
 from .errors import OptionsError
 from .options import ReadOptions
 from .read.batch_reader import PubSubBatchReader
 from .read.rows import Rows
 from .read.stream_reader import PubSubStreamReader
-from .write.sink import PubSubSink
+from .write.sink import PubSubSink, parsed
 
 
 class PubSubDataSource(PubSubSink):
@@ -35,7 +37,7 @@ class PubSubDataSource(PubSubSink):
 
     def schema(self) -> StructType:
         """The columns of a message (docs/reading.md), with `value` when the topic's schema decodes it."""
-        return self._shape(ReadOptions.parse(self._given, self._environ)).spark_schema
+        return self._shape(parsed(ReadOptions, self._given, self._environ)).spark_schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of `spark.read`, which acknowledges nothing."""
@@ -46,7 +48,7 @@ class PubSubDataSource(PubSubSink):
         return PubSubStreamReader(*self._reading(schema))
 
     def _reading(self, schema: StructType) -> tuple[ReadOptions, Any, Rows]:
-        options = ReadOptions.parse(self._given, self._environ)
+        options = parsed(ReadOptions, self._given, self._environ)
         rows = self._shape(options)
         if rows.spark_schema != schema:
             raise OptionsError(
@@ -61,11 +63,13 @@ class PubSubDataSource(PubSubSink):
         """The columns of the rows, kept and pickled with the source: all of a query must use one schema revision."""
         if self._rows is None:
             backend = from_options(options)
-            topic_schema = None
-            if options.decode == "topic":
+            schema: TopicSchema | JsonSchema | None = None
+            if options.decode == "json":
+                schema = JsonSchema(options.schema or "")
+            elif options.decode == "topic":
                 with backend.connect() as connection:
-                    topic_schema = schemas.for_reading(connection.admin, options)
-            self._rows = Rows(options, backend, topic_schema)
+                    schema = schemas.for_reading(connection.admin, options)
+            self._rows = Rows(options, backend, schema)
         return self._rows
 
 

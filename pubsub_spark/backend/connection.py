@@ -22,6 +22,7 @@ from .status import RETRYABLE_FOR_PUBLISH, delays, failure
 
 if TYPE_CHECKING:
     from .admin import Admin
+    from .resources import Resources
 
 # gRPC would wait two minutes between two attempts to connect after a long outage, and 20 s for each of them.
 CHANNEL_OPTIONS = (
@@ -67,6 +68,13 @@ class Connection:
         from .admin import Admin
 
         return Admin(self._channel, self.address, self.connect_timeout)
+
+    @cached_property
+    def resources(self) -> Resources:
+        """The clients of the command line, on the same channel."""
+        from .resources import Resources
+
+        return Resources(self._channel, self.address, self.connect_timeout)
 
     def publish(self, topic: str, request: bytes, timeout: float) -> Any:
         """Send a PublishRequest; a future of PublishResponse bytes. timeout: seconds."""

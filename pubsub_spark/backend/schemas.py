@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import names
+from ..codec.definition import Encoding
 from ..codec.registry import SchemaRevision, TopicSchema
 from ..codec.schema_types import ENCODINGS_BY_NUMBER, SCHEMA_TYPES_BY_NUMBER
 from ..errors import InvalidError, MissingError, SchemaError
 from ..options import ReadOptions
 from . import Backend
 from .admin import Admin
+
+_INLINE = "inline"  # the revision id of a definition that was given as an option
 
 
 def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSchema | None:
@@ -43,11 +46,16 @@ def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSche
 
 
 def for_reading(admin: Admin, options: ReadOptions) -> TopicSchema:
-    """The schema for `decode=topic`: of `schema`, else that of `topicId`, else that of the subscription's topic."""
+    """The schema for `decode=topic`: of `schema` (a name or a definition), else that of `topicId`, else that of the
+    subscription's topic.
+    """
+    given: Encoding = "JSON" if options.schema_encoding == "JSON" else "BINARY"
+    if options.schema is not None and options.schema_definition is not None:
+        return TopicSchema(given, SchemaRevision("schema", _INLINE, options.schema_definition, options.schema))
     if options.schema is not None:
         name = names.full(options.schema, options.project, "schemas")
         revision = named(admin, f"{name}@{options.schema_revision}" if options.schema_revision else name)
-        return TopicSchema("JSON" if options.schema_encoding == "JSON" else "BINARY", revision)
+        return TopicSchema(given, revision)
     topic = options.topic or admin.subscription(options.subscription).topic
     if topic == names.DELETED_TOPIC:
         raise SchemaError(

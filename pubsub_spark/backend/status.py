@@ -81,6 +81,8 @@ _ROLES = {
     "pull from": "`roles/pubsub.subscriber`",
     "acknowledge on": "`roles/pubsub.subscriber`",
     "create": "`roles/pubsub.editor`",
+    "update": "`roles/pubsub.editor`",
+    "commit a revision of": "`roles/pubsub.editor`",
     "delete": "`roles/pubsub.editor`",
     "seek": "`roles/pubsub.editor`",
 }

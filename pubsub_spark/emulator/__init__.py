@@ -18,17 +18,29 @@ The layers, from the outside in; each imports only those below it:
 the extra `emulator`.
 """
 
-_PACKAGES = frozenset({"cryptography", "h11", "starlette", "urllib3", "uvicorn", "yaml"})  # of the extra `emulator`
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-try:
+if TYPE_CHECKING:
     from pubsub_spark.emulator.emulator import Emulator, Record
     from pubsub_spark.emulator.rpc.interceptors import Recorded
-except ModuleNotFoundError as missing:
-    package = (missing.name or "").partition(".")[0]
-    if package not in _PACKAGES:
-        raise
-    raise ModuleNotFoundError(
-        f"The emulator needs `{package}`; run `pip install 'pubsub-spark[emulator]'`.", name=package
-    ) from None
 
 __all__ = ["Emulator", "Record", "Recorded"]
+
+_MODULES = {"Emulator": "emulator", "Record": "emulator", "Recorded": "rpc.interceptors"}
+_PACKAGES = frozenset({"cryptography", "h11", "starlette", "urllib3", "uvicorn", "yaml"})  # of the extra `emulator`
+
+
+def __getattr__(name: str) -> Any:
+    """A name of `__all__`, imported when it is first asked for: pytest loads the plugin also where it is not used."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        if package not in _PACKAGES:
+            raise
+        raise ModuleNotFoundError(
+            f"The emulator needs `{package}`; run `pip install 'pubsub-spark[emulator]'`.", name=package
+        ) from None

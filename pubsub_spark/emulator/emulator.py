@@ -6,9 +6,10 @@ would show up among the calls that it inspects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +22,8 @@ from pubsub_spark.emulator import seed_file
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import NUMBERS, Code, RpcError
 from pubsub_spark.emulator.handlers.subscriber import find
+from pubsub_spark.emulator.journal.files import FsyncPolicy
+from pubsub_spark.emulator.journal.journal import Journal
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.interceptors import InjectFaults, Interceptor, Recorded, Recorder, log
 from pubsub_spark.emulator.rpc.registry import Registry
@@ -82,6 +85,10 @@ class Emulator:
     gRPC has the port to itself. `record=True` keeps every call with its metadata in `calls`. `remembered` is how many
     acked messages a subscription still shows in `messages`. An exception on a background thread ends the emulator:
     `on_failure` is called, on any thread, and every other method raises EmulatorFailedError.
+
+    `data_dir` is a folder that keeps everything, for the next emulator that is given it. `fsync` says when it must be
+    on the disk: before a `group` of calls is answered, before each `call` is, or `never`, which the end of the machine
+    alone can make a loss.
     """
 
     def __init__(
@@ -93,6 +100,8 @@ class Emulator:
         rest: bool = True,
         record: bool = False,
         remembered: int = 10_000,
+        data_dir: Path | str | None = None,
+        fsync: FsyncPolicy = "group",
         on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self.host = host
@@ -101,11 +110,14 @@ class Emulator:
         self._rest = rest
         self._record = record
         self._remembered = remembered
+        self._data_dir = data_dir
+        self._fsync = fsync
         self._on_failure = on_failure
         self._parts: _Parts | None = None
+        self.is_restored = False  # whether it began with what its data directory held
 
     def start(self) -> Self:
-        """Start to serve; OSError when the port is taken or TLS cannot be served."""
+        """Start to serve; OSError when the port is taken or TLS cannot be served, DataDirError for its directory."""
         if self._parts is not None:
             raise RuntimeError("The emulator is running; stop it before it is started again.")
         with ExitStack() as ending:
@@ -113,12 +125,17 @@ class Emulator:
             ending.callback(listening.close)
             tls = tls_context(*self._tls) if self._tls else None
             clock = Clock()
-            engine = Engine(State(remembered=self._remembered, started=clock.now()), clock)
+            state, journal = self._begin(clock, ending)
+            engine = Engine(state, clock)
             ending.callback(engine.close)
+            if journal is not None:
+                engine.journal, journal.on_failure = journal, engine.fail
             signer, faults, recorder = Signer(), Faults(), Recorder()
             push_workers = PushWorkers(engine, signer)
             ending.callback(push_workers.close)
             engine.add_listener(push_workers.follow)
+            with engine.open():
+                state.announce()
             services = Registry(engine, faults)
             recording: list[Interceptor] = [recorder] if self._record else []
             interceptors: list[Interceptor] = [*recording, log, InjectFaults(faults, engine)]
@@ -126,6 +143,7 @@ class Emulator:
             documents: dict[str, Document] = {
                 "/": lambda: "Ok\n",
                 "/healthz": lambda: "Ok\n",
+                "/_emulator/backlog": partial(_backlogs, engine),
                 "/oauth2/v1/certs": signer.certificates,
                 "/oauth2/v3/certs": signer.jwks,
             }
@@ -142,8 +160,19 @@ class Emulator:
             loop.on_error.add(engine.fail)
             ending.callback(loop.on_error.discard, engine.fail)
             self.port = listening.getsockname()[1]
+            self.is_restored = journal is not None and not journal.is_empty
             self._parts = _Parts(engine, faults, services, recorder, dispatcher, ending.pop_all())
         return self
+
+    def _begin(self, clock: Clock, ending: ExitStack) -> tuple[State, Journal | None]:
+        """The state to begin with, and the journal that keeps it."""
+        if self._data_dir is None:
+            return State(remembered=self._remembered, started=clock.now()), None
+        journal = Journal(Path(self._data_dir), self._fsync, now=clock.now(), remembered=self._remembered)
+        ending.callback(journal.close)
+        clock.advance_to(journal.now)
+        journal.start()
+        return journal.state, journal
 
     def stop(self) -> None:
         """End every call, stop listening, delete everything; EmulatorFailedError when it has ended by itself."""
@@ -178,31 +207,36 @@ class Emulator:
         if schema is not None:
             resource.schema_settings.schema = schema
             resource.schema_settings.encoding = _one_of(ENCODING_NUMBERS, encoding, "encoding")
-        self._running.services.publisher.create_topic(resource)
+        with self._changing() as services:
+            services.publisher.create_topic(resource)
 
     def create_subscription(self, name: str, topic: str, **settings: Any) -> None:
         """A subscription; `settings` are fields of the Subscription resource, durations in seconds."""
         resource = protos.Subscription(name=name, topic=topic, **_durations(settings))
-        self._running.services.subscriber.create_subscription(resource)
+        with self._changing() as services:
+            services.subscriber.create_subscription(resource)
 
     def create_schema(self, name: str, type: SchemaType, definition: str) -> None:  # noqa: A002 - Pub/Sub's name for it
         """A schema with its first revision."""
         parsed = names.parse(name, "schemas")
         schema = protos.Schema(type_=_one_of(SCHEMA_TYPE_NUMBERS, type, "type"), definition=definition)
         request = protos.CreateSchemaRequest(parent=f"projects/{parsed.project}", schema_id=parsed.id, schema=schema)
-        self._running.services.schemas.create_schema(request)
+        with self._changing() as services:
+            services.schemas.create_schema(request)
 
     def load(self, path: Path) -> None:
         """Create the resources of a seed file (see `seed_file`); SeedFileError says what is wrong with it."""
-        seed_file.load(path, self._running.services)
+        with self._changing() as services:
+            seed_file.load(path, services)
 
     def publish(self, topic: str, *messages: Publishable) -> list[str]:
         """Publish bytes, texts, or mappings of PubsubMessage's fields; returns the message ids."""
         ids: list[str] = []
-        for message in messages:
-            request = protos.PublishRequest(topic=topic, messages=[_message(message)])
-            response = self._running.services.publisher.publish(request.SerializeToString())
-            ids += protos.PublishResponse.FromString(response).message_ids
+        with self._changing() as services:
+            for message in messages:
+                request = protos.PublishRequest(topic=topic, messages=[_message(message)])
+                response = services.publisher.publish(request.SerializeToString())
+                ids += protos.PublishResponse.FromString(response).message_ids
         return ids
 
     # Looking inside
@@ -264,7 +298,8 @@ class Emulator:
 
         Streams that are open end with NOT_FOUND.
         """
-        self._running.services.reset()
+        with self._changing() as services:
+            services.reset()
         self._running.faults.clear()
         self._running.recorder.calls.clear()
         self.chaos(None)
@@ -274,6 +309,14 @@ class Emulator:
         if code not in NUMBERS:
             raise ValueError(f"A stream ends with one of {', '.join(NUMBERS)}; got {code}.")
         return self._running.dispatcher.close_streams(RpcError(code, message))
+
+    @contextmanager
+    def _changing(self) -> Iterator[Registry]:
+        """The handlers; what they changed is kept at the end."""
+        parts = self._running
+        yield parts.services
+        if parts.engine.journal is not None:
+            parts.engine.journal.flush()
 
     @property
     def _running(self) -> _Parts:
@@ -286,6 +329,19 @@ class Emulator:
 def _check(engine: Engine) -> None:
     if engine.failure is not None:
         raise EmulatorFailedError("The emulator has failed; its log has more.") from engine.failure
+
+
+def _backlogs(engine: Engine) -> dict[str, dict[str, float]]:
+    """The backlog of each subscription: unacked messages, those that are leased, the age of the oldest in seconds."""
+    with engine.open() as (broker, now):
+        return {
+            name: {
+                "undelivered": broker.backlog(subscription),
+                "leased": broker.outstanding(subscription),
+                "oldestUnackedSeconds": round(max(0.0, now - (broker.oldest_unacked(subscription) or now)), 3),
+            }
+            for name, subscription in broker.subscriptions.items()
+        }
 
 
 def _one_of(table: Mapping[str, int], name: str, field: str) -> int:

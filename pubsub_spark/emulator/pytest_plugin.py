@@ -1,8 +1,9 @@
-"""An emulator for pytest: `pytest_plugins = ["pubsub_spark.emulator.pytest_plugin"]`, or `pytest -p` with that name.
+"""An emulator for pytest, which finds it by itself in every environment that has the package (entry point `pytest11`).
 
-Two fixtures. `pubsub_emulator` is a running Emulator, empty at the start of each test; one server serves the whole
-session, so a test costs milliseconds. `pubsub_emulator_host` is its address, and PUBSUB_EMULATOR_HOST says so while the
-test runs: Google's clients that are made in the test use it.
+Nothing is imported and nothing started before a test asks for one of the two fixtures. `pubsub_emulator` is a running
+Emulator, empty at the start of each test; one server serves the whole session, so a test costs milliseconds.
+`pubsub_emulator_host` is its address, and PUBSUB_EMULATOR_HOST says so while the test runs: Google's clients that are
+made in the test use it.
 
     def test_orders_arrive(pubsub_emulator, pubsub_emulator_host):
         pubsub_emulator.create_topic("projects/p/topics/orders")
@@ -13,14 +14,18 @@ test runs: Google's clients that are made in the test use it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pubsub_spark.emulator import Emulator
+if TYPE_CHECKING:
+    from pubsub_spark.emulator import Emulator
 
 
 @pytest.fixture(scope="session")
 def _pubsub_emulator_of_the_session() -> Iterator[Emulator]:
+    from pubsub_spark.emulator import Emulator
+
     with Emulator() as emulator:
         yield emulator
 

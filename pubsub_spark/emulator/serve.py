@@ -10,11 +10,13 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.emulator import EmulatorFailedError
+from pubsub_spark.emulator.journal.files import DataDirError, FsyncPolicy
 from pubsub_spark.emulator.seed_file import SeedFileError
 from pubsub_spark.memory import keep_freed_memory
 
@@ -22,10 +24,19 @@ _STOPS = {signal.SIGINT, signal.SIGTERM}
 _SWITCH_SECONDS = 0.0005  # a thread that compiles a schema lets the event loop work so soon, and not after 5 ms
 
 
-def serve(host: str = "127.0.0.1", port: int = 8085, verbose: bool = False, config: Path | None = None) -> int:
+def serve(
+    host: str = "127.0.0.1",
+    port: int = 8085,
+    verbose: bool = False,
+    config: Path | None = None,
+    prepare: Callable[[str], object] | None = None,
+    data_dir: Path | None = None,
+    fsync: FsyncPolicy = "group",
+) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
 
-    `config` is a YAML file of what there is from the start (see `seed_file`).
+    Where the data directory has nothing, `config` is a YAML file of what there is from the start (see `seed_file`), and
+    `prepare` is called with the endpoint before the line is printed.
     """
     if verbose:
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
@@ -39,14 +50,16 @@ def serve(host: str = "127.0.0.1", port: int = 8085, verbose: bool = False, conf
     try:
         # Nobody can look inside; and who has failed is stopped as by a signal.
         failed = partial(os.kill, os.getpid(), signal.SIGTERM)
-        with Emulator(host, port, remembered=0, on_failure=failed) as emulator:
-            if config is not None:
+        with Emulator(host, port, remembered=0, data_dir=data_dir, fsync=fsync, on_failure=failed) as emulator:
+            if config is not None and not emulator.is_restored:
                 emulator.load(config)
+            if prepare is not None and not emulator.is_restored:
+                prepare(emulator.endpoint)
             sys.stdout.write(f"export PUBSUB_EMULATOR_HOST={emulator.endpoint}\n")
             sys.stdout.flush()
             signal.sigwait(_STOPS)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)  # a second one ends it at once
-    except (OSError, SeedFileError, EmulatorFailedError) as problem:
+    except (OSError, SeedFileError, DataDirError, EmulatorFailedError) as problem:
         sys.stderr.write(f"{problem}\n")
         return 1
     return 0

@@ -201,6 +201,8 @@ class AckWorker:
         try:
             answers = not pending or self._acknowledge(pending[0])
         except Exception as error:
+            if self._stopping:  # the connection is closed, and the next start sends the acks
+                return False
             self._set_aside[pending[0]] = time.monotonic() + _SET_ASIDE_SECONDS
             _log.error(
                 "the acks of batch %d of `%s` cannot be read; trying again in %g s, others go on: %s",

@@ -7,6 +7,7 @@
     rows given, and part gone?     -> fail: other messages would be acknowledged than the first evaluation gave
     another run owns the area?     -> fail, and nack the pulled messages
     lease over before it is staged -> fail, and nack: another task of the batch may have been given the messages
+    waited for the store?          -> stage no messages: those of batches before may be delivered again by now
 
 A task extends the leases of what it pulled only while staging takes long, for the driver knows staged parts alone.
 
@@ -16,6 +17,7 @@ worker.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -44,9 +46,13 @@ from .streaming_pull import StreamSettings
 from .task_acks import TaskAcks
 from .task_slots import task_slots
 
+_log = logging.getLogger(__name__)
 _BATCH_ID_PROPERTY = "streaming.sql.batchId"
 _EXTEND_AFTER_SECONDS = STREAM_LEASE_SECONDS / 4  # of staging a part
 _EXTENSION_TIMEOUT_SECONDS = 30.0  # the next extension sends what was not answered
+# Until a pull begins. What a batch excludes is known when it is planned: later the leases of other batches may expire,
+# which nobody extends or acknowledges when the store does not give their ack ids.
+_MAX_WAIT_SECONDS = STREAM_LEASE_SECONDS / 2
 _NACK_TIMEOUT_SECONDS = 10.0  # messages that are not nacked are delivered again when their lease expires
 
 
@@ -59,9 +65,10 @@ def read(partition: Partition, options: ReadOptions, backend: Backend) -> Iterat
         case PullPartition():
             if partition.driver_content is not None:
                 yield from staged_part.messages(partition.driver_content)
+            began = lease_clock.now()
             content = partition.staging.read(part_path(partition.batch, partition.part))
             if content is None:
-                yield from _pulled(partition, options, backend)
+                yield from _pulled(partition, options, backend, began)
             else:
                 partition.staging.record_given(partition.batch, partition.part)
                 yield from staged_part.messages(content)
@@ -131,13 +138,26 @@ def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
     )
 
 
-def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend) -> Iterator[pa.RecordBatch]:
-    """Pull and stage a part; the messages of whichever attempt has staged it first."""
+def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, began: float) -> Iterator[pa.RecordBatch]:
+    """Pull and stage a part; the messages of whichever attempt has staged it first. began: when the task did."""
     staging = partition.staging
     if not _may_pull(partition, options):
         return
     keep_freed_memory()
     path = part_path(partition.batch, partition.part)
+    waited = lease_clock.now() - began
+    if waited >= _MAX_WAIT_SECONDS:
+        _log.warning(
+            "part %d of batch %d of `%s` pulls nothing, because the store kept its task waiting for %.0f s",
+            partition.part,
+            partition.batch,
+            options.subscription,
+            waited,
+        )
+        staging.create(path, staging.part_builder().buffers("idle", **_told_by_spark()))
+        staging.record_given(partition.batch, partition.part)
+        yield from _staged(staging, path)
+        return
     with backend.connect() as connection:
         task_acks = TaskAcks(connection, staging, partition.acks)
         messages, buffers, leased = _pull_part(partition, options, connection, task_acks)

@@ -13,27 +13,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from .. import names
 from ..backend import Backend
 from ..backend.schemas import fetcher
 from ..codec.envelope import DATABRICKS, MESSAGES, attribute, databricks, envelope
-from ..codec.registry import Decoder, TopicSchema
+from ..codec.json import JsonSchema
+from ..codec.registry import Decoded, Decoder, TopicSchema
 from ..codec.spark import struct_type
 from ..errors import DataError
 from ..options import ReadOptions
 from . import dead_letters
 
-_SCHEMA = "googclient_schemaname"
-_REVISION = "googclient_schemarevisionid"
-_ENCODING = "googclient_schemaencoding"
+Decode = Callable[[pa.RecordBatch], Decoded]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The columns of the rows of one query; picklable. topic_schema: None unless payloads are decoded."""
+    """The columns of the rows of one query; picklable. topic_schema: of payloads, None unless they are decoded."""
 
     options: ReadOptions
     backend: Backend
-    topic_schema: TopicSchema | None = None
+    topic_schema: TopicSchema | JsonSchema | None = None
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -43,7 +43,8 @@ class Rows:
         schema = MESSAGES
         if self.topic_schema is not None:
             schema = schema.append(pa.field("value", self.topic_schema.arrow_type()))
-            schema = schema.append(pa.field("schema_revision", pa.string()))
+            if isinstance(self.topic_schema, TopicSchema):
+                schema = schema.append(pa.field("schema_revision", pa.string()))
             if self.options.mode == "PERMISSIVE":
                 schema = schema.append(pa.field("decode_error", pa.string()))
         return schema
@@ -65,30 +66,63 @@ class Rows:
         elif self.topic_schema is None:
             yield from map(envelope, batches)
         else:
-            decoder = Decoder(self.topic_schema, fetcher(self.backend))
+            decode = self._json_decoder() if isinstance(self.topic_schema, JsonSchema) else self._topic_decoder()
             malformed = 0
             for batch in batches:
-                rows, bad = self._decoded(batch, decoder)
+                rows, bad = self._decoded(batch, decode)
                 malformed += bad
                 yield rows
             if malformed and count_malformed is not None:
                 count_malformed(malformed)
 
-    def _decoded(self, messages: pa.RecordBatch, decoder: Decoder) -> tuple[pa.RecordBatch, int]:
-        decoded = decoder.decode(
+    def _json_decoder(self) -> Decode:
+        assert isinstance(self.topic_schema, JsonSchema)
+        decode = self.topic_schema.decode
+
+        def decoded(messages: pa.RecordBatch) -> Decoded:
+            value, error = decode(messages.column("data"))
+            return Decoded(value, pa.nulls(len(messages), pa.string()), error)
+
+        return decoded
+
+    def _topic_decoder(self) -> Decode:
+        assert isinstance(self.topic_schema, TopicSchema)
+        decoder = Decoder(self.topic_schema, fetcher(self.backend))
+        return lambda messages: decoder.decode(
             messages.column("data"),
-            attribute(messages, _REVISION),
-            attribute(messages, _ENCODING),
-            attribute(messages, _SCHEMA),
+            attribute(messages, names.SCHEMA_REVISION),
+            attribute(messages, names.SCHEMA_ENCODING),
+            attribute(messages, names.SCHEMA_NAME),
         )
+
+    def _decoded(self, messages: pa.RecordBatch, decode: Decode) -> tuple[pa.RecordBatch, int]:
+        decoded = decode(messages)
+        decoded = self._checked(messages, decoded)
         bad = len(messages) - decoded.error.null_count
-        columns = [*envelope(messages).columns, decoded.value, decoded.revision]
+        columns = [*envelope(messages).columns, decoded.value]
+        if isinstance(self.topic_schema, TopicSchema):
+            columns.append(decoded.revision)
         if bad:
             self._handle_malformed(messages, decoded.error)
         if self.options.mode == "PERMISSIVE":
             return pa.RecordBatch.from_arrays([*columns, decoded.error], schema=self.arrow_schema), bad
         rows = pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
         return (rows.filter(pc.is_null(decoded.error)) if bad else rows), bad
+
+    def _checked(self, messages: pa.RecordBatch, decoded: Decoded) -> Decoded:
+        """The same, with an error and no value for messages whose attributes contradict the AsyncAPI document."""
+        for name, expected in self.options.described_attributes:
+            found = attribute(messages, name)
+            wrong = pc.fill_null(pc.not_equal(found, expected), True)
+            wrong = pc.and_(wrong, pc.is_null(decoded.error))
+            if not pc.any(wrong).as_py():
+                continue
+            shown = pc.if_else(pc.is_null(found), "missing", pc.binary_join_element_wise("`", found, "`", ""))
+            reason = pc.binary_join_element_wise(f"attribute `{name}` is ", shown, f", not `{expected}`", "")
+            rows = pa.array(range(len(messages)), pa.int64(), mask=wrong.to_numpy(zero_copy_only=False))
+            error = pc.if_else(wrong, reason, decoded.error)
+            decoded = decoded._replace(value=decoded.value.take(rows), error=error)
+        return decoded
 
     def _handle_malformed(self, messages: pa.RecordBatch, errors: pa.StringArray) -> None:
         """Fail with FAILFAST; publish to the dead-letter topic where there is one."""

@@ -288,7 +288,7 @@ class Session:
             self._streams = next_streams(self._streams, pulls)
             self._set_tasks(max((footer.task_slots or 0 for footer in pulls), default=0))
             opened.deduplication.add_committed(batch, lengths)
-            malformed = opened.staging.malformed(batch) if self.options.decode == "topic" else 0
+            malformed = opened.staging.malformed(batch) if self.options.decode != "none" else 0
             counts = ReadCounts.of(footers, malformed)
             self.counts += counts
             self._footers[batch] = footers

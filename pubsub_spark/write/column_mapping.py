@@ -61,6 +61,9 @@ class ColumnMapping:
     ordering_key: int | None
     topic: int | None
     names: tuple[str, ...]
+    ordering_path: tuple[str, ...] = ()  # of the ordering key within its column, a struct
+    ordering_text: str | None = None  # the ordering key of every message
+    fixed_attributes: tuple[tuple[str, str], ...] = ()  # of every message
 
     @classmethod
     def of(cls, schema: spark.StructType, options: WriteOptions) -> ColumnMapping:
@@ -154,7 +157,10 @@ def _mapping(columns: _ColumnResolver, options: WriteOptions, problems: list[str
         for name in options.attribute_columns
         if (position := columns.require("attributeColumns", name, _TEXT_TYPES, _TEXT_TYPES_PHRASE)) is not None
     )
-    if options.ordering_key is not None:
+    path: tuple[str, ...] = ()
+    if options.ordering_field is not None:
+        ordering_key, path = _find_field(columns, value, options.ordering_field, problems)
+    elif options.ordering_key is not None:
         ordering_key = columns.require("orderingKey", options.ordering_key, _TEXT_TYPES, _TEXT_TYPES_PHRASE)
     elif ordering_key is not None:
         columns.check(ordering_key, (spark.StringType,), f"a string{field_hint}")
@@ -182,7 +188,27 @@ def _mapping(columns: _ColumnResolver, options: WriteOptions, problems: list[str
         payload = tuple(i for i, name in enumerate(names) if i not in metadata or name.lower() not in _METADATA_COLUMNS)
         if not payload:
             problems.append("there is no column `data`, `value` or any other to make a message of")
-    return ColumnMapping(kind, payload, attributes, attribute_columns, ordering_key, topic, names)
+    if options.ordering_text is not None:
+        ordering_key = None
+    fixed = options.ordering_text, options.described_attributes
+    return ColumnMapping(kind, payload, attributes, attribute_columns, ordering_key, topic, names, path, *fixed)
+
+
+def _find_field(
+    columns: _ColumnResolver, value: int | None, field: tuple[str, ...], problems: list[str]
+) -> tuple[int | None, tuple[str, ...]]:
+    """The column of a field of the payload, and the path within it; a problem when there is none of text."""
+    position, path = (columns.find(field[0]), field[1:]) if value is None else (value, field)
+    kind: spark.DataType | None = None if position is None else columns.fields[position].dataType
+    for name in path:
+        kind = kind[name].dataType if isinstance(kind, spark.StructType) and name in kind.fieldNames() else None
+    if not isinstance(kind, _TEXT_TYPES):
+        found = "is not there" if kind is None else f"is `{kind.simpleString()}`"
+        problems.append(
+            f"the ordering key of the AsyncAPI message is its field `{'.'.join(field)}`, which {found}, but must be "
+            f"{_TEXT_TYPES_PHRASE}"
+        )
+    return position, path
 
 
 def _not_attributes(field: spark.StructField) -> Iterator[str]:

@@ -38,8 +38,15 @@ def to_messages(batch: pa.RecordBatch, mapping: ColumnMapping, encode: EncodeRow
         columns["attributes"] = with_attributes(
             columns.get("attributes"), [(name, _text(batch.column(at))) for name, at in mapping.attribute_columns]
         )
-    if mapping.ordering_key is not None:
-        columns["ordering_key"] = _text(batch.column(mapping.ordering_key)).fill_null("")
+    if mapping.fixed_attributes:
+        fixed = [(name, _repeated(text, len(batch))) for name, text in mapping.fixed_attributes]
+        columns["attributes"] = with_attributes(columns.get("attributes"), fixed)
+    if mapping.ordering_text is not None:
+        columns["ordering_key"] = _repeated(mapping.ordering_text, len(batch))
+    elif mapping.ordering_key is not None:
+        keys = batch.column(mapping.ordering_key)
+        keys = pc.struct_field(keys, list(mapping.ordering_path)) if mapping.ordering_path else keys
+        columns["ordering_key"] = _text(keys).fill_null("")
     if mapping.topic is not None:
         columns["topic"] = _text(batch.column(mapping.topic))
     return pa.RecordBatch.from_pydict(columns)
@@ -87,6 +94,10 @@ def _data(batch: pa.RecordBatch, mapping: ColumnMapping, encode: EncodeRows) -> 
     else:
         encoded = batch.column(mapping.payload[0])
     return encoded.cast(pa.binary()).fill_null(b"")
+
+
+def _repeated(text: str, rows: int) -> pa.StringArray:
+    return pa.repeat(pa.scalar(text), rows)
 
 
 def _text(column: pa.Array) -> pa.StringArray:

@@ -56,11 +56,23 @@ def _plan(options: WriteOptions, backend: Backend, schema: StructType, get_schem
     topic_schema = None
     if mapping.payload_kind != "data" and options.encode != "none" and options.topic is not None:
         topic_schema = get_schema(backend, options.topic)
+        if options.described_schema is not None:
+            _check_described(options, topic_schema)
     if options.encode == "topic" and topic_schema is None:
         if options.topic is None:
             raise SchemaError("`encode=topic` needs one topic for all rows: give `topicId`, or encode into `data`.")
         raise SchemaError(f"Topic `{options.topic}` has no schema for `encode=topic`. Leave it out to send JSON.")
     return _checked(WritePlan(options, backend, mapping, topic_schema), schema)
+
+
+def _check_described(options: WriteOptions, found: TopicSchema | None) -> None:
+    """Raise SchemaError unless the topic's schema is that of the message in the AsyncAPI document."""
+    name = None if found is None else found.reader.name.partition("@")[0]
+    if name != options.described_schema:
+        raise SchemaError(
+            f"Topic `{options.topic}` has {'no schema' if name is None else f'the schema `{name}`'}, but `message` in "
+            f"`{options.asyncapi}` has `{options.described_schema}`. Run `pubsub-spark apply {options.asyncapi}`."
+        )
 
 
 def _get_topic_schema(backend: Backend, topic: str) -> TopicSchema | None:

@@ -7,15 +7,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from ..backend import from_options
-from ..options import WriteOptions
+from ..errors import OptionsError
+from ..options import ReadOptions, WriteOptions
 from .writer import PubSubBatchWriter, PubSubStreamWriter
 
 _ENVIRONMENT = ("PUBSUB_EMULATOR_HOST", "GOOGLE_CLOUD_PROJECT")
+
+
+Options = TypeVar("Options", ReadOptions, WriteOptions)
+
+
+def parsed(cls: type[Options], given: Mapping[str, str], environ: Mapping[str, str]) -> Options:
+    """The options, those that an AsyncAPI document gives among them; OptionsError with every problem found."""
+    if "asyncapi" not in (name.lower() for name in given):
+        return cls.parse(given, environ)
+    try:
+        from ..asyncapi import message_options
+    except ModuleNotFoundError as error:
+        raise OptionsError(
+            [f"`asyncapi` needs the package `{error.name}`: install pubsub-spark with its extra `asyncapi`"]
+        ) from None
+    return message_options.parse(cls, given, environ)
 
 
 class PubSubSink(DataSource):
@@ -27,10 +45,10 @@ class PubSubSink(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of `df.write`."""
-        options = WriteOptions.parse(self._given, self._environ)
+        options = parsed(WriteOptions, self._given, self._environ)
         return PubSubBatchWriter(options, from_options(options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The writer of `df.writeStream`."""
-        options = WriteOptions.parse(self._given, self._environ)
+        options = parsed(WriteOptions, self._given, self._environ)
         return PubSubStreamWriter(options, from_options(options), schema, overwrite)

@@ -41,14 +41,15 @@ MOST = {
     "source worker": Usage(1, 30, 40, 500),
     "task worker": Usage(16, 30, 40, 500),
     "executor JVM": Usage(3, 200, 700, 1500),
-    "driver JVM": Usage(1, 400, 1000, 2000),
+    "driver JVM": Usage(1, 450, 1000, 2000),
 }
-# Of a kind, from one round to the next: a JVM that has just started grows for some minutes.
+# Of a kind, from one round to the next of the same start. A JVM grows for some minutes: its code is compiled, and
+# Spark's pools of threads fill up to their bounds, which MOST has.
 GROWTH = {
     "source worker": Usage(0, 8, 12, 150),
     "task worker": Usage(12, 12, 16, 150),
-    "executor JVM": Usage(2, 60, 200, 500),
-    "driver JVM": Usage(0, 120, 300, 600),
+    "executor JVM": Usage(2, 120, 200, 600),
+    "driver JVM": Usage(0, 250, 300, 800),
 }
 
 

@@ -15,8 +15,9 @@ After ROUNDS_OF_A_QUERY rounds a new query, on a new subscription, has the next 
 Which clocks move: the service's, by `Emulator.advance`: less than a lease while the query runs or is stopped by
 SIGSTOP, and past all leases when it was killed, which in life takes minutes. The driver measures leases by
 CLOCK_BOOTTIME, which nobody can move for a process that runs, nor the clock of the day for one process alone: for
-those, test_rights_and_stores.py gives the session a clock of its own. The emulator is not killed, for it does not keep
-what it has.
+those, test_rights_and_stores.py gives the session a clock of its own. The store stalls for less than a lease: what may
+come twice after that is in the README. The emulator is not killed, for it does not keep what it
+has.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ START_SECONDS, DRAIN_SECONDS = 180.0, 300.0
 SLOW_LINK_BYTES_PER_SECOND = 125_000  # 1 Mbit/s
 SETTLE_SECONDS = 30.0  # in which threads, files and memory are back, when all is acknowledged
 ROUNDS_OF_A_QUERY = 5
+_SOURCE_WORKER, _TASK_WORKER = "python_streaming_source_runner", "pyspark.daemon"  # in their command lines
 _ROOM_BYTES = 20_000  # for a file on the full disk, at the most
 _JUMP_SECONDS = 40.0  # less than the lease of 60 s
 _OPTIONS = {"maxMessagesPerTrigger": "3000", "connectTimeout": "30s", "numFetchPartitions": "2", "idleTimeout": "500ms"}
@@ -144,7 +146,7 @@ class Soak:
         self.emulator.advance(self.chance.uniform(1, _JUMP_SECONDS))
 
     def fill_disk(self) -> None:
-        """No file of the Python processes grows beyond some size: the kernel refuses the rest of a write."""
+        """No file of the workers grows beyond some size: the kernel refuses the rest of a write."""
         self._limit_files(self.chance.randrange(_ROOM_BYTES))
         self.wait(1, 8)
 
@@ -154,11 +156,11 @@ class Soak:
 
     def kill_source(self) -> None:
         """SIGKILL of the process that has the driver stream; Spark ends the query for it."""
-        self._kill_some("kill_source", "python_streaming_source_runner")
+        self._kill_some("kill_source", _SOURCE_WORKER)
 
     def kill_workers(self) -> None:
         """SIGKILL of the Python processes of tasks; Spark starts others."""
-        self._kill_some("kill_workers", "pyspark.daemon")
+        self._kill_some("kill_workers", _TASK_WORKER)
 
     def kill_executor(self) -> None:
         """SIGKILL of an executor's JVM in the middle of whatever it does; Spark starts another."""
@@ -228,7 +230,7 @@ class Soak:
             options={**_OPTIONS, "endpoint": self.service.endpoint, **in_s3},
         )
         self.tally.starts += 1
-        self._killed = None
+        self._killed, self._usages = None, {}  # new processes are compared with what is too much, not with the old
 
     def _record_end(self) -> None:
         log = self.application.log.read_text()
@@ -289,7 +291,7 @@ class Soak:
             if time.monotonic() > end:
                 raise SoakError(f"round {self.tally.rounds} of seed {self.tally.seed}: {'; '.join(found)}")
             time.sleep(0.5)
-        self._usages |= now
+        self._usages = self._usages | now
         for kind, used in now.items():
             self.tally.most[kind] = [*(Usage(*self.tally.most.get(kind, Usage())) | used)]
 
@@ -309,9 +311,9 @@ class Soak:
                 _send(pid, signal.SIGCONT)
 
     def _limit_files(self, size: int) -> None:
-        """Let no file of the query's Python processes grow beyond `size` bytes. Spark's own files do."""
+        """Let no file of the workers grow beyond `size` bytes. Spark's own files do, and the driver's log."""
         for pid in self._pids():
-            if "java" not in command(pid).partition(" ")[0]:
+            if any(module in command(pid) for module in (_SOURCE_WORKER, _TASK_WORKER)):
                 with suppress(ProcessLookupError):
                     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 

@@ -24,6 +24,7 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import PubSubError
 from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.leases import STREAM_LEASE_SECONDS
 from pubsub_spark.read.partitions import Budget
 from tests.conftest import Names
 from tests.engine import CrashError, Engine
@@ -32,7 +33,9 @@ from tests.faults.proxy import Proxy
 SEEDS = range(20)
 STEPS = 14
 LEASE_IS_EXPIRED = 601.0  # seconds; longer than any lease
-BOUND = 60.0  # seconds, for a trigger, and for all that is left to arrive when the faults are over
+BOUND = (
+    60.0  # seconds, for a trigger, and for all that is left to arrive when the faults are over and leases have expired
+)
 SLOW_LINK_BYTES_PER_SECOND = 125_000  # 1 Mbit/s
 _OUR_THREADS = ("pull ", "ack worker", "lease extender")
 _SOCKETS_MORE = 4  # than before: a connection of the emulator's own may end later
@@ -208,7 +211,7 @@ class Run:
     def drain(self) -> None:
         """Trigger, with no more faults, until everything is acknowledged."""
         self.lose_leases()
-        end = time.monotonic() + BOUND
+        end = time.monotonic() + BOUND + STREAM_LEASE_SECONDS
         while self.emulator.backlog(self.names.subscription) or self.engine.committed < len(self.engine.offsets):
             assert time.monotonic() < end, f"not all arrived: {set(self.published) - set(self.engine.rows)}"
             before = len(self.failures)

@@ -234,6 +234,33 @@ def test_store_that_stalls_for_longer_than_a_lease(query: Engine, names: Names, 
     assert Counter(MANY) == Counter(query.rows)
 
 
+def test_store_that_stalls_before_a_pull(
+    query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A task that waited for the store pulls nothing: messages of batches before may be delivered again by then."""
+    get, awake = obstore.get, lease_clock.now
+    stalled: list[float] = []
+
+    def stall(store: Any, path: str, *arguments: Any, **settings: Any) -> Any:
+        if path.endswith("/part-1") and query.committed and query.rows and not stalled:
+            stalled.append(_STALL_SECONDS)
+            query.slept += _STALL_SECONDS
+            query.emulator.advance(_STALL_SECONDS)
+        return get(store, path, *arguments, **settings)
+
+    query.stop()
+    query.budget, query.partitions = Budget(1500, 10**8), 1  # Engine's tasks run in turn; Spark's wait together
+    query.start()
+    backlogged(query, names)
+    monkeypatch.setattr(lease_clock, "now", lambda: awake() + sum(stalled))
+    monkeypatch.setattr(obstore, "get", stall)
+    read(query, len(MANY))
+
+    assert stalled
+    assert Counter(MANY) == Counter(query.rows)
+    assert "pulls nothing" in caplog.text
+
+
 def test_machine_that_slept_in_a_pull(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
     """A task that wakes up when its leases are over gives its messages back and fails; they come again."""
     awake, pull_part = lease_clock.now, partition_reader._pull_part

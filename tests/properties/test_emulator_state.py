@@ -2,6 +2,7 @@
 
 - The counters (backlog, outstanding, oldest unacked message) say what a count of all messages says.
 - A state that was dumped and loaded at any moment goes on like the one that was not: deliveries, acks, ids, events.
+- A state on which the journal's commands were carried out, from the start or from a dump on, is the same one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from pubsub_spark.emulator.journal.commands import Command, Recorder, Replay
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.dump import ResourceFormat
@@ -70,8 +72,11 @@ class StateMachine(RuleBasedStateMachine):
     )
     def begin(self, topic_retention: float, attempts: int, filtered: bool, backoff: float, **chosen: Any) -> None:
         self.now = 1000.0
-        self.states = [State()]  # the second, if there is one, was loaded from a dump of the first
+        self.states = [State()]  # the second, if there is one, was loaded from a dump of the first, or replayed
         self.broker = self.states[0].broker
+        self.base: Any = None  # a dump, and the commands since
+        self.commands: list[Command] = []
+        Recorder(self.states[0], FORMAT, self.commands.append)
         self.settings = Settings(
             **chosen,
             min_backoff=backoff,
@@ -112,6 +117,22 @@ class StateMachine(RuleBasedStateMachine):
             assert name == subscription.name
         self.states = [self.states[0], State.load(pickle.loads(pickle.dumps(self.states[0].dump(FORMAT))), FORMAT)]
         assert self.states[0].dump(FORMAT) == self.states[1].dump(FORMAT)
+
+    @rule()
+    def write_a_base(self) -> None:
+        """Let the replay begin here."""
+        self.base = pickle.dumps(self.states[0].dump(FORMAT))
+        self.commands.clear()
+
+    @rule()
+    def replay(self) -> None:
+        """From now on do everything twice: here, and in a state made of the commands so far."""
+        self.consumers = {name: [Consumer(), Consumer()] for name in SUBSCRIPTIONS}
+        replay = Replay(State.load(pickle.loads(self.base), FORMAT) if self.base else State(), FORMAT)
+        for command in pickle.loads(pickle.dumps(list(map(tuple, self.commands)))):
+            replay.apply(Command(*command))
+        assert self.states[0].dump(FORMAT) == replay.state.dump(FORMAT)
+        self.states = [self.states[0], replay.state]
 
     @rule(key=st.sampled_from(KEYS), count=st.integers(1, 5), marked=st.sampled_from([False, False, True]))
     def publish(self, key: str, count: int, marked: bool) -> None:

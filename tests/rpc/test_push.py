@@ -152,6 +152,18 @@ def test_backlog_is_pushed_from_the_start(emulator, endpoint, push, call):
     assert {"YQ==", "Yg=="} == set(endpoint.data())
 
 
+def test_pushes_go_on_after_a_restart(endpoint, tmp_path):
+    """A push subscription that a data directory has kept is pushed, what came before the end included."""
+    with Emulator(data_dir=tmp_path) as emulator:
+        emulator.create_topic(TOPIC)
+        emulator.create_subscription(SUB, TOPIC, push_config={"push_endpoint": endpoint.url})
+    with Emulator(data_dir=tmp_path) as emulator:
+        emulator.publish(TOPIC, b"after")
+
+        [(_, _, body)] = endpoint.wait_for(1)
+        assert "YWZ0ZXI=" == json.loads(body)["message"]["data"]
+
+
 def test_refused_message_comes_again(emulator, endpoint, push):
     """An answer that does not acknowledge is a nack: the message is pushed again."""
     endpoint.answers.extend([500, 203])

@@ -58,6 +58,8 @@ def test_readme_runs(spark: SparkSession, emulator: Emulator, tmp_path: Path):
     finally:
         if "query" in names:
             names["query"].stop()
+        if "emulator" in names:
+            names["emulator"].stop()
 
     assert [("AA", 1141, 33), ("B6", 725, None), ("UA", 1545, 11)] == sorted(map(tuple, rows))
 

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pubsub_spark.emulator import Emulator
+from pubsub_spark.table_function import register_function
 from tests.conftest import ROOT, Names
 
 _BLOCKS = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "sql.md").read_text(), re.DOTALL)
@@ -21,6 +22,7 @@ def catalog(spark: SparkSession, emulator: Emulator) -> Iterator[Names]:
     names = Names("my-project", "departures", "flights-to-lake", "none")
     emulator.create_topic(names.topic)
     emulator.create_subscription(names.subscription, names.topic)
+    register_function(spark)  # as `register` does, which 4.0 and 4.1 let nobody call twice
     yield names
     spark.sql("DROP VIEW IF EXISTS latest")
     for table in ("flights", "departures", "saved"):
@@ -29,6 +31,7 @@ def catalog(spark: SparkSession, emulator: Emulator) -> Iterator[Names]:
 
 def here(statement: str, emulator: Emulator) -> str:
     """The statement with the address of this emulator among its options."""
+    statement = statement.replace("projectId => '", f"endpoint => '{emulator.endpoint}', projectId => '")
     statement = statement.replace("projectId '", f"endpoint '{emulator.endpoint}', projectId '")
     return statement.replace("projectId = '", f"endpoint = '{emulator.endpoint}', projectId = '")
 
@@ -38,17 +41,17 @@ def test_statements_of_the_page_run(spark: SparkSession, emulator: Emulator, cat
     emulator.publish(catalog.topic, {"data": b"first", "attributes": {"carrier": "UA"}})
     shown = [spark.sql(here(statement, emulator)).collect() for statement in STATEMENTS]
 
-    [view, latest, table, other, selected, inserted] = shown
+    [view, latest, function, table, other, selected, inserted] = shown
     assert [] == view == table == other == inserted
-    assert [("first", "UA")] == [tuple(row) for row in latest]
+    assert [("first", "UA")] == [tuple(row) for row in latest] == [tuple(row) for row in function]
     assert [b"first"] == [bytes(row.data) for row in selected]
     assert [b"first", b"EWR 1545"] == [record.data for record in emulator.messages(catalog.subscription)]
 
 
 def test_table_without_options_says_how_to_give_them(spark: SparkSession, emulator: Emulator, catalog: Names):
     """Spark drops a table's options for Python sources: the error names the forms that work."""
-    spark.sql(here(STATEMENTS[2], emulator))
-    spark.sql(STATEMENTS[3])
+    spark.sql(here(STATEMENTS[3], emulator))
+    spark.sql(STATEMENTS[4])
 
     with pytest.raises(Exception, match=r"read and write with `WITH \(...\)` behind the table's name"):
         spark.sql("SELECT * FROM flights").collect()
@@ -58,7 +61,7 @@ def test_table_without_options_says_how_to_give_them(spark: SparkSession, emulat
 
 def test_streams_of_a_table(spark: SparkSession, emulator: Emulator, catalog: Names):
     """`readStream.table` and `STREAM t WITH (...)` are streams of the subscription."""
-    spark.sql(here(STATEMENTS[2], emulator))
+    spark.sql(here(STATEMENTS[3], emulator))
     options = {"subscriptionId": catalog.subscription, "endpoint": emulator.endpoint}
     table = spark.readStream.options(**options).table("flights")
     given = ", ".join(f"{name} = '{value}'" for name, value in options.items())
@@ -74,3 +77,30 @@ def test_save_as_table_publishes(spark: SparkSession, emulator: Emulator, catalo
     writer.option("endpoint", emulator.endpoint).saveAsTable("saved")
 
     assert {b"a", b"b"} == {record.data for record in emulator.messages(catalog.subscription)}
+
+
+def test_table_function_decodes(spark: SparkSession, emulator: Emulator, catalog: Names):
+    """`read_pubsub` has the columns that its options ask for, decoded values and Databricks' columns among them."""
+    kinds = '{"name": "a", "type": "int"}, {"name": "b", "type": {"type": "map", "values": "string"}}'
+    definition = f'{{"type": "record", "name": "R", "fields": [{kinds}]}}'
+    schema = "projects/my-project/schemas/record"
+    emulator.create_schema(schema, "AVRO", definition)
+    emulator.create_topic("projects/my-project/topics/typed", schema=schema, encoding="JSON")
+    emulator.create_subscription("projects/my-project/subscriptions/typed", "projects/my-project/topics/typed")
+    emulator.publish("projects/my-project/topics/typed", '{"a": 1, "b": {"k": "v"}}')
+    given = f"endpoint => '{emulator.endpoint}', projectId => 'my-project', subscriptionId => 'typed'"
+
+    [row] = spark.sql(f"SELECT value.* FROM read_pubsub({given}, decode => 'topic')").collect()
+    databricks = spark.sql(f"SELECT * FROM read_pubsub({given}, columns => 'databricks')")
+
+    assert (1, {"k": "v"}) == tuple(row)
+    assert ["messageId", "payload", "attributes", "publishTimestampInMillis"] == databricks.columns
+    assert not databricks.isStreaming
+
+
+def test_table_function_refuses_in_a_sentence(spark: SparkSession, emulator: Emulator, catalog: Names):
+    """Options that cannot work are named, and so is an argument that differs from row to row."""
+    with pytest.raises(Exception, match="`maxMessage` is not an option; did you mean `maxMessages`"):
+        spark.sql("SELECT * FROM read_pubsub(subscriptionId => 'projects/p/subscriptions/s-1', maxMessage => 1)")
+    with pytest.raises(Exception, match="`subscriptionId` must be a constant in `read_pubsub`, not a column"):
+        spark.sql("SELECT * FROM VALUES ('s-1') AS t(s), LATERAL read_pubsub(subscriptionId => s)")

@@ -73,7 +73,7 @@ def test_of_streams_that_are_not_there_nothing_is_removed(tmp_path: Path):
     )
     assert "mine" in CliRunner().invoke(app, ["staging", "ls", str(tmp_path)]).output
     assert 0 == CliRunner().invoke(app, ["staging", "clean", str(tmp_path), "--stream", "mine"]).exit_code
-    assert "mine" not in CliRunner().invoke(app, ["staging", "ls", str(tmp_path)]).output
+    assert 1 == CliRunner().invoke(app, ["staging", "ls", str(tmp_path)]).exit_code
 
 
 def test_only_what_is_removed_is_counted(tmp_path: Path):
@@ -111,8 +111,9 @@ def test_a_staging_area_that_refuses_is_one_sentence(
 
 
 def test_looking_makes_no_folder(tmp_path: Path):
-    """`staging ls` of a path that does not exist lists nothing and creates no folder."""
+    """`staging ls` of a path that does not exist says that nothing is there and creates no folder."""
     result = CliRunner().invoke(app, ["staging", "ls", str(tmp_path / "stagign")])
 
-    assert 0 == result.exit_code
+    assert (1, "") == (result.exit_code, result.stdout)
+    assert f"No stream has files in `{tmp_path}/stagign`.\n" == result.stderr
     assert not (tmp_path / "stagign").exists()

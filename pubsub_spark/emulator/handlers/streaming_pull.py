@@ -74,6 +74,7 @@ class Stream:
         self._error: RpcError | None = None
         self._half_closed = False
         self._confirmations: list[Any] = []
+        self._confirming = False  # whether the last response has confirmations
         self._unsent = range(0)  # numbers of the last response, until it was accepted
 
     async def run(self) -> None:
@@ -92,6 +93,8 @@ class Stream:
                 await self._call.room()
                 response = self._next()
                 if response is not None:
+                    if self._confirming:
+                        await self._engine.written()
                     await self._call.send(response)
                     self._unsent = range(0)
                 elif self._half_closed:
@@ -158,6 +161,7 @@ class Stream:
                 return None
             self._unsent = batch.numbers
             confirmations, self._confirmations = self._confirmations, []
+            self._confirming = bool(confirmations)
             received = self._subscriber.received(subscription, batch)
             return received + _properties(subscription) + b"".join(each.SerializeToString() for each in confirmations)
 

@@ -49,9 +49,12 @@ class Dispatcher:
             raise unimplemented(f"Method not found: `{context.method}`.")
 
         async def proceed() -> Any:
-            if rpc.waits:
-                return await rpc.handler(raw, context)
-            return await self.run(lambda: rpc.handler(raw)) if rpc.is_slow(raw) else rpc.handler(raw)
+            try:
+                if rpc.waits:
+                    return await rpc.handler(raw, context)
+                return await self.run(lambda: rpc.handler(raw)) if rpc.is_slow(raw) else rpc.handler(raw)
+            finally:  # an error, too, may say what was done: which ack ids have not failed
+                await self._engine.written()
 
         response: bytes = await self._intercepted(context, proceed)
         return response

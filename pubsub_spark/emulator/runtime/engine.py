@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.state.broker import Broker
@@ -32,6 +32,16 @@ _MAX_SLEEP_SECONDS = 3600.0  # threading refuses waits beyond a few centuries, a
 
 
 Listener = Callable[[Sequence[Event]], None]
+
+
+class Journal(Protocol):
+    """What keeps the changes of the state beyond the end of the emulator."""
+
+    async def written(self) -> None:
+        """Wait until every change so far is kept; RpcError when that fails."""
+
+    def flush(self) -> None:
+        """Wait for the same on a thread that is not the event loop's."""
 
 
 class Session(NamedTuple):
@@ -72,6 +82,7 @@ class Engine:
         self.state = state
         self.broker = state.broker
         self.clock = clock
+        self.journal: Journal | None = None
         self.failure: BaseException | None = None
         self.on_failure: Callable[[], None] = lambda: None
         self._lock = threading.RLock()
@@ -157,6 +168,11 @@ class Engine:
             self._alarm.notify()  # what is due is nearer now than when the sleep was measured
             for consumer in list(self._consumers):
                 consumer.condition.notify_all()  # its wait may be over
+
+    async def written(self) -> None:
+        """Wait until every change so far is kept, where there is a journal; a call is answered after that."""
+        if self.journal is not None:
+            await self.journal.written()
 
     def restart_clock(self) -> None:
         """Set the clock back to the machine's time; the state must be empty."""

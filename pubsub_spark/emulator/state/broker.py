@@ -48,6 +48,7 @@ _NEVER = float("inf")
 # They begin at the start of the emulator, ten a microsecond, so that a restarted one does not use an id again.
 _FIRST_MESSAGE = 10**16
 _IDS_PER_SECOND = 10**7
+_SPARE_BATCHES = 1 << 20  # more than a run leases between its last journaled change and its end
 _SPARE_ENTRIES = 64  # of the agenda, beyond two for each subscription, before it is tidied
 
 
@@ -204,6 +205,15 @@ class Broker:
         self.snapshots.clear()
         self._snapshots_due = _NEVER
         self.events.append(Cleared())
+
+    def restart(self, now: float) -> None:
+        """Go on in another process: nobody is connected, there is no chaos, and no id is used again."""
+        for subscription in self.subscriptions.values():
+            for consumer in list(subscription.consumers.connected):
+                self.leave(subscription, consumer, now)
+        self.set_chaos(None)
+        self._next_message = max(self._next_message, _FIRST_MESSAGE + int(now * _IDS_PER_SECOND))
+        self._batches.next_number += _SPARE_BATCHES
 
     def set_chaos(self, seed: int | None) -> None:
         """Reorder, redeliver and end leases early on every subscription, later ones included; None stops it."""

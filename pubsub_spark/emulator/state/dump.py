@@ -208,19 +208,18 @@ def load_broker(broker: Broker, dumped: Mapping[str, Any], resources: ResourceFo
 
 
 def dump_schemas(schemas: Schemas) -> list[Any]:
-    """Each schema with its revisions, and the numbers of all revisions that it has ever had."""
-    return [
-        (
-            schema.name,
-            [(each[:3], each.definition.type, each.definition.text) for each in schema.revisions],
-            dict(schema.numbers),
-        )
-        for schema in schemas._schemas.values()
-    ]
+    """Every schema."""
+    return list(map(dump_schema, schemas._schemas.values()))
+
+
+def dump_schema(schema: Schema) -> tuple[Any, ...]:
+    """A schema with its revisions, and the numbers of all revisions that it has ever had."""
+    revisions = [(each[:3], each.definition.type, each.definition.text) for each in schema.revisions]
+    return schema.name, revisions, dict(schema.numbers)
 
 
 def load_schemas(schemas: Schemas, dumped: Iterable[Any]) -> None:
-    """Fill empty schemas; the definitions are parsed again."""
+    """Add schemas, or replace those of the same names; the definitions are parsed again."""
     for name, revisions, numbers in dumped:
         loaded = tuple(
             Revision(id_, number, created, schema_types.parse(kind, text))

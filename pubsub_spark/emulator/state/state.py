@@ -14,7 +14,7 @@ from typing import Any
 from pubsub_spark.emulator.state import dump
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.dump import ResourceFormat
-from pubsub_spark.emulator.state.events import Event
+from pubsub_spark.emulator.state.events import Created, Event
 from pubsub_spark.emulator.state.policies import Policies
 from pubsub_spark.emulator.state.schema_store import Schemas
 
@@ -33,6 +33,12 @@ class State:
         self.schemas.clear()
         self.policies.by_name.clear()
         self.broker.clear()
+
+    def announce(self) -> None:
+        """Append a Created for everything that there is: a state that was loaded, to those who begin to listen."""
+        for records in (self.broker.topics, self.broker.subscriptions, self.broker.snapshots):
+            self.events.extend(Created(name, record.resource) for name, record in records.items())
+        self.events.extend(Created(name, self.schemas.get(name)) for name in self.schemas)
 
     def dump(self, resources: ResourceFormat) -> dict[str, Any]:
         """Everything that matters to a restart, as plain data."""

@@ -128,8 +128,7 @@ class Subscription:
         horizon = self._unacked.expired_until
         chaos = None if self.settings.exactly_once else self.chaos
         building = BatchBuilder(most if chaos is None else chaos.portion(most), room)
-        self._turn += 1
-        for source in range(self._turn, self._turn + 3):  # each in turn is served first, so none starves
+        for source in range(self._turn + 1, self._turn + 4):  # each in turn is served first, so none starves
             if not building.has_room or consumer.closed:
                 break
             if source % 3 == 0:
@@ -142,6 +141,7 @@ class Subscription:
         if not building.parts:
             self._notify_one()
             return Batch(range(0), ())
+        self._turn += 1
         if chaos is not None:
             building.parts = [*chaos.reordered(building.deliveries())]
         parts = building.parts

@@ -1,11 +1,16 @@
 """What a stranger gets: metadata, the shim that Spark looks for, the typed marker, no surprise imports."""
 
+import email
 import importlib
+import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -29,7 +34,7 @@ def test_emulator_is_an_extra():
     assert {"cryptography", "pyyaml", "starlette", "urllib3", "uvicorn"} == names
     assert not [line for line in PROJECT["dependencies"] if re.split(r"[^\w-]", line)[0] in names]
     assert "pubsub-spark[emulator,spark]" in extras["demo"]
-    assert "pubsub-spark[demo]" in extras["test"]
+    assert "pubsub-spark[asyncapi,demo]" in extras["test"]
 
 
 @pytest.mark.parametrize("absent", ["starlette", "uvicorn", "yaml", "cryptography"])
@@ -93,3 +98,105 @@ def test_exported_names_exist():
     """Every name that `__all__` promises exists."""
     for name in getattr(pubsub_spark, "__all__", ()):
         assert hasattr(pubsub_spark, name)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist of this tree, and the wheel unpacked in `installed`."""
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
+    ended = subprocess.run(build, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert 0 == ended.returncode, ended.stderr
+    [wheel] = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "installed")
+    return folder
+
+
+def test_wheel_holds_the_package_alone(built: Path):
+    """The wheel has the package, the two modules that Spark looks for, and its metadata: no test, no cache."""
+    [wheel] = built.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    ours = {path.relative_to(ROOT).as_posix() for path in (ROOT / "pubsub_spark").rglob("*.py")}
+
+    assert ours <= {*names}
+    assert {"pubsub_spark/py.typed", "pyspark_pubsub.py", "pyspark_pubsub_spark.py"} <= {*names}
+    assert {"pubsub_spark", "pyspark_pubsub.py", "pyspark_pubsub_spark.py"} == {
+        top for name in names if not (top := name.partition("/")[0]).endswith(".dist-info")
+    }
+    assert not [name for name in names if "__pycache__" in name]
+
+
+def test_sdist_holds_what_the_tests_need(built: Path):
+    """The sdist has the sources, the tests, the documents and the Makefile, and nothing of an environment."""
+    [sdist] = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+
+    assert {"pyproject.toml", "README.md", "LICENSE", "Makefile", "CHANGELOG.md", "CONTRIBUTING.md"} <= names
+    assert {"pubsub_spark/source.py", "tests/conftest.py", "docs/cli.md", "conf/log4j2.properties"} <= names
+    assert not [name for name in names if name.startswith((".venv", ".git/")) or "__pycache__" in name]
+
+
+def test_metadata_of_the_wheel(built: Path):
+    """What an index shows: name, version, README, licence, every extra, the command, the plugin."""
+    [wheel] = built.glob("*.whl")
+    archive = zipfile.ZipFile(wheel)
+    files = {name.rpartition("/")[2]: name for name in archive.namelist() if ".dist-info/" in name}
+    told = email.message_from_bytes(archive.read(files["METADATA"]))
+    entries = archive.read(files["entry_points.txt"]).decode()
+
+    assert (PROJECT["name"], PROJECT["version"], "Apache-2.0", "text/markdown") == (
+        told["Name"],
+        told["Version"],
+        told["License-Expression"],
+        told["Description-Content-Type"],
+    )
+    assert {*PROJECT["optional-dependencies"]} == {*told.get_all("Provides-Extra", [])}
+    assert str(told.get_payload()).startswith("# pubsub-spark")
+    assert "pubsub-spark = pubsub_spark.cli:app" in entries
+    assert "pubsub_spark.emulator.pytest_plugin = pubsub_spark.emulator.pytest_plugin" in entries
+
+
+def test_wheel_without_extras(built: Path):
+    """Without any extra the package and its command can be imported, and say which extra is missing."""
+    absent = ["pyspark", "starlette", "uvicorn", "yaml", "cryptography", "matplotlib", "pandas", "h11"]
+    code = f"""
+import sys
+sys.path.insert(0, {str(built / "installed")!r})
+sys.modules.update(dict.fromkeys({absent!r}))
+import pubsub_spark, pubsub_spark.cli, pubsub_spark.options, pubsub_spark.emulator.pytest_plugin
+assert pubsub_spark.__file__.startswith({str(built)!r})
+try:
+    import pubsub_spark.emulator
+    pubsub_spark.emulator.Emulator
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=built, check=False)
+
+    assert 0 == ended.returncode, ended.stderr
+    assert re.fullmatch(r"The emulator needs `\w+`; run `pip install 'pubsub-spark\[emulator\]'`.\n", ended.stdout)
+
+
+@pytest.mark.parametrize("line", ["", "pytest_plugins = ['pubsub_spark.emulator.pytest_plugin']\n"])
+def test_pytest_finds_the_fixtures_by_itself(built: Path, tmp_path: Path, line: str):
+    """Where the wheel is installed a test has the emulator's fixtures without a word, and may name the plugin, too."""
+    (tmp_path / "test_it.py").write_text(
+        "import os, sys\n" + line + "def test_unused():\n"
+        "    assert 'pubsub_spark.emulator.emulator' not in sys.modules\n"
+        "def test_used(pubsub_emulator, pubsub_emulator_host):\n"
+        "    assert os.environ['PUBSUB_EMULATOR_HOST'] == pubsub_emulator_host\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(built / "installed")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "test_it.py"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+
+    assert "2 passed" in ended.stdout, ended.stdout + ended.stderr
+
+
+def test_connect_is_an_extra_of_all_that_its_client_needs():
+    """The extra `connect` brings what PySpark's own extra names, and zstandard, which only newer ones name."""
+    connect = PROJECT["optional-dependencies"]["connect"]
+
+    assert "pyspark[connect]>=4.0" in connect
+    assert any(line.startswith("zstandard") for line in connect)

@@ -483,6 +483,29 @@ def test_stop_nacks_buffered_messages(driver: Driver):
     assert [(0, ["ack-a", "ack-b"])] == driver.service.modified
 
 
+def test_connection_that_is_closed_by_a_stop_is_no_error(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A stop that does not wait for acks closes the connection under them; the log has no traceback of it."""
+    asked, closed = threading.Event(), threading.Event()
+
+    def refuse(*_: object) -> None:
+        asked.set()
+        closed.wait(LONG)
+        raise ValueError("Cannot invoke RPC: Channel closed!")
+
+    monkeypatch.setattr(driver.service, "acknowledge", refuse)
+    driver.stage(1, 0, "a")
+    driver.worker.commit(1)
+    assert asked.wait(LONG)
+    driver.worker.end_threads(0)
+    closed.set()
+    driver.worker.end_threads(LONG)
+    monkeypatch.setattr(driver.worker, "stop", lambda _: driver.stream.close())  # nobody sends acks any more
+
+    assert "cannot be read" not in caplog.text
+
+
 def test_recent_ids_do_not_hold_the_memory_of_ack_ids(driver: Driver):
     """Receipts are read section by section, and of each only the ids stay: a restart may read 100 batches."""
     arrived = received([response(f"a{n}" for n in range(1000))])

@@ -1,0 +1,265 @@
+"""An AsyncAPI document as what Pub/Sub has: schemas, topics, subscriptions, and the messages that it describes.
+
+    channel with a googlepubsub binding     a topic; its id is the channel's `address` (3.x), or its name
+    operation that receives                 a subscription of its channel's topic, named as the operation
+    message, its binding's `schema.name`    a schema; a payload in Avro or Protocol Buffers is its definition
+
+An application receives what others send to it: `action: receive` in 3.x, and `publish` in 2.x, whose words are those
+of the other side. Names are ids of the project, or full names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from .. import names
+from ..codec.definition import Encoding
+from ..codec.schema_types import SchemaType
+from .bindings import PROTOCOL, ChannelBinding, MessageBinding, channel_binding, check_empty, message_binding
+from .document import AsyncApiError, Value, load
+
+# What a payload's `schemaFormat` begins with, and the schema type of Pub/Sub.
+_FORMATS: dict[str, SchemaType] = {
+    "application/vnd.apache.avro": "AVRO",
+    "application/vnd.google.protobuf": "PROTOCOL_BUFFER",
+}
+_TYPE_WORDS: dict[str, SchemaType] = {"avro": "AVRO", "protobuf": "PROTOCOL_BUFFER"}
+_ORDERING = "x-enable-message-ordering"  # of an operation, where no message has an `orderingKey`
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A schema. definition: None where the document only names it, and it must exist."""
+
+    name: str
+    type: SchemaType | None = None
+    definition: str | None = None
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic, and what its channel's binding says of it."""
+
+    name: str
+    binding: ChannelBinding
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """The encoding of its messages, None without a schema."""
+        return "JSON" if self.binding.encoding == "JSON" else "BINARY" if self.binding.schema else None
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """A subscription of a topic. ordering: whether messages of one ordering key come in order."""
+
+    name: str
+    topic: str
+    ordering: bool = False
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of a topic, and what its binding says of it."""
+
+    name: str
+    topic: str
+    binding: MessageBinding
+    fields: frozenset[str] | None = None  # of the payload on the first level; None where they are not known
+
+
+@dataclass(frozen=True)
+class Api:
+    """What a document describes, by full names; messages by the names that they have in the document."""
+
+    schemas: dict[str, Schema] = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    messages: dict[str, list[Message]] = field(default_factory=dict)
+
+
+def read(path: str | Path, project: str | None) -> Api:
+    """What a document describes; AsyncApiError with all that is wrong with it. project: of names that are ids."""
+    document = load(path)
+    api = _Reader(document, project).read()
+    if document.documents.problems:
+        raise AsyncApiError(str(path), document.documents.problems)
+    return api
+
+
+@dataclass
+class _Reader:
+    document: Value
+    project: str | None
+    api: Api = field(default_factory=Api)
+
+    def read(self) -> Api:
+        is_ours = False
+        for _, server in self.document.get("servers").entries():
+            check_empty(server, "server")
+            is_ours |= server.text("protocol") == PROTOCOL
+        topics: dict[tuple[str, str], str] = {}  # by the place of the channel
+        for key, channel in self.document.get("channels").entries():
+            topic = self._topic(key, channel, is_ours)
+            if topic is not None:
+                found = channel.followed()
+                topics[str(found.file), ".".join(map(str, found.keys))] = topic.name
+                for name, message in self._channel_messages(channel):
+                    self._add_message(name, message, topic)
+        for name, operation, channel, action in self._operations():
+            check_empty(operation, "operation")
+            found = channel.followed()
+            on = topics.get((str(found.file), ".".join(map(str, found.keys))))
+            if action == "receive" and on is not None:
+                self._add_subscription(name, operation, on)
+        return self.api
+
+    @property
+    def _is_version_2(self) -> bool:
+        return (self.document.text("asyncapi") or "").startswith("2")
+
+    def _topic(self, key: str, channel: Value, is_ours: bool) -> Topic | None:
+        binding = channel_binding(channel)
+        if binding is None:
+            if channel.get("bindings", PROTOCOL) or not is_ours or channel.get("bindings"):
+                return None  # a wrong binding, or a channel of another protocol
+            binding = ChannelBinding()
+        given = binding.topic or (key if self._is_version_2 else channel.text("address")) or key
+        name = self._full(channel, given, "topics")
+        if name is None:
+            return None
+        if name in self.api.topics:
+            channel.complain(f"Topic `{name}` is described by another channel, too")
+            return None
+        if binding.schema is not None:
+            schema = self._full(channel.get("bindings", PROTOCOL, "schemaSettings", "name"), binding.schema, "schemas")
+            if schema is None:
+                return None
+            self.api.schemas.setdefault(schema, Schema(schema))
+            binding = replace(binding, schema=schema)
+        topic = self.api.topics[name] = Topic(name, binding)
+        return topic
+
+    def _channel_messages(self, channel: Value) -> Iterator[tuple[str, Value]]:
+        """The messages of a channel with their names."""
+        if not self._is_version_2:
+            yield from channel.get("messages").entries()
+            return
+        for verb in ("publish", "subscribe"):
+            message = channel.get(verb, "message")
+            several = message.get("oneOf")
+            for _, each in several.entries() if several else [("", message)] if message else []:
+                named = each.followed()
+                yield named.text("name") or named.text("messageId") or str(named.keys[-1]), each
+
+    def _operations(self) -> Iterator[tuple[str, Value, Value, str]]:
+        """Name, operation, channel, and `send` or `receive`."""
+        if not self._is_version_2:
+            for name, operation in self.document.get("operations").entries():
+                action = operation.text("action")
+                if action not in ("send", "receive"):
+                    operation.complain(f"`action` must be send or receive, got `{action or ''}`")
+                yield name, operation, operation.get("channel"), action or ""
+            return
+        for _, channel in self.document.get("channels").entries():
+            for verb, action in (("publish", "receive"), ("subscribe", "send")):
+                operation = channel.get(verb)
+                if operation:
+                    id_ = operation.text("operationId")
+                    if id_ is None and action == "receive":
+                        operation.complain("`operationId` is required: it is the id of the subscription")
+                        continue
+                    yield id_ or "", operation, channel, action
+
+    def _add_message(self, name: str, message: Value, topic: Topic) -> None:
+        binding = message_binding(message) or MessageBinding()
+        kind, payload = self._payload(message)
+        if binding.schema_type is not None and kind is not None and _TYPE_WORDS.get(binding.schema_type) != kind:
+            message.complain(
+                f"the binding's schema type is `{binding.schema_type}`, and the payload's format is {kind}"
+            )
+        if binding.schema is not None:
+            place = message.get("bindings", PROTOCOL, "schema", "name")
+            schema = self._full(place, binding.schema, "schemas")
+            if schema is None:
+                return
+            binding = replace(binding, schema=schema)
+            if topic.binding.schema not in (None, schema):
+                place.complain(f"the topic's schema is `{topic.binding.schema}`, and the message's is `{schema}`")
+            self._add_schema(place, Schema(schema, kind, payload))
+        elif topic.binding.schema is not None:
+            binding = replace(binding, schema=topic.binding.schema)
+            self._add_schema(message, Schema(topic.binding.schema, kind, payload))
+        fields = _fields(message, payload if kind == "AVRO" else None)
+        self.api.messages.setdefault(name, []).append(Message(name, topic.name, binding, fields))
+
+    def _add_schema(self, place: Value, schema: Schema) -> None:
+        known = self.api.schemas.get(schema.name)
+        if known is None or known.definition is None:
+            self.api.schemas[schema.name] = schema
+        elif schema.definition not in (None, known.definition):
+            place.complain(f"Schema `{schema.name}` has another definition elsewhere in the document")
+
+    def _payload(self, message: Value) -> tuple[SchemaType | None, str | None]:
+        """The schema type and definition of a payload that Pub/Sub has a schema for."""
+        payload = message.get("payload")
+        if self._is_version_2:
+            stated, definition = message.text("schemaFormat"), payload
+        else:
+            stated, definition = payload.text("schemaFormat"), payload.get("schema")
+        kind = next((kind for start, kind in _FORMATS.items() if (stated or "").startswith(start)), None)
+        if kind is None or not definition:
+            return None, None
+        if isinstance(definition.value, str):
+            return kind, definition.value
+        if kind == "PROTOCOL_BUFFER":
+            definition.complain("a Protocol Buffers payload must be the text of a `.proto`, or a `$ref` to one")
+            return kind, None
+        return kind, json.dumps(_plain(definition), separators=(", ", ": "))
+
+    def _add_subscription(self, name: str, operation: Value, topic: str) -> None:
+        full = self._full(operation, name, "subscriptions")
+        if full is None:
+            return
+        keyed = any(
+            each.binding.ordering_key is not None and each.topic == topic
+            for messages in self.api.messages.values()
+            for each in messages
+        )
+        ordering = operation.get(_ORDERING)
+        if full in self.api.subscriptions:
+            operation.complain(f"Subscription `{full}` is another operation's, too")
+        self.api.subscriptions[full] = Subscription(full, topic, bool(ordering.value) if ordering else keyed)
+
+    def _full(self, place: Value, name: str, collection: names.Collection) -> str | None:
+        """The full name; None, and a complaint, where it is none."""
+        try:
+            return names.full(name, self.project, collection)
+        except ValueError as error:
+            place.complain(str(error).replace("`projectId`", "a project (`--project`, `projectId`)"))
+            return None
+
+
+def _plain(value: Value) -> object:
+    """A value with all references in it followed."""
+    found = value.followed()
+    if isinstance(found.value, dict):
+        return {name: _plain(each) for name, each in found.entries()}
+    if isinstance(found.value, list):
+        return [_plain(each) for _, each in found.entries()]
+    return found.value
+
+
+def _fields(message: Value, avro: str | None) -> frozenset[str] | None:
+    """The names of a payload's fields on the first level; None where they are not known."""
+    if avro is not None:
+        try:
+            schema = json.loads(avro)
+        except ValueError:
+            return None
+        return frozenset(each["name"] for each in schema.get("fields", ())) if isinstance(schema, dict) else None
+    properties = message.get("payload", "schema", "properties") or message.get("payload", "properties")
+    return frozenset(properties.value) if isinstance(properties.value, dict) else None

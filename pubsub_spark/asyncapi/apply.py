@@ -1,0 +1,81 @@
+"""A plan carried out on a project, and what the project has, by the calls of `backend.resources`."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from google.pubsub_v1 import types
+
+from ..errors import MissingError
+from .api import Api, Schema, Subscription, Topic
+from .plan import Existing, Step
+
+if TYPE_CHECKING:
+    from ..backend.resources import Resources
+
+
+def existing(resources: Resources, api: Api) -> Existing:
+    """What there is of the resources that a document describes."""
+    return Existing(
+        _found(lambda name: resources.get("schemas", name), api.schemas),
+        _found(lambda name: resources.get("topics", name), api.topics),
+        _found(lambda name: resources.get("subscriptions", name), api.subscriptions),
+    )
+
+
+def _found(get: Callable[[str], Any], names: Iterable[str]) -> dict[str, Any]:
+    found = {}
+    for name in names:
+        try:
+            found[name] = get(name)
+        except MissingError:
+            continue
+    return found
+
+
+def carry_out(resources: Resources, step: Step) -> None:
+    """Create or update one resource; PubSubError when the service refuses."""
+    match step.resource:
+        case Schema():
+            _schema(resources, step, step.resource)
+        case Topic():
+            topic = _topic(step.resource)
+            if step.action == "create":
+                schema = step.resource.binding.schema
+                resources.create("topics", topic, topic.name, [("Schema", schema)] if schema else [])
+            else:
+                resources.update("topics", topic, step.paths)
+        case Subscription(name, of, ordering):
+            wanted = types.Subscription(name=name, topic=of, enable_message_ordering=ordering)
+            resources.create("subscriptions", wanted, name, [("Topic", of)])
+
+
+def _schema(resources: Resources, step: Step, wanted: Schema) -> None:
+    schema = types.Schema(
+        name=wanted.name, type_=getattr(types.Schema.Type, str(wanted.type)), definition=wanted.definition
+    )
+    if step.action == "create":
+        parent, _, id_ = wanted.name.partition("/schemas/")
+        schema.name = ""
+        resources.create("schemas", {"parent": parent, "schema": schema, "schema_id": id_}, wanted.name)
+    else:
+        resources.commit_schema(wanted.name, schema)
+
+
+def _topic(wanted: Topic) -> types.Topic:
+    binding = wanted.binding
+    topic = types.Topic(name=wanted.name, labels=binding.labels or {})
+    if binding.retention_seconds is not None:
+        topic.message_retention_duration = datetime.timedelta(seconds=binding.retention_seconds)
+    if binding.regions:
+        topic.message_storage_policy = types.MessageStoragePolicy(allowed_persistence_regions=binding.regions)
+    if binding.schema is not None:
+        topic.schema_settings = types.SchemaSettings(
+            schema=binding.schema,
+            encoding=getattr(types.Encoding, str(wanted.encoding)),
+            first_revision_id=binding.first_revision,
+            last_revision_id=binding.last_revision,
+        )
+    return topic

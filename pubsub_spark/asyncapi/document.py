@@ -1,0 +1,195 @@
+"""An AsyncAPI document as values that know their place: file, path and line.
+
+YAML is read by PyYAML (JSON is YAML), and a `$ref` is followed inside the document and into other files, never to the
+network; a circle of references is an error. A file ending in `.proto` is one text. Every complaint about a document has
+a place, and all of them come together in one AsyncApiError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import PubSubError
+
+_MOST_BYTES = 10 * 2**20  # of one file
+
+
+class AsyncApiError(PubSubError):
+    """An AsyncAPI document that cannot be used. problems: a sentence each, with its place."""
+
+    def __init__(self, path: str, problems: Sequence[str]) -> None:
+        self.path = path
+        self.problems = tuple(problems)
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        super().__init__(f"`{path}` has {count}:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+    def __reduce__(self) -> tuple[type[AsyncApiError], tuple[str, tuple[str, ...]]]:
+        return type(self), (self.path, self.problems)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of a document, or None where there is none, and its place. keys: the path from the root of its file."""
+
+    value: Any
+    documents: Documents = field(repr=False)
+    file: Path
+    keys: tuple[str | int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.value is not None
+
+    @property
+    def place(self) -> str:
+        """File (where it is another than the document's), line and path, for a complaint."""
+        path = ".".join(map(str, self.keys)) or "the document"
+        file = "" if self.file == self.documents.root else f"`{self.file}`, "
+        return f"{file}line {self.documents.line(self.file, self.keys)}, `{path}`"
+
+    def get(self, *keys: str) -> Value:
+        """The value under these keys, each `$ref` on the way followed."""
+        found = self.followed()
+        for key in keys:
+            value = found.value.get(key) if isinstance(found.value, dict) else None
+            found = Value(value, self.documents, found.file, (*found.keys, key)).followed()
+        return found
+
+    def entries(self) -> Iterator[tuple[str, Value]]:
+        """The entries of a mapping, or of a list by their index; none of anything else. References are not followed."""
+        found = self.followed()
+        keys: Iterable[str | int] = found.value if isinstance(found.value, dict) else ()
+        if isinstance(found.value, list):
+            keys = range(len(found.value))
+        for key in keys:
+            yield str(key), Value(found.value[key], self.documents, found.file, (*found.keys, key))
+
+    def followed(self) -> Value:
+        """The value that a `$ref` leads to; itself where it is none, or leads nowhere, which is a complaint."""
+        found, seen = self, {(self.file, self.keys)}
+        while isinstance(found.value, dict) and isinstance(found.value.get("$ref"), str):
+            target = self.documents.target(found, found.value["$ref"])
+            if target is None or (target.file, target.keys) in seen:
+                if target is not None:
+                    self.complain(f"`$ref` to `{found.value['$ref']}` leads back to itself")
+                return Value(None, self.documents, self.file, self.keys)
+            seen.add((target.file, target.keys))
+            found = target
+        return found
+
+    def complain(self, sentence: str) -> None:
+        """Add a complaint about this value, once."""
+        complaint = f"{self.place}: {sentence}."
+        if complaint not in self.documents.problems:
+            self.documents.problems.append(complaint)
+
+    def text(self, *keys: str, default: str | None = None) -> str | None:
+        """The text under these keys; the default, and perhaps a complaint, where there is none."""
+        found = self.get(*keys)
+        if found.value is None or isinstance(found.value, str):
+            return default if found.value is None else found.value
+        found.complain(f"this must be a text, got {type(found.value).__name__}")
+        return default
+
+
+@dataclass
+class Documents:
+    """A document with the files that it refers to, and the complaints so far."""
+
+    root: Path
+    problems: list[str] = field(default_factory=list)
+    _files: dict[Path, Any] = field(default_factory=dict)
+    _lines: dict[tuple[Path, tuple[str | int, ...]], int] = field(default_factory=dict)
+
+    @cached_property
+    def content(self) -> Value:
+        """The whole document; AsyncApiError when it cannot be read."""
+        value = self._read(self.root, None)
+        if not isinstance(value, dict):
+            raise AsyncApiError(str(self.root), self.problems or ["this must be a mapping with `asyncapi`."])
+        return Value(value, self, self.root)
+
+    def line(self, file: Path, keys: tuple[str | int, ...]) -> int:
+        """The line of a value, or of the nearest one above it."""
+        while keys and (file, keys) not in self._lines:
+            keys = keys[:-1]
+        return self._lines.get((file, keys), 1)
+
+    def target(self, source: Value, reference: str) -> Value | None:
+        """The value that a reference names; None, and a complaint, when there is none."""
+        if "://" in reference.partition("#")[0]:
+            source.complain(f"`$ref` to `{reference}` would need the network; refer to a file")
+            return None
+        name, _, pointer = reference.partition("#")
+        file = (source.file.parent / name).resolve() if name else source.file
+        value: Any = self._read(file, source)
+        keys: tuple[str | int, ...] = ()
+        for part in (part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]):
+            key: str | int = int(part) if isinstance(value, list) and part.isdigit() else part
+            try:
+                value, keys = value[key], (*keys, key)
+            except (KeyError, IndexError, TypeError):
+                value = None
+                break
+        if value is None:
+            source.complain(f"`$ref` to `{reference}` leads nowhere")
+            return None
+        return Value(value, self, file, keys)
+
+    def _read(self, file: Path, source: Value | None) -> Any:
+        """The content of a file; None, and a complaint, when it cannot be read."""
+        if file not in self._files:
+            self._files[file] = None
+            try:
+                if file.stat().st_size > _MOST_BYTES:
+                    raise ValueError(f"a document has {_MOST_BYTES:,} bytes at most")
+                text = file.read_text()
+                if file.suffix == ".proto":
+                    self._files[file] = text
+                else:
+                    node = yaml.compose(text, yaml.CSafeLoader)
+                    self._files[file] = None if node is None else self._value(file, node, ())
+            except OSError as error:
+                self._complain(source, f"`{file}` cannot be read: {error.strerror}")
+            except (yaml.YAMLError, ValueError, RecursionError) as error:
+                self._complain(source, f"`{file}` is neither YAML nor JSON: {' '.join(str(error).split())}")
+        return self._files[file]
+
+    def _complain(self, source: Value | None, sentence: str) -> None:
+        if source is None:
+            self.problems.append(f"{sentence}.")
+        else:
+            source.complain(sentence)
+
+    def _value(self, file: Path, node: yaml.Node, keys: tuple[str | int, ...]) -> Any:
+        """The value of a YAML node, whose line is noted."""
+        self._lines[file, keys] = node.start_mark.line + 1
+        if isinstance(node, yaml.MappingNode):
+            value: dict[str, Any] = {}
+            for key_node, value_node in node.value:
+                key = str(key_node.value)
+                if key in value:
+                    raise ValueError(f"`{key}` stands twice in one mapping, in line {key_node.start_mark.line + 1}")
+                value[key] = self._value(file, value_node, (*keys, key))
+            return value
+        if isinstance(node, yaml.SequenceNode):
+            return [self._value(file, item, (*keys, index)) for index, item in enumerate(node.value)]
+        return _SCALARS.construct_object(node, deep=True)
+
+
+_SCALARS = yaml.constructor.SafeConstructor()
+
+
+def load(path: str | Path) -> Value:
+    """A document; AsyncApiError when it cannot be read or is no AsyncAPI document of version 2 or 3."""
+    content = Documents(Path(path).resolve()).content
+    version = content.text("asyncapi") or ""
+    if version.partition(".")[0] not in ("2", "3"):
+        content.get("asyncapi").complain(f"`asyncapi` must be a version 2.x or 3.x, got `{version}`")
+        raise AsyncApiError(str(path), content.documents.problems)
+    return content

@@ -1,0 +1,75 @@
+"""The options of a read or a write that a message of an AsyncAPI document gives: `asyncapi` and `message`.
+
+What the user gives beside them wins. The document is read on the driver; its files need not be on the executors.
+
+    binding        writing                                          reading
+    schema.name    `encode=topic`, by the topic's schema, which     `decode=topic`, `schema`
+                   must be this one
+    attributes     added to each message                            others than these make a message malformed
+    orderingKey    the field of the payload that it names, or       nothing
+                   a text where the payload has no such field
+    channel        `topicId`                                        `subscriptionId`, of its only receive operation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ..errors import OptionsError
+from ..options import ReadOptions, WriteOptions
+from .api import Api, Message, read
+
+Options = TypeVar("Options", ReadOptions, WriteOptions)
+
+
+def parse(cls: type[Options], given: Mapping[str, str], environ: Mapping[str, str]) -> Options:
+    """The options that `given`, which has `asyncapi`, and the document make.
+
+    Raises AsyncApiError for what is wrong with the document, OptionsError for what is wrong with the options.
+    """
+    lowered = {name.lower(): text for name, text in given.items()}
+    project = lowered.get("projectid") or environ.get("GOOGLE_CLOUD_PROJECT")
+    api = read(lowered["asyncapi"], project)
+    message = _message(api, lowered.get("message"))
+    defaults = _defaults(cls, api, message)
+    parsed = cls.parse(
+        {**{name: text for name, text in defaults.items() if name.lower() not in lowered}, **given}, environ
+    )
+    described: dict[str, Any] = {"described_attributes": tuple(message.binding.attributes.items())}
+    if isinstance(parsed, WriteOptions):
+        key = message.binding.ordering_key if parsed.ordering_key is None else None
+        is_field = key is not None and (message.fields is None or key.partition(".")[0] in message.fields)
+        described["described_schema"] = message.binding.schema
+        described["ordering_field"] = tuple(key.split(".")) if is_field and key else None
+        described["ordering_text"] = None if is_field else key
+    return replace(parsed, **described)
+
+
+def _message(api: Api, name: str | None) -> Message:
+    """The message of this name, or the only one; of one that several channels have, any."""
+    known = ", ".join(f"`{each}`" for each in api.messages) or "none"
+    if name is None and len(api.messages) == 1:
+        [[message, *_]] = api.messages.values()
+        return message
+    if name is None:
+        raise OptionsError([f"`message` is required with `asyncapi`; the document's messages are {known}"])
+    if name not in api.messages:
+        raise OptionsError([f"`message` names `{name}`, but the document's messages are {known}"])
+    return api.messages[name][0]
+
+
+def _defaults(cls: type[ReadOptions] | type[WriteOptions], api: Api, message: Message) -> dict[str, str]:
+    """The options that the document gives where the user does not."""
+    topics = {each.topic for each in api.messages[message.name]}
+    schema = message.binding.schema
+    found: dict[str, str] = {}
+    if cls is WriteOptions:
+        if len(topics) == 1:
+            found["topicId"] = message.topic
+        return found | ({"encode": "topic"} if schema is not None else {})
+    subscriptions = [each.name for each in api.subscriptions.values() if each.topic in topics]
+    if len(subscriptions) == 1:
+        found["subscriptionId"] = subscriptions[0]
+    return found | ({"decode": "topic", "schema": schema} if schema is not None else {})

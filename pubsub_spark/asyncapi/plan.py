@@ -1,0 +1,156 @@
+"""The plan that brings a project to what a document describes: what is to be created, updated, or cannot be.
+
+Pure: what exists is an argument. Only what the document says is compared, so labels, retention and the rest of a topic
+whose binding is silent stay as they are. A second plan, after the first was carried out, has nothing to do. What cannot
+be changed (the type of a schema, the topic or ordering of a subscription) is a conflict, a sentence each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..codec import schema_types
+from .api import Api, Schema, Subscription, Topic
+
+Action = Literal["create", "update", "none"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One resource of a plan. paths: the fields to update, or what is new of a schema. details: in words."""
+
+    action: Action
+    resource: Schema | Topic | Subscription
+    paths: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Topic, Subscription or Schema."""
+        return type(self.resource).__name__
+
+
+@dataclass(frozen=True)
+class Existing:
+    """What a project has, by full names, as protobuf messages; schemas with their newest definition."""
+
+    schemas: Mapping[str, Any] = field(default_factory=dict)
+    topics: Mapping[str, Any] = field(default_factory=dict)
+    subscriptions: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps in the order in which they are carried out, and the conflicts, which stop it."""
+
+    steps: list[Step]
+    conflicts: list[str]
+
+    @property
+    def changes(self) -> list[Step]:
+        """The steps that change something."""
+        return [step for step in self.steps if step.action != "none"]
+
+
+def plan(api: Api, existing: Existing) -> Plan:
+    """The plan: schemas first, then topics, then subscriptions."""
+    conflicts: list[str] = []
+    steps = [_schema(each, existing.schemas.get(each.name), conflicts) for each in api.schemas.values()]
+    steps += [_topic(each, existing.topics.get(each.name)) for each in api.topics.values()]
+    steps += [
+        _subscription(each, existing.subscriptions.get(each.name), conflicts) for each in api.subscriptions.values()
+    ]
+    return Plan(steps, conflicts)
+
+
+def _schema(wanted: Schema, existing: Any, conflicts: list[str]) -> Step:
+    if wanted.definition is not None:
+        try:
+            schema_types.parse(wanted.type or "AVRO", wanted.definition)
+        except ValueError as error:
+            conflicts.append(f"Schema `{wanted.name}` has no valid definition in the document: {error}")
+    if existing is None:
+        if wanted.definition is None:
+            conflicts.append(
+                f"Schema `{wanted.name}` does not exist, and the document has no payload in Avro or Protocol Buffers "
+                "to create it from. Create it, or give a message of the channel such a payload."
+            )
+        return Step("create", wanted, details=(wanted.type or "",))
+    if wanted.definition is None:
+        return Step("none", wanted)
+    if existing.type_.name != wanted.type:
+        conflicts.append(
+            f"Schema `{wanted.name}` is of type {existing.type_.name}, which cannot be changed to {wanted.type}. Give "
+            "the document's schema another name."
+        )
+    same = _canonical(str(wanted.type), existing.definition) == _canonical(str(wanted.type), wanted.definition)
+    return Step("none", wanted) if same else Step("update", wanted, ("definition",), ("a new revision",))
+
+
+def _canonical(kind: str, definition: str) -> Any:
+    """A definition without what does not matter for its equality: white space in JSON."""
+    if kind == "AVRO":
+        try:
+            return json.loads(definition)
+        except ValueError:
+            return definition
+    return definition.strip()
+
+
+def _topic(wanted: Topic, existing: Any) -> Step:
+    binding = wanted.binding
+    fields: dict[str, tuple[Any, Any]] = {}  # path -> wanted, existing; of what the binding says
+    if binding.labels is not None:
+        fields["labels"] = binding.labels, {} if existing is None else dict(existing.labels)
+    if binding.retention_seconds is not None:
+        duration = None if existing is None else existing.message_retention_duration
+        fields["message_retention_duration"] = binding.retention_seconds, duration and duration.total_seconds()
+    if binding.regions is not None:
+        regions = () if existing is None else existing.message_storage_policy.allowed_persistence_regions
+        fields["message_storage_policy"] = binding.regions, tuple(regions)
+    if binding.schema is not None:
+        settings = None if existing is None else existing.schema_settings
+        found = settings and (
+            settings.schema,
+            settings.encoding.name,
+            settings.first_revision_id,
+            settings.last_revision_id,
+        )
+        fields["schema_settings"] = (
+            (binding.schema, wanted.encoding, binding.first_revision, binding.last_revision),
+            found,
+        )
+    changed = {path: said for path, (said, found) in fields.items() if said != found}
+    details = tuple(f"{path} {_words(said)}" for path, said in changed.items())
+    if existing is None:
+        return Step("create", wanted, tuple(changed), details)
+    return Step("update", wanted, tuple(changed), details) if changed else Step("none", wanted)
+
+
+def _subscription(wanted: Subscription, existing: Any, conflicts: list[str]) -> Step:
+    details = (f"of {wanted.topic}", *(["in the order of keys"] if wanted.ordering else []))
+    if existing is None:
+        return Step("create", wanted, details=details)
+    if existing.topic != wanted.topic:
+        conflicts.append(
+            f"Subscription `{wanted.name}` is of Topic `{existing.topic}`, which cannot be changed to "
+            f"`{wanted.topic}`. Delete it, or give the operation another name."
+        )
+    elif existing.enable_message_ordering != wanted.ordering:
+        have = "delivers" if existing.enable_message_ordering else "does not deliver"
+        conflicts.append(
+            f"Subscription `{wanted.name}` {have} messages in the order of their keys, which cannot be changed. Delete "
+            "it, or give the operation another name."
+        )
+    return Step("none", wanted)
+
+
+def _words(said: Any) -> str:
+    if isinstance(said, dict):
+        return ", ".join(f"{key}={value}" for key, value in said.items()) or "none"
+    if isinstance(said, tuple):
+        return " ".join(str(each) for each in said if each)
+    return f"{said:g} s" if isinstance(said, float) else str(said)

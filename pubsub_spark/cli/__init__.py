@@ -1,0 +1,52 @@
+"""The `pubsub-spark` command. One module a family of commands; `app` is all of them.
+
+    local          demo, emulator                     staging   the staging area of streaming reads
+    topics, subscriptions, snapshots, schemas         resources, with the flags of `gcloud pubsub` where it has them
+    messages       publish, pull, tail                backlog   backlog, seek
+    options        the options of reading and writing          asyncapi  apply, asyncapi export
+    doctor         is this machine, this Spark, this Pub/Sub fit? (its checks: `checks`)
+    command        what the commands share: `Service`, `--json`, exit codes         output  tables and JSON
+
+Each command imports what it needs when it runs, so `--help` answers at once. An error that is ours is one sentence on
+standard error and exit code 1, a wrong call is exit code 2; anything else is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import asyncapi, backlog, doctor, local, messages, options, schemas, snapshots, staging, subscriptions, topics
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="pubsub-spark",
+    help="Google Cloud Pub/Sub for Apache Spark: resources, messages, a doctor, an emulator and the demo.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+# Of families that are commands of their own, and of those that are groups of commands.
+for family in (asyncapi, doctor, messages, backlog, options, local):
+    family.register(app)
+for group in (asyncapi, topics, subscriptions, snapshots, schemas, staging):
+    app.add_typer(group.app)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from .. import __version__
+
+        typer.echo(f"pubsub-spark {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Google Cloud Pub/Sub for Apache Spark: resources, messages, a doctor, an emulator and the demo."""

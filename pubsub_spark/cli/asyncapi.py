@@ -1,0 +1,137 @@
+"""`pubsub-spark apply` and `pubsub-spark asyncapi export`: one document that says what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .command import Service, command, exit_with
+
+if TYPE_CHECKING:
+    from ..asyncapi.plan import Plan
+
+app = typer.Typer(name="asyncapi", help="AsyncAPI documents of what there is.", no_args_is_help=True)
+
+_File = Annotated[Path, typer.Argument(metavar="FILE", help="An AsyncAPI document, 2.x or 3.x, YAML or JSON.")]
+
+
+def is_document(path: Path) -> bool:
+    """Whether a file says that it is an AsyncAPI document."""
+    try:
+        return re.search(r"""^[\s{]*["']?asyncapi["']?\s*:""", path.read_text(), re.MULTILINE) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def register(parent: typer.Typer) -> None:
+    """Add `apply`."""
+    command(parent, "apply")(apply)
+
+
+def apply(
+    service: Service,
+    file: _File,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and change nothing.")] = False,
+) -> None:
+    """Create and update the schemas, topics and subscriptions that an AsyncAPI document describes."""
+    planned = run(service, file, dry_run)
+    if planned.conflicts:
+        raise typer.Exit(1)
+
+
+def run(service: Service, file: Path, dry_run: bool = False, quiet: bool = False) -> Plan:
+    """Carry out the plan of a document, and print it unless `quiet`."""
+    try:
+        from ..asyncapi import api
+        from ..asyncapi import apply as applying
+        from ..asyncapi import plan as planning
+    except ModuleNotFoundError as error:
+        exit_with(f"AsyncAPI documents need `{error.name}`; install pubsub-spark with its extra `asyncapi`.")
+    from ..errors import PubSubError
+
+    described = api.read(file, service.project)
+    with service.connect() as resources:
+        planned = planning.plan(described, applying.existing(resources, described))
+        if not quiet:
+            _print(service, planned, described)
+        for conflict in planned.conflicts:
+            typer.echo(conflict, err=True)
+        if dry_run or planned.conflicts:
+            return planned
+        for done, step in enumerate(planned.changes):
+            try:
+                applying.carry_out(resources, step)
+            except PubSubError as error:
+                rest = f"{done} of {len(planned.changes)} changes are made; run it again for the others."
+                exit_with(f"{error} {rest}")
+    return planned
+
+
+def _print(service: Service, planned: Plan, described: Any) -> None:
+    from .output import print_json, print_table
+
+    if service.as_json:
+        steps = [
+            {"action": step.action, "kind": step.kind, "name": step.resource.name, "details": list(step.details)}
+            for step in planned.steps
+        ]
+        print_json({"steps": steps, "conflicts": planned.conflicts})
+        return
+    rows = [(step.action, step.kind, step.resource.name, "; ".join(step.details)) for step in planned.steps]
+    print_table(("action", "kind", "name", "details"), rows)
+    for key in sorted({_ordering(each) for several in described.messages.values() for each in several} - {""}):
+        typer.echo(key)
+    if not planned.changes and not planned.conflicts:
+        typer.echo("Nothing to do.")
+
+
+def _ordering(message: Any) -> str:
+    """What the ordering key of a message is: a field of its payload, or a text."""
+    key = message.binding.ordering_key
+    if key is None:
+        return ""
+    if message.fields is None:
+        return (
+            f"The ordering key of `{message.name}` is the field `{key}` of its payload, whose fields are unknown here."
+        )
+    if key.partition(".")[0] in message.fields:
+        return f"The ordering key of `{message.name}` is the value of the field `{key}` of its payload."
+    return f"The ordering key of `{message.name}` is the text `{key}`, for its payload has no such field."
+
+
+@app.callback()
+def _group() -> None:
+    """AsyncAPI documents of what there is."""
+
+
+def export(
+    service: Service,
+    output: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="The file to write.", show_default="standard output")
+    ] = None,
+) -> None:
+    """Write the AsyncAPI document of the topics, schemas and subscriptions of a project."""
+    try:
+        from ..asyncapi.export import document
+    except ModuleNotFoundError as error:
+        exit_with(f"AsyncAPI documents need `{error.name}`; install pubsub-spark with its extra `asyncapi`.")
+
+    project = service.the_project()
+    with service.connect() as resources:
+        topics = resources.listed("topics", project)
+        names = {topic.schema_settings.schema for topic in topics if "/" in topic.schema_settings.schema}
+        schemas = {name: resources.get("schemas", name) for name in sorted(names)}
+        text = document(project, schemas, topics, resources.listed("subscriptions", project))
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        try:
+            output.write_text(text)
+        except OSError as error:
+            exit_with(f"`{output}` cannot be written: {error.strerror}. Give another path.")
+
+
+command(app, "export")(export)

@@ -1,0 +1,214 @@
+"""`pubsub-spark backlog` and `seek`: the position of subscriptions.
+
+Pub/Sub's API does not tell a backlog. On Google Cloud it is read from Cloud Monitoring, which is a few minutes behind
+(`roles/monitoring.viewer`); the embedded emulator tells it at once.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+
+import typer
+
+from .command import Service, command, exit_with
+from .output import print_json, print_table
+from .snapshots import moment
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MONITORING = "https://monitoring.googleapis.com/v3"
+_METRICS = {
+    "undelivered": "pubsub.googleapis.com/subscription/num_undelivered_messages",
+    "oldestUnackedSeconds": "pubsub.googleapis.com/subscription/oldest_unacked_message_age",
+}
+_WINDOW_SECONDS = 600  # of Cloud Monitoring, from which the newest point is taken
+_TIMEOUT_SECONDS = 20.0
+
+
+class Backlog(TypedDict, total=False):
+    """The backlog of one subscription; `leased` only where an emulator tells it."""
+
+    undelivered: float
+    leased: float
+    oldestUnackedSeconds: float
+
+
+def register(app: typer.Typer) -> None:
+    """Add both commands."""
+    command(app, "backlog")(backlog)
+    command(app, "seek")(seek)
+
+
+def backlog(
+    service: Service,
+    subscriptions: Annotated[
+        list[str] | None, typer.Argument(metavar="[SUBSCRIPTION]...", show_default="all of the project")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print it once and end.")] = False,
+    interval: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Between two looks.")] = 2.0,
+) -> None:
+    """Show how many messages wait in subscriptions, again and again until Ctrl-C. Nothing is pulled.
+
+    Google Cloud tells it through Cloud Monitoring, some minutes late; an emulator has to be this one.
+    """
+    wanted = [service.full(each, "subscriptions") for each in subscriptions or ()]
+    project = service.project if not wanted else None
+    if not wanted and not project:
+        service.the_project()
+    if once:
+        found = _backlogs(service, wanted, project)
+        if service.as_json:
+            print_json(found)
+        else:
+            print_table(_HEADING, _rows(found))
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    try:
+        if service.as_json:
+            while True:
+                typer.echo(json.dumps(_backlogs(service, wanted, project)))
+                time.sleep(interval)
+        with Live(console=Console(), auto_refresh=False) as live:
+            while True:
+                live.update(_table(_backlogs(service, wanted, project)), refresh=True)
+                time.sleep(interval)
+    except KeyboardInterrupt:
+        return
+
+
+def seek(
+    service: Service,
+    subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
+    moment_: Annotated[
+        datetime.datetime | None,
+        typer.Option("--time", parser=moment, metavar="TIME", help="Acknowledged before, unacknowledged from then on."),
+    ] = None,
+    snapshot: Annotated[str | None, typer.Option(metavar="NAME", help="The position that a snapshot has kept.")] = None,
+) -> None:
+    """Move a subscription to a time or to a snapshot. A running query goes on from there."""
+    if (moment_ is None) == (snapshot is None):
+        exit_with("Give `--time` or `--snapshot`, and not both.", 2)
+    name = service.full(subscription, "subscriptions")
+    target = service.full(snapshot, "snapshots") if snapshot is not None else moment_
+    assert target is not None
+    with service.connect() as resources:
+        resources.seek(name, target)
+    shown = target if isinstance(target, str) else target.isoformat()
+    if service.as_json:
+        print_json({"subscription": name, "to": shown})
+    else:
+        typer.echo(f"{name} is at {shown}")
+
+
+_HEADING = ("subscription", "undelivered", "leased", "oldest unacked")
+
+
+def _rows(backlogs: dict[str, Backlog]) -> list[list[str]]:
+    return [
+        [
+            name,
+            f"{int(each.get('undelivered', 0)):,}",
+            f"{int(each['leased']):,}" if "leased" in each else "-",
+            str(datetime.timedelta(seconds=round(each.get("oldestUnackedSeconds", 0)))),
+        ]
+        for name, each in backlogs.items()
+    ]
+
+
+def _table(backlogs: dict[str, Backlog]) -> Table:
+    from rich.table import Table
+
+    table = Table(*_HEADING, box=None, header_style="bold")
+    for row in _rows(backlogs):
+        table.add_row(*row)
+    return table
+
+
+def _backlogs(service: Service, wanted: list[str], project: str | None) -> dict[str, Backlog]:
+    """The backlogs of the subscriptions of these names, or of all those of a project."""
+    from ..backend import EmulatorBackend
+
+    names = wanted or sorted(each.name for each in _listed(service, str(project)))
+    backend = service.backend
+    if isinstance(backend, EmulatorBackend):
+        found = _of_emulator(backend.address)
+    else:
+        found = _of_monitoring(service, {name.split("/")[1] for name in names})
+    if missing := [name for name in names if name not in found]:
+        with service.connect() as resources:  # says which does not exist; one without a message has no point
+            for name in missing:
+                resources.get("subscriptions", name)
+    return {name: found.get(name, {"undelivered": 0, "oldestUnackedSeconds": 0}) for name in names}
+
+
+def _listed(service: Service, project: str) -> list[Any]:
+    with service.connect() as resources:
+        return resources.listed("subscriptions", project)
+
+
+def _of_emulator(address: str) -> dict[str, Backlog]:
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(f"http://{address}/_emulator/backlog", timeout=_TIMEOUT_SECONDS) as answer:
+            found: dict[str, Backlog] = json.load(answer)
+            return found
+    except urllib.error.HTTPError:
+        exit_with(f"The emulator at `{address}` does not tell its backlogs; `pubsub-spark emulator` does.")
+    except (OSError, ValueError) as error:
+        exit_with(f"The emulator at `{address}` does not tell its backlogs: {error}.")
+
+
+def _of_monitoring(service: Service, projects: set[str]) -> dict[str, Backlog]:
+    """The newest points of Cloud Monitoring. Not yet run against Google Cloud by us."""
+    import google.auth
+    import google.auth.exceptions
+    import requests
+    from google.auth.transport.requests import AuthorizedSession
+
+    found: dict[str, Backlog] = {}
+    try:
+        scopes = ["https://www.googleapis.com/auth/monitoring.read"]
+        if service.credentials_file is None:
+            credentials, _ = google.auth.default(scopes=scopes)
+        else:
+            credentials, _ = google.auth.load_credentials_from_file(service.credentials_file, scopes=scopes)
+        session = AuthorizedSession(credentials)
+        for project in projects:
+            for field, metric in _METRICS.items():
+                for name, value in _points(session, project, metric):
+                    found.setdefault(name, {})[field] = value  # type: ignore[literal-required]
+    except (google.auth.exceptions.GoogleAuthError, requests.RequestException) as error:
+        exit_with(f"Cloud Monitoring does not tell the backlog: {str(error).splitlines()[0]}.")
+    return found
+
+
+def _points(session: Any, project: str, metric: str) -> list[tuple[str, float]]:
+    """The newest value of a metric for each subscription of a project."""
+    now = datetime.datetime.now(datetime.UTC)
+    parameters = {
+        "filter": f'metric.type = "{metric}"',
+        "interval.startTime": (now - datetime.timedelta(seconds=_WINDOW_SECONDS)).isoformat(),
+        "interval.endTime": now.isoformat(),
+    }
+    found = []
+    while True:
+        answer = session.get(
+            f"{_MONITORING}/projects/{project}/timeSeries", params=parameters, timeout=_TIMEOUT_SECONDS
+        )
+        if answer.status_code != 200:
+            said = answer.json().get("error", {}).get("message", answer.reason)
+            exit_with(f"Cloud Monitoring does not tell the backlog of project `{project}`: {said}")
+        for series in answer.json().get("timeSeries", []):
+            name = f"projects/{project}/subscriptions/{series['resource']['labels']['subscription_id']}"
+            found.append((name, float(series["points"][0]["value"]["int64Value"])))
+        if not answer.json().get("nextPageToken"):
+            return found
+        parameters["pageToken"] = answer.json()["nextPageToken"]

@@ -1,0 +1,374 @@
+"""The checks of `pubsub-spark doctor`: of this machine, of Spark, of Pub/Sub, of the staging area.
+
+A check returns findings and raises nothing that a user can cause. What one finds may leave others nothing to do: they
+are skipped, and say so. Spark is started in a process of its own, whose log is nobody's business.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ..errors import ForbiddenError, MissingError, PubSubError
+
+if TYPE_CHECKING:
+    from ..backend import Backend
+    from ..backend.resources import Resources
+    from ..names import Collection
+    from ..options import ReadOptions, WriteOptions
+
+State = Literal["ok", "wrong", "skipped"]
+
+_OLDEST_PYTHON, _OLDEST_JAVA, _OLDEST_SPARK = (3, 11), 17, (4, 0)
+_CONNECT_TIMEOUT_SECONDS = 5.0
+_PYTHON_TIMEOUT_SECONDS = 60.0  # of a worker's Python that imports the package
+_SPARK_TIMEOUT_SECONDS = 180.0
+_ARRIVAL_TIMEOUT_SECONDS = 30.0  # of the message that `--try` sends
+_MAX_SKEW_SECONDS = 30.0  # tokens of service accounts are refused when the clock is minutes off
+
+_WORKER = """
+import importlib.util, json, sys
+found = {"python": sys.version.split()[0], "executable": sys.executable}
+for name in ("pubsub_spark", "fastavro", "google.pubsub_v1", "grpc", "numpy", "obstore", "ptars", "pyarrow"):
+    try:
+        there = importlib.util.find_spec(name) is not None
+    except ImportError:
+        there = False
+    if not there:
+        found.setdefault("missing", name)
+if "missing" not in found:
+    import pubsub_spark
+    found["pubsub_spark"] = pubsub_spark.__version__
+print(json.dumps(found))
+"""
+
+_SPARK = """
+import json
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1").getOrCreate()
+found = {}
+for name in ("pubsub", "pubsub_spark"):
+    try:
+        found[name] = spark.read.format(name).option("subscriptionId", "projects/p/subscriptions/none").load().columns
+    except Exception as error:
+        found[name] = str(error)
+print(json.dumps(found))
+spark.stop()
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check: what was looked at, what was found, and what to do where that is wrong."""
+
+    check: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+class Permission(NamedTuple):
+    """A permission that the options need on a resource."""
+
+    collection: Collection
+    name: str
+    permission: str
+    role: str
+
+
+def _ran(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """What a program said; an error of subprocess when it failed, or took longer."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True)  # noqa: S603 (the user's own)
+
+
+def _of_error(check: str, error: PubSubError) -> Finding:
+    """The finding that an error is: what happened is its first sentence, what to do are the others."""
+    found, _, remedy = str(error).partition(". ")
+    return Finding(check, "wrong", found, remedy)
+
+
+def driver_python() -> Finding:
+    """The Python of this process, which is that of a driver started from this shell."""
+    found = f"{sys.version.split()[0]}, {sys.executable}"
+    if sys.version_info < _OLDEST_PYTHON:
+        return Finding("driver's Python", "wrong", found, "Use Python 3.11 or newer.")
+    return Finding("driver's Python", "ok", found)
+
+
+def pyspark() -> Finding:
+    """The PySpark of this Python."""
+    try:
+        found = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        remedy = "On a laptop install the extra `spark`; on a cluster run the doctor with the cluster's Python."
+        return Finding("PySpark", "wrong", "is not installed", remedy)
+    if tuple(int(each) for each in re.findall(r"\d+", found)[:2]) < _OLDEST_SPARK:
+        return Finding("PySpark", "wrong", found, "Use PySpark 4.0 or newer.")
+    return Finding("PySpark", "ok", found)
+
+
+def java(environ: Mapping[str, str]) -> Finding:
+    """The Java that Spark's launcher takes: of JAVA_HOME when it is set, else of the path."""
+    home = environ.get("JAVA_HOME")
+    command = str(Path(home) / "bin" / "java") if home else "java"
+    remedy = "Install a JRE 17 or newer, or point JAVA_HOME at one."
+    try:
+        said = _ran([command, "-version"], _PYTHON_TIMEOUT_SECONDS).stderr
+    except (OSError, subprocess.SubprocessError):
+        return Finding("Java", "wrong", f"`{command}` does not run", remedy)
+    version = re.search(r'version "([^"]*)"', said)
+    found = version[1] if version else "of an unknown version"
+    number = re.match(r"\d+", found)
+    is_new = number is not None and int(number[0]) >= _OLDEST_JAVA
+    return Finding("Java", "ok" if is_new else "wrong", f"{found}, {command}", "" if is_new else remedy)
+
+
+def worker_python(environ: Mapping[str, str]) -> list[Finding]:
+    """The Python of Spark's workers: its version, and this package with what it needs. PySpark Spark brings itself."""
+    from .. import __version__
+
+    command = environ.get("PYSPARK_PYTHON") or "python3"
+    remedy = f"Activate the environment of the package, or set PYSPARK_PYTHON to `{sys.executable}`."
+    executable = shutil.which(command)
+    if executable is None:
+        return [Finding("worker's Python", "wrong", f"`{command}` is not there", remedy)]
+    try:
+        worker = json.loads(_ran([executable, "-c", _WORKER], _PYTHON_TIMEOUT_SECONDS).stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return [Finding("worker's Python", "wrong", f"`{executable}` does not run", remedy)]
+    return list(_of_worker(worker, f"{sys.version_info[0]}.{sys.version_info[1]}", __version__, remedy))
+
+
+def _of_worker(worker: Mapping[str, str], driver_python: str, version: str, remedy: str) -> Iterator[Finding]:
+    found = f"{worker['python']}, {worker['executable']}"
+    same = worker["python"].startswith(f"{driver_python}.")
+    yield Finding("worker's Python", "ok" if same else "wrong", found, "" if same else remedy)
+    if "missing" in worker:
+        yield Finding("package in workers", "wrong", f"no package `{worker['missing']}`", remedy)
+    elif worker["pubsub_spark"] != version:
+        yield Finding("package in workers", "wrong", f"{worker['pubsub_spark']}, and the driver's is {version}", remedy)
+    else:
+        yield Finding("package in workers", "ok", f"pubsub-spark {version}")
+
+
+def spark_source() -> list[Finding]:
+    """The two names of the data source in a Spark that is started for this."""
+    try:
+        found = json.loads(_ran([sys.executable, "-c", _SPARK], _SPARK_TIMEOUT_SECONDS).stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return [Finding("Spark", "wrong", "did not start in three minutes", "Start `pyspark` and read its log.")]
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        return [Finding("Spark", "wrong", lines[-1] if lines else "does not start", "Start `pyspark`, read its log.")]
+    return [source_finding(name, found[name]) for name in ("pubsub", "pubsub_spark")]
+
+
+def source_finding(name: str, columns: Sequence[str] | str) -> Finding:
+    """The finding about a name of the source. columns: of its rows, or the error that Spark gave for it."""
+    check = f'format("{name}")'
+    if not isinstance(columns, str) and list(columns[:1]) == ["message_id"]:
+        return Finding(check, "ok", "this package's source")
+    if isinstance(columns, str) and ("DATA_SOURCE_NOT_FOUND" in columns or "No module named" in columns):
+        remedy = (
+            f"Set PYSPARK_PYTHON to `{sys.executable}` before Spark starts, or call `pubsub_spark.register(spark)`."
+        )
+        return Finding(check, "wrong", "Spark does not find it", remedy)
+    return Finding(check, "wrong", "another source has this name", 'Use `format("pubsub_spark")`.')
+
+
+def endpoint(address: str) -> Finding:
+    """Whether a `host:port` takes connections."""
+    host, _, port = address.rpartition(":")
+    remedy = "Check `endpoint` (PUBSUB_EMULATOR_HOST), the network and whether the server runs."
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_SECONDS):
+            return Finding("endpoint", "ok", address)
+    except OSError as error:
+        return Finding("endpoint", "wrong", f"{address}: {error.strerror or error}", remedy)
+
+
+def credentials(backend: Backend) -> Finding:
+    """Whether there are credentials; an emulator needs none. Whether they are accepted the permissions show."""
+    from ..backend import EmulatorBackend
+
+    if isinstance(backend, EmulatorBackend):
+        return Finding("credentials", "ok", "an emulator needs none")
+    try:
+        backend.connect().close()
+    except PubSubError as error:
+        return _of_error("credentials", error)
+    return Finding("credentials", "ok", "found")
+
+
+def clock(backend: Backend) -> Finding:
+    """How far this machine's clock is from the service's, by the `Date` of an HTTP answer."""
+    import email.utils
+    import urllib.error
+    import urllib.request
+
+    from ..backend import EmulatorBackend
+
+    if isinstance(backend, EmulatorBackend):
+        return Finding("clock", "skipped", "an emulator does not tell the time; `--try` compares it")
+    url = f"https://{backend.address}/"
+    try:
+        with urllib.request.urlopen(url, timeout=_CONNECT_TIMEOUT_SECONDS) as answer:
+            date = answer.headers["Date"]
+    except urllib.error.HTTPError as error:
+        date = error.headers["Date"]
+    except OSError as error:
+        return Finding("clock", "skipped", f"`{url}` does not answer: {error}")
+    if date is None:
+        return Finding("clock", "skipped", "the service does not tell the time")
+    return skew(email.utils.parsedate_to_datetime(date).timestamp() - time.time())
+
+
+def skew(seconds: float) -> Finding:
+    """The finding about a service's clock that is so many seconds ahead of this machine's."""
+    if abs(seconds) > _MAX_SKEW_SECONDS:
+        return Finding("clock", "wrong", f"{abs(seconds):.0f} s off", "Have the clock set by NTP (`timedatectl`).")
+    return Finding("clock", "ok", f"within {_MAX_SKEW_SECONDS:.0f} s of the service's")
+
+
+def needed(read: ReadOptions | None, write: WriteOptions | None) -> list[Permission]:
+    """The permissions that the options of a read and of a write need."""
+    found: list[Permission] = []
+    if read is not None:
+        found.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.consume", "subscriber"))
+        if read.delete_subscription_on_stream_stop:
+            found.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.delete", "editor"))
+        if read.decode == "topic" and read.schema is None:
+            found.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.get", "viewer"))
+        if read.topic is not None and read.decode == "topic":
+            found.append(Permission("topics", read.topic, "pubsub.topics.get", "viewer"))
+        if read.dead_letter is not None:
+            found.append(Permission("topics", read.dead_letter, "pubsub.topics.publish", "publisher"))
+        if read.starting_snapshot is not None:
+            snapshot = read.starting_snapshot
+            name = snapshot if "/" in snapshot else f"projects/{read.project}/snapshots/{snapshot}"
+            found.append(Permission("snapshots", name, "pubsub.snapshots.seek", "subscriber"))
+    if write is not None:
+        topics = (topic for topic in (write.topic, write.dead_letter) if topic is not None)
+        found += (Permission("topics", topic, "pubsub.topics.publish", "publisher") for topic in topics)
+        if write.topic is not None and write.encode != "none":
+            found.append(Permission("topics", write.topic, "pubsub.topics.get", "viewer"))
+    return found
+
+
+def permissions(resources: Resources, wanted: Sequence[Permission], creating_on: str | None = None) -> list[Finding]:
+    """Whether each permission is granted, by testIamPermissions; a resource that does not exist is a finding.
+
+    creating_on: the topic on which a subscription that does not exist is created.
+    """
+    findings = []
+    for each in wanted:
+        try:
+            resources.get(each.collection, each.name)
+        except MissingError as error:
+            if each.collection != "subscriptions" or creating_on is None:
+                findings.append(_of_error(each.name, error))
+                continue
+            findings.append(Finding(each.name, "ok", "does not exist: the first start creates it"))
+            each = Permission("topics", creating_on, "pubsub.topics.attachSubscription", "subscriber")
+        except ForbiddenError:
+            pass  # who may consume need not be allowed to look
+        except PubSubError as error:
+            findings.append(_of_error(each.name, error))
+            continue
+        findings.append(_permission(resources, each))
+    return list(dict.fromkeys(findings))
+
+
+def _permission(resources: Resources, wanted: Permission) -> Finding:
+    check = f"{wanted.permission} on {wanted.name}"
+    try:
+        granted = resources.granted(wanted.collection, wanted.name, [wanted.permission])
+    except PubSubError as error:
+        return _of_error(check, error)
+    if granted is None:
+        return Finding(check, "skipped", "the service does not tell")
+    if wanted.permission in granted:
+        return Finding(check, "ok", "granted")
+    return Finding(check, "wrong", "not granted", f"Grant the caller `roles/pubsub.{wanted.role}`.")
+
+
+def staging(location: str) -> Finding:
+    """Whether a staging area takes a file, gives it back, and refuses to create it a second time."""
+    from ..read.staging import Staging
+
+    area = Staging(location, "projects/doctor/subscriptions/doctor", f"doctor-{uuid.uuid4().hex}")
+    content = os.urandom(64)
+    try:
+        area.write_token()  # proves that the store does not overwrite what it is asked to create
+        area.create("1/part-0", [content])
+        is_same = bytes(area.read("1/part-0") or b"") == content
+        area.delete()
+    except PubSubError as error:
+        return _of_error("staging area", error)
+    if not is_same:
+        return Finding("staging area", "wrong", "gave back other bytes than it took", "Give another `stagingLocation`.")
+    return Finding("staging area", "ok", f"{location}: written once, read, deleted")
+
+
+def message_out_and_in(resources: Resources, topic: str | None, project: str | None) -> list[Finding]:
+    """A message that is published and pulled, on resources of its own that are deleted; and the service's clock by it.
+
+    topic: to publish to, in place of a temporary one.
+    """
+    from google.pubsub_v1 import types
+
+    project = topic.split("/")[1] if topic is not None else project
+    if not project:
+        return [Finding("a message", "wrong", "no project to send it in", "Give `--project` or `--topic`.")]
+    token = f"pubsub-spark-doctor-{uuid.uuid4().hex[:12]}"
+    on, subscription = topic or f"projects/{project}/topics/{token}", f"projects/{project}/subscriptions/{token}"
+    with ExitStack() as ending:  # also of Ctrl-C: what was made is deleted
+        findings: list[Finding] = []
+        try:
+            if topic is None:
+                resources.create("topics", types.Topic(name=on), on)
+                ending.callback(_deleted, resources, "topics", on, findings)
+            made = types.Subscription(name=subscription, topic=on)
+            resources.create("subscriptions", made, subscription, [("Topic", on)])
+            ending.callback(_deleted, resources, "subscriptions", subscription, findings)
+            findings += _sent_and_pulled(resources, on, subscription)
+        except PubSubError as error:
+            findings.append(_of_error("a message", error))
+    return findings
+
+
+def _sent_and_pulled(resources: Resources, topic: str, subscription: str) -> list[Finding]:
+    from google.pubsub_v1 import types
+
+    began = time.time()
+    [sent] = resources.publish(topic, [types.PubsubMessage(data=b"pubsub-spark doctor")])
+    while time.time() < began + _ARRIVAL_TIMEOUT_SECONDS:
+        for received in resources.pull(subscription, 100, 5.0):
+            resources.acknowledge(subscription, [received.ack_id])
+            if received.message.message_id == sent:
+                found = f"published and pulled in {time.time() - began:.1f} s"
+                return [Finding("a message", "ok", found), skew(received.message.publish_time.timestamp() - began)]
+    waited = f"did not come within {_ARRIVAL_TIMEOUT_SECONDS:.0f} s"
+    return [Finding("a message", "wrong", waited, "Look at the service's status page.")]
+
+
+def _deleted(resources: Resources, collection: Collection, name: str, findings: list[Finding]) -> None:
+    try:
+        resources.delete(collection, name)
+    except PubSubError as error:
+        findings.append(Finding("a message", "wrong", str(error), f"Delete `{name}` yourself."))

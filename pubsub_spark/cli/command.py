@@ -1,0 +1,167 @@
+"""What the commands share: the Pub/Sub that they ask, `--json`, and exit codes.
+
+A command whose first parameter is a `Service` is registered with `command`, which puts the options of the service in
+its place. 0 is success, 1 an error (one sentence on standard error), 2 a call that cannot be meant.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from ..backend import Backend
+    from ..backend.resources import Resources
+    from ..names import Collection
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")]
+Project = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="The project of names given by id.", envvar="GOOGLE_CLOUD_PROJECT"),
+]
+Endpoint = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="An emulator, or a regional endpoint.",
+        envvar="PUBSUB_EMULATOR_HOST",
+        show_default="Google Cloud",
+    ),
+]
+CredentialsFile = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="A credentials file in JSON.", show_default="Application Default Credentials"),
+]
+
+
+@dataclass(frozen=True)
+class Service:
+    """The Pub/Sub that a command asks, and how it prints what it is told."""
+
+    project: str | None
+    endpoint: str | None
+    credentials_file: str | None
+    as_json: bool
+
+    def options(self) -> dict[str, str]:
+        """The same as options of `format("pubsub")`."""
+        given = {"projectId": self.project, "endpoint": self.endpoint, "credentialsFile": self.credentials_file}
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def backend(self) -> Backend:
+        """The backend for these options; OptionsError when they cannot work."""
+        from ..backend import from_options
+        from ..service_options import ServiceOptions
+
+        return from_options(ServiceOptions.parse(self.options(), {}))
+
+    @contextmanager
+    def connect(self) -> Iterator[Resources]:
+        """An open connection's calls on resources."""
+        with self.backend.connect() as connection:
+            yield connection.resources
+
+    def full(self, given: str, collection: Collection) -> str:
+        """The full name of a resource; the end of the command when it is no name."""
+        from .. import names
+
+        try:
+            return names.full(given, self.project, collection)
+        except ValueError as error:
+            exit_with(f"{str(error).replace('`projectId`', '`--project`')}.", 2)
+
+    def the_project(self) -> str:
+        """The id of the project, which `list` needs."""
+        if not self.project:
+            exit_with("Give `--project ID`, or set GOOGLE_CLOUD_PROJECT.", 2)
+        return self.project
+
+
+def exit_with(sentence: str, code: int = 1) -> NoReturn:
+    """End the command with a sentence on standard error."""
+    typer.echo(sentence, err=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Ends the command with the sentence of an error that is ours, raised in the block."""
+    from ..errors import OptionsError, PubSubError
+
+    try:
+        yield
+    except OptionsError as error:
+        exit_with(" ".join(f"{problem.rstrip('.')}." for problem in error.problems), 2)
+    except PubSubError as error:
+        exit_with(str(error))
+
+
+def command(app: typer.Typer, *names: str, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function that takes a `Service` first, under each name, with the service's options in its place."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        def run(
+            project: str | None = None,
+            endpoint: str | None = None,
+            credentials_file: str | None = None,
+            as_json: bool = False,
+            **arguments: Any,
+        ) -> None:
+            with one_sentence():
+                function(Service(project, endpoint, credentials_file, as_json), **arguments)
+
+        hints = get_type_hints(function, include_extras=True)
+        own = list(inspect.signature(function).parameters.values())[1:]
+        shared = {"project": Project, "endpoint": Endpoint, "credentials_file": CredentialsFile, "as_json": Json}
+        parameters = [
+            *(p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in own),
+            *(
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=False if name == "as_json" else None,
+                    annotation=hint,
+                )
+                for name, hint in shared.items()
+            ),
+        ]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        run.__doc__ = function.__doc__
+        for name in names:
+            app.command(name, **settings)(run)
+        return function
+
+    return register
+
+
+def seconds(text: str) -> float:
+    """The seconds of a duration such as `10s` or `7d`; for typer's `parser`."""
+    from ..declare import duration
+
+    try:
+        return duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}, got `{text}`") from None
+
+
+def pairs(texts: list[str] | None) -> dict[str, str]:
+    """The entries of `KEY=VALUE` texts, each of which may hold several, separated by commas before a next `KEY=`."""
+    found: dict[str, str] = {}
+    for text in texts or ():
+        last = None
+        for piece in text.split(","):
+            key, equals, value = piece.partition("=")
+            if equals and key:
+                found[key], last = value, key
+            elif last is not None:
+                found[last] += f",{piece}"
+            else:
+                exit_with(f"`{text}` is not of the form `KEY=VALUE`.", 2)
+    return found

@@ -1,0 +1,85 @@
+"""`pubsub-spark demo` and `pubsub-spark emulator`, which need no account."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from . import asyncapi
+from .command import Project, Service, exit_with, one_sentence
+
+
+def register(app: typer.Typer) -> None:
+    """Add both commands."""
+    app.command()(demo)
+    app.command()(emulator)
+
+
+def demo(
+    endpoint: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A Pub/Sub emulator to use instead of the embedded one."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(file_okay=False, help="Folder for the tables, the picture and Spark's log.")
+    ] = Path("demo-output"),
+    rows: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only the first N flights, for an emulator that is slow.")
+    ] = None,
+) -> None:
+    """Publish a year of flights, read them into a table, and prove that none is missing."""
+    from rich.console import Console
+
+    from ..errors import PubSubError
+
+    try:
+        from ..demo import run
+
+        complete = run(endpoint, output, rows, Console())
+    except ModuleNotFoundError as error:
+        exit_with(f"The demo needs `{error.name}`; run `pip install 'pubsub-spark[demo]'`.")
+    except (PubSubError, LookupError, RuntimeError) as error:
+        exit_with(str(error))
+    if not complete:
+        raise typer.Exit(1)
+
+
+def emulator(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8085,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log every call to standard error.")] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="YAML file of topics, subscriptions and schemas, or an AsyncAPI document."),
+    ] = None,
+    project: Project = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Folder that keeps everything, for the next start with it."),
+    ] = None,
+    fsync: Annotated[
+        Literal["group", "call", "never"],
+        typer.Option(
+            help="When that folder must be on the disk: before a group of calls is answered, each one, never."
+        ),
+    ] = "group",
+) -> None:
+    """Serve Pub/Sub until Ctrl-C or SIGTERM; prints the environment variable that clients use."""
+    try:
+        from ..emulator.serve import serve
+    except ModuleNotFoundError as error:
+        exit_with(str(error))
+    prepare = None
+    if config is not None and asyncapi.is_document(config):
+        prepare, config = partial(_apply, config, project), None
+    raise typer.Exit(serve(host, port, verbose, config, prepare, data_dir, fsync))
+
+
+def _apply(document: Path, project: str | None, endpoint: str) -> None:
+    """Create what an AsyncAPI document describes on an emulator that has just started."""
+    with one_sentence():
+        if asyncapi.run(Service(project, endpoint, None, False), document, quiet=True).conflicts:
+            raise typer.Exit(1)

@@ -1,0 +1,361 @@
+"""`pubsub-spark publish`, `pull` and `tail`: single messages, for a look and a try.
+
+`pull` and `tail` show each message with the value that the topic's schema decodes, where it has one.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .command import Service, command, exit_with, pairs
+from .output import print_json
+
+if TYPE_CHECKING:
+    from ..backend.resources import Resources
+    from ..codec.registry import TopicSchema
+
+_REQUEST_MESSAGES = 1000  # Pub/Sub's limit for one Publish
+_REQUEST_BYTES = 5_000_000  # half of Pub/Sub's limit
+_WAIT_SECONDS = 2.0  # of a pull for a first message
+_EXPIRATION_SECONDS = 86_400  # of the temporary subscription of a `tail` that was killed: Pub/Sub's shortest
+_REMEMBERED_IDS = 100_000  # of messages that `tail --subscription` has shown and gets again
+
+
+def register(app: typer.Typer) -> None:
+    """Add the three commands."""
+    command(app, "publish")(publish)
+    command(app, "pull")(pull)
+    command(app, "tail")(tail)
+
+
+def publish(
+    service: Service,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE]...", show_default="lines of standard input")
+    ] = None,
+    message: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A message; may be repeated.")] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="A file is one message, and not a message a line.")] = False,
+    attribute: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Attributes of each message.")
+    ] = None,
+    ordering_key: Annotated[str | None, typer.Option(metavar="KEY", help="Ordering key of each message.")] = None,
+    encode: Annotated[
+        str, typer.Option(metavar="none|topic", help="`topic`: a line is JSON, to be encoded by the topic's schema.")
+    ] = "none",
+) -> None:
+    """Publish messages: lines of standard input, lines of files, whole files, or `--message`. Prints their ids."""
+    from google.pubsub_v1 import types
+
+    if encode not in ("none", "topic"):
+        exit_with(f"`--encode` must be `none` or `topic`, got `{encode}`.", 2)
+    if message and files:
+        exit_with("Give messages with `--message` or files, not both.", 2)
+    name, attributes = service.full(topic, "topics"), pairs(attribute)
+    payloads = [text.encode() for text in message] if message else _payloads(files or [], whole)
+    ids: list[str] = []
+    with service.connect() as resources:
+        encoded = _encoded(resources, name, payloads) if encode == "topic" else payloads
+        for batch in _requests(encoded):
+            made = [
+                types.PubsubMessage(data=data, attributes=attributes, ordering_key=ordering_key or "") for data in batch
+            ]
+            published = resources.publish(name, made)
+            ids += published
+            if not service.as_json:
+                typer.echo("\n".join(published))
+    if service.as_json:
+        print_json({"messageIds": ids})
+
+
+def pull(
+    service: Service,
+    subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most messages.")] = 1,
+    auto_ack: Annotated[bool, typer.Option("--auto-ack", help="Acknowledge them: nobody gets them again.")] = False,
+    decode: Annotated[bool, typer.Option("--decode/--raw", help="Decode by the topic's schema.")] = True,
+) -> None:
+    """Pull messages. Without `--auto-ack` they are given back, which counts as a failed delivery where a dead-letter
+    topic is."""
+    name = service.full(subscription, "subscriptions")
+    with service.connect() as resources:
+        decoder = _Decoder(service, resources, _topic_of(resources, name)) if decode else _Decoder(service)
+        received = resources.pull(name, limit, _WAIT_SECONDS)
+        shown = decoder.decoded(received)
+        if received:
+            (resources.acknowledge if auto_ack else resources.nack)(name, [each.ack_id for each in received])
+    if service.as_json:
+        print_json(shown)
+    else:
+        for each in shown:
+            _print_message(each)
+
+
+def tail(
+    service: Service,
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", show_default="that of --subscription")] = None,
+    subscription: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Look at the messages of this subscription, and give them back.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after so many messages.", show_default="never")] = None,
+    decode: Annotated[bool, typer.Option("--decode/--raw", help="Decode by the topic's schema.")] = True,
+) -> None:
+    """Follow messages without taking them from anybody, until Ctrl-C.
+
+    Of a topic: a temporary subscription gets a copy of each message from now on, and is deleted at the end; others
+    notice nothing. With `--subscription` each message is held for a moment and given back: its readers get it later and
+    perhaps out of order, and where a dead-letter topic is that counts as a failed delivery.
+    """
+    if (topic is None) == (subscription is None):
+        exit_with("Name a topic, or a subscription with `--subscription`, and not both.", 2)
+    signal.signal(signal.SIGTERM, _interrupt)  # the temporary subscription is deleted then, too
+    with service.connect() as resources:
+        if subscription is not None:
+            name = service.full(subscription, "subscriptions")
+            of, temporary = _topic_of(resources, name), False
+        else:
+            of = service.full(str(topic), "topics")
+            name, temporary = _temporary_subscription(resources, of), True
+        try:
+            decoder = _Decoder(service, resources, of) if decode else _Decoder(service)
+            _follow(service, resources, name, decoder, limit, temporary)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            if temporary:
+                resources.delete("subscriptions", name)
+
+
+def _follow(
+    service: Service, resources: Resources, name: str, decoder: _Decoder, limit: int | None, owned: bool
+) -> None:
+    shown: dict[str, None] = {}  # the ids of messages, in the order of their coming
+    typer.echo(f"following {name}", err=True)
+    while limit is None or len(shown) < limit:
+        received = resources.pull(name, 100, _WAIT_SECONDS)
+        if not received:
+            continue
+        acks = [each.ack_id for each in received]
+        (resources.acknowledge if owned else resources.nack)(name, acks)
+        fresh = [each for each in received if each.message.message_id not in shown]
+        for each in decoder.decoded(fresh[: None if limit is None else limit - len(shown)]):
+            shown[each["messageId"]] = None
+            if service.as_json:
+                typer.echo(json.dumps(each, ensure_ascii=False))
+            else:
+                _print_message(each)
+        sys.stdout.flush()
+        while limit is None and len(shown) > _REMEMBERED_IDS:
+            del shown[next(iter(shown))]
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _temporary_subscription(resources: Resources, topic: str) -> str:
+    """The full name of a new subscription of a topic, which expires a day after a `tail` that was killed."""
+    import datetime
+    import uuid
+
+    from google.pubsub_v1 import types
+
+    project = topic.split("/")[1]
+    name = f"projects/{project}/subscriptions/pubsub-spark-tail-{uuid.uuid4().hex[:12]}"
+    ttl = datetime.timedelta(seconds=_EXPIRATION_SECONDS)
+    made = types.Subscription(name=name, topic=topic, expiration_policy={"ttl": ttl}, message_retention_duration=ttl)
+    resources.create("subscriptions", made, name, [("Topic", topic)])
+    return name
+
+
+def _topic_of(resources: Resources, subscription: str) -> str | None:
+    """The topic of a subscription, None when the caller may not look at it."""
+    from ..errors import ForbiddenError
+
+    try:
+        return str(resources.get("subscriptions", subscription).topic)
+    except ForbiddenError:
+        return None
+
+
+class _Decoder:
+    """The messages of one topic as JSON objects; `value` is decoded by the topic's schema, `data` is text or base64."""
+
+    def __init__(self, service: Service, resources: Resources | None = None, topic: str | None = None) -> None:
+        self._backend = service.backend
+        self._schema = None if resources is None or topic is None else _schema_of(resources, topic)
+
+    def decoded(self, received: Sequence[Any]) -> list[dict[str, Any]]:
+        """The messages, each as a JSON object."""
+        shown = [_as_json(each) for each in received]
+        if self._schema is None or not received:
+            return shown
+        import pyarrow as pa
+
+        from ..backend.schemas import fetcher
+        from ..codec.registry import Decoder
+        from ..names import SCHEMA_ENCODING, SCHEMA_NAME, SCHEMA_REVISION
+
+        def attributes(key: str) -> pa.StringArray:
+            return pa.array([each.message.attributes.get(key) for each in received], pa.string())
+
+        decoded = Decoder(self._schema, fetcher(self._backend)).decode(
+            pa.array([each.message.data for each in received], pa.binary()),
+            attributes(SCHEMA_REVISION),
+            attributes(SCHEMA_ENCODING),
+            attributes(SCHEMA_NAME),
+        )
+        columns = zip(shown, decoded.value.to_pylist(), decoded.error.to_pylist(), strict=True)
+        for each, value, error in columns:
+            if error is None:
+                each["value"] = _plain(value)
+            else:
+                each["decodeError"] = error
+        return shown
+
+
+def _schema_of(resources: Resources, topic: str) -> TopicSchema | None:
+    """The schema of a topic; None when it has none, or the caller may not look at it."""
+    from ..backend import schemas
+    from ..errors import ForbiddenError, MissingError, SchemaError
+
+    try:
+        return schemas.of_topic(resources, topic)
+    except (ForbiddenError, MissingError):
+        return None
+    except SchemaError as error:
+        typer.echo(f"{error} The messages are shown as they are.", err=True)
+        return None
+
+
+def _as_json(received: Any) -> dict[str, Any]:
+    message = received.message
+    found: dict[str, Any] = {"messageId": message.message_id, "publishTime": message.publish_time.isoformat()}
+    if message.ordering_key:
+        found["orderingKey"] = message.ordering_key
+    if message.attributes:
+        found["attributes"] = dict(message.attributes)
+    if received.delivery_attempt:
+        found["deliveryAttempt"] = received.delivery_attempt
+    try:
+        text = message.data.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if all(each.isprintable() or each in "\t\r\n" for each in text):
+        return {**found, "data": text}
+    return {**found, "dataBase64": _plain(message.data)}
+
+
+def _plain(value: Any) -> Any:
+    """A decoded value as JSON can say it: bytes in base64, times and decimals as text."""
+    import base64
+
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _print_message(message: dict[str, Any]) -> None:
+    """One message: a line about it, coloured, and its content; control characters are shown and not sent."""
+    about = [typer.style(message["publishTime"][:23], dim=True), typer.style(message["messageId"], fg="cyan")]
+    if "orderingKey" in message:
+        about.append(typer.style(f"[{_printable(message['orderingKey'])}]", fg="magenta"))
+    about += (
+        typer.style(f"{_printable(key)}={_printable(value)}", fg="yellow")
+        for key, value in message.get("attributes", {}).items()
+    )
+    typer.echo("  ".join(about))
+    if "value" in message:
+        typer.secho(f"  {_printable(json.dumps(message['value'], ensure_ascii=False))}", fg="green")
+        return
+    if "decodeError" in message:
+        typer.secho(f"  {_printable(message['decodeError'])}", fg="red")
+    typer.echo(f"  {_printable(str(message.get('data', message.get('dataBase64'))))}")
+
+
+def _printable(text: str) -> str:
+    """The text with its control characters escaped: a payload must not drive a terminal."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _payloads(files: Sequence[Path], whole: bool) -> Iterator[bytes]:
+    """The payloads of files, or of standard input; an empty line is no message, for Pub/Sub takes none."""
+    try:
+        for file in files:
+            with file.open("rb") as opened:
+                yield from [opened.read()] if whole else _lines(opened)
+    except OSError as error:
+        exit_with(f"`{error.filename}` cannot be read: {error.strerror}.")
+    if not files:
+        yield from [sys.stdin.buffer.read()] if whole else _lines(sys.stdin.buffer)
+
+
+def _lines(opened: Any) -> Iterator[bytes]:
+    return (line for each in opened if (line := each.rstrip(b"\r\n")))
+
+
+def _requests(payloads: Any) -> Iterator[list[bytes]]:
+    """The payloads in batches, each fit for one request."""
+    batch: list[bytes] = []
+    size = 0
+    for payload in payloads:
+        if batch and (len(batch) == _REQUEST_MESSAGES or size + len(payload) > _REQUEST_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(payload)
+        size += len(payload)
+    if batch:
+        yield batch
+
+
+def _encoded(resources: Resources, topic: str, payloads: Any) -> Iterator[bytes]:
+    """JSON objects encoded by the topic's schema: in the schema's own JSON encoding, or of plain values."""
+    import pyarrow as pa
+
+    from ..backend import schemas
+    from ..codec.registry import Encoder
+    from ..codec.schema_types import codec_module
+    from ..errors import RowError, SchemaError
+
+    schema = schemas.of_topic(resources, topic)
+    if schema is None:
+        raise SchemaError(
+            f"Topic `{topic}` has no schema for `--encode topic`. Leave it out to send lines as they are."
+        )
+    definition, kind = schema.reader.parsed(), schema.arrow_type()
+    decode = codec_module(schema.reader.type).decoder(definition, definition, "JSON")
+    encoder = Encoder(schema, kind)
+    for number, payload in enumerate(payloads, 1):
+        values, errors = decode(pa.array([payload], pa.binary()))
+        if errors[0].is_valid:
+            values = _plain_row(payload, kind)
+        if values is None:
+            exit_with(f"Line {number} is not a message of the schema `{schema.reader}`: {errors[0]}.")
+        try:
+            yield bytes(encoder.encode(values)[0].as_py())
+        except RowError as error:
+            exit_with(f"Line {number} does not fit the schema `{schema.reader}`: {error.complaint}.")
+
+
+def _plain_row(payload: bytes, kind: Any) -> Any | None:
+    """A JSON object of plain values (`"x"`, not `{"string": "x"}`) as a row of an Arrow type, None where it is none."""
+    import pyarrow as pa
+
+    try:
+        row = json.loads(payload)
+        if isinstance(row, dict) and {*row} <= {each.name for each in kind}:
+            return pa.array([row], kind)
+    except (ValueError, TypeError, pa.ArrowException):
+        pass
+    return None

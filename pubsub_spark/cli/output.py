@@ -1,0 +1,68 @@
+"""The output of commands: JSON, a table, or the fields of a resource in lines.
+
+On a terminal tables are rich's. Into a pipe go columns of plain text that are never cut off.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import typer
+
+
+def as_dict(message: Any) -> dict[str, Any]:
+    """A protobuf message as its JSON object, with the field names of `gcloud --format=json`."""
+    from google.protobuf.json_format import MessageToDict
+
+    found: dict[str, Any] = MessageToDict(type(message).pb(message))
+    return found
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows under a heading."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*heading, box=None, header_style="bold")
+        for row in rows:
+            table.add_row(*(_escaped(cell) for cell in row))
+        Console().print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
+    for row in (heading, *rows):
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_fields(fields: dict[str, Any]) -> None:
+    """Print the fields of a resource, a line each, nested ones indented."""
+    for line in _lines(fields, ""):
+        typer.echo(line)
+
+
+def _escaped(cell: str) -> Any:
+    from rich.text import Text
+
+    return Text(cell)
+
+
+def _lines(value: Any, indent: str) -> Iterator[str]:
+    items = value.items() if isinstance(value, dict) else (("-", each) for each in value)
+    for key, each in items:
+        label = f"{indent}-" if key == "-" else f"{indent}{key}:"
+        if isinstance(each, dict | list):
+            yield label
+            yield from _lines(each, indent + "  ")
+        elif isinstance(each, str) and "\n" in each:
+            yield label
+            yield from (f"{indent}  {line}" for line in each.splitlines())
+        else:
+            yield f"{label} {str(each).lower() if isinstance(each, bool) else each}"

@@ -1,0 +1,139 @@
+"""`pubsub-spark schemas`: list, describe, create, commit (or update), delete, and the differences of revisions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .command import Service, command, exit_with
+from .output import as_dict, print_json, print_table
+from .resources import field, group, print_resource
+
+app = group("schemas", {"type": field("type"), "newest revision": field("revisionId")})
+
+Type = Annotated[str, typer.Option("--type", metavar="avro|protocol-buffer", help="The language of the definition.")]
+Definition = Annotated[str | None, typer.Option(metavar="TEXT", help="The definition itself.")]
+File = Annotated[
+    Path | None, typer.Option("--definition-file", dir_okay=False, exists=True, help="A file with the definition.")
+]
+
+_TYPES = {"avro": "AVRO", "protocol-buffer": "PROTOCOL_BUFFER"}
+
+
+def _type(text: str) -> str:
+    found = _TYPES.get(text.lower().replace("_", "-"))
+    if found is None:
+        exit_with(f"`--type` must be `avro` or `protocol-buffer`, got `{text}`.", 2)
+    return found
+
+
+def _definition(text: str | None, file: Path | None) -> str:
+    if (text is None) == (file is None):
+        exit_with("Give the definition with `--definition` or with `--definition-file`.", 2)
+    if text is not None:
+        return text
+    try:
+        return Path(str(file)).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        exit_with(f"`{file}` cannot be read: {error}.")
+
+
+@command(app, "create")
+def create(
+    service: Service,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    kind: Type,
+    definition: Definition = None,
+    file: File = None,
+) -> None:
+    """Create a schema."""
+    from google.pubsub_v1 import types
+
+    full = service.full(name, "schemas")
+    schema = types.Schema(name=full, type_=_type(kind), definition=_definition(definition, file))
+    request = {"parent": full.rpartition("/schemas/")[0], "schema": schema, "schema_id": full.rpartition("/")[2]}
+    with service.connect() as resources:
+        print_resource(resources.create("schemas", request, full), service)
+
+
+@command(app, "commit", "update")
+def commit(
+    service: Service,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    definition: Definition = None,
+    file: File = None,
+) -> None:
+    """Commit a new revision of a schema, which must be compatible with the newest. `update` is the same."""
+    from google.pubsub_v1 import types
+
+    full, text = service.full(name, "schemas"), _definition(definition, file)
+    with service.connect() as resources:
+        schema = types.Schema(name=full, type_=resources.get("schemas", full).type_, definition=text)
+        print_resource(resources.commit_schema(full, schema), service)
+
+
+@command(app, "list-revisions")
+def list_revisions(service: Service, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """List the revisions of a schema, the newest first."""
+    with service.connect() as resources:
+        found = [as_dict(each) for each in resources.schema_revisions(service.full(name, "schemas"))]
+    if service.as_json:
+        print_json(found)
+    else:
+        rows = [[each["revisionId"], each.get("revisionCreateTime", "-")] for each in found]
+        print_table(["revision", "created"], rows)
+
+
+@command(app, "diff")
+def diff(
+    service: Service,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    old: Annotated[str | None, typer.Argument(metavar="OLD", show_default="the one before NEW")] = None,
+    new: Annotated[str | None, typer.Argument(metavar="NEW", show_default="the newest")] = None,
+) -> None:
+    """Show what changed between two revisions of a schema, line by line, and whether NEW may follow OLD."""
+    import difflib
+
+    from ..codec import schema_types
+    from ..codec.definition import IncompatibleSchema
+
+    full = service.full(name, "schemas")
+    with service.connect() as resources:
+        revisions = {each.revision_id: each for each in resources.schema_revisions(full)}  # the newest first
+    ids = list(revisions)
+    for each in (old, new):
+        if each is not None and each not in revisions:
+            exit_with(f"Schema `{full}` has no revision `{each}`. It has {', '.join(f'`{one}`' for one in ids)}.")
+    newer = new or ids[0]
+    if old is None and newer == ids[-1]:
+        exit_with(f"Revision `{newer}` of schema `{full}` is the first that there is, so nothing is before it.")
+    older = old or ids[ids.index(newer) + 1]
+    before, after = revisions[older], revisions[newer]
+    kind = schema_types.SCHEMA_TYPES_BY_NUMBER[after.type_]
+    try:
+        schema_types.check_compatible(
+            schema_types.parse(kind, before.definition), schema_types.parse(kind, after.definition)
+        )
+        verdict = "compatible"
+    except IncompatibleSchema as error:
+        verdict = f"not compatible: {error}"
+    lines = list(
+        difflib.unified_diff(_lines(kind, before.definition), _lines(kind, after.definition), older, newer, lineterm="")
+    )
+    if service.as_json:
+        print_json({"old": older, "new": newer, "diff": lines, "verdict": verdict})
+        return
+    colours = {"+": typer.colors.GREEN, "-": typer.colors.RED, "@": typer.colors.CYAN}
+    for line in lines:
+        typer.secho(line, fg=colours.get(line[0]))
+    typer.echo(f"{newer} after {older}: {verdict}")
+
+
+def _lines(kind: str, definition: str) -> list[str]:
+    """The lines of a definition; Avro's JSON is indented first, so that a line is a property."""
+    import json
+
+    text = json.dumps(json.loads(definition), indent=2) if kind == "AVRO" else definition
+    return text.splitlines()

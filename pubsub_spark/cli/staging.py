@@ -1,0 +1,106 @@
+"""`pubsub-spark staging`: look at and clean the staging area of streaming reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .command import Json, exit_with
+from .output import print_json, print_table
+
+if TYPE_CHECKING:
+    from ..read.staged_streams import StagedStream
+
+app = typer.Typer(name="staging", help="Look at and clean the staging area of streaming reads.", no_args_is_help=True)
+
+_Location = Annotated[
+    str | None, typer.Argument(help="The `stagingLocation`: a path or URL.", show_default="this user's default")
+]
+
+
+@app.command("ls")
+def ls(location: _Location = None, as_json: Json = False) -> None:
+    """List the streams that have files in the staging area, those unchanged for longest first."""
+    streams = _streams(location)
+    if not streams:
+        from ..read.staging import default_location
+
+        exit_with(f"No stream has files in `{location or default_location()}`.")
+    if as_json:
+        print_json(
+            [
+                {
+                    "subscription": stream.staging.subscription,
+                    "stream": stream.staging.stream,
+                    "batches": sorted(stream.batches),
+                    "files": stream.files,
+                    "bytes": stream.bytes,
+                    "unchangedSince": stream.changed.isoformat(),
+                }
+                for stream in streams
+            ]
+        )
+        return
+    heading = ("subscription", "stream", "batches", "files", "bytes", "unchanged since")
+    rows = [
+        (
+            stream.staging.subscription,
+            stream.staging.stream,
+            ",".join(map(str, sorted(stream.batches))) or "-",
+            str(stream.files),
+            f"{stream.bytes:,}",
+            f"{stream.changed:%Y-%m-%d %H:%M:%S} UTC",
+        )
+        for stream in streams
+    ]
+    print_table(heading, rows)
+
+
+@app.command("clean")
+def clean(
+    location: _Location = None,
+    stream: Annotated[list[str] | None, typer.Option(metavar="ID", help="Remove this stream; may be repeated.")] = None,
+    older_than: Annotated[
+        float | None, typer.Option(min=0, metavar="DAYS", help="Remove streams unchanged for so many days.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Remove the files of streams that are gone. Pub/Sub redelivers the messages that they had not acknowledged."""
+    import datetime
+
+    from ..errors import PubSubError
+
+    if not stream and older_than is None:
+        exit_with("Nothing is removed unasked: name streams with `--stream ID`, or say `--older-than DAYS`.")
+    now = datetime.datetime.now(datetime.UTC)
+    named, streams = set(stream or ()), _streams(location)
+    unknown = named.difference(found.staging.stream for found in streams)
+    if unknown:
+        ids = " or ".join(f"`{each}`" for each in sorted(unknown))
+        exit_with(f"No stream has the id {ids}, so nothing is removed. `pubsub-spark staging ls` lists what there is.")
+    done: list[dict[str, object]] = []
+    for found in streams:
+        old = older_than is not None and now - found.changed > datetime.timedelta(days=older_than)
+        if old or found.staging.stream in named:
+            try:
+                removed = found.remove()
+            except PubSubError as error:
+                exit_with(str(error))
+            done.append({"stream": found.staging.stream, "removed": removed, "left": found.files - removed})
+            left = f", left {found.files - removed} that are not ours" if removed < found.files else ""
+            if not as_json:
+                typer.echo(f"removed {removed} files of stream {found.staging.stream}{left}")
+    if as_json:
+        print_json(done)
+
+
+def _streams(location: str | None) -> list[StagedStream]:
+    from ..errors import PubSubError
+    from ..read.staged_streams import find
+    from ..read.staging import default_location
+
+    try:
+        return find(location or default_location())
+    except PubSubError as error:
+        exit_with(str(error))

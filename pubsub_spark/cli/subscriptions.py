@@ -1,0 +1,214 @@
+"""`pubsub-spark subscriptions`: list, describe, create, update, delete."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Any
+
+import typer
+
+from .command import Service, command, exit_with, pairs, seconds
+from .resources import field, group, labels_after, print_resource, short
+
+app = group(
+    "subscriptions",
+    {
+        "topic": short("topic"),
+        "ack deadline": field("ackDeadlineSeconds"),
+        "ordering": field("enableMessageOrdering"),
+        "exactly once": field("enableExactlyOnceDelivery"),
+        "filter": field("filter"),
+    },
+)
+
+AckDeadline = Annotated[
+    int | None, typer.Option("--ack-deadline", min=10, max=600, metavar="SECONDS", help="The ack deadline.")
+]
+Retention = Annotated[
+    float | None,
+    typer.Option(
+        "--message-retention-duration",
+        parser=seconds,
+        metavar="DURATION",
+        help="Keep messages so long (10m to 31d).",
+    ),
+]
+RetainAcked = Annotated[
+    bool | None,
+    typer.Option("--retain-acked-messages/--no-retain-acked-messages", help="Keep acknowledged messages, too."),
+]
+Expiration = Annotated[
+    str | None,
+    typer.Option(
+        "--expiration-period", metavar="DURATION|never", help="Delete the subscription when unused for so long."
+    ),
+]
+ExactlyOnce = Annotated[
+    bool | None,
+    typer.Option("--enable-exactly-once-delivery/--no-enable-exactly-once-delivery", help="Exactly-once delivery."),
+]
+DeadLetter = Annotated[
+    str | None, typer.Option("--dead-letter-topic", metavar="NAME", help="Topic for messages that fail too often.")
+]
+Attempts = Annotated[
+    int | None, typer.Option("--max-delivery-attempts", min=5, max=100, help="Deliveries before dead-lettering.")
+]
+MinDelay = Annotated[
+    float | None,
+    typer.Option("--min-retry-delay", parser=seconds, metavar="DURATION", help="Shortest delay of a redelivery."),
+]
+MaxDelay = Annotated[
+    float | None,
+    typer.Option("--max-retry-delay", parser=seconds, metavar="DURATION", help="Longest delay of a redelivery."),
+]
+Push = Annotated[str | None, typer.Option("--push-endpoint", metavar="URL", help="Push messages here.")]
+
+
+def _fields(
+    service: Service,
+    ack_deadline: int | None,
+    retention: float | None,
+    retain_acked: bool | None,
+    expiration: str | None,
+    exactly_once: bool | None,
+    dead_letter: str | None,
+    attempts: int | None,
+    min_delay: float | None,
+    max_delay: float | None,
+    push: str | None,
+) -> dict[str, Any]:
+    """The fields of Subscription that the flags set."""
+    plain = {
+        "ack_deadline_seconds": ack_deadline,
+        "retain_acked_messages": retain_acked,
+        "enable_exactly_once_delivery": exactly_once,
+    }
+    found: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
+    if retention is not None:
+        found["message_retention_duration"] = datetime.timedelta(seconds=retention)
+    if expiration is not None:
+        never = expiration.lower() == "never"
+        found["expiration_policy"] = {} if never else {"ttl": datetime.timedelta(seconds=seconds(expiration))}
+    if dead_letter is not None:
+        found["dead_letter_policy"] = {
+            "dead_letter_topic": service.full(dead_letter, "topics"),
+            "max_delivery_attempts": attempts or 5,
+        }
+    elif attempts is not None:
+        exit_with("`--max-delivery-attempts` needs `--dead-letter-topic`.", 2)
+    if min_delay is not None or max_delay is not None:
+        delays = {"minimum_backoff": min_delay, "maximum_backoff": max_delay}
+        found["retry_policy"] = {
+            name: datetime.timedelta(seconds=delay) for name, delay in delays.items() if delay is not None
+        }
+    if push is not None:
+        found["push_config"] = {"push_endpoint": push}
+    return found
+
+
+@command(app, "create")
+def create(
+    service: Service,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    topic: Annotated[str, typer.Option(metavar="NAME", help="The topic to subscribe to.")],
+    labels: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels.")] = None,
+    ack_deadline: AckDeadline = None,
+    ordering: Annotated[
+        bool, typer.Option("--enable-message-ordering", help="Deliver messages of one key in their order.")
+    ] = False,
+    message_filter: Annotated[
+        str | None, typer.Option(metavar="FILTER", help="Deliver messages with such attributes alone.")
+    ] = None,
+    retention: Retention = None,
+    retain_acked: RetainAcked = None,
+    expiration: Expiration = None,
+    exactly_once: ExactlyOnce = None,
+    dead_letter: DeadLetter = None,
+    attempts: Attempts = None,
+    min_delay: MinDelay = None,
+    max_delay: MaxDelay = None,
+    push: Push = None,
+) -> None:
+    """Create a subscription. Messages that were published before are not in it."""
+    from google.pubsub_v1 import types
+
+    fields = _fields(
+        service,
+        ack_deadline,
+        retention,
+        retain_acked,
+        expiration,
+        exactly_once,
+        dead_letter,
+        attempts,
+        min_delay,
+        max_delay,
+        push,
+    )
+    subscription = types.Subscription(
+        name=service.full(name, "subscriptions"),
+        topic=service.full(topic, "topics"),
+        labels=pairs(labels),
+        enable_message_ordering=ordering,
+        filter=message_filter or "",
+        **fields,
+    )
+    used = [("Topic", subscription.topic), ("Topic", subscription.dead_letter_policy.dead_letter_topic)]
+    with service.connect() as resources:
+        print_resource(resources.create("subscriptions", subscription, subscription.name, used), service)
+
+
+@command(app, "update")
+def update(
+    service: Service,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    update_labels: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels to set.")] = None,
+    remove_labels: Annotated[list[str] | None, typer.Option(metavar="KEY,...", help="Labels to remove.")] = None,
+    clear_labels: Annotated[bool, typer.Option("--clear-labels", help="Remove all labels.")] = False,
+    ack_deadline: AckDeadline = None,
+    retention: Retention = None,
+    retain_acked: RetainAcked = None,
+    expiration: Expiration = None,
+    exactly_once: ExactlyOnce = None,
+    dead_letter: DeadLetter = None,
+    attempts: Attempts = None,
+    clear_dead_letter: Annotated[
+        bool, typer.Option("--clear-dead-letter-policy", help="Redeliver for ever, without a dead-letter topic.")
+    ] = False,
+    min_delay: MinDelay = None,
+    max_delay: MaxDelay = None,
+    clear_retry: Annotated[bool, typer.Option("--clear-retry-policy", help="Redeliver at once.")] = False,
+    push: Annotated[
+        str | None, typer.Option("--push-endpoint", metavar="URL", help='Push messages here; "" to pull them.')
+    ] = None,
+) -> None:
+    """Change settings of a subscription; those that are not named stay. Topic, filter and ordering never change."""
+    from google.pubsub_v1 import types
+
+    full = service.full(name, "subscriptions")
+    fields = _fields(
+        service,
+        ack_deadline,
+        retention,
+        retain_acked,
+        expiration,
+        exactly_once,
+        dead_letter,
+        attempts,
+        min_delay,
+        max_delay,
+        push,
+    )
+    paths = {*fields}
+    if clear_dead_letter:
+        paths.add("dead_letter_policy")
+    if clear_retry:
+        paths.add("retry_policy")
+    with service.connect() as resources:
+        if update_labels or remove_labels or clear_labels:
+            paths.add("labels")
+            before = {} if clear_labels else dict(resources.get("subscriptions", full).labels)
+            fields["labels"] = labels_after(before, pairs(update_labels), remove_labels, clear_labels)
+        if not paths:
+            exit_with("Nothing to change: `pubsub-spark subscriptions update --help` lists the settings.", 2)
+        print_resource(resources.update("subscriptions", types.Subscription(name=full, **fields), paths), service)

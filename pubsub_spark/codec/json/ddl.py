@@ -1,0 +1,139 @@
+"""Spark's DDL of a struct as an Arrow type: `carrier STRING, delay INT, legs ARRAY<STRUCT<to: STRING>>`.
+
+Spark's own parser is in the JVM, which the Python process that plans a read cannot call.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pyarrow as pa
+
+SCALARS: Final[dict[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_DECIMALS: Final = frozenset({"decimal", "dec", "numeric"})
+_DEFAULT_DECIMAL: Final = (10, 0)
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\w+|[<>(),:])")
+
+
+def parse(text: str) -> pa.StructType:
+    """The type of a DDL; ValueError with a sentence when it is none."""
+    parser = _Parser(text)
+    fields = parser.fields(end=None)
+    return pa.struct(fields)
+
+
+def decimal(precision: int, scale: int) -> pa.DataType:
+    """A decimal type of Spark; ValueError when it has no such."""
+    if not (1 <= precision <= 38 and 0 <= scale <= precision):
+        raise ValueError(f"DECIMAL({precision}, {scale}) is no type of Spark: 1 to 38 digits, of them the fraction's")
+    return pa.decimal128(precision, scale)
+
+
+class _Parser:
+    """A recursive descent over the tokens of a DDL."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens: list[str] = []
+        position, text = 0, text.strip()
+        while position < len(text):
+            found = _TOKEN.match(text, position)
+            if found is None:
+                raise ValueError(f"`{text[position : position + 20]}` is not understood")
+            self._tokens.append(found[1])
+            position = found.end()
+        self._next = 0
+
+    def _peek(self) -> str | None:
+        return self._tokens[self._next] if self._next < len(self._tokens) else None
+
+    def _take(self, expected: str | None = None) -> str:
+        token = self._peek()
+        if token is None or (expected is not None and token != expected):
+            raise ValueError(
+                f"{f'`{expected}`' if expected else 'a name or a type'} is missing at `{token or 'the end'}`"
+            )
+        self._next += 1
+        return token
+
+    def _skip(self, word: str) -> bool:
+        if (self._peek() or "").lower() != word:
+            return False
+        self._next += 1
+        return True
+
+    def fields(self, end: str | None) -> list[pa.Field]:
+        """The fields up to a token, which is left; None for the end of the text."""
+        found: list[pa.Field] = []
+        while True:
+            token = self._take()
+            name = token[1:-1].replace("``", "`") if token.startswith("`") else token
+            if not (token.startswith("`") or re.fullmatch(r"\w+", token)):
+                raise ValueError(f"a name is missing at `{token}`")
+            if name in (field.name for field in found):
+                raise ValueError(f"`{name}` is there twice")
+            self._skip(":")
+            found.append(pa.field(name, self._type()))
+            if self._skip("not"):  # a payload that lacks it is taken all the same, as by `from_json`
+                self._take_word("null")
+            if self._skip("comment"):
+                self._take()
+            if self._peek() == end:
+                return found
+            self._take(",")
+
+    def _take_word(self, word: str) -> None:
+        if not self._skip(word):
+            raise ValueError(f"`{word.upper()}` is missing at `{self._peek() or 'the end'}`")
+
+    def _type(self) -> pa.DataType:
+        name = self._take().lower()
+        if name == "struct":
+            self._take("<")
+            fields = self.fields(end=">")
+            self._take(">")
+            return pa.struct(fields)
+        if name == "array":
+            self._take("<")
+            element = self._type()
+            self._take(">")
+            return pa.list_(pa.field("element", element))
+        if name == "map":
+            self._take("<")
+            key = self._type()
+            self._take(",")
+            value = self._type()
+            self._take(">")
+            if not pa.types.is_string(key):
+                raise ValueError("the keys of a MAP must be STRING, as those of JSON are")
+            return pa.map_(key, value)
+        if name in _DECIMALS:
+            return self._decimal()
+        if name not in SCALARS:
+            raise ValueError(f"`{name}` is not a type of {', '.join(sorted(SCALARS))}, decimal, struct, array and map")
+        return SCALARS[name]
+
+    def _decimal(self) -> pa.DataType:
+        if not self._skip("("):
+            return decimal(*_DEFAULT_DECIMAL)
+        numbers = [self._take()]
+        if self._skip(","):
+            numbers.append(self._take())
+        self._take(")")
+        if not all(number.isdigit() for number in numbers):
+            raise ValueError(f"DECIMAL({', '.join(numbers)}) is no type of Spark")
+        return decimal(int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 0)

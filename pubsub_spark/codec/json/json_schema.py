@@ -1,0 +1,65 @@
+"""A JSON schema as an Arrow type: Spark's own JSON (`df.schema.json()`), or JSON Schema where columns can say it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pubsub_spark.codec.json import ddl
+
+_OF_SPARK: Final = ddl.SCALARS
+_STRINGS: Final[dict[str, pa.DataType]] = {"date-time": ddl.SCALARS["timestamp"], "date": pa.date32()}
+_PLAIN: Final[dict[str, pa.DataType]] = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+
+
+def parse(schema: Any) -> pa.StructType:
+    """The type of a schema that was parsed from JSON; ValueError with a sentence when it has none."""
+    if not isinstance(schema, dict):
+        raise ValueError("a JSON schema is an object")
+    found = _spark(schema, "the schema") if schema.get("type") == "struct" else _type(schema, "the schema")
+    if not pa.types.is_struct(found):
+        raise ValueError("the schema is not of an object with `properties`, whose fields become columns")
+    return found
+
+
+def _spark(kind: Any, path: str) -> pa.DataType:
+    """A type of Spark's JSON."""
+    if isinstance(kind, str):
+        if (match := _DECIMAL.fullmatch(kind)) is not None:
+            return ddl.decimal(int(match[1]), int(match[2]))
+        if kind in _OF_SPARK:
+            return _OF_SPARK[kind]
+    elif isinstance(kind, dict) and kind.get("type") == "struct":
+        return pa.struct([pa.field(each["name"], _spark(each["type"], f"`{each['name']}`")) for each in kind["fields"]])
+    elif isinstance(kind, dict) and kind.get("type") == "array":
+        return pa.list_(pa.field("element", _spark(kind["elementType"], path)))
+    elif isinstance(kind, dict) and kind.get("type") == "map" and kind["keyType"] == "string":
+        return pa.map_(pa.string(), _spark(kind["valueType"], path))
+    raise ValueError(f"{path} has the type `{kind}`, which JSON payloads cannot have")
+
+
+def _type(schema: Any, path: str) -> pa.DataType:
+    """A type of JSON Schema."""
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if isinstance(kind, list):  # ["string", "null"]: every column may be null
+        kinds = [each for each in kind if each != "null"]
+        kind = kinds[0] if len(kinds) == 1 else None
+    if kind == "object" and isinstance(schema.get("properties"), dict) and schema["properties"]:
+        return pa.struct([pa.field(name, _type(each, f"`{name}`")) for name, each in schema["properties"].items()])
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return pa.map_(pa.string(), _type(schema["additionalProperties"], path))
+    if kind == "array" and isinstance(schema.get("items"), dict):
+        return pa.list_(pa.field("element", _type(schema["items"], path)))
+    if kind == "string":
+        if schema.get("contentEncoding") == "base64":
+            return pa.binary()
+        return _STRINGS.get(schema.get("format"), pa.string())
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    raise ValueError(
+        f"{path} has no one type that a column can have: give `type`, with `properties` or `additionalProperties` of "
+        "an object and `items` of an array, and no `$ref` or `oneOf`"
+    )

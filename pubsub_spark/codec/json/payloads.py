@@ -1,0 +1,224 @@
+"""JSON objects to values of declared columns, message by message.
+
+A field that is missing or null is null, one that the columns lack is left out, as by Spark's `from_json`. Unlike there
+a value of another type makes the whole payload undecodable, and the reason names its path. A string column takes any
+value, as JSON text; a timestamp is ISO 8601, of UTC where it has no zone; binary is base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Context, Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+
+from pubsub_spark.codec.json import ddl, json_schema
+from pubsub_spark.errors import SchemaError
+
+Convert = Callable[[Any, str], Any]
+
+_INTEGERS: Final[dict[pa.DataType, int]] = {pa.int32(): 31, pa.int64(): 63}  # bits without the sign
+_EXACT: Final = Context(prec=100)  # more than the digits of any decimal of Spark
+_SHOWN_CHARACTERS: Final = 60  # of a wrong value
+
+
+class _WrongValueError(ValueError):
+    """The sentence about a value that is not of its column's type."""
+
+
+@dataclass(frozen=True)
+class JsonSchema:
+    """The columns of JSON payloads, as the text of a DDL or of a JSON schema; picklable."""
+
+    text: str
+
+    def arrow_type(self) -> pa.StructType:
+        """The type of the column `value`; SchemaError when the text is no schema."""
+        return _parsed(self.text)
+
+    def decode(self, data: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
+        """The values of payloads, and the reasons; in each row one of the two is null."""
+        kind = self.arrow_type()
+        convert = _converter(kind)
+        values: list[Any] = []
+        errors: list[str | None] = []
+        for payload in data.to_pylist():
+            try:
+                values.append(convert(_loaded(payload), ""))
+                errors.append(None)
+            except (ValueError, RecursionError) as error:
+                values.append(None)
+                errors.append(_utf8(str(error)))
+        return pa.array(values, kind), pa.array(errors, pa.string())
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> pa.StructType:
+    try:
+        return json_schema.parse(json.loads(text)) if text.lstrip().startswith("{") else ddl.parse(text)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SchemaError(
+            f"The `schema` of `decode=json` cannot be used: {error}. Give a DDL such as `carrier STRING, delay INT`, "
+            "or a JSON schema."
+        ) from None
+
+
+def _loaded(payload: bytes | None) -> Any:
+    try:
+        found = json.loads(payload or b"", parse_float=Decimal, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise _WrongValueError(f"The payload is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise _WrongValueError("The payload is JSON, but no object")
+    return found
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _wrong(path: str, kind: str, value: Any) -> NoReturn:
+    shown = json.dumps(value, default=str, ensure_ascii=False)
+    shown = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}..."
+    raise _WrongValueError(f"`{path.removeprefix('.')}` must be {kind}, is {shown}")
+
+
+def _converter(kind: pa.DataType) -> Convert:
+    """A function from a JSON value, and its path, to a value that Arrow takes for the type; null stays null."""
+    convert = _not_null(kind)
+    return lambda value, path: None if value is None else convert(value, path)
+
+
+def _not_null(kind: pa.DataType) -> Convert:
+    if pa.types.is_struct(kind):
+        return _struct([(field.name, _converter(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return _list(_converter(kind.value_type))
+    if pa.types.is_map(kind):
+        return _map(_converter(kind.item_type))
+    if pa.types.is_decimal(kind):
+        return _decimal(kind.precision, kind.scale)
+    if kind in _INTEGERS:
+        return _integer(_INTEGERS[kind])
+    if pa.types.is_timestamp(kind):
+        return _timestamp if kind.tz else _timestamp_without_zone
+    return _SCALARS[kind]
+
+
+def _struct(fields: list[tuple[str, Convert]]) -> Convert:
+    def convert(value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            _wrong(path, "an object", value)
+        return {name: convert_field(value.get(name), f"{path}.{name}") for name, convert_field in fields}
+
+    return convert
+
+
+def _list(element: Convert) -> Convert:
+    def convert(value: Any, path: str) -> Any:
+        if not isinstance(value, list):
+            _wrong(path, "an array", value)
+        return [element(each, f"{path}[{index}]") for index, each in enumerate(value)]
+
+    return convert
+
+
+def _map(item: Convert) -> Convert:
+    def convert(value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            _wrong(path, "an object", value)
+        return [(_utf8(key), item(each, f"{path}.{key}")) for key, each in value.items()]
+
+    return convert
+
+
+def _integer(bits: int) -> Convert:
+    def convert(value: Any, path: str) -> Any:
+        if isinstance(value, Decimal) and value == value.to_integral_value():
+            value = int(value) if value.adjusted() < 20 else value
+        if not isinstance(value, int) or isinstance(value, bool) or not -(2**bits) <= value < 2**bits:
+            _wrong(path, f"an integer of {bits + 1} bits", value)
+        return value
+
+    return convert
+
+
+def _decimal(precision: int, scale: int) -> Convert:
+    def convert(value: Any, path: str) -> Any:
+        try:
+            if isinstance(value, int | Decimal | str) and not isinstance(value, bool):
+                found = Decimal(value)
+                if found.is_finite() and found.adjusted() < precision:
+                    rounded = found.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
+                    if abs(rounded) < Decimal(10) ** (precision - scale):
+                        return rounded
+        except InvalidOperation:
+            pass
+        return _wrong(path, f"a decimal of {precision} digits, {scale} of them after the point", value)
+
+    return convert
+
+
+def _double(value: Any, path: str) -> Any:
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            pass
+    return _wrong(path, "a number", value)
+
+
+def _boolean(value: Any, path: str) -> Any:
+    return value if isinstance(value, bool) else _wrong(path, "true or false", value)
+
+
+def _string(value: Any, path: str) -> Any:  # noqa: ARG001
+    return _utf8(value if isinstance(value, str) else json.dumps(value, default=float, ensure_ascii=False))
+
+
+def _utf8(text: str) -> str:
+    """The text with `?` for half of a surrogate pair, which JSON can say and UTF-8 cannot."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def _binary(value: Any, path: str) -> Any:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (ValueError, TypeError):
+        return _wrong(path, "base64", value)
+
+
+def _date(value: Any, path: str) -> Any:
+    try:
+        return datetime.date.fromisoformat(value)
+    except (ValueError, TypeError):
+        return _wrong(path, "a date such as 2026-01-31", value)
+
+
+def _timestamp(value: Any, path: str) -> Any:
+    found = _timestamp_without_zone(value, path, keep_zone=True)
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
+
+
+def _timestamp_without_zone(value: Any, path: str, keep_zone: bool = False) -> Any:
+    try:
+        found = datetime.datetime.fromisoformat(value)
+    except (ValueError, TypeError):
+        return _wrong(path, "a time such as 2026-01-31T12:00:00Z", value)
+    return found if keep_zone else found.replace(tzinfo=None)
+
+
+_SCALARS: Final[dict[pa.DataType, Convert]] = {
+    pa.bool_(): _boolean,
+    pa.float32(): _double,
+    pa.float64(): _double,
+    pa.string(): _string,
+    pa.binary(): _binary,
+    pa.date32(): _date,
+}

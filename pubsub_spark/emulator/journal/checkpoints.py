@@ -1,0 +1,66 @@
+"""Checkpoints: the copying of SQLite's write-ahead log into the database, beside the writing and not instead of it.
+
+SQLite would do it in the thread that writes, and the calls of that group would wait for 16 MB to reach the disk. Here
+a thread with a connection of its own copies most of it; what was written meanwhile is copied by the thread that
+writes, between two groups, and after that the write-ahead log begins again at its start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import threading
+from pathlib import Path
+
+_log = logging.getLogger("pubsub_spark.emulator")
+
+_BYTES = 16 << 20  # of write-ahead log, before it is copied
+_ROUNDS = 3  # each copies what was written during the one before
+
+
+class Checkpoints:
+    """The checkpoints of one database."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written = 0  # bytes since the last checkpoint began
+        self._is_rest_due = False
+        self._due = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def wrote(self, writer: sqlite3.Connection, size: int) -> None:
+        """Count what was written; copy the rest when the thread has copied most of it. The thread that writes calls."""
+        self._written += size
+        if self._is_rest_due:
+            self._is_rest_due = False
+            _checkpoint(writer)
+        elif self._written > _BYTES and not self._due.is_set():
+            self._written = 0
+            self._due.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="pubsub-emulator-checkpoint", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed = True
+        self._due.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as database:
+            while self._due.wait() and not self._closed:
+                for _ in range(_ROUNDS):
+                    _checkpoint(database)
+                self._is_rest_due = True
+                self._due.clear()
+
+
+def _checkpoint(database: sqlite3.Connection) -> None:
+    try:
+        database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    except sqlite3.Error as problem:  # the write-ahead log still has everything
+        _log.warning("A checkpoint of the journal failed, and is tried again: %s", problem)

@@ -1,0 +1,213 @@
+"""The journal of a running emulator: changes are written before the calls that made them are answered.
+
+Commands come from the Recorder under the engine's lock, and wait in a list. One thread writes all that wait as one row
+of the log (a group), and then lets go those who wait for it: `written` for a call on the event loop, `flush` for any
+other thread. So many calls at a time share one write, and its fsync. When the log has grown beyond the base, a process
+of its own writes the next base, and rows that it has are deleted, a few after each group.
+
+A log that cannot be written ends the emulator, and calls that wait for it fail with UNAVAILABLE: nothing is answered
+that was not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from pubsub_spark.emulator.api.errors import RpcError
+from pubsub_spark.emulator.journal import files, restoring
+from pubsub_spark.emulator.journal.commands import Command, Recorder
+from pubsub_spark.emulator.journal.files import FsyncPolicy, LogFile
+from pubsub_spark.emulator.resources.resource_format import RESOURCE_FORMAT
+from pubsub_spark.emulator.state.state import State
+
+_log = logging.getLogger("pubsub_spark.emulator")
+
+_MIN_LOG_BYTES = 128 << 20  # before a new base is written; it is at least as large as the base, too
+_COMMAND_BYTES = 1000  # of a base, which are read as fast as one command is carried out
+_PRUNED_ROWS = 16  # after each group; more than are written, and so few that nobody waits for it
+_MAX_GROUP_COMMANDS = 64  # a Publish has 10 MB at the most, and a row of SQLite 1 GB
+
+
+class _Waiter(NamedTuple):
+    ticket: int
+    future: asyncio.Future[None]
+
+
+class Journal:
+    """The journal in a directory; `state` is what it held, and from `start` on every change of it is written."""
+
+    def __init__(self, directory: Path, fsync: FsyncPolicy = "group", *, now: float, remembered: int = 0) -> None:
+        """Read the directory; DataDirError when it is in use, newer or damaged. now: seconds since the epoch."""
+        self._directory = directory
+        self._lock_file = files.lock(directory)
+        try:
+            self._log = LogFile(directory, fsync)
+            try:
+                files.remove_bases(directory, but=self._log.base)
+                replay = restoring.restored(self._log, remembered=remembered)
+            except BaseException:
+                self._log.close()
+                raise
+        except BaseException:
+            self._lock_file.close()
+            raise
+        self.state: State = replay.state
+        broker = self.state.broker
+        self.is_empty = not (broker.topics or broker.subscriptions or broker.snapshots or [*self.state.schemas])
+        self.now = max(now, replay.now)  # the emulator's clock never goes back
+        self.on_failure: Callable[[BaseException], None] = lambda _: None
+        self._most_commands = 1 if fsync == "call" else _MAX_GROUP_COMMANDS
+        self._changed = threading.Condition()
+        self._commands: deque[Command] = deque()
+        self._ticket = 0  # of the last command that was recorded
+        self._written = 0  # that of the last one that was written
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._waiters: deque[_Waiter] = deque()  # in the order of their tickets; of the event loop
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # Of the rows that the base does not have, with what their commands cost.
+        self._log_bytes = self._log.size() + _COMMAND_BYTES * replay.commands
+        self._is_chaotic = False
+        self._compaction: subprocess.Popen[bytes] | None = None
+        self._compacting_to = 0
+        self._thread = threading.Thread(target=self._run, name="pubsub-emulator-journal", daemon=True)
+
+    def start(self) -> None:
+        """Record every change of the state from now on, the restart first."""
+        Recorder(self.state, RESOURCE_FORMAT, self._record)
+        self.state.broker.restart(self.now)
+        self.state.events.clear()
+        self._thread.start()
+
+    def _record(self, command: Command) -> None:
+        with self._changed:
+            self._commands.append(command)
+            self._ticket += 1
+            self._changed.notify_all()
+
+    # Waiting
+
+    async def written(self) -> None:
+        """Wait until every change so far is kept; RpcError when that fails. To be called on one event loop only."""
+        ticket = self._ticket
+        if self._written >= ticket:
+            return
+        self._loop = asyncio.get_running_loop()
+        waiter = _Waiter(ticket, self._loop.create_future())
+        self._waiters.append(waiter)
+        if self._failure is not None:
+            self._wake()
+        await waiter.future
+
+    def flush(self) -> None:
+        """Wait on any other thread until every change so far is kept; RpcError when that fails."""
+        with self._changed:
+            ticket = self._ticket
+            self._changed.wait_for(lambda: self._written >= ticket or self._failure is not None)
+            if self._written < ticket:
+                raise self._unavailable()
+
+    def _wake(self) -> None:
+        """Let go those whose changes are written, or who wait in vain; on the event loop."""
+        while self._waiters and (self._failure is not None or self._waiters[0].ticket <= self._written):
+            waiter = self._waiters.popleft()
+            if waiter.future.done():  # its call was cancelled
+                continue
+            if waiter.ticket <= self._written:
+                waiter.future.set_result(None)
+            else:
+                waiter.future.set_exception(self._unavailable())
+
+    def _wake_all(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _unavailable(self) -> RpcError:
+        return RpcError("UNAVAILABLE", f"The journal in `{self._directory}` cannot be written: {self._failure}.")
+
+    # Writing
+
+    def _run(self) -> None:
+        try:
+            while self._write_group():
+                self._compact()
+        except Exception as error:
+            self._failure = error
+            self._wake_all()
+            self.on_failure(error)
+
+    def _write_group(self) -> bool:
+        """Wait for commands and write them; False at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._commands or self._closed)
+            count = min(self._most_commands, len(self._commands))
+            group = [self._commands.popleft() for _ in range(count)]
+        if not group:
+            return False
+        self._log_bytes += self._log.append(group) + _COMMAND_BYTES * len(group)
+        for command in group:
+            if command.name == "set_chaos":
+                self._is_chaotic = command.arguments != (None,)
+        self._written += len(group)
+        self._wake_all()
+        return True
+
+    # Compaction
+
+    def _compact(self) -> None:
+        """Begin or end the writing of a base, and delete rows that the present one has."""
+        if self._compaction is None:
+            base_bytes = self._base_bytes()
+            # What chaos does next is not in a base.
+            if self._log_bytes > max(_MIN_LOG_BYTES, base_bytes) and not self._is_chaotic:
+                self._begin_compaction()
+        elif self._compaction.poll() is not None:
+            self._end_compaction(self._compaction)
+        if self._log.base:
+            self._log.prune(_PRUNED_ROWS)
+
+    def _base_bytes(self) -> int:
+        return files.base_path(self._directory, self._log.base).stat().st_size if self._log.base else 0
+
+    def _begin_compaction(self) -> None:
+        self._compacting_to, self._log_bytes = self._log.number, 0
+        command = [sys.executable, "-m", __package__ or "", str(self._directory.absolute()), str(self._compacting_to)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._compaction = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)  # noqa: S603
+
+    def _end_compaction(self, process: subprocess.Popen[bytes]) -> None:
+        self._compaction = None
+        code = process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+        if code:
+            _log.error(
+                "No new base could be written in `%s`; it is tried again when the log has grown.", self._directory
+            )
+            return
+        self._log.rebase(self._compacting_to)
+        files.remove_bases(self._directory, but=self._log.base)
+
+    def close(self) -> None:
+        """Write what was recorded, and let the directory go."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._compaction is not None:
+            self._compaction.kill()
+            self._compaction.communicate()
+        self._log.close()
+        self._lock_file.close()

@@ -1,0 +1,46 @@
+"""The state that a data directory holds: its base, and what the log did to that.
+
+A base is written from the files alone, by a process of its own (`python -m pubsub_spark.emulator.journal`), because to
+go through a million messages takes seconds, for which nobody should wait. The emulator goes on writing the log.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pubsub_spark.emulator.journal import files
+from pubsub_spark.emulator.journal.commands import Replay, ReplayError
+from pubsub_spark.emulator.journal.files import DataDirError, LogFile
+from pubsub_spark.emulator.resources.resource_format import RESOURCE_FORMAT
+from pubsub_spark.emulator.state.state import State
+
+
+def restored(log: LogFile, upto: int | None = None, remembered: int = 0) -> Replay:
+    """The state after a row of the log, or after the last; DataDirError where a row does not fit."""
+    replay = Replay(State(remembered=remembered), RESOURCE_FORMAT)
+    if log.base:
+        base = files.read_base(log.path.parent, log.base)
+        state = State.load(base["state"], RESOURCE_FORMAT, remembered=remembered)
+        replay = Replay(state, RESOURCE_FORMAT, base["now"])
+        replay.connect(base["connected"])
+    for number, commands in log.groups(upto):
+        for command in commands:
+            try:
+                replay.apply(command)
+            except ReplayError as problem:
+                raise DataDirError(
+                    f"Row {number} of `{log.path}` does not fit what is before it: {problem}. The directory holds more "
+                    "than one emulator's files, or pubsub-spark is another version; restore it from a copy."
+                ) from problem
+    return replay
+
+
+def write_base(directory: Path, number: int) -> None:
+    """Write the base of a row."""
+    log = LogFile(directory, read_only=True)
+    try:
+        replay = restored(log, number)
+    finally:
+        log.close()
+    content = {"state": replay.state.dump(RESOURCE_FORMAT), "now": replay.now, "connected": replay.connected()}
+    files.write_base(directory, number, content)

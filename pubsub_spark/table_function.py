@@ -1,0 +1,69 @@
+"""The table function `read_pubsub(...)` of SQL: a batch read, with the options as named arguments.
+
+A Python table function of Spark runs once and ends, so it reads what `spark.read` reads: up to `maxMessages` messages,
+which are given back. Options are parsed and the schema is chosen in `analyze`, once, on the driver; the reader travels
+with the result of the analysis to the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.functions import udtf
+from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult, UserDefinedTableFunction
+
+from .errors import OptionsError
+from .read.batch_reader import PubSubBatchReader
+from .source import PubSubDataSource
+
+NAME = "read_pubsub"
+
+
+@dataclass
+class ReadAnalysis(AnalyzeResult):
+    """The columns of a call of the function, and the reader of its rows."""
+
+    reader: PubSubBatchReader | None = None
+
+
+class ReadPubSub:
+    """The table function: `analyze` on the driver, `eval` in a task."""
+
+    def __init__(self, analysis: ReadAnalysis | None = None) -> None:
+        self._reader = None if analysis is None else analysis.reader
+
+    @staticmethod
+    def analyze(**arguments: AnalyzeArgument) -> ReadAnalysis:
+        """The columns that the options ask for. Raises OptionsError for options that cannot work."""
+        moving = [name for name, argument in arguments.items() if not _is_constant(argument)]
+        if moving:
+            raise OptionsError([f"`{name}` must be a constant in `{NAME}`, not a column" for name in moving])
+        given = {name: _text(each.value) for name, each in arguments.items() if each.value is not None}
+        source = PubSubDataSource(given)
+        schema = source.schema()
+        return ReadAnalysis(schema, reader=cast("PubSubBatchReader", source.reader(schema)))
+
+    def eval(self, **_: Any) -> Iterator[tuple[Any, ...]]:
+        """The rows of up to `maxMessages` messages."""
+        assert self._reader is not None, "Spark makes the function with what `analyze` returned"
+        for batch in self._reader.read(InputPartition(0)):
+            columns = (column.to_pylist(maps_as_pydicts="strict") for column in batch.columns)
+            yield from zip(*columns, strict=True)
+
+
+def register_function(spark: SparkSession) -> None:
+    """Register the function in a session; which kind of function that is the session's kind says (Connect or not)."""
+    spark.udtf.register(NAME, cast("UserDefinedTableFunction", udtf(ReadPubSub)))
+
+
+def _is_constant(argument: AnalyzeArgument) -> bool:
+    """Whether an argument has one value for all rows; Spark 4.0 says so in its value alone."""
+    return bool(getattr(argument, "isConstantExpression", True)) and not argument.isTable
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,125 @@
+"""`pubsub-spark apply`, `asyncapi export` and `emulator --config` through their real processes, on the emulator."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from pubsub_spark.emulator import Emulator
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLE = ROOT / "examples" / "flights.asyncapi.yaml"
+COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()"]
+
+
+def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command of `pubsub-spark`, with the project `p`."""
+    given = {**os.environ, "PYTHONPATH": str(ROOT), "GOOGLE_CLOUD_PROJECT": "p", **environment}
+    return subprocess.run([*COMMAND, *map(str, arguments)], env=given, text=True, capture_output=True, check=False)
+
+
+def actions(result: subprocess.CompletedProcess[str]) -> list[str]:
+    return [step["action"] for step in json.loads(result.stdout)["steps"]]
+
+
+def test_apply_creates_and_a_second_run_changes_nothing(emulator: Emulator):
+    """A dry run changes nothing, a run creates everything, another one nothing."""
+    host = {"PUBSUB_EMULATOR_HOST": emulator.endpoint}
+
+    for flags, expected in ((["--dry-run"], "create"), ([], "create"), ([], "none"), (["--dry-run"], "none")):
+        result = run("apply", EXAMPLE, "--json", *flags, **host)
+        assert 0 == result.returncode, result.stderr
+        assert {expected} == set(actions(result))
+    emulator.publish(
+        "projects/p/topics/flight-departures",
+        {"data": b"\x04UA\x02\x00\x00", "ordering_key": "N1"},
+    )
+    assert 1 == emulator.backlog("projects/p/subscriptions/flight-departures-to-table")
+
+
+def test_export_is_what_apply_would_make(emulator: Emulator, tmp_path: Path):
+    """The document of what exists changes nothing where it is from, and makes the same elsewhere."""
+    host = {"PUBSUB_EMULATOR_HOST": emulator.endpoint}
+    assert 0 == run("apply", EXAMPLE, **host).returncode
+    exported = tmp_path / "exported.yaml"
+
+    result = run("asyncapi", "export", "--output", exported, **host)
+
+    assert 0 == result.returncode, result.stderr
+    assert {"none"} == set(actions(run("apply", exported, "--json", **host)))
+    emulator.reset()
+    assert {"create"} == set(actions(run("apply", exported, "--json", **host)))
+    assert exported.read_text() == run("asyncapi", "export", **host).stdout
+
+
+def test_change_of_the_document_is_an_update(emulator: Emulator, tmp_path: Path):
+    """Another label, a longer retention and a new field are updates of the topic and a revision of the schema."""
+    host = {"PUBSUB_EMULATOR_HOST": emulator.endpoint}
+    (tmp_path / "flight.avsc").write_text((ROOT / "examples" / "flight.avsc").read_text())
+    document = tmp_path / "api.yaml"
+    document.write_text(EXAMPLE.read_text())
+    assert 0 == run("apply", document, **host).returncode
+    document.write_text(EXAMPLE.read_text().replace("team: flights", "team: other").replace("86400s", "172800s"))
+    schema = json.loads((tmp_path / "flight.avsc").read_text())
+    schema["fields"].append({"name": "gate", "type": ["null", "string"], "default": None})
+    (tmp_path / "flight.avsc").write_text(json.dumps(schema))
+
+    result = run("apply", document, "--json", **host)
+
+    changed = [step for step in json.loads(result.stdout)["steps"] if step["action"] != "none"]
+    assert [("update", "Schema"), ("update", "Topic")] == [(step["action"], step["kind"]) for step in changed]
+    assert {"none"} == set(actions(run("apply", document, "--json", **host)))
+
+
+def test_conflict_and_refusal_are_sentences(emulator: Emulator):
+    """What cannot be changed is one sentence and nothing is done; what the service refuses says what was done."""
+    host = {"PUBSUB_EMULATOR_HOST": emulator.endpoint}
+    emulator.create_topic("projects/p/topics/other")
+    emulator.create_subscription("projects/p/subscriptions/flight-departures-to-table", "projects/p/topics/other")
+
+    result = run("apply", EXAMPLE, **host)
+
+    assert 1 == result.returncode
+    assert "is of Topic `projects/p/topics/other`, which cannot be changed" in result.stderr
+    emulator.reset()
+    emulator.fail("CreateTopic", "PERMISSION_DENIED", message="no")
+    refused = run("apply", EXAMPLE, **host)
+    assert 1 == refused.returncode
+    assert "1 of 4 changes are made; run it again for the others." in refused.stderr
+    assert 0 == run("apply", EXAMPLE, **host).returncode
+
+
+def test_wrong_document_creates_nothing(emulator: Emulator, tmp_path: Path):
+    """All that is wrong with a document is told, with its lines, and nothing is created."""
+    wrong = tmp_path / "api.yaml"
+    wrong.write_text(
+        EXAMPLE.read_text().replace("team: flights", "team: 7").replace("encoding: binary", "encoding: xml")
+    )
+    (tmp_path / "flight.avsc").write_text("{}")
+
+    result = run("apply", wrong, PUBSUB_EMULATOR_HOST=emulator.endpoint)
+
+    assert 1 == result.returncode
+    assert "has 2 problems" in result.stderr
+    assert "line 15, `channels.departures.bindings.googlepubsub.labels.team`" in result.stderr
+    assert "encoding` must be JSON or BINARY, got `xml`" in result.stderr
+
+
+def test_emulator_begins_with_a_document(tmp_path: Path):
+    """`pubsub-spark emulator --config` takes an AsyncAPI document, too."""
+    given = {**os.environ, "PYTHONPATH": str(ROOT), "GOOGLE_CLOUD_PROJECT": "p"}
+    process = subprocess.Popen(
+        [*COMMAND, "emulator", "--port", "0", "--config", str(EXAMPLE)], env=given, text=True, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        host = process.stdout.readline().strip().removeprefix("export PUBSUB_EMULATOR_HOST=")
+        assert {"none"} == set(actions(run("apply", EXAMPLE, "--json", PUBSUB_EMULATOR_HOST=host)))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(30)
+        process.stdout.close()

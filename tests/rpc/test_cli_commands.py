@@ -1,0 +1,270 @@
+"""Each command that asks Pub/Sub, as a process of its own against the emulator: output, JSON, exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubsub_spark.emulator import Emulator
+
+COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()"]
+RECORD = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}%s]}'
+OPTIONAL = ', {"name": "b", "type": ["null", "string"], "default": null}'
+TOPIC, SUB = "projects/my-project/topics/flights", "projects/my-project/subscriptions/all"
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def environment(emulator: Emulator) -> dict[str, str]:
+    """The variables of a shell that evaluated what `pubsub-spark emulator` prints."""
+    return {**os.environ, "PUBSUB_EMULATOR_HOST": emulator.endpoint, "GOOGLE_CLOUD_PROJECT": "my-project"}
+
+
+@pytest.fixture
+def run(environment: dict[str, str]) -> Run:
+    """`run(word, ..., code=0, stdin="")` is what the command said; it ended with that code."""
+
+    def run(*words: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        ended = subprocess.run([*COMMAND, *words], input=stdin, capture_output=True, text=True, env=environment)
+        assert code == ended.returncode, ended.stdout + ended.stderr
+        return ended
+
+    return run
+
+
+def said(run: Run, *words: str, stdin: str = "") -> Any:
+    """The JSON that a command prints."""
+    return json.loads(run(*words, "--json", stdin=stdin).stdout)
+
+
+def test_topics(run: Run, emulator: Emulator):
+    """A topic is created, listed, described, changed and deleted."""
+    created = said(run, "topics", "create", "flights", "--labels", "team=data,note=ab")
+    assert {"name": TOPIC, "labels": {"team": "data", "note": "ab"}} == created
+
+    changed = said(
+        run, "topics", "update", TOPIC, "--update-labels", "env=test", "--remove-labels", "note",
+        "--message-retention-duration", "1d",
+    )  # fmt: skip
+    assert {"team": "data", "env": "test"} == changed["labels"]
+    assert [changed] == said(run, "topics", "list")
+    assert changed == said(run, "topics", "describe", "flights")
+    assert "messageRetentionDuration: 86400s" in run("topics", "describe", "flights").stdout.splitlines()
+    assert {"deleted": [TOPIC]} == said(run, "topics", "delete", "flights")
+    assert [] == said(run, "topics", "list", "--project", "my-project")
+
+
+def test_subscriptions(run: Run, emulator: Emulator):
+    """A subscription has the settings of the flags; those that an update does not name stay."""
+    emulator.create_topic(TOPIC)
+    emulator.create_topic("projects/my-project/topics/dead")
+    created = said(
+        run, "subscriptions", "create", "all", "--topic", "flights", "--ack-deadline", "20",
+        "--enable-message-ordering", "--message-filter", 'attributes:"k"', "--expiration-period", "never",
+        "--dead-letter-topic", "dead", "--max-delivery-attempts", "7", "--min-retry-delay", "5s",
+    )  # fmt: skip
+    changed = said(run, "subscriptions", "update", "all", "--ack-deadline", "30", "--clear-dead-letter-policy")
+
+    assert (20, True, 'attributes:"k"', {}) == (
+        created["ackDeadlineSeconds"],
+        created["enableMessageOrdering"],
+        created["filter"],
+        created["expirationPolicy"],
+    )
+    assert {"deadLetterTopic": "projects/my-project/topics/dead", "maxDeliveryAttempts": 7} == created[
+        "deadLetterPolicy"
+    ]
+    assert {**created, "ackDeadlineSeconds": 30} == {**changed, "deadLetterPolicy": created["deadLetterPolicy"]}
+    assert "deadLetterPolicy" not in changed
+    assert ["all", "flights", "30", "True"] == run("subscriptions", "list").stdout.splitlines()[1].split()[:4]
+    run("subscriptions", "delete", "all")
+    assert [] == said(run, "subscriptions", "list")
+
+
+def test_schemas(run: Run, tmp_path: Path):
+    """A schema is created from a file; a revision is committed, listed, compared; an incompatible one is refused."""
+    (tmp_path / "r.avsc").write_text(RECORD % "")
+    first = said(run, "schemas", "create", "record", "--type", "avro", "--definition-file", str(tmp_path / "r.avsc"))
+    second = said(run, "schemas", "commit", "record", "--definition", RECORD % OPTIONAL)
+    refused = run("schemas", "update", "record", "--definition", RECORD % ', {"name": "c", "type": "int"}', code=1)
+    one, two = first["revisionId"], second["revisionId"]
+
+    assert [two, one] == [each["revisionId"] for each in said(run, "schemas", "list-revisions", "record")]
+    difference = said(run, "schemas", "diff", "record")
+    assert (one, two, "compatible") == (difference["old"], difference["new"], difference["verdict"])
+    assert '+      "name": "b",' in difference["diff"]
+    assert f"{one} after {two}: compatible" in run("schemas", "diff", "record", two, one).stdout
+    assert 1 == refused.stderr.count("\n")
+    assert "commit a revision of Schema `projects/my-project/schemas/record`" in refused.stderr
+    assert RECORD % "" == said(run, "schemas", "describe", f"record@{one}")["definition"]
+    assert f"has no revision `zz`. It has `{two}`, `{one}`." in run("schemas", "diff", "record", "zz", code=1).stderr
+    run("schemas", "delete", "record")
+    assert [] == said(run, "schemas", "list")
+
+
+def test_snapshots_and_seek(run: Run, emulator: Emulator):
+    """What was acknowledged after a snapshot comes again when a subscription is moved to it."""
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC, retain_acked_messages=True)
+    emulator.publish(TOPIC, b"one")
+    run("snapshots", "create", "before", "--subscription", "all")
+    labelled = said(run, "snapshots", "update", "before", "--update-labels", "k=v")
+    run("pull", "all", "--auto-ack")
+    assert 0 == emulator.backlog(SUB)
+
+    run("seek", "all", "--snapshot", "before")
+    assert 1 == emulator.backlog(SUB)
+    assert {"k": "v"} == labelled["labels"]
+    assert [labelled] == said(run, "snapshots", "list")
+    run("seek", "all", "--time", "2099-01-01T00:00:00Z")
+    assert 0 == emulator.backlog(SUB)
+    run("snapshots", "delete", "before")
+    assert "Give `--time` or `--snapshot`, and not both.\n" == run("seek", "all", code=2).stderr
+
+
+def test_publish_takes_lines_and_files(run: Run, emulator: Emulator, tmp_path: Path):
+    """Lines of standard input, lines of files, whole files and `--message`, with attributes and an ordering key."""
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC)
+    (tmp_path / "lines").write_bytes(b"three\r\n\nfour")
+    run("publish", "flights", "--attribute", "k=v,w=x", "--ordering-key", "me", stdin="one\ntwo\n")
+    run("publish", "flights", str(tmp_path / "lines"))
+    run("publish", "flights", "--whole", str(tmp_path / "lines"))
+    ids = said(run, "publish", "flights", "--message", "six")["messageIds"]
+
+    records = emulator.messages(SUB)
+    assert [b"one", b"two", b"three", b"four", b"three\r\n\nfour", b"six"] == [record.data for record in records]
+    assert [({"k": "v", "w": "x"}, "me")] * 2 == [(each.attributes, each.ordering_key) for each in records[:2]]
+    assert [records[-1].message_id] == ids
+    assert "`/nowhere` cannot be read" in run("publish", "flights", "/nowhere", code=1).stderr
+
+
+def test_publish_encodes_and_pull_decodes(run: Run, emulator: Emulator):
+    """With `--encode topic` a JSON line becomes a message of the topic's schema, and `pull` shows it decoded."""
+    run("schemas", "create", "record", "--type", "avro", "--definition", RECORD % OPTIONAL)
+    run("topics", "create", "flights", "--schema", "record", "--message-encoding", "binary")
+    emulator.create_subscription(SUB, TOPIC)
+    lines = '{"a": 1, "b": {"string": "tagged"}}\n{"a": 2, "b": "plain"}\n'
+    run("publish", "flights", "--encode", "topic", stdin=lines)
+    wrong = run("publish", "flights", "--encode", "topic", stdin='{"a": "no"}\n', code=1)
+
+    pulled = said(run, "pull", "all", "--limit", "10")
+    assert [{"a": 1, "b": "tagged"}, {"a": 2, "b": "plain"}] == [each["value"] for each in pulled]
+    assert [b"\x02\x02\x0ctagged", b"\x04\x02\x0aplain"] == [record.data for record in emulator.messages(SUB)]
+    assert wrong.stderr.startswith("Line 1 is not a message of the schema `projects/my-project/schemas/record@")
+    assert 1 == wrong.stderr.count("\n")
+    assert 2 == emulator.backlog(SUB)
+
+
+def test_tail_of_a_topic_takes_nothing(run: Run, emulator: Emulator, environment: dict[str, str]):
+    """`tail TOPIC` shows a copy of what is published, leaves other subscriptions alone, and its own goes at the end."""
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC)
+    command = [*COMMAND, "tail", "flights", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as tail:
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        following = tail.stderr.readline()
+        emulator.publish(TOPIC, {"data": b"one\x1b[2J", "attributes": {"k": "v"}})
+        shown = json.loads(tail.stdout.readline())
+        tail.send_signal(signal.SIGTERM)
+        assert 0 == tail.wait(timeout=30)
+
+    assert (1, 0) == (len(emulator.messages(SUB)), emulator.messages(SUB)[0].deliveries)
+    assert {"k": "v"} == shown["attributes"]
+    assert "\x1b" not in json.dumps(shown)
+    assert following.startswith("following projects/my-project/subscriptions/pubsub-spark-tail-")
+    assert [SUB] == [each["name"] for each in said(run, "subscriptions", "list")]
+
+
+def test_tail_of_a_subscription_gives_back(run: Run, emulator: Emulator):
+    """`tail --subscription` shows each message once and acknowledges none."""
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC)
+    emulator.publish(TOPIC, {"data": b"one", "attributes": {"k": "\x1b[2J"}}, b"two\x1b[2J")
+
+    shown = run("tail", "--subscription", "all", "--limit", "2").stdout
+
+    assert ["  one", "  dHdvG1sySg=="] == shown.splitlines()[1::2]
+    assert "k=\\x1b[2J" in shown
+    assert 2 == emulator.backlog(SUB)
+
+
+def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
+    """The backlog of one subscription or of all, once, or again and again until Ctrl-C."""
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC)
+    emulator.publish(TOPIC, b"one", b"two")
+    found = said(run, "backlog", "--once")
+    table = run("backlog", "all", "--once").stdout.splitlines()
+    command = [*COMMAND, "backlog", "--json", "--interval", "0.2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as live:
+        assert live.stdout is not None
+        looks = [json.loads(live.stdout.readline())[SUB]["undelivered"] for _ in range(2)]
+        live.send_signal(signal.SIGINT)
+        assert 0 == live.wait(timeout=30)
+
+    assert {SUB: {"undelivered": 2, "leased": 0}} == {
+        name: {key: each[key] for key in ("undelivered", "leased")} for name, each in found.items()
+    }
+    assert [SUB, "2", "0"] == table[1].split()[:3]
+    assert [2, 2] == looks
+    assert (
+        "Subscription `projects/my-project/subscriptions/gone` does not exist"
+        in run("backlog", "gone", "--once", code=1).stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["topics", "describe", "gone"], 1, "Topic `projects/my-project/topics/gone` does not exist at"),
+        (["topics", "describe", "x"], 2, "`x` is not an id: "),
+        (["topics", "describe", "projects/p/topic/x"], 2, "is not of the form `projects/PROJECT/topics/ID`."),
+        (["topics", "create", "flights", "--schema", "s-1"], 2, "`--schema` needs `--message-encoding json`"),
+        (["topics", "create", "flights", "--labels", "k"], 2, "`k` is not of the form `KEY=VALUE`."),
+        (["subscriptions", "create", "all", "--topic", "gone"], 1, "Topic `projects/my-project/topics/gone` does not"),
+        (["subscriptions", "update", "all"], 2, "Nothing to change: "),
+        (["schemas", "create", "s-1", "--type", "xml", "--definition", "{}"], 2, "`--type` must be `avro` or"),
+        (["schemas", "create", "s-1", "--type", "avro", "--definition", "{"], 1, "Pub/Sub refuses to create Schema"),
+        (["snapshots", "create", "before", "--subscription", "gone"], 1, "Subscription `projects/my-project/subscr"),
+        (["pull", "gone"], 1, "Subscription `projects/my-project/subscriptions/gone` does not exist"),
+        (["publish", "gone", "--message", "x"], 1, "Topic `projects/my-project/topics/gone` does not exist"),
+        (["tail"], 2, "Name a topic, or a subscription with `--subscription`, and not both."),
+        (["topics", "list", "--endpoint", "http://here"], 2, "`endpoint` must be `host:port` without `http://`"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_is_one_sentence(run: Run, words: list[str], code: int, sentence: str):
+    """An error is one sentence on standard error, and the exit code says whose it is."""
+    ended = run(*words, code=code)
+
+    assert sentence in ended.stderr
+    assert ("", 1) == (ended.stdout, ended.stderr.count("\n"))
+
+
+def test_options_are_listed(run: Run):
+    """`options` is the declaration of each option, as text or as JSON."""
+    listed = said(run, "options")
+
+    assert {"reading", "writing"} == set(listed)
+    assert "subscriptionId" in [each["name"] for each in listed["reading"]]
+    assert any(line.startswith("topicId ") for line in run("options", "writing").stdout.splitlines())
+
+
+def test_completion_knows_the_commands():
+    """A shell that asks how `pubsub-spark top` goes on is told `topics`."""
+    asked = {"_PUBSUB_SPARK_COMPLETE": "complete_bash", "COMP_WORDS": "pubsub-spark top", "COMP_CWORD": "1"}
+    code = "from pubsub_spark.cli import app; app(prog_name='pubsub-spark')"
+    ended = subprocess.run([sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True)
+
+    assert ["topics"] == ended.stdout.split()

@@ -1,0 +1,77 @@
+"""`pubsub-spark doctor` as a process of its own, without Spark; tests/spark/test_doctor.py starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pubsub_spark.emulator import Emulator
+
+COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()", "doctor", "--no-spark"]
+TOPIC, SUB = "projects/my-project/topics/flights", "projects/my-project/subscriptions/all"
+
+
+@pytest.fixture
+def environment(emulator: Emulator) -> dict[str, str]:
+    """A shell in which everything is right."""
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC)
+    return {
+        **os.environ,
+        "PUBSUB_EMULATOR_HOST": emulator.endpoint,
+        "GOOGLE_CLOUD_PROJECT": "my-project",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+
+
+def doctor(environment: dict[str, str], *words: str) -> tuple[int, dict[str, dict[str, str]]]:
+    """The exit code, and the findings by what was checked."""
+    ended = subprocess.run([*COMMAND, "--json", *words], capture_output=True, text=True, env=environment, check=False)
+    return ended.returncode, {each["check"]: each for each in json.loads(ended.stdout)}
+
+
+def test_everything_is_right(environment: dict[str, str], emulator: Emulator, tmp_path: Path):
+    """Nothing wrong ends with 0; a message goes out and in, and nothing that was made for it is left."""
+    words = ("--subscription", "all", "--option", f"stagingLocation={tmp_path}", "--try")
+    code, found = doctor(environment, *words)
+
+    assert 0 == code, found
+    assert {"ok"} == {each["state"] for check, each in found.items() if check != "Spark"}
+    assert f"pubsub.subscriptions.consume on {SUB}" in found
+    assert str(tmp_path) in found["staging area"]["found"]
+    assert found["a message"]["found"].startswith("published and pulled in ")
+    assert [] == emulator.messages(SUB)
+    listed = subprocess.run(
+        [*COMMAND[:3], "topics", "list", "--json"], capture_output=True, text=True, env=environment, check=True
+    )
+    assert [TOPIC] == [each["name"] for each in json.loads(listed.stdout)]
+
+
+def test_what_is_wrong_has_a_remedy(environment: dict[str, str], tmp_path: Path):
+    """Each wrong finding says what to do, and the command ends with 1."""
+    code, found = doctor(environment, "--subscription", "gone")
+    assert 1 == code
+    assert found["projects/my-project/subscriptions/gone"]["remedy"].startswith("Create it, or correct its name.")
+
+    code, found = doctor(environment, "--subscription", "all", "--option", "maxMessage=5")
+    assert (1, "`maxMessage` is not an option; did you mean `maxMessages`?") == (code, found["options"]["found"])
+
+    code, found = doctor({**environment, "PUBSUB_EMULATOR_HOST": "127.0.0.1:1"}, "--subscription", "all")
+    assert (1, "wrong", "skipped") == (code, found["endpoint"]["state"], found["permissions"]["state"])
+
+    (tmp_path / "file").touch()
+    code, found = doctor(environment, "--option", f"stagingLocation={tmp_path}/file", "--subscription", "all")
+    assert (1, "wrong") == (code, found["staging area"]["state"])
+
+
+def test_table_has_no_colour_in_a_pipe(environment: dict[str, str]):
+    """The table is plain text where it is no terminal."""
+    ended = subprocess.run(COMMAND, capture_output=True, text=True, env=environment, check=True)
+
+    assert "\x1b" not in ended.stdout + ended.stderr
+    assert ended.stdout.splitlines()[0].split() == ["check", "found", "remedy"]

@@ -1,0 +1,77 @@
+"""AsyncAPI documents as values with places: references, and what cannot be read. Files, and no service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pubsub_spark.asyncapi.document import AsyncApiError, load
+
+
+def written(folder: Path, text: str, name: str = "api.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_references_are_followed_inside_and_to_files(tmp_path: Path):
+    """A reference leads to a place of the document, of another file, or to a whole `.proto`."""
+    written(tmp_path, '{"a": {"b": 7}}', "other.json")
+    written(tmp_path, 'syntax = "proto3";', "flight.proto")
+    document = load(
+        written(
+            tmp_path,
+            "asyncapi: 3.0.0\nx: {$ref: '#/y'}\ny: {z: 1}\nfile: {$ref: './other.json#/a/b'}\n"
+            "proto: {$ref: flight.proto}\n",
+        )
+    )
+
+    assert 1 == document.get("x", "z").value
+    assert 7 == document.get("file").value
+    assert 'syntax = "proto3";' == document.get("proto").value
+    assert [] == document.documents.problems
+
+
+@pytest.mark.parametrize(
+    ("reference", "sentence"),
+    [
+        ("#/nowhere", "line 3, `x`: `$ref` to `#/nowhere` leads nowhere."),
+        ("https://example.com/a.yaml", "would need the network; refer to a file."),
+        ("missing.yaml", "cannot be read: No such file or directory."),
+        ("#/x", "line 3, `x`: `$ref` to `#/x` leads back to itself."),
+        ("#/circle", "line 3, `x`: `$ref` to `#/x` leads back to itself."),
+    ],
+)
+def test_reference_that_leads_nowhere_has_its_place(tmp_path: Path, reference: str, sentence: str):
+    """A wrong reference is a sentence with line and path; a circle of references ends."""
+    text = f"asyncapi: 3.0.0\ncircle: {{$ref: '#/x'}}\nx: {{$ref: '{reference}'}}\n"
+    document = load(written(tmp_path, text))
+
+    assert not document.get("x")
+    [problem] = document.documents.problems[:1]
+    assert sentence in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: [", "is neither YAML nor JSON"),
+        ("asyncapi: 3.0.0\na: 1\na: 2\n", "`a` stands twice in one mapping, in line 3"),
+        ("- 1\n", "this must be a mapping with `asyncapi`"),
+        ("asyncapi: 1.2.0\n", "line 1, `asyncapi`: `asyncapi` must be a version 2.x or 3.x, got `1.2.0`"),
+        ("info: {}\n", "`asyncapi` must be a version 2.x or 3.x, got ``"),
+        ("", "this must be a mapping with `asyncapi`"),
+    ],
+)
+def test_document_that_is_none_is_refused(tmp_path: Path, text: str, sentence: str):
+    """What is no AsyncAPI document is refused with the reason."""
+    with pytest.raises(AsyncApiError) as refused:
+        load(written(tmp_path, text))
+    assert sentence in str(refused.value)
+
+
+def test_missing_file_is_a_sentence(tmp_path: Path):
+    """A document that is not there is named."""
+    with pytest.raises(AsyncApiError, match="cannot be read: No such file or directory"):
+        load(tmp_path / "none.yaml")

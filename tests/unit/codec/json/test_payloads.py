@@ -1,0 +1,116 @@
+"""JSON payloads to values, and the reason of each that has none."""
+
+import datetime
+import pickle
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pubsub_spark.codec.json import JsonSchema
+from pubsub_spark.errors import SchemaError
+
+SCHEMA = JsonSchema(
+    "s STRING, i INT, l BIGINT, d DOUBLE, m DECIMAL(6, 2), b BOOLEAN, x BINARY, day DATE, at TIMESTAMP, "
+    "many ARRAY<STRUCT<a: INT>>, map MAP<STRING, INT>"
+)
+
+
+def decode(payload: bytes) -> tuple[dict[str, object] | None, str | None]:
+    values, errors = SCHEMA.decode(pa.array([payload]))
+    return values[0].as_py(), errors[0].as_py()
+
+
+def test_values_of_every_type():
+    """Each type has its value; what is missing is null, what the columns lack is left out."""
+    value, error = decode(
+        b'{"s": "\xc3\xa9", "i": -1, "l": 9e3, "d": 1, "m": 1.005, "b": true, "x": "AAE=", "day": "2026-01-31", '
+        b'"at": "2026-01-31T12:00:00+02:00", "many": [{"a": 1}, null], "map": {"k": 1}, "more": {}}'
+    )
+
+    assert error is None
+    assert {
+        "s": "é",
+        "i": -1,
+        "l": 9000,
+        "d": 1.0,
+        "m": Decimal("1.00"),
+        "b": True,
+        "x": b"\x00\x01",
+        "day": datetime.date(2026, 1, 31),
+        "at": datetime.datetime(2026, 1, 31, 10, tzinfo=datetime.UTC),
+        "many": [{"a": 1}, None],
+        "map": [("k", 1)],
+    } == value
+    assert ({"a": None}, None) == (lambda v, e: (v[0].as_py(), e[0].as_py()))(
+        *JsonSchema("a INT").decode(pa.array([b"{}"]))
+    )
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b'{"i": "1"}', '`i` must be an integer of 32 bits, is "1"'),
+        (b'{"i": 2147483648}', "`i` must be an integer of 32 bits, is 2147483648"),
+        (b'{"i": true}', "`i` must be an integer of 32 bits, is true"),
+        (b'{"l": 1.5}', '`l` must be an integer of 64 bits, is "1.5"'),
+        (b'{"l": 1e999999999}', "`l` must be an integer of 64 bits"),
+        (b'{"m": 9999.999}', "`m` must be a decimal of 6 digits"),
+        (b'{"x": "?"}', '`x` must be base64, is "?"'),
+        (b'{"day": 1}', "`day` must be a date such as 2026-01-31, is 1"),
+        (b'{"many": [{"a": 1}, {"a": "x"}]}', '`many[1].a` must be an integer of 32 bits, is "x"'),
+        (b'{"map": {"k": []}}', "`map.k` must be an integer of 32 bits, is []"),
+        (b"[1]", "The payload is JSON, but no object"),
+        (b"", "The payload is not JSON: "),
+        (b'{"d": NaN}', "The payload is not JSON: NaN is no number of JSON"),
+        (b"\xff", "The payload is not JSON: "),
+        (b'{"i": "\\ud800"}', "`i` must be an integer of 32 bits"),
+        (b"[" * 100_000, "The payload is not JSON: "),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_payload_that_does_not_fit(payload: bytes, reason: str):
+    """A payload of another shape has no value, and its reason names the path."""
+    value, error = decode(payload)
+
+    assert value is None
+    assert error is not None
+    assert reason in error
+
+
+def test_a_wrong_payload_leaves_the_others():
+    """One that cannot be decoded does not hide its neighbours."""
+    values, errors = JsonSchema("i INT").decode(pa.array([b'{"i": 1}', b"x", b'{"i": 3}']))
+
+    assert [{"i": 1}, None, {"i": 3}] == values.to_pylist()
+    assert [True, False, True] == errors.is_null().to_pylist()
+
+
+@given(st.lists(st.binary() | st.from_regex(rb'\{"(s|i|m|at|map|many)": .*\}', fullmatch=True), max_size=20))
+def test_whatever_comes_has_a_value_or_a_reason(payloads: list[bytes]):
+    """For any bytes a row has a value or a reason, and never both."""
+    values, errors = SCHEMA.decode(pa.array(payloads, pa.binary()))
+
+    assert len(payloads) == len(values) == len(errors)
+    assert errors.is_null().to_pylist() == values.is_valid().to_pylist()
+
+
+@given(st.dictionaries(st.sampled_from(["s", "map"]), st.text(st.characters()) | st.none()))
+def test_strings_survive(fields: dict[str, str | None]):
+    """A string column has the string that was sent."""
+    import json
+
+    sent = {"s": fields.get("s")}
+    values, _ = JsonSchema("s STRING").decode(pa.array([json.dumps(sent).encode()]))
+    expected = None if sent["s"] is None else sent["s"].encode(errors="replace").decode()
+
+    assert [{"s": expected}] == values.to_pylist()
+
+
+def test_schema_that_cannot_be_used():
+    """A text that is no schema is one sentence with an example; a schema is pickled as its text."""
+    with pytest.raises(SchemaError, match=r"cannot be used: `intt` is not a type .* Give a DDL such as"):
+        JsonSchema("a INTT").arrow_type()
+    assert pickle.loads(pickle.dumps(SCHEMA)).arrow_type() == SCHEMA.arrow_type()

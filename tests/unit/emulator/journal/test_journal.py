@@ -1,0 +1,196 @@
+"""The journal of a running emulator: who waits for it, what its end means, and when a base is written."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.api.errors import RpcError
+from pubsub_spark.emulator.journal import files, journal
+from pubsub_spark.emulator.journal.files import FsyncPolicy
+from pubsub_spark.emulator.journal.journal import Journal
+from tests.conftest import ROOT
+
+TOPIC, SUB = "projects/p/topics/topic", "projects/p/subscriptions/sub"
+BODY = b"\x0a\x01a"
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[Journal]:
+    found = Journal(tmp_path, now=1000.0)
+    found.start()
+    yield found
+    found.close()
+
+
+def publish(to: Journal, times: int = 1) -> None:
+    broker = to.state.broker
+    topic = broker.topics.get(TOPIC) or broker.create_topic(TOPIC, protos.Topic(name=TOPIC), 600.0)
+    for _ in range(times):
+        broker.publish(topic, [BODY], "", 1001.0)
+
+
+def published(folder: Path) -> int:
+    """How many messages the next emulator finds."""
+    found = Journal(folder, now=1000.0)
+    try:
+        return len(found.state.broker.topics[TOPIC].log)
+    finally:
+        found.close()
+
+
+@pytest.mark.parametrize("fsync", ["group", "call", "never"])
+def test_what_was_flushed_is_kept(tmp_path: Path, fsync: FsyncPolicy):
+    """Each policy keeps everything where the process alone ends; `call` writes a row for each."""
+    found = Journal(tmp_path, fsync, now=1000.0)
+    found.start()
+    publish(found, times=3)
+    found.flush()
+    found.close()
+
+    assert 3 == published(tmp_path)
+
+
+def test_the_end_writes_what_nobody_waited_for(tmp_path: Path):
+    """A stop writes what was recorded, and the directory is free after it."""
+    found = Journal(tmp_path, now=1000.0)
+    found.start()
+    publish(found)
+    found.close()
+
+    assert 1 == published(tmp_path)
+
+
+def test_calls_that_come_together_are_one_row(begun: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """While one group is written the next one gathers."""
+    rows: list[int] = []
+    writing, may_write = threading.Event(), threading.Event()
+    append = begun._log.append
+
+    def slow(group: Any) -> int:
+        rows.append(len(group))
+        writing.set()
+        may_write.wait()
+        return append(group)
+
+    begun.flush()
+    monkeypatch.setattr(begun._log, "append", slow)
+    publish(begun)
+    writing.wait()
+    first = rows[0]
+    publish(begun, times=5)
+    may_write.set()
+    begun.flush()
+
+    assert 1 <= first <= 2  # the topic, and perhaps the message that came with it
+    assert 7 == sum(rows)
+    assert len(rows) <= 3
+
+
+def test_a_log_that_cannot_be_written_ends_the_emulator(begun: Journal, monkeypatch: pytest.MonkeyPatch):
+    """A full disk: who waits is told UNAVAILABLE, and the emulator is told to end."""
+    ended: list[BaseException] = []
+    begun.on_failure = ended.append
+    full = sqlite3.OperationalError("database or disk is full")
+
+    def fail(_: Any) -> int:
+        raise full
+
+    begun.flush()
+    monkeypatch.setattr(begun._log, "append", fail)
+    publish(begun)
+
+    with pytest.raises(RpcError, match=r"The journal in `.*` cannot be written: database or disk is full") as refused:
+        begun.flush()
+    assert "UNAVAILABLE" == refused.value.code
+    begun._thread.join()
+    assert [full] == ended
+
+
+def test_the_clock_does_not_go_back(tmp_path: Path):
+    """An emulator whose clock was moved goes on from there after its end."""
+    with Emulator(data_dir=tmp_path) as emulator:
+        emulator.create_topic(TOPIC)
+        emulator.create_subscription(SUB, TOPIC)
+        emulator.advance(5000)
+        emulator.publish(TOPIC, b"a")
+        [before] = emulator.messages(SUB)
+
+    with Emulator(data_dir=tmp_path) as emulator:
+        emulator.publish(TOPIC, b"b")
+
+        assert emulator.is_restored
+        assert before.publish_time <= emulator.messages(SUB)[1].publish_time
+
+
+def test_a_reset_is_kept_with_its_clock(tmp_path: Path):
+    """After a reset nothing is there, and the time is the machine's."""
+    with Emulator(data_dir=tmp_path) as emulator:
+        emulator.create_topic(TOPIC)
+        emulator.advance(5000)
+        emulator.reset()
+        emulator.create_topic(TOPIC)
+        emulator.create_subscription(SUB, TOPIC)
+        emulator.publish(TOPIC, b"a")
+        [before] = emulator.messages(SUB)
+
+    with Emulator(data_dir=tmp_path) as emulator:
+        emulator.publish(TOPIC, b"b")
+        [_, after] = emulator.messages(SUB)
+
+        assert after.publish_time - before.publish_time < 1000
+
+
+def test_a_base_is_written_by_another_process_and_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """When the log has grown beyond the base a new one is written, rows that it has go, and no message with them."""
+    monkeypatch.setattr(journal, "_MIN_LOG_BYTES", 1)
+    found = Journal(tmp_path, now=1000.0)
+    found.start()
+    publish(found, times=200)
+    found.flush()
+    process = found._compaction
+    assert process is not None
+    assert 0 == process.wait()
+    publish(found, times=3)  # the next group finds the base
+    found.flush()
+    found.close()
+
+    base = found._log.base
+    assert base > 0
+    assert files.base_path(tmp_path, base).exists()
+    assert 203 == published(tmp_path)
+
+
+def test_the_process_that_writes_a_base_ends_with_the_emulator(begun: Journal, tmp_path: Path):
+    """An emulator that was killed leaves nobody in its directory."""
+    publish(begun)
+    begun.flush()
+    command = [sys.executable, "-m", "pubsub_spark.emulator.journal", str(tmp_path), str(begun._log.number)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+
+    assert 1 == process.returncode
+    assert [] == [*tmp_path.glob("base-*.sqlite")]
+
+
+def test_a_base_is_not_written_while_there_is_chaos(begun: Journal, monkeypatch: pytest.MonkeyPatch):
+    """What chaos does next is in no base."""
+    monkeypatch.setattr(journal, "_MIN_LOG_BYTES", 1 << 40)
+    publish(begun)
+    begun.state.broker.set_chaos(7)
+    begun.flush()
+    monkeypatch.setattr(journal, "_MIN_LOG_BYTES", 1)
+    publish(begun)
+    begun.flush()
+
+    assert None is begun._compaction
