@@ -89,14 +89,16 @@ def _row(end: float, seconds: float, staging: Path, taken: list[tuple[float, int
 
 def growths(rows: Sequence[dict[str, float]], rate: float) -> list[str]:
     """The sentences for what was not flat from SETTLED_SHARE on, and for a rate that was not kept."""
-    settled = rows[int(len(rows) * SETTLED_SHARE) :]
+    settled = [row for row in rows[int(len(rows) * SETTLED_SHARE) :] if row["messages/s"]]  # batches may last longer
+    if not settled:
+        return ["no message was read"]
     third = max(1, len(settled) // 3)
     said = []
     for name, (share, amount) in GROWTH.items():
         first, last = (statistics.median(row[name] for row in part) for part in (settled[:third], settled[-third:]))
         if last > first + max(first * share, amount):
             said.append(f"{name} grew from {first:,.0f} to {last:,.0f}")
-    speed = statistics.mean(row["messages/s"] for row in settled)
+    speed = statistics.mean(row["messages/s"] for row in rows[int(len(rows) * SETTLED_SHARE) :])
     if speed < 0.97 * rate:
         said.append(f"{speed:,.0f} messages/s were read of {rate:,.0f} that were sent")
     return said
