@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from pubsub_spark.codec.avro import json_encoding, types
+from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS
 from pubsub_spark.codec.avro.decode import AvroDecoder
 from pubsub_spark.codec.avro.definition import AvroDefinition
 from pubsub_spark.codec.avro.encode import compile_rows, unknown_columns
@@ -40,12 +41,16 @@ def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructTy
 
 
 def _as_json(avro: AvroDefinition, binary: Encode) -> Encode:
-    """The writer of JSON messages, by way of binary ones: those are checked, and their datum says which branch a union
-    took."""
+    """The writer of JSON messages, by way of binary ones: those are checked, and say which branch a union took."""
+
+    def one(message: bytes) -> bytes:
+        return json_encoding.write_message(avro.root, avro.messages.read(message))
 
     def encode(rows: pa.StructArray) -> pa.BinaryArray:
-        datums = (avro.messages.read(message) for message in binary(rows).to_pylist())
-        return pa.array([json_encoding.write_message(avro.root, datum) for datum in datums], pa.binary())
+        messages = binary(rows)
+        if avro.json_writer and len(messages) >= MIN_VECTORISED_ROWS:
+            return avro.json_writer.texts(messages, one)
+        return pa.array(map(one, messages.to_pylist()), pa.binary())
 
     return encode
 

@@ -2,8 +2,9 @@
 
 A message that fell back is looked at alone. If it is no message of its schema, `error_locator` says where. Otherwise
 fastavro reads it and writes it again, and if that makes a difference (a map had a key twice), the columns read what it
-wrote. If it makes none, the message has no value, and the columns said why. A message in JSON is written as binary by
-fastavro first. So a message's outcome does not depend on its neighbours.
+wrote. If it makes none, the message has no value, and the columns said why. Messages in JSON are written as binary
+first, by `json_columns`, and those of an uncommon form by fastavro. So a message's outcome does not depend on its
+neighbours.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from pubsub_spark.codec.avro import error_locator
 from pubsub_spark.codec.avro.columns import batches, compile_columns
-from pubsub_spark.codec.avro.cursors import Bits, merge
+from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS, Bits, merge
 from pubsub_spark.codec.avro.definition import AvroDefinition
 from pubsub_spark.codec.avro.mismatch import Mismatch, Unresolvable
 from pubsub_spark.codec.avro.types import column_of, value_type
@@ -50,15 +51,32 @@ class AvroDecoder:
         return pa.concat_arrays(values), pa.concat_arrays(errors)
 
     def _json(self, data: pa.BinaryArray) -> Decoded:
+        parts = [self._json_batch(data.slice(start, end - start).to_pylist()) for start, end in batches(data)]
+        if len(parts) == 1:
+            return parts[0]
+        values, errors = zip(self._refused([]), *parts, strict=True)
+        return pa.concat_arrays(values), pa.concat_arrays(errors)
+
+    def _json_batch(self, texts: list[bytes]) -> Decoded:
+        read: list[int] = []
+        parts: list[tuple[Iterable[int], Decoded]] = []
+        if self._writer.json_reader and len(texts) >= MIN_VECTORISED_ROWS:
+            read, messages = self._writer.json_reader.binary(texts)
+            parts.append((read, self._binary(messages)))
+            if len(read) == len(texts):
+                return parts[0][1]
         binary: dict[int, bytes] = {}
         faults: dict[int, Mismatch] = {}
-        for row, message in enumerate(data.to_pylist()):
+        for row in sorted(set(range(len(texts))).difference(read)):
             try:
-                binary[row] = self._writer.messages.write(self._writer.read_json(message))
+                binary[row] = self._writer.messages.write(self._writer.read_json(texts[row]))
             except Mismatch as mismatch:
                 faults[row] = mismatch
-        decoded = self._binary(pa.array(binary.values(), pa.binary()))
-        return _merged([(binary, decoded), (faults, self._refused(faults.values()))]) if faults else decoded
+        parts += [
+            (binary, self._binary(pa.array(binary.values(), pa.binary()))),
+            (faults, self._refused(faults.values())),
+        ]
+        return _merged(parts)
 
     def _batch(self, data: pa.BinaryArray) -> Decoded:
         if self._refusal:

@@ -13,6 +13,7 @@ from pubsub_spark.codec.avro import error_locator, json_encoding, schema_parser
 from pubsub_spark.codec.avro.columns import ColumnReader, compile_columns
 from pubsub_spark.codec.avro.compatibility import unreadable
 from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS
+from pubsub_spark.codec.avro.json_columns import JsonReader, JsonWriter, compile_reader, compile_writer
 from pubsub_spark.codec.avro.messages import Messages
 from pubsub_spark.codec.avro.mismatch import Mismatch
 from pubsub_spark.codec.avro.nodes import without_logical
@@ -33,6 +34,16 @@ class AvroDefinition:
     def messages(self) -> Messages:
         """The reader and writer of one message's datum."""
         return Messages(self.root)
+
+    @cached_property
+    def json_reader(self) -> JsonReader | None:
+        """The reader of many messages in JSON; None if only `read_json` can."""
+        return compile_reader(self.root)
+
+    @cached_property
+    def json_writer(self) -> JsonWriter | None:
+        """The writer of many messages in JSON; None if they can only be written one by one."""
+        return compile_writer(self.root)
 
     def read_json(self, data: bytes) -> Any:
         """The datum of a message in JSON; Mismatch when the text is not one message."""

@@ -35,7 +35,7 @@ _MAX_QUOTED_CHARACTERS: Final = 40  # of a value in a sentence
 def read_message(node: Node, data: bytes) -> Any:
     """The datum of a message; Mismatch when it is none."""
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
+        value = json.loads(data.decode("utf-8"), parse_constant=no_constant)
         return _READERS[node.kind](node, value, True)
     except UnicodeDecodeError:
         raise Mismatch("is not valid UTF-8") from None
@@ -60,6 +60,11 @@ def read_default(node: Node, declared: Any) -> Any:
 def quoted(node: Node, datum: Any) -> str:
     """A datum as a message would have it, for a sentence: the beginning of it where it is long."""
     return _quoted(_written(node, datum))
+
+
+def no_constant(name: str) -> float:
+    """Refuse `NaN` and the infinities, which Python's `json` reads."""
+    raise ValueError(f"{name} is not a JSON number; Avro writes the string {json.dumps(name)}")
 
 
 def branch_name(union: Union, index: int) -> str:
@@ -240,7 +245,3 @@ def _expected(what: str, value: Any) -> Mismatch:
 def _quoted(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= _MAX_QUOTED_CHARACTERS else f"{text[: _MAX_QUOTED_CHARACTERS - 3]}..."
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number; Avro writes the string {json.dumps(name)}")

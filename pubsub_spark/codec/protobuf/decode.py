@@ -14,8 +14,8 @@ of a oneof, a map's key twice, the number that a closed enum does not have. What
 the last three (and for messages of any shape, which it gets as bytes); schemas with one of them have their messages
 written again. So have messages that ptars then refuses: it knows no groups, which unknown fields may be.
 
-When a step fails, the bad rows are isolated. Malformed messages: upb parses the block in chunks, and the rows of a
-failing chunk one by one; that costs the block one more parse. Messages that have no place in the columns: the block is
+When a step fails, the bad rows are isolated. Malformed messages: upb parses the block in chunks, and goes on behind the
+message that it failed at; that costs the block one more parse. Messages that have no place in the columns: the block is
 split into parts, again and again, until the failing parts are a few rows. A bad row gets a reason and, in the block,
 the bytes of an empty message. Then the block is decoded again.
 
@@ -28,11 +28,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
@@ -58,8 +56,8 @@ from pubsub_spark.slices import slices
 # A block: small enough for the caches and for a parse to hold little memory, large enough to hide its fixed cost.
 BLOCK_ROWS: Final = 16_384
 BLOCK_BYTES: Final = 8 << 20
-# The rows of a block with malformed messages that are parsed at once: as fast, per row, as the whole block.
-CHUNK_ROWS: Final = 16
+# The rows of a block with malformed messages that are parsed at once: all that is behind a malformed one is copied.
+CHUNK_ROWS: Final = 256
 # A block with messages that have no place in the columns is split into so many parts, down to so many rows.
 SPLIT_PARTS: Final = 8
 MAX_ROWS_ONE_BY_ONE: Final = 32
@@ -125,11 +123,11 @@ class ProtobufDecoder:
             self._check(messages.envelope)
             return self._columns(messages)
         except (DecodeError, UnreadableMessage):
-            ends = _framed_ends(data)
+            places = _framed_places(data)
             malformed = self._bad_rows(
-                data, start, reasons, self._malformed_rows(messages.framed, ends), self._parse_error
+                data, start, reasons, self._malformed_rows(messages.framed, places), self._parse_error
             )
-            messages = self._messages_without(messages.framed, ends, malformed)
+            messages = self._messages_without(messages.framed, places, malformed)
         # Each message parses now, so they are not checked again: the empty ones may lack a required field.
         try:
             return self._columns(messages)
@@ -158,38 +156,52 @@ class ProtobufDecoder:
                 bad.append(row)
         return bad
 
-    def _malformed_rows(self, framed: bytes, ends: npt.NDArray[np.int64]) -> Iterator[int]:
-        """The rows that upb refuses: malformed messages, and those without a required field."""
+    def _malformed_rows(self, framed: bytes, places: list[int]) -> Iterator[int]:
+        """The rows that upb refuses: malformed messages, and those without a required field.
+
+        upb reads messages in their order, and what it has read until it fails stays: the last one there is the one that
+        it refuses. A upb that does otherwise is noticed, since that row alone is then no error: rows are tried singly.
+        """
         envelope = self.definition.envelope_class()
         parse = envelope.ParseFromString
-
-        def is_refused(first: int, last: int) -> bool:
+        count = len(places) - 1
+        row = 0
+        while row < count:
+            last = min(row + CHUNK_ROWS, count)
             try:
-                parse(framed[first:last])
-                self._check(envelope)
-            except (DecodeError, UnreadableMessage):
-                return True
-            return False
+                parse(framed[places[row] : places[last]])
+                refused = last
+            except DecodeError:
+                refused = row + len(envelope.messages) - 1
+                if refused < row or not self._is_refused(framed[places[refused] : places[refused + 1]]):
+                    singles = range(row, last)
+                    yield from (one for one in singles if self._is_refused(framed[places[one] : places[one + 1]]))
+                    row = last
+                    continue
+            if self._required and not envelope.IsInitialized():
+                parsed = zip(range(row, refused), envelope.messages, strict=False)
+                yield from (one for one, message in parsed if not message.IsInitialized())
+            if refused < last:
+                yield refused
+            row = min(refused + 1, last)
 
-        count = len(ends) - 1
-        bounds = [*range(0, count, CHUNK_ROWS), count]
-        offsets = ends[bounds].tolist()
-        for chunk, (first, last) in enumerate(pairwise(offsets)):
-            if is_refused(first, last):
-                rows = range(bounds[chunk], bounds[chunk + 1])
-                places = pairwise(ends[rows.start : rows.stop + 1].tolist())
-                yield from (row for row, place in zip(rows, places, strict=True) if is_refused(*place))
+    def _is_refused(self, framed: bytes) -> bool:
+        """Whether upb refuses an envelope."""
+        try:
+            self._check(self.definition.envelope_class.FromString(framed))
+        except (DecodeError, UnreadableMessage):
+            return True
+        return False
 
     def _messages(self, data: pa.Array) -> _Messages:
         return _Messages(self._framed(data), self.definition.envelope_class)
 
-    def _messages_without(self, framed: bytes, ends: npt.NDArray[np.int64], rows: list[int]) -> _Messages:
+    def _messages_without(self, framed: bytes, places: list[int], rows: list[int]) -> _Messages:
         """The messages of an envelope with those in `rows` replaced by empty ones."""
         parts, done = [], 0
         for row in rows:
-            first, last = ends[row : row + 2].tolist()
-            parts += [framed[done:first], _EMPTY_MESSAGE]
-            done = last
+            parts += [framed[done : places[row]], _EMPTY_MESSAGE]
+            done = places[row + 1]
         return _Messages(b"".join([*parts, framed[done:]]), self.definition.envelope_class)
 
     def _check(self, envelope: Any) -> None:
@@ -304,14 +316,13 @@ def _emptied(data: pa.Array, rows: list[int]) -> pa.Array:
     return pc.if_else(pa.array(mask), pa.scalar(b""), data)
 
 
-def _framed_ends(data: pa.Array) -> npt.NDArray[np.int64]:
+def _framed_places(data: pa.Array) -> list[int]:
     """The offsets in the envelope of `data` where its messages begin and, last, where it ends."""
     lengths = pc.binary_length(data).to_numpy(zero_copy_only=False)
     framed_lengths = lengths + (len(ENVELOPE_TAG) + 1)
     for bits in (7, 14, 21, 28):  # a length takes one byte more from here on
         framed_lengths += lengths >> bits > 0
-    ends: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum(framed_lengths, dtype=np.int64)])
-    return ends
+    return [0, *np.cumsum(framed_lengths, dtype=np.int64).tolist()]
 
 
 def _blocks(data: pa.Array) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,8 @@ It also names the first field that the schema does not have, which `validate` re
 
 from __future__ import annotations
 
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
@@ -17,6 +18,8 @@ from pubsub_spark.codec.protobuf.descriptors import is_closed, is_proto3, is_rep
 MAX_NESTING_LEVELS: Final = 100
 # Numbers (tags, lengths, values) read before the walk gives up: tenths of a second; ten hostile megabytes took many.
 MAX_NUMBERS: Final = 100_000
+# Messages whose fields are kept by number: those of a few schemas.
+_CACHED_MESSAGES: Final = 256
 
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)
 
@@ -50,6 +53,27 @@ class _NumbersExhausted(Exception):  # noqa: N818 (an end, not a failure)
     """The walk has read MAX_NUMBERS numbers without an error."""
 
 
+class _Field(NamedTuple):
+    """What the walk needs of a field: asking its descriptor takes longer than the walk."""
+
+    descriptor: FieldDescriptor
+    name: str
+    wire: int
+    is_message: bool
+    is_text: bool
+
+
+@lru_cache(_CACHED_MESSAGES)
+def _fields(message: Descriptor) -> dict[int, _Field]:
+    """The fields of a message by their numbers."""
+    return {
+        field.number: _Field(
+            field, field.name, _wire_type(field), field.type == FieldDescriptor.TYPE_MESSAGE, _is_text(field)
+        )
+        for field in message.fields
+    }
+
+
 def _is_text(field: FieldDescriptor) -> bool:
     """Whether the bytes of `field` must be UTF-8: those of proto3's strings; proto2 lets any bytes through."""
     return field.type == FieldDescriptor.TYPE_STRING and is_proto3(field.containing_type.file)
@@ -70,23 +94,29 @@ class _PayloadWalk:
         """All fields of a message."""
         if depth > MAX_NESTING_LEVELS:
             raise _Malformed(f"{_subject(path)} is nested deeper than {MAX_NESTING_LEVELS} levels")
+        data, fields = self.data, _fields(message)
         while at < end:
             start = at
-            number, wire, at = self.tag(at, end, path)
+            tag = data[at]
+            if 8 <= tag < 0x80 and self.numbers_left and tag & 7 <= FIXED32:  # a tag of one byte: nearly all are
+                number, wire, at = tag >> 3, tag & 7, at + 1
+                self.numbers_left -= 1
+            else:
+                number, wire, at = self.tag(at, end, path)
             if wire == END_GROUP:
                 raise _Malformed(f"{_subject(path)} ends a group that never began, at byte {start}")
-            field = message.fields_by_number.get(number)
-            if field is None:
+            known = fields.get(number)
+            if known is None:
                 if self.strict:
                     raise _Malformed(f"{_subject(path)} has field number {number}, which the schema does not know")
                 at = self.skip(at, end, number, wire, path, depth)
             else:
-                here = f"{path}.{field.name}" if path else field.name
-                at = self.field(at, end, field, wire, here, depth)
+                here = f"{path}.{known.name}" if path else known.name
+                at = self.field(at, end, known, wire, here, depth)
 
-    def field(self, at: int, end: int, field: FieldDescriptor, wire: int, path: str, depth: int) -> int:
+    def field(self, at: int, end: int, known: _Field, wire: int, path: str, depth: int) -> int:
         """The value of a field that the schema has."""
-        expected = _wire_type(field)
+        field, expected = known.descriptor, known.wire
         if wire == BYTES and expected != BYTES and is_repeated(field):
             return self.packed(at, end, field, expected, path)
         if wire != expected:
@@ -95,14 +125,15 @@ class _PayloadWalk:
             return self.skip(at, end, field.number, wire, path, depth)
         if wire == VARINT:
             value, at = self.varint(at, end, path)
-            self.check_enum_value(value, field, path)
+            if self.strict:
+                self.check_enum_value(value, field, path)
             return at
         if wire in _WIDTH:
             return self.fixed(at, end, _WIDTH[wire], path)
         length, at = self.length(at, end, path)
-        if field.type == FieldDescriptor.TYPE_MESSAGE:
+        if known.is_message:
             self.message(at, at + length, field.message_type, path, depth + 1)
-        elif _is_text(field):
+        elif known.is_text:
             try:
                 self.data[at : at + length].decode()
             except UnicodeDecodeError:
@@ -117,12 +148,13 @@ class _PayloadWalk:
             raise _Malformed(f"Field `{path}` has {length} bytes of packed values, no multiple of {_WIDTH[wire]}")
         while wire == VARINT and at < last:
             value, at = self.varint(at, last, path)
-            self.check_enum_value(value, field, path)
+            if self.strict:
+                self.check_enum_value(value, field, path)
         return last
 
     def check_enum_value(self, value: int, field: FieldDescriptor, path: str) -> None:
-        """Refuse, when strict, a number that a closed enum does not have: upb puts it with the unknown fields."""
-        if self.strict and field.type == FieldDescriptor.TYPE_ENUM and is_closed(field.enum_type):
+        """Refuse a number that a closed enum does not have: upb puts it with the unknown fields."""
+        if field.type == FieldDescriptor.TYPE_ENUM and is_closed(field.enum_type):
             number = (value & 0xFFFFFFFF) - ((value & 0x80000000) << 1)
             if number not in field.enum_type.values_by_number:
                 raise _Malformed(f"Field `{path}` is {number}, which enum `{field.enum_type.name}` does not have")

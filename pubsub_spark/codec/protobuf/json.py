@@ -15,7 +15,9 @@ import json
 import re
 import struct
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
+from json.encoder import encode_basestring_ascii
+from json.scanner import make_scanner
 from typing import Any, Final
 
 from google.protobuf import json_format
@@ -35,7 +37,9 @@ _PARSE_ERRORS: Final = (
     OverflowError,
     ArithmeticError,
     LookupError,
+    StopIteration,  # from the scanner, at what is no JSON value
 )
+_WHITESPACE: Final = " \t\n\r"
 _MAX_REASON_CHARACTERS: Final = 300
 _MAX_NESTING_LEVELS: Final = 100  # json_format's limit on messages within messages
 
@@ -71,8 +75,11 @@ class JsonReader:
         try:
             text = data.decode()
             if not self._recursive or text.count("{") <= _MAX_NESTING_LEVELS:
-                message: Message = self._class(**self._fields(_DECODER.decode(text)))
-                return message
+                text = text.strip(_WHITESPACE)
+                value, end = _SCAN(text, 0)
+                if end == len(text):
+                    message: Message = self._class(**self._fields(value))
+                    return message
         except _PARSE_ERRORS:
             pass
         message = self._class()
@@ -84,12 +91,12 @@ class JsonWriter:
     """The writer of JSON messages of one class: `lowerCamel` names, on one line, without absent fields."""
 
     def __init__(self, message_class: type[Message]) -> None:
-        self._value = _WriterCompiler().message(message_class.DESCRIPTOR)
+        self._text = _WriterCompiler().message(message_class.DESCRIPTOR)
 
     def write(self, message: Any) -> bytes:
         """The JSON text of `message`; ValueError when a value has no JSON form (an Any of unknown type)."""
         try:
-            return json.dumps(self._value(message), allow_nan=False).encode()
+            return self._text(message).encode()
         except _PARSE_ERRORS as error:
             raise ValueError(" ".join(str(error).split())[:_MAX_REASON_CHARACTERS]) from None
 
@@ -106,8 +113,9 @@ class _UncommonForm(ValueError):  # noqa: N818 (not an error: json_format decide
     """A value in another form than the common one."""
 
 
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique_keys)
+_SCAN: Final = make_scanner(json.JSONDecoder(object_pairs_hook=_unique_keys))  # type: ignore[arg-type]
 _Convert = Callable[[Any], Any]
+_Write = Callable[[Any], str]
 
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
 _TIMESTAMP: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?Z")
@@ -298,64 +306,92 @@ def _list(value: Any) -> list[Any]:
 
 
 class _WriterCompiler:
-    """The compiler of functions from the values of a message's fields to JSON values."""
+    """The compiler of functions from the values of a message's fields to JSON texts, as `json.dumps` writes them."""
 
     def __init__(self) -> None:
-        self._messages: dict[str, _Convert] = {}
+        self._messages: dict[str, _Write] = {}
 
-    def message(self, message: Descriptor) -> _Convert:
+    def message(self, message: Descriptor) -> _Write:
         if message.full_name in _WRITTEN:
             return _WRITTEN[message.full_name]
         if message.full_name not in self._messages:
-            fields: dict[int, tuple[str, _Convert]] = {}
-            # Registered before its fields are compiled: one of them may be of this type.
-            self._messages[message.full_name] = lambda value: {
-                name: form(item)
-                for descriptor, item in value.ListFields()
-                for name, form in (fields[descriptor.number],)
-            }
-            for field in message.fields:
-                fields[field.number] = (field.json_name, self.field(field))
+            fields: list[tuple[str, str, _Write, bool, bool]] = []
+
+            def write(value: Any) -> str:
+                texts = []
+                for name, label, text, presence, floating in fields:
+                    if presence:
+                        if value.HasField(name):
+                            texts.append(label + text(getattr(value, name)))
+                    elif (item := getattr(value, name)) or (floating and str(item) == "-0.0"):
+                        texts.append(label + text(item))
+                return ", ".join(texts).join("{}")
+
+            self._messages[message.full_name] = write  # before its fields are compiled: one of them may be of this type
+            for field in sorted(message.fields, key=lambda field: field.number):
+                label = f"{encode_basestring_ascii(field.json_name)}: "
+                floating = field.cpp_type in _FLOATING and not is_repeated(field)
+                fields.append((field.name, label, self.field(field), field.has_presence, floating))
         return self._messages[message.full_name]
 
-    def field(self, field: FieldDescriptor) -> _Convert:
+    def field(self, field: FieldDescriptor) -> _Write:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
             one = self.single(value)
-            if key.type == FieldDescriptor.TYPE_BOOL:
-                return lambda entries: {"true" if k else "false": one(entries[k]) for k in entries}
-            return lambda entries: {str(k): one(entries[k]) for k in entries}
+            name = _boolean_text if key.type == FieldDescriptor.TYPE_BOOL else str
+            return lambda entries: ", ".join(
+                [f"{encode_basestring_ascii(name(k))}: {one(entries[k])}" for k in entries]
+            ).join("{}")
         one = self.single(field)
-        return (lambda values: [one(value) for value in values]) if is_repeated(field) else one
+        return (lambda values: ", ".join(map(one, values)).join("[]")) if is_repeated(field) else one
 
-    def single(self, field: FieldDescriptor) -> _Convert:
+    def single(self, field: FieldDescriptor) -> _Write:
         if field.type == FieldDescriptor.TYPE_ENUM:
-            names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+            names = {number: f'"{value.name}"' for number, value in field.enum_type.values_by_number.items()}
             if field.enum_type.full_name in _NULL_TYPES:
-                return lambda number: None if number == 0 else number
-            return lambda number: names.get(number, number)
+                names = {0: "null"}
+            return lambda number: names.get(number) or str(number)
         if field.message_type is not None:
             return self.message(field.message_type)
         if field.type == FieldDescriptor.TYPE_BYTES:
-            return lambda value: binascii.b2a_base64(value, newline=False).decode()
-        return _PLAIN.get(field.cpp_type, _same)
+            return lambda value: f'"{binascii.b2a_base64(value, newline=False).decode()}"'
+        return _PLAIN[field.cpp_type]
 
 
-def _same(value: Any) -> Any:
-    return value
+def _boolean_text(value: bool) -> str:
+    return "true" if value else "false"
 
 
-def _double(value: float) -> float | str:
+def _quoted_integer(value: int) -> str:
+    return f'"{value}"'
+
+
+def _double_text(value: float) -> str:
     if value - value == 0:
-        return value
-    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+        return repr(value)
+    return '"NaN"' if value != value else '"Infinity"' if value > 0 else '"-Infinity"'
 
 
-def _float(value: float) -> float | str:
+def _float_text(value: float) -> str:
+    return _double_text(_float(value))
+
+
+def _timestamp_text(message: Any) -> str:
+    """A Timestamp's text, as its own `ToJsonString` writes it: with 0, 3, 6 or 9 digits behind the second."""
+    seconds, nanos = message.seconds, message.nanos
+    if nanos < 0 or nanos > 999_999_999 or not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
+        return json.dumps(message.ToJsonString())  # which refuses it
+    text = (_EPOCH + timedelta(seconds=seconds)).isoformat()
+    if nanos:
+        digits = f"{nanos:09}"
+        text += "." + (digits[:3] if digits.endswith("000000") else digits[:6] if digits.endswith("000") else digits)
+    return f'"{text}Z"'
+
+
+def _float(value: float) -> float:
     """The shortest decimal number that is this float and, rounded up, is not beyond the largest float."""
-    finite = _double(value)
-    if isinstance(finite, str):
-        return finite
+    if value - value != 0:
+        return value
     for digits in (6, 7, 8, 9):
         short = float(f"{value:.{digits}g}")
         if abs(short) <= _MAX_FLOAT and _FLOAT.unpack(_FLOAT.pack(short))[0] == value:
@@ -365,16 +401,24 @@ def _float(value: float) -> float | str:
 
 _FLOAT: Final = struct.Struct("<f")
 _MAX_FLOAT: Final = 2.0**128 - 2.0**104
-_PLAIN: Final[dict[int, _Convert]] = {
-    FieldDescriptor.CPPTYPE_INT64: str,
-    FieldDescriptor.CPPTYPE_UINT64: str,
-    FieldDescriptor.CPPTYPE_DOUBLE: _double,
-    FieldDescriptor.CPPTYPE_FLOAT: _float,
+_FLOATING: Final = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
+_LEAST_SECONDS: Final = -62_135_596_800  # 0001-01-01
+_MOST_SECONDS: Final = 253_402_300_799  # 9999-12-31
+_PLAIN: Final[dict[int, _Write]] = {
+    **dict.fromkeys((FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32), str),
+    **dict.fromkeys((FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64), _quoted_integer),
+    FieldDescriptor.CPPTYPE_DOUBLE: _double_text,
+    FieldDescriptor.CPPTYPE_FLOAT: _float_text,
+    FieldDescriptor.CPPTYPE_BOOL: _boolean_text,
+    FieldDescriptor.CPPTYPE_STRING: encode_basestring_ascii,
 }
-_WRITTEN: Final[dict[str, _Convert]] = {
-    **dict.fromkeys(("google.protobuf.Any", *JSON_MESSAGES, *_WRAPPERS), json_format.MessageToDict),
+_WRITTEN: Final[dict[str, _Write]] = {
     **dict.fromkeys(
-        ("google.protobuf.Timestamp", "google.protobuf.Duration", "google.protobuf.FieldMask"),
-        lambda message: message.ToJsonString(),
+        ("google.protobuf.Any", *JSON_MESSAGES, *_WRAPPERS),
+        lambda message: json.dumps(json_format.MessageToDict(message), allow_nan=False),
     ),
+    **dict.fromkeys(
+        ("google.protobuf.Duration", "google.protobuf.FieldMask"), lambda message: json.dumps(message.ToJsonString())
+    ),
+    "google.protobuf.Timestamp": _timestamp_text,
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf.message import DecodeError
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pubsub_spark.codec.definition import Encoding
@@ -436,6 +437,39 @@ def test_bad_payloads_anywhere_are_replaced_by_reasons(syntax):
     assert [{"i": 5, "b": b"x" * sizes[row % len(sizes)]} for row in range(211) if row not in bad] == [
         value for value in rows if isinstance(value, dict)
     ]
+
+
+@pytest.mark.parametrize("label", ["", "required"])
+def test_rows_are_found_where_a_failed_parse_leaves_nothing(label):
+    """The malformed rows of a chunk are the same when upb drops what it has parsed until it fails."""
+    syntax = "proto2" if label else "proto3"
+    definition = parse(f'syntax = "{syntax}"; message M {{ {label} int32 i = 1; }}')
+    payloads = pa.array([b"\xff" if row in (0, 7, 8, 299) else b"\x08\x05" for row in range(300)], pa.binary())
+    expected = ProtobufDecoder(definition).decode(payloads).error
+    whole = definition.envelope_class
+
+    class Forgetful:
+        FromString = staticmethod(whole.FromString)
+
+        def __init__(self) -> None:
+            self._envelope = whole()
+
+        def ParseFromString(self, data: bytes) -> None:
+            try:
+                self._envelope.ParseFromString(data)
+            except DecodeError:
+                self._envelope.Clear()
+                raise
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._envelope, name)
+
+    definition.envelope_class = Forgetful
+
+    error = ProtobufDecoder(definition).decode(payloads).error
+
+    assert [0, 7, 8, 299] == [row for row, reason in enumerate(error.to_pylist()) if reason]
+    assert expected == error
 
 
 def _bytes_field(value: bytes) -> bytes:

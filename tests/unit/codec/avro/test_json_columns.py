@@ -1,0 +1,144 @@
+"""JSON messages read and written many at a time: as each of them is alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pubsub_spark.codec import avro
+from pubsub_spark.codec.avro.codec import decoder, encoder
+
+SCHEMA = {
+    "type": "record",
+    "name": "R",
+    "fields": [
+        {"name": "i", "type": "int"},
+        {"name": "d", "type": "double"},
+        {"name": "f", "type": ["null", "float"]},
+        {"name": "s", "type": ["string", "null"]},
+        {"name": "b", "type": {"type": "fixed", "name": "B", "size": 2}},
+        {"name": "e", "type": ["null", {"type": "enum", "name": "E", "symbols": ["X", "Y"]}]},
+        {"name": "a", "type": {"type": "array", "items": ["null", {"type": "array", "items": "long"}]}},
+        {"name": "m", "type": {"type": "map", "values": ["null", "boolean", "bytes"]}},
+        {"name": "t", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}
+COMMON: dict[str, Any] = {
+    "i": -7,
+    "d": 2,
+    "f": {"float": 0.1},
+    "s": {"string": 'é "%s" \n'},
+    "b": "\u0000ÿ",
+    "e": {"E": "Y"},
+    "a": [None, {"array": [1, 2]}, {"array": []}],
+    "m": {"k": None, "%": {"boolean": True}, "": {"bytes": "ÿ"}},
+    "t": 1_700_000_000_123,
+}
+NULLS: dict[str, Any] = {**COMMON, "f": None, "s": None, "e": None, "a": [], "m": {}}
+# situation: what a message has in place of the common form; some are right, some are not
+UNCOMMON: dict[str, dict[str, Any] | bytes] = {
+    "NaN as text": {"d": "NaN"},
+    "beyond a float": {"f": {"float": 1e300}},
+    "33 bits": {"i": 2**31},
+    "a boolean": {"i": True},
+    "a fraction": {"i": 1.0},
+    "text as a number": {"d": "1"},
+    "a boolean number": {"d": False},
+    "an integer beyond a double": {"d": 10**400},
+    "half of a surrogate pair": {"s": {"string": "\ud800"}},
+    "a null with a tag": {"s": {"string": None}},
+    "no tag": {"s": "x"},
+    "two tags": {"s": {"string": "x", "null": None}},
+    "another tag": {"s": {"int": 1}},
+    "three bytes": {"b": "abc"},
+    "no byte": {"b": "Ā1"},
+    "no symbol": {"e": {"E": "Z"}},
+    "no array": {"a": {}},
+    "no item": {"a": [{"array": [None]}]},
+    "no map": {"m": []},
+    "no value": {"m": {"k": 1}},
+    "a key that is half of a pair": {"m": {"\ud800": None}},
+    "an unknown field": {"x": 1},
+    "not UTF-8": b"\xff",
+    "nothing": b"",
+    "no object": b"[]",
+    "two objects": b"{}{}",
+    "NaN": json.dumps({**COMMON, "d": float("nan")}).encode(),
+    "a field twice": json.dumps(COMMON).replace('"i": -7', '"i": 1, "i": 2').encode(),
+    "white space": b"\n " + json.dumps(COMMON, indent=1).encode() + b"\r\n",
+    "a byte order mark": b"\xef\xbb\xbf" + json.dumps(COMMON).encode(),
+    "a missing null": json.dumps({key: value for key, value in COMMON.items() if key != "f"}).encode(),
+}
+
+
+def text(replaced: dict[str, Any] | bytes) -> bytes:
+    return replaced if isinstance(replaced, bytes) else json.dumps({**COMMON, **replaced}).encode()
+
+
+def test_messages_in_the_common_form_are_read_at_once(monkeypatch):
+    """None of them goes through fastavro, and one among them that is malformed changes nothing for the others."""
+    definition = avro.parse(json.dumps(SCHEMA))
+    written: list[Any] = []
+    write = definition.messages.write
+
+    def recorded(datum: Any) -> bytes:
+        written.append(datum)
+        return write(datum)
+
+    monkeypatch.setattr(definition.messages, "write", recorded)
+    texts = [json.dumps(COMMON).encode(), json.dumps(NULLS).encode()] * 300
+
+    value, error = decoder(definition, definition, "JSON")(pa.array([*texts, b"{"], pa.binary()))
+
+    assert [] == written
+    assert [600] == [row for row, reason in enumerate(error.to_pylist()) if reason]
+    assert value.null_count == 1
+
+
+@pytest.mark.parametrize("situation", UNCOMMON)
+def test_an_uncommon_message_is_read_as_if_it_were_alone(situation):
+    """A message in another form than the common one, right or wrong, among those that have it."""
+    definition = avro.parse(json.dumps(SCHEMA))
+    decode = decoder(definition, definition, "JSON")
+    common, uncommon = json.dumps(COMMON).encode(), text(UNCOMMON[situation])
+    expected = [repr(column.to_pylist()) for column in decode(pa.array([common, uncommon, common], pa.binary()))]
+
+    value, error = decode(pa.array([common] * 400 + [uncommon] + [common] * 400, pa.binary()))
+
+    assert expected == [repr(column.slice(399, 3).to_pylist()) for column in (value, error)]
+    assert error.slice(401).null_count == error.slice(0, 400).null_count == 400
+
+
+def test_many_messages_are_written_as_one_is():
+    """The JSON text of a row does not depend on how many rows there are."""
+    definition = avro.parse(json.dumps(SCHEMA))
+    texts = [json.dumps(each).encode() for each in (COMMON, NULLS, {**COMMON, "d": "-Infinity"}, {**COMMON, "d": 1e-7})]
+    rows, error = decoder(definition, definition, "JSON")(pa.array(texts * 100, pa.binary()))
+    encode = encoder(definition, "JSON", rows.type, False)
+
+    assert len(rows) == error.null_count
+    assert encode(rows.slice(0, 4)).to_pylist() * 100 == encode(rows).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("type_", "message"),
+    [
+        (["int", "long"], {"v": {"int": 1}}),
+        (["float", "null", "double"], {"v": {"double": 0.1}}),
+        (["null"], {"v": None}),
+        ({"type": "record", "name": "N", "fields": []}, {"v": {}}),
+    ],
+)
+def test_what_columns_cannot_tell_is_read_one_by_one(type_, message):
+    """A union of two widths of a number is one column, which would not say what its branch was."""
+    declared = {"type": "record", "name": "R", "fields": [{"name": "v", "type": type_}]}
+    definition = avro.parse(json.dumps(declared))
+    decode = decoder(definition, definition, "JSON")
+    texts = pa.array([json.dumps(message).encode()] * 100, pa.binary())
+    rows, error = decode(texts)
+
+    assert 100 == error.null_count
+    assert decode(texts.slice(0, 1))[0].to_pylist() * 100 == rows.to_pylist()
