@@ -122,19 +122,30 @@ def drain(client: Client, count: int, streams: int = 1, seconds: float = 60) -> 
 # The measurements: each takes an endpoint and gives one figure
 
 
-def publishing(endpoint: str) -> float:
-    client = Client(endpoint)
-    client.create()
-    client.publish(10_000)
-    request = publish_request(client.topic, PER_REQUEST)
+def publishing(endpoint: str, clients: int = 1) -> float:
+    """Publish 1000, again and again; each client on a connection of its own."""
+    first = Client(endpoint)
+    first.create()
+    first.publish(10_000)
+    request = publish_request(first.topic, PER_REQUEST)
+    counts = [0] * clients
+
+    def publish(index: int) -> None:
+        client = Client(endpoint)
+        while time.perf_counter() - begin < 2:
+            client.call("Publisher", "Publish", request)
+            counts[index] += PER_REQUEST
+        client.close()
+
     begin = time.perf_counter()
-    count = 0
-    while time.perf_counter() - begin < 2:
-        client.call("Publisher", "Publish", request)
-        count += PER_REQUEST
-    rate = count / (time.perf_counter() - begin)
-    client.delete()
-    client.close()
+    threads = [threading.Thread(target=publish, args=(index,)) for index in range(clients)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    rate = sum(counts) / (time.perf_counter() - begin)
+    first.delete()
+    first.close()
     return rate
 
 
@@ -335,13 +346,16 @@ def journal() -> None:
         folders = {name: running.enter_context(tempfile.TemporaryDirectory()) for name in ("group", "call", "never")}
         servers = {"without": running.enter_context(ours())[0]}
         servers |= {name: running.enter_context(ours(folder, name))[0] for name, folder in folders.items()}
-        rates: dict[str, list[float]] = {name: [] for name in servers}
-        for _ in range(5):
-            for name, endpoint in servers.items():
-                rates[name].append(publishing(endpoint))
-        for name, measured in rates.items():
-            ratio = max(measured) / max(rates["without"])
-            print(f"Publish, {name:8} best {max(measured):10,.0f}/s  {ratio:5.2f} of without", flush=True)
+        for clients in (1, 4):
+            rates: dict[str, list[float]] = {name: [] for name in servers}
+            for _ in range(5):
+                for name, endpoint in servers.items():
+                    rates[name].append(publishing(endpoint, clients))
+            for name, measured in rates.items():
+                ratio = max(measured) / max(rates["without"])
+                print(
+                    f"{clients} publishing, {name:8} best {max(measured):10,.0f}/s  {ratio:5.2f} of without", flush=True
+                )
     with tempfile.TemporaryDirectory() as folder:
         with ours(folder) as (endpoint, _):
             client = Client(endpoint)

@@ -22,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from .. import names
 from ..errors import ForbiddenError, MissingError, PubSubError
 
 if TYPE_CHECKING:
@@ -252,6 +253,9 @@ def needed(read: ReadOptions | None, write: WriteOptions | None) -> list[Permiss
         found.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.consume", "subscriber"))
         if read.delete_subscription_on_stream_stop:
             found.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.delete", "editor"))
+        if read.decode == "topic" and read.schema is not None and read.schema_definition is None:
+            schema = names.full(read.schema, read.project, "schemas")
+            found.append(Permission("schemas", schema, "pubsub.schemas.get", "viewer"))
         if read.decode == "topic" and read.schema is None:
             found.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.get", "viewer"))
         if read.topic is not None and read.decode == "topic":
@@ -259,8 +263,7 @@ def needed(read: ReadOptions | None, write: WriteOptions | None) -> list[Permiss
         if read.dead_letter is not None:
             found.append(Permission("topics", read.dead_letter, "pubsub.topics.publish", "publisher"))
         if read.starting_snapshot is not None:
-            snapshot = read.starting_snapshot
-            name = snapshot if "/" in snapshot else f"projects/{read.project}/snapshots/{snapshot}"
+            name = names.full(read.starting_snapshot, read.project, "snapshots")
             found.append(Permission("snapshots", name, "pubsub.snapshots.seek", "subscriber"))
     if write is not None:
         topics = (topic for topic in (write.topic, write.dead_letter) if topic is not None)

@@ -14,6 +14,7 @@ from tests.conftest import ROOT, Names
 
 _BLOCKS = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "sql.md").read_text(), re.DOTALL)
 STATEMENTS = [each.strip() for block in _BLOCKS for each in block.split(";") if each.strip()]
+TABLES = [each for each in STATEMENTS if each.startswith("CREATE TABLE")]
 
 
 @pytest.fixture
@@ -24,7 +25,8 @@ def catalog(spark: SparkSession, emulator: Emulator) -> Iterator[Names]:
     emulator.create_subscription(names.subscription, names.topic)
     register_function(spark)  # as `register` does, which 4.0 and 4.1 let nobody call twice
     yield names
-    spark.sql("DROP VIEW IF EXISTS latest")
+    for view in ("latest", "decoded"):
+        spark.sql(f"DROP VIEW IF EXISTS {view}")
     for table in ("flights", "departures", "saved"):
         spark.sql(f"DROP TABLE IF EXISTS {table}")
 
@@ -41,17 +43,45 @@ def test_statements_of_the_page_run(spark: SparkSession, emulator: Emulator, cat
     emulator.publish(catalog.topic, {"data": b"first", "attributes": {"carrier": "UA"}})
     shown = [spark.sql(here(statement, emulator)).collect() for statement in STATEMENTS]
 
-    [view, latest, function, table, other, selected, inserted] = shown
-    assert [] == view == table == other == inserted
+    [view, latest, parsed, json_view, decoded, function, table, other, selected, inserted] = shown
+    assert [] == view == json_view == table == other == inserted
+    assert (1, 1) == (len(parsed), len(decoded))  # `test_json_payloads` has payloads in JSON
     assert [("first", "UA")] == [tuple(row) for row in latest] == [tuple(row) for row in function]
     assert [b"first"] == [bytes(row.data) for row in selected]
     assert [b"first", b"EWR 1545"] == [record.data for record in emulator.messages(catalog.subscription)]
 
 
+def test_json_payloads(spark: SparkSession, emulator: Emulator, catalog: Names):
+    """`from_json` and `decode=json` give the same values; what is malformed has its reason from the latter alone."""
+    emulator.publish(catalog.topic, b'{"carrier": "UA", "delay": 11, "more": 1}', b'{"delay": "late"}', b"no JSON")
+    shown = [spark.sql(here(statement, emulator)).collect() for statement in STATEMENTS[:5]]
+    parsed, decoded = shown[2], shown[4]
+
+    assert ("UA", 11) == tuple(parsed[0].flight)
+    assert [("UA", 11), (None, None), (None, None)] == [(row.carrier, row.delay) for row in decoded]
+    assert [None, "`delay` must be an integer of 32 bits"] == [
+        (row.decode_error or "").partition(", is")[0] or None for row in decoded[:2]
+    ]
+    assert "is not JSON" in decoded[2].decode_error
+
+
+def test_definition_in_place_of_a_schema(spark: SparkSession, emulator: Emulator, catalog: Names):
+    """`schema` may be a definition itself, Avro or Protobuf, where no schema resource can be had."""
+    emulator.publish(catalog.topic, '{"a": 7}')
+    given = {"endpoint": emulator.endpoint, "subscriptionId": catalog.subscription, "decode": "topic"}
+    avro = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}'
+    proto = 'syntax = "proto3"; message R { int32 a = 1; }'
+    for definition in (avro, proto):
+        read = spark.read.format("pubsub").options(**given, schema=definition, schemaEncoding="JSON").load()
+
+        [row] = read.collect()
+        assert (7, "inline", None) == (row.value.a, row.schema_revision, row.decode_error)
+
+
 def test_table_without_options_says_how_to_give_them(spark: SparkSession, emulator: Emulator, catalog: Names):
     """Spark drops a table's options for Python sources: the error names the forms that work."""
-    spark.sql(here(STATEMENTS[3], emulator))
-    spark.sql(STATEMENTS[4])
+    spark.sql(here(TABLES[0], emulator))
+    spark.sql(TABLES[1])
 
     with pytest.raises(Exception, match=r"read and write with `WITH \(...\)` behind the table's name"):
         spark.sql("SELECT * FROM flights").collect()
@@ -61,7 +91,7 @@ def test_table_without_options_says_how_to_give_them(spark: SparkSession, emulat
 
 def test_streams_of_a_table(spark: SparkSession, emulator: Emulator, catalog: Names):
     """`readStream.table` and `STREAM t WITH (...)` are streams of the subscription."""
-    spark.sql(here(STATEMENTS[3], emulator))
+    spark.sql(here(TABLES[0], emulator))
     options = {"subscriptionId": catalog.subscription, "endpoint": emulator.endpoint}
     table = spark.readStream.options(**options).table("flights")
     given = ", ".join(f"{name} = '{value}'" for name, value in options.items())

@@ -103,6 +103,18 @@ def test_permissions_follow_the_options():
     ] == [(each.name, each.permission) for each in checks.needed(read, write)]
 
 
+def test_permissions_on_a_schema_and_a_snapshot():
+    """A schema that is named must be readable, one that is given as text need not; a snapshot is for a seek."""
+    named = ReadOptions(subscription_id=SUB, decode="topic", schema="record", project="p", starting_snapshot="before")
+    inline = ReadOptions(subscription_id=SUB, decode="topic", schema='{"type": "record"}')
+
+    assert ["pubsub.subscriptions.consume", "pubsub.schemas.get", "pubsub.snapshots.seek"] == [
+        each.permission for each in checks.needed(named, None)
+    ]
+    assert "projects/p/snapshots/before" == checks.needed(named, None)[-1].name
+    assert ["pubsub.subscriptions.consume"] == [each.permission for each in checks.needed(inline, None)]
+
+
 class Rights:
     """Resources of which the caller has these permissions; names in `missing` do not exist."""
 
