@@ -9,10 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf.json_format import MessageToJson
 
 from pubsub_spark.codec.protobuf import parse
 from pubsub_spark.codec.protobuf.codec import decoder, encoder, value_type
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
+from pubsub_spark.codec.protobuf.json import JsonWriter
 from pubsub_spark.errors import DataError, SchemaError
 
 IMPORTS = "".join(f'import "google/protobuf/{name}.proto"; ' for name in ("duration", "struct", "timestamp"))
@@ -458,3 +460,28 @@ def test_a_panic_is_an_error_of_the_data():
         DataError, match=r"^The 2 rows of an Arrow batch cannot be written at once: ptars panicked: byte array offset"
     ):
         protobuf_encoder.encode(column(pa.int32(), 1, 2))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"t": {"seconds": 0, "nanos": 0}, "d": -0.0, "f": 0.1},
+        {"t": {"seconds": -62_135_596_800, "nanos": 1}, "d": float("nan"), "f": float("-inf")},
+        {"t": {"seconds": 253_402_300_799, "nanos": 999_999_000}, "o": 0, "b": b"\xff", "s": 'é"\n'},
+        {"t": {"seconds": -1, "nanos": 120_000_000}, "m": {True: "x"}, "r": [0, 2, 7], "u": 2**64 - 1},
+    ],
+)
+def test_the_text_of_json_is_that_of_json_format(fields):
+    """Field by field the text that `json_format` writes on one line."""
+    definition = parse(
+        """syntax = "proto3"; import "google/protobuf/timestamp.proto";
+        message M {
+          enum E { A = 0; B = 2; }
+          google.protobuf.Timestamp t = 9; double d = 2; float f = 3; optional int32 o = 4; bytes b = 5; string s = 6;
+          map<bool, string> m = 7; repeated E r = 8; uint64 u = 1;
+        }"""
+    )
+    message: Any = definition.message_class(**fields)
+
+    assert MessageToJson(message, indent=None).encode() == JsonWriter(definition.message_class).write(message)
