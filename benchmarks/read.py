@@ -185,15 +185,12 @@ def client(messages: int) -> None:
 def latency(seconds: int) -> None:
     """Print the latency of three rates from a steady server, each beside a rate source's; the seconds are of each.
 
-    `driver's calls` are `latestOffset`, which waits for messages to join the first, and `getBatch`, which plans. `rest` is
-    Spark's logs, planning and sink, and the tasks with what they pull.
+    `driver's calls` are `latestOffset`, which waits for messages to join the first, and `getBatch`, which plans. `rest`
+    is Spark's logs, planning and sink, and the tasks with what they pull.
     """
     spark = session()
-    print(
-        "| messages/s | source | rows | p50 ms | p99 ms | trigger ms | driver's calls, ms | rest, ms |\n"
-        + "|---" * 8
-        + "|"
-    )
+    head = "| messages/s | source | rows | p50 ms | p99 ms | trigger ms | driver's calls, ms | rest, ms |"
+    print(head + "\n" + "|---" * 8 + "|")
     for rate in (10, 1000, 20_000):
         floor = spark.readStream.format("rate").option("rowsPerSecond", rate)
         _latency("rate source", rate, floor.load(), "timestamp", seconds)

@@ -71,7 +71,7 @@ def soak(payload: int, rate: float, seconds: float, seed: int) -> list[dict[str,
 
 def _row(end: float, seconds: float, staging: Path, taken: list[tuple[float, int]]) -> dict[str, float]:
     """What is seen until `end`: medians of the samples, and the messages that came since the last row."""
-    samples = []
+    samples: list[dict[str, int]] = []
     while not samples or time.monotonic() < end:
         time.sleep(max(0.0, min(_SAMPLE_SECONDS, end - time.monotonic())))
         used = usages(descendants(os.getpid()))
