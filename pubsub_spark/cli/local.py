@@ -66,6 +66,13 @@ def emulator(
             help="When that folder must be on the disk: before a group of calls is answered, each one, never."
         ),
     ] = "group",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A name of this machine with a dot, by which browsers may look inside."),
+    ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Keep calls and acked messages for `/_emulator/calls` and `/messages`.")
+    ] = False,
 ) -> None:
     """Serve Pub/Sub until Ctrl-C or SIGTERM; prints the environment variable that clients use."""
     try:
@@ -75,7 +82,7 @@ def emulator(
     prepare = None
     if config is not None and asyncapi.is_document(config):
         prepare, config = partial(_apply, config, project), None
-    raise typer.Exit(serve(host, port, verbose, config, prepare, data_dir, fsync))
+    raise typer.Exit(serve(host, port, verbose, config, prepare, data_dir, fsync, allow_host or (), record))
 
 
 def _apply(document: Path, project: str | None, endpoint: str) -> None:

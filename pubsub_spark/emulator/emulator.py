@@ -6,10 +6,9 @@ would show up among the calls that it inspects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,10 +33,11 @@ from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
 from pubsub_spark.emulator.state.delivery import Delivery, message_of
 from pubsub_spark.emulator.state.state import State
-from pubsub_spark.emulator.transport import event_loop
-from pubsub_spark.emulator.transport.http_app import Document
+from pubsub_spark.emulator.transport import event_loop, verbs
+from pubsub_spark.emulator.transport.http_app import HttpContent
 from pubsub_spark.emulator.transport.listener import address, listen, tls_context
 from pubsub_spark.emulator.transport.servers import Servers
+from pubsub_spark.emulator.transport.verbs import Verb
 
 _DURATIONS = frozenset({"message_retention_duration", "minimum_backoff", "maximum_backoff", "ttl", "max_duration"})
 
@@ -83,8 +83,9 @@ class Emulator:
 
     `port=0` takes a free one. `tls=(key, certificate)`, both PEM, serves TLS. `rest=False` leaves out the JSON API, and
     gRPC has the port to itself. `record=True` keeps every call with its metadata in `calls`. `remembered` is how many
-    acked messages a subscription still shows in `messages`. An exception on a background thread ends the emulator:
-    `on_failure` is called, on any thread, and every other method raises EmulatorFailedError.
+    acked messages a subscription still shows in `messages`. `allow_hosts` are names with a dot by which browsers may
+    reach the verbs at `/_emulator/`. An exception on a background thread ends the emulator: `on_failure` is called, on
+    any thread, and every other method raises EmulatorFailedError.
 
     `data_dir` is a folder that keeps everything, for the next emulator that is given it. `fsync` says when it must be
     on the disk: before a `group` of calls is answered, before each `call` is, or `never`, which the end of the machine
@@ -102,6 +103,7 @@ class Emulator:
         remembered: int = 10_000,
         data_dir: Path | str | None = None,
         fsync: FsyncPolicy = "group",
+        allow_hosts: Collection[str] = (),
         on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self.host = host
@@ -112,6 +114,7 @@ class Emulator:
         self._remembered = remembered
         self._data_dir = data_dir
         self._fsync = fsync
+        self._allow_hosts = allow_hosts
         self._on_failure = on_failure
         self._parts: _Parts | None = None
         self.is_restored = False  # whether it began with what its data directory held
@@ -140,15 +143,9 @@ class Emulator:
             recording: list[Interceptor] = [recorder] if self._record else []
             interceptors: list[Interceptor] = [*recording, log, InjectFaults(faults, engine)]
             dispatcher = Dispatcher(engine, services, interceptors)
-            documents: dict[str, Document] = {
-                "/": lambda: "Ok\n",
-                "/healthz": lambda: "Ok\n",
-                "/_emulator/backlog": partial(_backlogs, engine),
-                "/oauth2/v1/certs": signer.certificates,
-                "/oauth2/v3/certs": signer.jwks,
-            }
             loop = event_loop.shared()
-            servers = Servers(dispatcher, engine.now, listening, documents if self._rest else None, tls)
+            content = self._http_content(signer) if self._rest else None
+            servers = Servers(dispatcher, engine.now, listening, content, tls)
             ending.callback(lambda: loop.run(servers.stop()))
             loop.run(servers.start())
 
@@ -174,6 +171,35 @@ class Emulator:
         journal.start()
         return journal.state, journal
 
+    def _http_content(self, signer: Signer) -> HttpContent:
+        """What is served beside the JSON API."""
+        documents = {
+            "/": lambda: "Ok\n",
+            "/healthz": lambda: "Ok\n",
+            "/oauth2/v1/certs": signer.certificates,
+            "/oauth2/v3/certs": signer.jwks,
+        }
+        return HttpContent(documents, self._verbs(), (self.host, *self._allow_hosts))
+
+    def _verbs(self) -> dict[str, Verb]:
+        """The methods that are served over HTTP."""
+        looks: dict[str, Callable[..., Any]] = {
+            "backlog": self._backlogs,
+            "calls": self._recorded,
+            "messages": self.messages,
+            "streams": self.streams,
+        }
+        changes: dict[str, Callable[..., Any]] = {
+            "advance": self.advance,
+            "chaos": self.chaos,
+            "close_streams": self.close_streams,
+            "fail": self.fail,
+            "fail_acks": self.fail_acks,
+            "publish": self.publish,
+            "reset": self.reset,
+        }
+        return verbs.table(looks, changes)
+
     def stop(self) -> None:
         """End every call, stop listening, delete everything; EmulatorFailedError when it has ended by itself."""
         if self._parts is not None:
@@ -196,6 +222,23 @@ class Emulator:
     def calls(self) -> list[Recorded]:
         """The calls so far, with their metadata; empty unless `record=True`."""
         return self._running.recorder.calls
+
+    def _recorded(self) -> list[Recorded]:
+        if not self._record:
+            raise ValueError("No calls were recorded; start the emulator with `--record`, or `Emulator(record=True)`.")
+        return self.calls
+
+    def _backlogs(self) -> dict[str, dict[str, float]]:
+        """The backlog of each subscription: unacked messages, those leased, the age of the oldest in seconds."""
+        with self._running.engine.open() as (broker, now):
+            return {
+                name: {
+                    "undelivered": broker.backlog(subscription),
+                    "leased": broker.outstanding(subscription),
+                    "oldestUnackedSeconds": round(max(0.0, now - (broker.oldest_unacked(subscription) or now)), 3),
+                }
+                for name, subscription in broker.subscriptions.items()
+            }
 
     # Setting up
 
@@ -266,9 +309,11 @@ class Emulator:
         """Let the next `count` calls of `rpc` (`*`: any) fail with `code` after `delay` seconds; None only delays."""
         if count < 1 or code not in (None, *NUMBERS):
             codes = ", ".join(NUMBERS)
-            raise ValueError(f"A fault is one of {codes} or None, at least once; got {code}, {count} times.")
+            raise ValueError(
+                f"A fault is one of {codes} or None (`code`), at least once (`count`); got {code}, {count} times."
+            )
         if delay < 0:
-            raise ValueError(f"A fault is met after some seconds or at once; got {delay}.")
+            raise ValueError(f"A fault is met after some seconds or at once (`delay`); got {delay}.")
         rpcs = self._running.dispatcher.names
         if rpc not in (EVERY, *rpcs):
             raise ValueError(f"`{rpc}` is not an RPC. {EVERY} is every one of {', '.join(sorted(rpcs))}.")
@@ -281,7 +326,9 @@ class Emulator:
         """
         if count < 1 or not outcome.startswith(("TRANSIENT_FAILURE_", "PERMANENT_FAILURE_")):
             outcomes = "PERMANENT_FAILURE_* or TRANSIENT_FAILURE_*"
-            raise ValueError(f"An ack fails with {outcomes}, at least once; got {outcome}, {count} times.")
+            raise ValueError(
+                f"An ack fails with {outcomes} (`outcome`), at least once (`count`); got {outcome}, {count} times."
+            )
         self._running.faults.inject(count, outcome)
 
     def chaos(self, seed: int | None) -> None:
@@ -307,7 +354,7 @@ class Emulator:
     def close_streams(self, code: Code = "UNAVAILABLE", message: str = "The server is closing the stream.") -> int:
         """End every open StreamingPull with `code`; returns how many there were."""
         if code not in NUMBERS:
-            raise ValueError(f"A stream ends with one of {', '.join(NUMBERS)}; got {code}.")
+            raise ValueError(f"A stream ends with one of {', '.join(NUMBERS)} (`code`); got {code}.")
         return self._running.dispatcher.close_streams(RpcError(code, message))
 
     @contextmanager
@@ -329,19 +376,6 @@ class Emulator:
 def _check(engine: Engine) -> None:
     if engine.failure is not None:
         raise EmulatorFailedError("The emulator has failed; its log has more.") from engine.failure
-
-
-def _backlogs(engine: Engine) -> dict[str, dict[str, float]]:
-    """The backlog of each subscription: unacked messages, those that are leased, the age of the oldest in seconds."""
-    with engine.open() as (broker, now):
-        return {
-            name: {
-                "undelivered": broker.backlog(subscription),
-                "leased": broker.outstanding(subscription),
-                "oldestUnackedSeconds": round(max(0.0, now - (broker.oldest_unacked(subscription) or now)), 3),
-            }
-            for name, subscription in broker.subscriptions.items()
-        }
 
 
 def _one_of(table: Mapping[str, int], name: str, field: str) -> int:

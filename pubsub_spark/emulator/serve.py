@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from pubsub_spark.emulator.seed_file import SeedFileError
 from pubsub_spark.memory import keep_freed_memory
 
 _STOPS = {signal.SIGINT, signal.SIGTERM}
+_REMEMBERED = 10_000  # acked messages of each subscription
 _SWITCH_SECONDS = 0.0005  # a thread that compiles a schema lets the event loop work so soon, and not after 5 ms
 
 
@@ -32,8 +33,12 @@ def serve(
     prepare: Callable[[str], object] | None = None,
     data_dir: Path | None = None,
     fsync: FsyncPolicy = "group",
+    allow_hosts: Collection[str] = (),
+    record: bool = False,
 ) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
+
+    `record` keeps calls and acked messages for the verbs that show them.
 
     Where the data directory has nothing, `config` is a YAML file of what there is from the start (see `seed_file`), and
     `prepare` is called with the endpoint before the line is printed.
@@ -48,9 +53,16 @@ def serve(
     # the very lock that the main thread holds on its way into `wait`, and then nothing stops any more.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
-        # Nobody can look inside; and who has failed is stopped as by a signal.
-        failed = partial(os.kill, os.getpid(), signal.SIGTERM)
-        with Emulator(host, port, remembered=0, data_dir=data_dir, fsync=fsync, on_failure=failed) as emulator:
+        with Emulator(
+            host,
+            port,
+            record=record,
+            remembered=_REMEMBERED if record else 0,
+            data_dir=data_dir,
+            fsync=fsync,
+            allow_hosts=allow_hosts,
+            on_failure=partial(os.kill, os.getpid(), signal.SIGTERM),  # who has failed is stopped as by a signal
+        ) as emulator:
             if config is not None and not emulator.is_restored:
                 emulator.load(config)
             if prepare is not None and not emulator.is_restored:
