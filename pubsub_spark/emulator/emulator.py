@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from pubsub_spark.emulator.api.errors import NUMBERS, Code, RpcError
 from pubsub_spark.emulator.handlers.subscriber import find
 from pubsub_spark.emulator.journal.files import FsyncPolicy
 from pubsub_spark.emulator.journal.journal import Journal
+from pubsub_spark.emulator.metrics import Metrics
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.interceptors import InjectFaults, Interceptor, Recorded, Recorder, log
 from pubsub_spark.emulator.rpc.registry import Registry
@@ -137,14 +139,17 @@ class Emulator:
             push_workers = PushWorkers(engine, signer)
             ending.callback(push_workers.close)
             engine.add_listener(push_workers.follow)
+            metrics = Metrics(engine)
+            engine.add_listener(metrics.follow)
             with engine.open():
                 state.announce()
             services = Registry(engine, faults)
             recording: list[Interceptor] = [recorder] if self._record else []
-            interceptors: list[Interceptor] = [*recording, log, InjectFaults(faults, engine)]
+            interceptors: list[Interceptor] = [metrics, *recording, log, InjectFaults(faults, engine)]
             dispatcher = Dispatcher(engine, services, interceptors)
             loop = event_loop.shared()
-            content = self._http_content(signer) if self._rest else None
+            text = partial(metrics.text, dispatcher.streams_by_subscription)
+            content = self._http_content(signer, text) if self._rest else None
             servers = Servers(dispatcher, engine.now, listening, content, tls)
             ending.callback(lambda: loop.run(servers.stop()))
             loop.run(servers.start())
@@ -171,7 +176,7 @@ class Emulator:
         journal.start()
         return journal.state, journal
 
-    def _http_content(self, signer: Signer) -> HttpContent:
+    def _http_content(self, signer: Signer, metrics: Callable[[], str]) -> HttpContent:
         """What is served beside the JSON API."""
         documents = {
             "/": lambda: "Ok\n",
@@ -179,7 +184,7 @@ class Emulator:
             "/oauth2/v1/certs": signer.certificates,
             "/oauth2/v3/certs": signer.jwks,
         }
-        return HttpContent(documents, self._verbs(), (self.host, *self._allow_hosts))
+        return HttpContent(documents, self._verbs(), metrics, (self.host, *self._allow_hosts))
 
     def _verbs(self) -> dict[str, Verb]:
         """The methods that are served over HTTP."""

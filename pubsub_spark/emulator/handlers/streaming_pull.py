@@ -77,6 +77,11 @@ class Stream:
         self._confirming = False  # whether the last response has confirmations
         self._unsent = range(0)  # numbers of the last response, until it was accepted
 
+    @property
+    def subscription_name(self) -> str:
+        """The full name of the subscription of a stream that is open."""
+        return self._subscription.name
+
     async def run(self) -> None:
         """Carry out the stream; an RpcError is its end."""
         first = await self._call.receive()

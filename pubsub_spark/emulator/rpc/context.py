@@ -16,6 +16,7 @@ class RpcContext:
     peer: str = ""  # the client's address
     deadline: float | None = None  # on the emulator's clock; the client gives up then
     cancelled: bool = False  # the client gave up, or is gone
+    request: bytes = b""  # serialized; of a stream the first
 
     @property
     def rpc(self) -> str:

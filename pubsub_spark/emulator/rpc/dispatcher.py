@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -47,6 +48,7 @@ class Dispatcher:
         rpc = self.rpcs.get(context.method)
         if rpc is None:
             raise unimplemented(f"Method not found: `{context.method}`.")
+        context.request = raw
 
         async def proceed() -> Any:
             try:
@@ -104,6 +106,11 @@ class Dispatcher:
         """How many streams are open."""
         with self._engine.open():
             return len(self._streams)
+
+    def streams_by_subscription(self) -> Counter[str]:
+        """How many streams of each subscription are open."""
+        with self._engine.open():
+            return Counter(stream.subscription_name for stream in self._streams)
 
     @property
     def names(self) -> frozenset[str]:

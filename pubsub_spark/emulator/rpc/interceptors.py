@@ -6,11 +6,14 @@ for a stream); it may raise an RpcError instead. Calls of unknown methods never 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from pubsub_spark.emulator.api.errors import RpcError
+from google.protobuf.message import DecodeError
+
+from pubsub_spark.emulator.api.errors import Code, RpcError
 from pubsub_spark.emulator.rpc.context import Metadata, RpcContext
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
@@ -31,6 +34,15 @@ class Recorded(NamedTuple):
 def stopping() -> RpcError:
     """The status of calls that the end of the emulator ends."""
     return RpcError("UNAVAILABLE", "The emulator is stopping.")
+
+
+def code_of(error: BaseException) -> Code:
+    """The status of a call that an exception ended."""
+    if isinstance(error, RpcError):
+        return error.code
+    if isinstance(error, DecodeError):
+        return "INVALID_ARGUMENT"
+    return "CANCELLED" if isinstance(error, asyncio.CancelledError) else "INTERNAL"
 
 
 class Recorder:
