@@ -50,7 +50,10 @@ def demo(
 def emulator(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8085,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log every call to standard error.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Log every call, its resource, messages and duration, to standard error.")
+    ] = False,
+    log_format: Annotated[Literal["text", "json"], typer.Option(help="Lines of text, or of JSON.")] = "text",
     config: Annotated[
         Path | None,
         typer.Option(dir_okay=False, help="YAML file of topics, subscriptions and schemas, or an AsyncAPI document."),
@@ -82,7 +85,7 @@ def emulator(
     prepare = None
     if config is not None and asyncapi.is_document(config):
         prepare, config = partial(_apply, config, project), None
-    raise typer.Exit(serve(host, port, verbose, config, prepare, data_dir, fsync, allow_host or (), record))
+    raise typer.Exit(serve(host, port, verbose, config, prepare, data_dir, fsync, allow_host or (), record, log_format))
 
 
 def _apply(document: Path, project: str | None, endpoint: str) -> None:

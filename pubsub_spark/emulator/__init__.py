@@ -13,9 +13,9 @@ The layers, from the outside in; each imports only those below it:
     state      broker, subscription, leases, ordering, delivery, message: pure; no lock, no clock
     api        protobuf messages, the table of RPCs and their HTTP routes, errors
 
-`sinks`, which push messages out, stand on runtime and state, `metrics` on rpc too. The emulator stands alone: of this package it imports
-`names`, `memory` and the definitions of `codec`; the connector never imports it. What it needs beyond the connector is
-the extra `emulator`.
+`sinks`, which push messages out, stand on runtime and state, `metrics` on rpc too. The emulator stands alone: of this
+package it imports `names`, `memory` and the definitions of `codec`; the connector never imports it. What it needs
+beyond the connector is the extra `emulator`.
 """
 
 from importlib import import_module

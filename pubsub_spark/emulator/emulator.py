@@ -25,6 +25,7 @@ from pubsub_spark.emulator.handlers.subscriber import find
 from pubsub_spark.emulator.journal.files import FsyncPolicy
 from pubsub_spark.emulator.journal.journal import Journal
 from pubsub_spark.emulator.metrics import Metrics
+from pubsub_spark.emulator.rpc import tracing
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.interceptors import InjectFaults, Interceptor, Recorded, Recorder, log
 from pubsub_spark.emulator.rpc.registry import Registry
@@ -144,8 +145,9 @@ class Emulator:
             with engine.open():
                 state.announce()
             services = Registry(engine, faults)
-            recording: list[Interceptor] = [recorder] if self._record else []
-            interceptors: list[Interceptor] = [metrics, *recording, log, InjectFaults(faults, engine)]
+            optional = (tracing.interceptor(), recorder if self._record else None)
+            chosen: list[Interceptor] = [each for each in optional if each is not None]
+            interceptors: list[Interceptor] = [metrics, *chosen, log, InjectFaults(faults, engine)]
             dispatcher = Dispatcher(engine, services, interceptors)
             loop = event_loop.shared()
             text = partial(metrics.text, dispatcher.streams_by_subscription)

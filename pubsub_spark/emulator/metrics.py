@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from pubsub_spark.emulator.rpc.call_log import code_of
 from pubsub_spark.emulator.rpc.context import RpcContext
-from pubsub_spark.emulator.rpc.interceptors import Proceed, code_of
+from pubsub_spark.emulator.rpc.interceptors import Proceed
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.state.events import (
     Acked,

@@ -76,6 +76,8 @@ class Stream:
         self._confirmations: list[Any] = []
         self._confirming = False  # whether the last response has confirmations
         self._unsent = range(0)  # numbers of the last response, until it was accepted
+        self.first_request = b""
+        self.messages = 0  # delivered so far, or about to be
 
     @property
     def subscription_name(self) -> str:
@@ -87,6 +89,7 @@ class Stream:
         first = await self._call.receive()
         if first is None:
             return
+        self.first_request = first
         request = _parsed(first)
         self._open(request)
         reading: asyncio.Task[None] | None = None
@@ -165,6 +168,7 @@ class Stream:
                     broker.wait(subscription, consumer)
                 return None
             self._unsent = batch.numbers
+            self.messages += len(batch)
             confirmations, self._confirmations = self._confirmations, []
             self._confirming = bool(confirmations)
             received = self._subscriber.received(subscription, batch)

@@ -63,7 +63,15 @@ class Dispatcher:
 
     async def stream(self, call: StreamCall, context: RpcContext) -> None:
         """Carry out a StreamingPull until it ends."""
-        await self._intercepted(context, Stream(self._engine, self._subscriber, call, self._streams).run)
+        stream = Stream(self._engine, self._subscriber, call, self._streams)
+
+        async def proceed() -> None:
+            try:
+                await stream.run()
+            finally:
+                context.request, context.messages = stream.first_request, stream.messages
+
+        await self._intercepted(context, proceed)
 
     async def _intercepted(self, context: RpcContext, proceed: Proceed) -> Any:
         for interceptor in reversed(self._interceptors):
