@@ -6,6 +6,8 @@ would show up among the calls that it inspects.
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -83,6 +85,8 @@ class _Parts:
 
 class Emulator:
     """An emulator of Pub/Sub: `with Emulator() as emulator:`, and point a client at `emulator.endpoint`.
+
+    `async with` starts and stops it without holding up the event loop that it is said on.
 
     `port=0` takes a free one. `tls=(key, certificate)`, both PEM, serves TLS. `rest=False` leaves out the JSON API, and
     gRPC has the port to itself. `record=True` keeps every call with its metadata in `calls`. `remembered` is how many
@@ -194,6 +198,7 @@ class Emulator:
             "backlog": self._backlogs,
             "calls": self._recorded,
             "messages": self.messages,
+            "process": _process,
             "streams": self.streams,
         }
         changes: dict[str, Callable[..., Any]] = {
@@ -219,6 +224,12 @@ class Emulator:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.stop)
 
     @property
     def endpoint(self) -> str:
@@ -383,6 +394,11 @@ class Emulator:
 def _check(engine: Engine) -> None:
     if engine.failure is not None:
         raise EmulatorFailedError("The emulator has failed; its log has more.") from engine.failure
+
+
+def _process() -> dict[str, int]:
+    """The process of the emulator, so that nobody ends another's."""
+    return {"pid": os.getpid()}
 
 
 def _one_of(table: Mapping[str, int], name: str, field: str) -> int:

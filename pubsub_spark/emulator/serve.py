@@ -40,10 +40,11 @@ def serve(
     allow_hosts: Collection[str] = (),
     record: bool = False,
     log_format: LogFormat = "text",
+    seed: int | None = None,
 ) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
 
-    `record` keeps calls and acked messages for the verbs that show them.
+    `record` keeps calls and acked messages for the verbs that show them; `seed` is that of chaos.
 
     Where the data directory has nothing, `config` is a YAML file of what there is from the start (see `seed_file`), and
     `prepare` is called with the endpoint before the line is printed.
@@ -73,6 +74,7 @@ def serve(
                 emulator.load(config)
             if prepare is not None and not emulator.is_restored:
                 prepare(emulator.endpoint)
+            emulator.chaos(seed)
             sys.stdout.write(f"export PUBSUB_EMULATOR_HOST={emulator.endpoint}\n")
             sys.stdout.flush()
             signal.sigwait(_STOPS)
