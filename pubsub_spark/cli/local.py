@@ -83,6 +83,10 @@ def emulator(
         int | None,
         typer.Option(metavar="N", help="Chaos: reorder, redeliver, end leases early; the same seed, the same choices."),
     ] = None,
+    allow_well_known_imports: Annotated[
+        bool,
+        typer.Option("--allow-well-known-imports", help="Protobuf schemas may import `google/protobuf/*.proto`."),
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Serve in the background, and return when ready.")] = False,
     stop: Annotated[
         bool, typer.Option("--stop", help="End the emulator that was detached on this port, and return then.")
@@ -132,6 +136,7 @@ def emulator(
         record=record,
         log_format=log_format,
         seed=seed,
+        allow_well_known_imports=allow_well_known_imports,
     )
     raise typer.Exit(code)
 

@@ -91,7 +91,8 @@ class Emulator:
     `port=0` takes a free one. `tls=(key, certificate)`, both PEM, serves TLS. `rest=False` leaves out the JSON API, and
     gRPC has the port to itself. `record=True` keeps every call with its metadata in `calls`. `remembered` is how many
     acked messages a subscription still shows in `messages`. `allow_hosts` are names with a dot by which browsers may
-    reach the verbs at `/_emulator/`. An exception on a background thread ends the emulator: `on_failure` is called, on
+    reach the verbs at `/_emulator/`. `allow_well_known_imports` lets Protobuf schemas import `google/protobuf/*.proto`,
+    which Pub/Sub does not support. An exception on a background thread ends the emulator: `on_failure` is called, on
     any thread, and every other method raises EmulatorFailedError.
 
     `data_dir` is a folder that keeps everything, for the next emulator that is given it. `fsync` says when it must be
@@ -111,6 +112,7 @@ class Emulator:
         data_dir: Path | str | None = None,
         fsync: FsyncPolicy = "group",
         allow_hosts: Collection[str] = (),
+        allow_well_known_imports: bool = False,
         on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self.host = host
@@ -122,6 +124,7 @@ class Emulator:
         self._data_dir = data_dir
         self._fsync = fsync
         self._allow_hosts = allow_hosts
+        self._allow_well_known_imports = allow_well_known_imports
         self._on_failure = on_failure
         self._parts: _Parts | None = None
         self.is_restored = False  # whether it began with what its data directory held
@@ -148,7 +151,7 @@ class Emulator:
             engine.add_listener(metrics.follow)
             with engine.open():
                 state.announce()
-            services = Registry(engine, faults)
+            services = Registry(engine, faults, allow_well_known_imports=self._allow_well_known_imports)
             optional = (tracing.interceptor(), recorder if self._record else None)
             chosen: list[Interceptor] = [each for each in optional if each is not None]
             interceptors: list[Interceptor] = [metrics, *chosen, log, InjectFaults(faults, engine)]

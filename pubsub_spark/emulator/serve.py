@@ -41,6 +41,7 @@ def serve(
     record: bool = False,
     log_format: LogFormat = "text",
     seed: int | None = None,
+    allow_well_known_imports: bool = False,
 ) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
 
@@ -68,6 +69,7 @@ def serve(
             data_dir=data_dir,
             fsync=fsync,
             allow_hosts=allow_hosts,
+            allow_well_known_imports=allow_well_known_imports,
             on_failure=partial(os.kill, os.getpid(), signal.SIGTERM),  # who has failed is stopped as by a signal
         ) as emulator:
             if config is not None and not emulator.is_restored:
