@@ -90,6 +90,8 @@ class Dispatcher:
         except Exception:
             _log.exception("%s from %s failed", context.method, context.peer)
             raise RpcError("INTERNAL", "The emulator failed; its log has more.") from None
+        finally:
+            context.request = b""  # transports keep the context of a call that failed until the garbage collector comes
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of work that takes more than a few milliseconds, done on the pool."""
