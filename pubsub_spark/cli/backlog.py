@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
@@ -160,7 +161,9 @@ def _of_emulator(address: str) -> dict[str, Backlog]:
         with urllib.request.urlopen(f"http://{address}/_emulator/backlog", timeout=_TIMEOUT_SECONDS) as answer:
             found: dict[str, Backlog] = json.load(answer)
             return found
-    except urllib.error.HTTPError:
+    except urllib.error.HTTPError as error:
+        if error.code == HTTPStatus.FORBIDDEN:  # by another name than its own
+            exit_with(error.read().decode().strip())
         exit_with(f"The emulator at `{address}` does not tell its backlogs; `pubsub-spark emulator` does.")
     except (OSError, ValueError) as error:
         exit_with(f"The emulator at `{address}` does not tell its backlogs: {error}.")

@@ -6,7 +6,9 @@ would show up among the calls that it inspects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import asyncio
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +26,8 @@ from pubsub_spark.emulator.api.errors import NUMBERS, Code, RpcError
 from pubsub_spark.emulator.handlers.subscriber import find
 from pubsub_spark.emulator.journal.files import FsyncPolicy
 from pubsub_spark.emulator.journal.journal import Journal
+from pubsub_spark.emulator.metrics import Metrics
+from pubsub_spark.emulator.rpc import tracing
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.interceptors import InjectFaults, Interceptor, Recorded, Recorder, log
 from pubsub_spark.emulator.rpc.registry import Registry
@@ -34,10 +38,11 @@ from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
 from pubsub_spark.emulator.state.delivery import Delivery, message_of
 from pubsub_spark.emulator.state.state import State
-from pubsub_spark.emulator.transport import event_loop
-from pubsub_spark.emulator.transport.http_app import Document
+from pubsub_spark.emulator.transport import event_loop, verbs
+from pubsub_spark.emulator.transport.http_app import HttpContent
 from pubsub_spark.emulator.transport.listener import address, listen, tls_context
 from pubsub_spark.emulator.transport.servers import Servers
+from pubsub_spark.emulator.transport.verbs import Verb
 
 _DURATIONS = frozenset({"message_retention_duration", "minimum_backoff", "maximum_backoff", "ttl", "max_duration"})
 
@@ -81,10 +86,14 @@ class _Parts:
 class Emulator:
     """An emulator of Pub/Sub: `with Emulator() as emulator:`, and point a client at `emulator.endpoint`.
 
+    `async with` starts and stops it without holding up the event loop that it is said on.
+
     `port=0` takes a free one. `tls=(key, certificate)`, both PEM, serves TLS. `rest=False` leaves out the JSON API, and
     gRPC has the port to itself. `record=True` keeps every call with its metadata in `calls`. `remembered` is how many
-    acked messages a subscription still shows in `messages`. An exception on a background thread ends the emulator:
-    `on_failure` is called, on any thread, and every other method raises EmulatorFailedError.
+    acked messages a subscription still shows in `messages`. `allow_hosts` are names with a dot by which browsers may
+    reach the verbs at `/_emulator/`. `allow_well_known_imports` lets Protobuf schemas import `google/protobuf/*.proto`,
+    which Pub/Sub does not support. An exception on a background thread ends the emulator: `on_failure` is called, on
+    any thread, and every other method raises EmulatorFailedError.
 
     `data_dir` is a folder that keeps everything, for the next emulator that is given it. `fsync` says when it must be
     on the disk: before a `group` of calls is answered, before each `call` is, or `never`, which the end of the machine
@@ -102,6 +111,8 @@ class Emulator:
         remembered: int = 10_000,
         data_dir: Path | str | None = None,
         fsync: FsyncPolicy = "group",
+        allow_hosts: Collection[str] = (),
+        allow_well_known_imports: bool = False,
         on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self.host = host
@@ -112,6 +123,8 @@ class Emulator:
         self._remembered = remembered
         self._data_dir = data_dir
         self._fsync = fsync
+        self._allow_hosts = allow_hosts
+        self._allow_well_known_imports = allow_well_known_imports
         self._on_failure = on_failure
         self._parts: _Parts | None = None
         self.is_restored = False  # whether it began with what its data directory held
@@ -134,21 +147,19 @@ class Emulator:
             push_workers = PushWorkers(engine, signer)
             ending.callback(push_workers.close)
             engine.add_listener(push_workers.follow)
+            metrics = Metrics(engine)
+            engine.add_listener(metrics.follow)
             with engine.open():
                 state.announce()
-            services = Registry(engine, faults)
-            recording: list[Interceptor] = [recorder] if self._record else []
-            interceptors: list[Interceptor] = [*recording, log, InjectFaults(faults, engine)]
+            services = Registry(engine, faults, allow_well_known_imports=self._allow_well_known_imports)
+            optional = (tracing.interceptor(), recorder if self._record else None)
+            chosen: list[Interceptor] = [each for each in optional if each is not None]
+            interceptors: list[Interceptor] = [metrics, *chosen, log, InjectFaults(faults, engine)]
             dispatcher = Dispatcher(engine, services, interceptors)
-            documents: dict[str, Document] = {
-                "/": lambda: "Ok\n",
-                "/healthz": lambda: "Ok\n",
-                "/_emulator/backlog": partial(_backlogs, engine),
-                "/oauth2/v1/certs": signer.certificates,
-                "/oauth2/v3/certs": signer.jwks,
-            }
             loop = event_loop.shared()
-            servers = Servers(dispatcher, engine.now, listening, documents if self._rest else None, tls)
+            text = partial(metrics.text, dispatcher.streams_by_subscription)
+            content = self._http_content(signer, text) if self._rest else None
+            servers = Servers(dispatcher, engine.now, listening, content, tls)
             ending.callback(lambda: loop.run(servers.stop()))
             loop.run(servers.start())
 
@@ -174,6 +185,36 @@ class Emulator:
         journal.start()
         return journal.state, journal
 
+    def _http_content(self, signer: Signer, metrics: Callable[[], str]) -> HttpContent:
+        """What is served beside the JSON API."""
+        documents = {
+            "/": lambda: "Ok\n",
+            "/healthz": lambda: "Ok\n",
+            "/oauth2/v1/certs": signer.certificates,
+            "/oauth2/v3/certs": signer.jwks,
+        }
+        return HttpContent(documents, self._verbs(), metrics, (self.host, *self._allow_hosts))
+
+    def _verbs(self) -> dict[str, Verb]:
+        """The methods that are served over HTTP."""
+        looks: dict[str, Callable[..., Any]] = {
+            "backlog": self._backlogs,
+            "calls": self._recorded,
+            "messages": self.messages,
+            "process": _process,
+            "streams": self.streams,
+        }
+        changes: dict[str, Callable[..., Any]] = {
+            "advance": self.advance,
+            "chaos": self.chaos,
+            "close_streams": self.close_streams,
+            "fail": self.fail,
+            "fail_acks": self.fail_acks,
+            "publish": self.publish,
+            "reset": self.reset,
+        }
+        return verbs.table(looks, changes)
+
     def stop(self) -> None:
         """End every call, stop listening, delete everything; EmulatorFailedError when it has ended by itself."""
         if self._parts is not None:
@@ -187,6 +228,12 @@ class Emulator:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.stop)
+
     @property
     def endpoint(self) -> str:
         """`host:port`, as PUBSUB_EMULATOR_HOST wants it."""
@@ -196,6 +243,23 @@ class Emulator:
     def calls(self) -> list[Recorded]:
         """The calls so far, with their metadata; empty unless `record=True`."""
         return self._running.recorder.calls
+
+    def _recorded(self) -> list[Recorded]:
+        if not self._record:
+            raise ValueError("No calls were recorded; start the emulator with `--record`, or `Emulator(record=True)`.")
+        return self.calls
+
+    def _backlogs(self) -> dict[str, dict[str, float]]:
+        """The backlog of each subscription: unacked messages, those leased, the age of the oldest in seconds."""
+        with self._running.engine.open() as (broker, now):
+            return {
+                name: {
+                    "undelivered": broker.backlog(subscription),
+                    "leased": broker.outstanding(subscription),
+                    "oldestUnackedSeconds": round(max(0.0, now - (broker.oldest_unacked(subscription) or now)), 3),
+                }
+                for name, subscription in broker.subscriptions.items()
+            }
 
     # Setting up
 
@@ -266,9 +330,11 @@ class Emulator:
         """Let the next `count` calls of `rpc` (`*`: any) fail with `code` after `delay` seconds; None only delays."""
         if count < 1 or code not in (None, *NUMBERS):
             codes = ", ".join(NUMBERS)
-            raise ValueError(f"A fault is one of {codes} or None, at least once; got {code}, {count} times.")
+            raise ValueError(
+                f"A fault is one of {codes} or None (`code`), at least once (`count`); got {code}, {count} times."
+            )
         if delay < 0:
-            raise ValueError(f"A fault is met after some seconds or at once; got {delay}.")
+            raise ValueError(f"A fault is met after some seconds or at once (`delay`); got {delay}.")
         rpcs = self._running.dispatcher.names
         if rpc not in (EVERY, *rpcs):
             raise ValueError(f"`{rpc}` is not an RPC. {EVERY} is every one of {', '.join(sorted(rpcs))}.")
@@ -281,7 +347,9 @@ class Emulator:
         """
         if count < 1 or not outcome.startswith(("TRANSIENT_FAILURE_", "PERMANENT_FAILURE_")):
             outcomes = "PERMANENT_FAILURE_* or TRANSIENT_FAILURE_*"
-            raise ValueError(f"An ack fails with {outcomes}, at least once; got {outcome}, {count} times.")
+            raise ValueError(
+                f"An ack fails with {outcomes} (`outcome`), at least once (`count`); got {outcome}, {count} times."
+            )
         self._running.faults.inject(count, outcome)
 
     def chaos(self, seed: int | None) -> None:
@@ -307,7 +375,7 @@ class Emulator:
     def close_streams(self, code: Code = "UNAVAILABLE", message: str = "The server is closing the stream.") -> int:
         """End every open StreamingPull with `code`; returns how many there were."""
         if code not in NUMBERS:
-            raise ValueError(f"A stream ends with one of {', '.join(NUMBERS)}; got {code}.")
+            raise ValueError(f"A stream ends with one of {', '.join(NUMBERS)} (`code`); got {code}.")
         return self._running.dispatcher.close_streams(RpcError(code, message))
 
     @contextmanager
@@ -331,17 +399,9 @@ def _check(engine: Engine) -> None:
         raise EmulatorFailedError("The emulator has failed; its log has more.") from engine.failure
 
 
-def _backlogs(engine: Engine) -> dict[str, dict[str, float]]:
-    """The backlog of each subscription: unacked messages, those that are leased, the age of the oldest in seconds."""
-    with engine.open() as (broker, now):
-        return {
-            name: {
-                "undelivered": broker.backlog(subscription),
-                "leased": broker.outstanding(subscription),
-                "oldestUnackedSeconds": round(max(0.0, now - (broker.oldest_unacked(subscription) or now)), 3),
-            }
-            for name, subscription in broker.subscriptions.items()
-        }
+def _process() -> dict[str, int]:
+    """The process of the emulator, so that nobody ends another's."""
+    return {"pid": os.getpid()}
 
 
 def _one_of(table: Mapping[str, int], name: str, field: str) -> int:

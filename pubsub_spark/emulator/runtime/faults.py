@@ -7,7 +7,10 @@ No I/O and no clock; a lock, because calls come on many threads. A fault is for 
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 
 from pubsub_spark.emulator.api.errors import Code
 
@@ -30,7 +33,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
-        self._ack_outcomes: list[str] = []
+        self._ack_outcomes: deque[Iterator[str]] = deque()
         self._lock = threading.Lock()
 
     def add(self, fault: Fault) -> None:
@@ -52,12 +55,16 @@ class Faults:
     def inject(self, count: int, outcome: str) -> None:
         """Let the ack ids of the next `count` requests fail with `outcome`, where delivery is exactly once."""
         with self._lock:
-            self._ack_outcomes += [outcome] * count
+            self._ack_outcomes.append(repeat(outcome, count))
 
     def injected(self) -> str:
         """The injected outcome of the next request's ack ids; empty for none."""
         with self._lock:
-            return self._ack_outcomes.pop(0) if self._ack_outcomes else ""
+            while self._ack_outcomes:
+                if (outcome := next(self._ack_outcomes[0], "")) != "":
+                    return outcome
+                self._ack_outcomes.popleft()
+            return ""
 
     def clear(self) -> None:
         with self._lock:

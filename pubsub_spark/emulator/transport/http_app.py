@@ -2,7 +2,8 @@
 
 Which request stands for which RPC is `transcoding`'s; the RPC is answered by the same dispatcher as gRPC's, so that
 limits, errors, faults and records are the same whichever way a request came. Beside the API there are a few documents:
-`/` and `/healthz` say that the server is up, `/oauth2/...` publish the key that signs pushes.
+`/` and `/healthz` say that the server is up, `/oauth2/...` publish the key that signs pushes. The verbs for tests at
+`/_emulator/...` and `/metrics` are behind the guard of `origin`.
 
 A Pull whose client has left is cancelled, so that no message is leased to it. A client that has only half-closed its
 connection looks the same from here; an RPC that does not wait is carried out and answered in either case. A body is
@@ -15,11 +16,12 @@ import asyncio
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
@@ -32,12 +34,15 @@ from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.rpc.context import Metadata, RpcContext
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.status import details, sentence
-from pubsub_spark.emulator.transport import transcoding
+from pubsub_spark.emulator.transport import transcoding, verbs
+from pubsub_spark.emulator.transport.origin import Guard
+from pubsub_spark.emulator.transport.verbs import Verb
 
 _MAX_REQUEST_BYTES = 10_485_760  # the service's own limit
 _LARGE_BYTES = 50_000  # of JSON or of a message: more takes longer than other calls should wait
 _PULL = "/google.pubsub.v1.Subscriber/Pull"  # the one RPC that waits
 _JSON = "application/json; charset=utf-8"
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 _IDLE_SECONDS = 600
 _GRACE_SECONDS = 1.0
@@ -49,10 +54,19 @@ _GZIP = zlib.MAX_WBITS | 16
 Document = Callable[[], Any]  # a text, or what JSON can say
 
 
+class HttpContent(NamedTuple):
+    """What is served beside the JSON API."""
+
+    documents: Mapping[str, Document]  # by path, for everyone
+    verbs: Mapping[str, Verb]  # by name, behind the guard
+    metrics: Callable[[], str]  # in Prometheus' text format, behind the guard
+    allowed_hosts: Collection[str]  # names of this server, besides those that the guard knows
+
+
 class HttpServer:
     """The application, and the connections that it is served on."""
 
-    def __init__(self, dispatcher: Dispatcher, documents: Mapping[str, Document]) -> None:
+    def __init__(self, dispatcher: Dispatcher, content: HttpContent) -> None:
 
         def route(path: str, document: Document) -> Route:
             async def answer(_: Request) -> Response:
@@ -61,9 +75,17 @@ class HttpServer:
 
             return Route(path, answer)
 
-        routes = [route(path, document) for path, document in documents.items()]
-        api = JsonApi(dispatcher)
-        app = Starlette(routes=[*routes, Mount("", app=api)])
+        async def metrics(_: Request) -> Response:
+            return Response(await dispatcher.run(content.metrics), media_type=_METRICS)
+
+        guard = Middleware(Guard, content.allowed_hosts)
+        routes = [
+            *(route(path, document) for path, document in content.documents.items()),
+            Route("/metrics", metrics, middleware=[guard]),
+            Mount("/_emulator", app=VerbApi(dispatcher, content.verbs), middleware=[guard]),
+            Mount("", app=JsonApi(dispatcher)),
+        ]
+        app = Starlette(routes=routes)
         self._config = uvicorn.Config(
             _by_path(app),
             http=_Connection,
@@ -156,6 +178,33 @@ class JsonApi:
                 asking.cancel()
                 raise RpcError("CANCELLED", "The client has left.")
         return await asking
+
+
+class VerbApi:
+    """The ASGI application of the verbs."""
+
+    def __init__(self, dispatcher: Dispatcher, table: Mapping[str, Verb]) -> None:
+        self._dispatcher = dispatcher
+        self._table = table
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except ClientDisconnect:
+            return
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        name, query = request.url.path.rpartition("/")[2], request.scope["query_string"].decode("latin-1")
+        try:
+            verb = verbs.find(self._table, request.method, name)
+            body = await _body(request)
+            return _json(await self._dispatcher.run(lambda: verb.run(query, body)))
+        except _UnreadableError as error:
+            return _failure(RpcError("INVALID_ARGUMENT", str(error)), {"Connection": "close"})
+        except RpcError as error:
+            return _failure(error)
 
 
 class _UnreadableError(ValueError):

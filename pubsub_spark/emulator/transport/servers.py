@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.transport.grpc_server import GrpcServer
-from pubsub_spark.emulator.transport.http_app import Document, HttpServer
+from pubsub_spark.emulator.transport.http_app import HttpContent, HttpServer
 from pubsub_spark.emulator.transport.listener import Listener
 
 
 class Servers:
-    """One port and what it serves; without documents it is gRPC alone. To be used on the event loop."""
+    """One port and what it serves; without content for HTTP it is gRPC alone. To be used on the event loop."""
 
     def __init__(
         self,
         dispatcher: Dispatcher,
         now: Callable[[], float],
         listening: socket.socket,
-        documents: Mapping[str, Document] | None,
+        content: HttpContent | None,
         tls: ssl.SSLContext | None,
     ) -> None:
         self._dispatcher = dispatcher
         self._now = now
-        self._http = HttpServer(dispatcher, documents) if documents is not None else None
+        self._http = HttpServer(dispatcher, content) if content is not None else None
         self._listener = Listener(listening, self._http.connection if self._http else None, tls)
         self._grpc: GrpcServer | None = None
 

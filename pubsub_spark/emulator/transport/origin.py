@@ -1,0 +1,64 @@
+"""The guard of what browsers must not reach from foreign pages: verbs, metrics and the page of the emulator.
+
+A page on the web can make a browser send requests to a server on the same machine. Two rules refuse them:
+
+    Host     a foreign name that was made to resolve to this machine (DNS rebinding) is refused. Accepted are IP
+             literals, names without a dot, `*.localhost`, the host that the server is bound to, and the names allowed.
+    Origin   a request that a browser sends for another site names that site, and is refused. The Origin, where there
+             is one, must be the server's own.
+
+The API itself is not guarded: whoever reaches the port may use it, as with every emulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from ipaddress import ip_address
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class Guard:
+    """An ASGI application that answers 403, with one sentence, what the rules refuse; the rest goes to `app`."""
+
+    def __init__(self, app: ASGIApp, allowed_hosts: Collection[str]) -> None:
+        self._app = app
+        self._allowed_hosts = frozenset(each.lower() for each in allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
+        why = refusal(host, origin, scope["scheme"], self._allowed_hosts)
+        app = self._app if why is None else PlainTextResponse(f"{why}\n", 403)
+        await app(scope, receive, send)
+
+
+def refusal(host: str, origin: str | None, scheme: str, allowed_hosts: Collection[str]) -> str | None:
+    """Why a request with these headers is refused, as one sentence; None when it is accepted."""
+    if not _is_accepted(_name(host).lower(), allowed_hosts):
+        return f"The host `{_name(host)}` is not one of this emulator's; start it with `--allow-host {_name(host)}`."
+    own = f"{scheme}://{host}"
+    if origin is not None and origin.lower() != own.lower():
+        return f"A request of `{origin}` is refused, because it is another site than `{own}`; open the emulator there."
+    return None
+
+
+def _name(host: str) -> str:
+    """The name or address in a Host header, without its port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def _is_accepted(name: str, allowed_hosts: Collection[str]) -> bool:
+    return "." not in name or name.endswith(".localhost") or name in allowed_hosts or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

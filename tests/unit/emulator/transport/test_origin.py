@@ -1,0 +1,74 @@
+"""The rules of hosts and origins, on headers alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from pubsub_spark.emulator.transport.origin import Guard, refusal
+
+ALLOWED = frozenset({"emulator.example.com"})
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1:8085",
+        "[::1]:8085",
+        "10.0.0.7",
+        "localhost:8085",
+        "pubsub:8085",
+        "a.localhost",
+        "Emulator.Example.com:1",
+    ],
+)
+def test_own_hosts_are_accepted(host):
+    """Addresses, names without a dot, `*.localhost` and allowed names are hosts of the emulator."""
+    assert refusal(host, None, "http", ALLOWED) is None
+    assert refusal(host, f"http://{host}", "http", ALLOWED) is None
+
+
+@pytest.mark.parametrize("host", ["evil.example.com:8085", "127.0.0.1.example.com", "localhost.evil.com", "1.2.3"])
+def test_foreign_hosts_are_refused(host):
+    """A name with a dot that nobody allowed may be one that was made to resolve to this machine."""
+    name = host.partition(":")[0]
+
+    assert f"The host `{name}` is not one of this emulator's; start it with `--allow-host {name}`." == refusal(
+        host, None, "http", ALLOWED
+    )
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://127.0.0.1:8085", "http://127.0.0.1:8086", "http://127.0.0.1", "http://evil.com", "null", ""]
+)
+def test_other_origins_are_refused(origin):
+    """Another scheme, port or host, and an origin that a browser hides, are those of another site."""
+    assert (
+        f"A request of `{origin}` is refused, because it is another site than `http://127.0.0.1:8085`; "
+        "open the emulator there."
+    ) == refusal("127.0.0.1:8085", origin, "http", ALLOWED)
+
+
+def test_guard_answers_for_the_application():
+    """What is refused gets 403 and a sentence; the application never sees it."""
+
+    def status(**headers):
+        sent = []
+
+        async def receive():
+            return {"type": "http.request"}
+
+        async def send(event):
+            sent.append(event)
+
+        scope = {"type": "http", "method": "GET", "path": "/", "scheme": "http"}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        guard = Guard(PlainTextResponse("Ok"), ["Emulator.example.com"])
+        asyncio.run(guard({**scope, "headers": raw}, receive, send))
+        return sent[0]["status"], sent[1]["body"].decode()
+
+    assert (200, "Ok") == status(host="emulator.example.com")
+    refused, sentence = status(host="evil.example.com")
+    assert (403, "The host `evil.example.com` is not one of this emulator's") == (refused, sentence.partition(";")[0])
