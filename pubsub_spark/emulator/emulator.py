@@ -23,6 +23,7 @@ from pubsub_spark.emulator.api.errors import NUMBERS, Code, RpcError
 from pubsub_spark.emulator.handlers.subscriber import find
 from pubsub_spark.emulator.journal.files import FsyncPolicy
 from pubsub_spark.emulator.journal.journal import Journal
+from pubsub_spark.emulator.rpc.call_log import CallLog
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.interceptors import InjectFaults, Interceptor, Recorded, Recorder, log
 from pubsub_spark.emulator.rpc.registry import Registry
@@ -34,7 +35,7 @@ from pubsub_spark.emulator.sinks.push_worker import PushWorkers
 from pubsub_spark.emulator.state.delivery import Delivery, message_of
 from pubsub_spark.emulator.state.state import State
 from pubsub_spark.emulator.transport import event_loop, verbs
-from pubsub_spark.emulator.transport.http_app import HttpContent
+from pubsub_spark.emulator.transport.http_app import HttpContent, Page
 from pubsub_spark.emulator.transport.listener import address, listen, tls_context
 from pubsub_spark.emulator.transport.servers import Servers
 from pubsub_spark.emulator.transport.verbs import Verb
@@ -74,6 +75,7 @@ class _Parts:
     faults: Faults
     services: Registry
     recorder: Recorder
+    call_log: CallLog
     dispatcher: Dispatcher
     ending: ExitStack
 
@@ -141,7 +143,8 @@ class Emulator:
                 state.announce()
             services = Registry(engine, faults)
             recording: list[Interceptor] = [recorder] if self._record else []
-            interceptors: list[Interceptor] = [*recording, log, InjectFaults(faults, engine)]
+            call_log = CallLog(engine.now)
+            interceptors: list[Interceptor] = [*recording, call_log, log, InjectFaults(faults, engine)]
             dispatcher = Dispatcher(engine, services, interceptors)
             loop = event_loop.shared()
             content = self._http_content(signer) if self._rest else None
@@ -158,7 +161,7 @@ class Emulator:
             ending.callback(loop.on_error.discard, engine.fail)
             self.port = listening.getsockname()[1]
             self.is_restored = journal is not None and not journal.is_empty
-            self._parts = _Parts(engine, faults, services, recorder, dispatcher, ending.pop_all())
+            self._parts = _Parts(engine, faults, services, recorder, call_log, dispatcher, ending.pop_all())
         return self
 
     def _begin(self, clock: Clock, ending: ExitStack) -> tuple[State, Journal | None]:
@@ -179,7 +182,18 @@ class Emulator:
             "/oauth2/v1/certs": signer.certificates,
             "/oauth2/v3/certs": signer.jwks,
         }
-        return HttpContent(documents, self._verbs(), (self.host, *self._allow_hosts))
+        return HttpContent(documents, self._verbs(), self._page, (self.host, *self._allow_hosts))
+
+    def _page(self) -> Page:
+        """The web page, imported when a browser first asks for it."""
+        from pubsub_spark.emulator.page.app import PageApp
+        from pubsub_spark.emulator.page.live import Live
+        from pubsub_spark.emulator.page.views import Parts
+
+        running = self._running
+        live = Live(running.engine, running.call_log)
+        parts = Parts(running.engine, running.dispatcher, running.faults, running.call_log, live)
+        return PageApp(parts, self._verbs(), (self.host, *self._allow_hosts))
 
     def _verbs(self) -> dict[str, Verb]:
         """The methods that are served over HTTP."""
