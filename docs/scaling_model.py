@@ -1,6 +1,6 @@
 """The arithmetic of docs/scaling.md: what one query reads, needs and costs at a number of streams. Pure.
 
-Each measured number names its benchmark, each price and limit its page. Change them and run `make docs`.
+Each measured number names its benchmark, each price and limit its page. Change them and run `make tables`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 # https://cloud.google.com/pubsub/quotas#resource_limits
 STREAM_BYTES_PER_SECOND = 10e6
-MAX_STREAMS_PER_TASK = 16  # `streamsPerPartition` at the most by itself
+STREAMS_PER_TASK = 16  # as sized here: `streamsPerPartition` is doubled up to 32
 
 # Seconds of a core for a message, and for a byte of its payload, everything together: `benchmarks/read.py streams`, the
 # column without a limit (457,182, 224,389 and 31,627 messages/s of 100 B, 1 KB and 10 KB on two cores, a busy machine).
@@ -54,7 +54,7 @@ class Query:
     @property
     def tasks(self) -> int:
         """The tasks that hold these streams."""
-        return -(-self.streams // MAX_STREAMS_PER_TASK)
+        return -(-self.streams // STREAMS_PER_TASK)
 
     @property
     def streams_messages_per_second(self) -> float:

@@ -122,7 +122,7 @@ class Budget:
 # https://cloud.google.com/pubsub/quotas#resource_limits: 10 MB/s for each open stream
 _STREAM_BYTES_PER_SECOND = 10e6
 _AT_LIMIT, _UNLIMITED, _SPARE = 0.6, 1.5, 0.25  # rates of a stream, in units of that; setting up takes some of the time
-_MAX_STREAMS = 16
+_MAX_STREAMS = 32
 
 
 def next_streams(streams: int, pulls: Sequence[Footer]) -> int:
@@ -141,11 +141,12 @@ def next_streams(streams: int, pulls: Sequence[Footer]) -> int:
 
 
 def is_backlogged(footers: Sequence[Footer], drained_from: float | None = None) -> bool:
-    """Whether the pulls of a batch say that there are more messages: one brought some and did not end idle.
+    """Whether the pulls of a batch say that there are more messages: one brought some, neither idle nor caught up.
 
     drained_from: with `availableNow`, the publish time in seconds from which messages are not waited for. After a batch
-    that has nothing older there is no backlog.
+    that has nothing older there is no backlog; after one that has, a pull that has caught up is no sign that all came.
     """
-    more = any(footer.rows + footer.dropped and footer.ended != "idle" for footer in footers)
+    without = ("idle", "caughtUp") if drained_from is None else ("idle",)
+    more = any(footer.rows + footer.dropped and footer.ended not in without for footer in footers)
     oldest = min((footer.oldest for footer in footers if footer.oldest is not None), default=None)
     return more and (drained_from is None or oldest is None or oldest <= drained_from)

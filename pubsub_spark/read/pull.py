@@ -1,4 +1,8 @@
-"""One bounded pull, for a task: until its share is full, its period is over, or no message has come for a while.
+"""One bounded pull, for a task: until its share is full, it has caught up, its period is over, or no message has come.
+
+A pull has caught up when all that came for CAUGHT_UP_SECONDS was published after it began. At a steady rate that the
+query keeps up with, it would go on to the end of its period otherwise, and every message would wait for that. Service
+and machine each have a clock: where this one is slow, a pull ends earlier, and the next one brings the rest.
 
 Unless its share is full it half-closes the stream then and takes the messages that are still arriving: a message that
 the service has sent and nobody read would be leased for nothing, and count as a failed delivery.
@@ -12,6 +16,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pyarrow.compute as pc
+
 from ..backend import Connection
 from ..codec.envelope import Received, received
 from ..errors import PubSubError, ServiceError
@@ -20,12 +26,13 @@ from .parallel_streaming_pull import ParallelStreamingPull
 from .streaming_pull import DRAIN_SECONDS, StreamSettings
 
 IDLE_AFTER_MESSAGES_SECONDS = 0.5  # without a response, after which a pull that has brought messages ends
+CAUGHT_UP_SECONDS = 0.1  # a chunk of new messages may come in the middle of a backlog; so many of them do not
 _DECODE_CHUNK_BYTES = 8 * 2**20  # of responses, which are decoded at a time: each time costs as much as 300 messages
 
 
 @dataclass(frozen=True)
 class PullResult:
-    """The number of messages of a pull, and why it ended: `full`, `period` or `idle`.
+    """The number of messages of a pull, and why it ended: `full`, `caughtUp`, `period` or `idle`.
 
     bytes: of all responses. seconds: from the start of the pull to its last response. failure: the final error after
     which messages were there. A task stages those, and the driver stream fails the query. leased: when on the lease
@@ -51,7 +58,7 @@ def pull(
 ) -> PullResult:
     """Pull until a limit of `settings` is reached, `period` seconds are over, or no message came for `idle` seconds.
 
-    After its first message a pull ends earlier, IDLE_AFTER_MESSAGES_SECONDS after the last.
+    After its first message a pull ends earlier, IDLE_AFTER_MESSAGES_SECONDS after the last, or when it has caught up.
 
     A pull that was never connected is no idle one: ServiceError after the connection's `connect_timeout`.
 
@@ -59,16 +66,22 @@ def pull(
     """
     count = volume = 0
     began = last_response = time.monotonic()
+    began_micros = int(time.time() * 1e6)
+    new_since: float | None = None  # time.monotonic() since when all messages were published after the pull began
     leased: float | None = None
     nothing_before = lease_clock.now()
 
     def hand_over(responses: list[bytes]) -> None:
-        nonlocal count, volume, last_response, leased
+        nonlocal count, volume, last_response, leased, new_since
         leased = nothing_before if leased is None else leased
         last_response = time.monotonic()
         arrived = received(responses)
         count += arrived.messages.num_rows
         volume += sum(map(len, responses))
+        oldest = pc.min(arrived.messages.column("publish_time")).value
+        if oldest is not None:
+            is_new = oldest >= began_micros
+            new_since = (new_since or last_response) if is_new else None
         take(arrived)
 
     stream = ParallelStreamingPull(connection, settings, streams, lambda: (count, volume))
@@ -98,10 +111,14 @@ def pull(
                 if not stream.reaches_service():  # it may answer, and end each stream as soon as it is opened
                     raise _not_connected(connection, settings.subscription, stream.health.last_error)
                 reached = True
-            if ended is None and (now >= end or not responses):
-                ended = "period" if now >= end else "full" if stream.has_full_stream() else "idle"
+            has_caught_up = new_since is not None and now >= new_since + CAUGHT_UP_SECONDS
+            if ended is None and (now >= end or has_caught_up or not responses):
+                without = "full" if stream.has_full_stream() else "caughtUp" if has_caught_up else "idle"
+                ended = "period" if now >= end else without
                 stream.half_close()
             pause = min(idle, IDLE_AFTER_MESSAGES_SECONDS) if count else idle
+            if new_since is not None:
+                pause = min(pause, max(0.001, new_since + CAUGHT_UP_SECONDS - now))
             wait = min(pause, max(0.001, end - now)) if ended is None else DRAIN_SECONDS
         else:
             ended = "full"

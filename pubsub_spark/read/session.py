@@ -55,7 +55,8 @@ from .streaming_pull import StreamSettings
 from .task_acks import HeldAcks, SentAcks, assign
 
 MAX_DEFAULT_PARTITIONS = 64  # tasks; `numFetchPartitions` may ask for more
-LINGER_SECONDS = 0.03  # from the first buffered message until its batch is planned, so that others may join it
+LINGER_SECONDS = 0.03  # from the first buffered message until its batch is planned, so that others may join it,
+_LINGER_PAUSE_SECONDS = 0.005  # unless none has come for so long
 _STOP_POLL_SECONDS = 0.5  # between two looks at whether the query is stopping
 _OUTAGE_POLL_SECONDS = 0.1  # between two looks at whether a stream that is not connected is
 _TASK_ACKS_PAUSE_BATCHES = 10  # for which the driver sends all acks, after tasks could not
@@ -293,7 +294,8 @@ class Session:
             self.counts += counts
             self._footers[batch] = footers
             sent += (SentAcks(*each) for footer in pulls for each in footer.sent_acks)
-            if self._backlogged and batch > self._task_acks_after:
+            pulls_again = self._backlogged or opened.stream.is_flow_controlled
+            if pulled and pulls_again and batch > self._task_acks_after:
                 held += (HeldAcks(batch, part, length) for part, length in lengths.items() if part > 0)
             known = max((f.spark_batch for f in pulls if f.spark_batch is not None), default=None)
             named = str(batch) if known is None else f"{batch} (Spark's batchId {known})"
@@ -328,8 +330,12 @@ class Session:
             self._wait_until_full(stream)
         if stream.oldest_arrival is None:
             return False
+        count = 0
         while not stream.is_flow_controlled and (rest := stream.oldest_arrival + LINGER_SECONDS - self.clock()) > 0:
-            stream.poll(rest)
+            if stream.message_count == count:
+                break
+            count = stream.message_count
+            stream.poll(min(rest, _LINGER_PAUSE_SECONDS))
         oldest = stream.oldest_publish_time
         # Later messages stay buffered until the query ends: nacked at each trigger, they would use up their attempts.
         return oldest is None or oldest <= (self._drained_from or float("inf"))

@@ -28,7 +28,7 @@ _RECEIPTS_SECTION_BYTES = 4 * 2**20  # which the driver reads at a time
 
 @dataclass(frozen=True)
 class Footer:
-    """The counts and lengths of a part, and why its pull ended (`full`, `period` or `idle`).
+    """The counts and lengths of a part, and why its pull ended (`full`, `caughtUp`, `period` or `idle`).
 
     dropped: redeliveries, which have receipts and no rows. oldest: a publish time in seconds since the epoch.
     pull_bytes, pull_seconds: of all responses, and until the last of them.

@@ -68,6 +68,13 @@ def test_idle_pulls_mean_no_more():
     assert not is_backlogged([footer(10, "idle"), footer(3, "idle")])
 
 
+def test_pull_that_has_caught_up_means_no_more():
+    """The driver stream is enough, but for `availableNow`: what was published before it began may still be to come."""
+    assert not is_backlogged([footer(10, "caughtUp"), footer(3, "idle")])
+    assert is_backlogged([footer(10, "caughtUp"), footer(3, "period")])
+    assert is_backlogged([footer(10, "caughtUp", oldest=99.0)], drained_from=100.0)
+
+
 def test_period_that_brought_nothing_means_no_more():
     """A short `maxFetchPeriod` that ends an empty pull is no backlog."""
     assert not is_backlogged([footer(0, "period")])
@@ -96,7 +103,7 @@ def pulled(streams: int, megabytes_per_second: float, ended: str = "period") -> 
     [
         (1, [9.5], 2),  # at the limit of 10 MB/s
         (2, [9.0, 9.9], 4),
-        (16, [9.9], 16),  # no more than 16
+        (32, [9.9], 32),  # no more than 32
         (4, [4.0], 4),  # below the limit: the task or the backlog is slower
         (4, [2.0], 2),  # half of them would do
         (1, [2.0], 1),

@@ -20,6 +20,7 @@ from tests.unit.read.service import SUBSCRIPTION, Call, Service, StatusError, re
 pytestmark = pytest.mark.usefixtures("at_once", "leaves_no_thread")
 
 LONG = 30.0  # seconds that a test never waits in full
+FUTURE = 10.0**10  # a publish time after the beginning of any pull, in seconds since the epoch
 Code = grpc.StatusCode
 
 
@@ -93,6 +94,22 @@ def test_pause_after_messages_ends_the_pull(monkeypatch: pytest.MonkeyPatch):
     got = do_pull(Service(scripts=[[response("a")]]), settings(), period=5, idle=LONG)
 
     assert "idle" == got.result.ended
+
+
+def test_pull_that_has_caught_up_ends():
+    """When all that comes was published after the pull began, there is no backlog, and the period is not waited for."""
+    got = do_pull(Service(scripts=[[response("ab", FUTURE)]]), settings())
+
+    assert "caughtUp" == got.result.ended
+    assert ["a", "b"] == got.texts
+
+
+def test_new_message_in_a_backlog_does_not_end_the_pull():
+    """The service orders nothing: a message that was published just now may come before those of a backlog."""
+    script = [response("a", FUTURE), response("b", 1000.0)]
+    got = do_pull(Service(scripts=[script]), settings(), period=3 * pull_module.CAUGHT_UP_SECONDS, idle=LONG)
+
+    assert "period" == got.result.ended
 
 
 def test_streams_fill_one_share():
