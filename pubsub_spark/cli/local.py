@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from . import asyncapi
+from . import asyncapi, detached
 from .command import Project, Service, exit_with, one_sentence
+
+_NOT_SERVING = ("detach", "stop", "wait_ready", "timeout")  # options that are not for the process that serves
 
 
 def register(app: typer.Typer) -> None:
@@ -48,9 +50,13 @@ def demo(
 
 
 def emulator(
+    context: typer.Context,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8085,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log every call to standard error.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Log every call, its resource, messages and duration, to standard error.")
+    ] = False,
+    log_format: Annotated[Literal["text", "json"], typer.Option(help="Lines of text, or of JSON.")] = "text",
     config: Annotated[
         Path | None,
         typer.Option(dir_okay=False, help="YAML file of topics, subscriptions and schemas, or an AsyncAPI document."),
@@ -73,8 +79,44 @@ def emulator(
     record: Annotated[
         bool, typer.Option("--record", help="Keep calls and acked messages for `/_emulator/calls` and `/messages`.")
     ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Chaos: reorder, redeliver, end leases early; the same seed, the same choices."),
+    ] = None,
+    allow_well_known_imports: Annotated[
+        bool,
+        typer.Option("--allow-well-known-imports", help="Protobuf schemas may import `google/protobuf/*.proto`."),
+    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Serve in the background, and return when ready.")] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="End the emulator that was detached on this port, and return then.")
+    ] = False,
+    wait_ready: Annotated[
+        bool, typer.Option("--wait-ready", help="Return when an emulator answers at this host and port.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Of `--detach`, `--stop` and `--wait-ready`.")
+    ] = 30,
 ) -> None:
     """Serve Pub/Sub until Ctrl-C or SIGTERM; prints the environment variable that clients use."""
+    if detach + stop + wait_ready > 1:
+        exit_with("Give one of `--detach`, `--stop` and `--wait-ready`.", 2)
+    if stop:
+        ended = detached.stop(port, timeout)
+        typer.echo(f"The emulator at {ended.endpoint} has ended (process id {ended.pid}).", err=True)
+        return
+    if wait_ready:
+        endpoint = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        detached.wait_ready(endpoint, timeout)
+        typer.echo(f"export PUBSUB_EMULATOR_HOST={endpoint}")
+        return
+    if detach:
+        arguments = detached.arguments_of(context.command, context.params, _NOT_SERVING)
+        running = detached.start(arguments, timeout)
+        typer.echo(f"export PUBSUB_EMULATOR_HOST={running.endpoint}")
+        about = f"process id {running.pid}, log {detached.log_of(running)}"
+        typer.echo(f"The emulator runs at {running.endpoint} ({about}).", err=True)
+        return
     try:
         from ..emulator.serve import serve
     except ModuleNotFoundError as error:
@@ -82,7 +124,21 @@ def emulator(
     prepare = None
     if config is not None and asyncapi.is_document(config):
         prepare, config = partial(_apply, config, project), None
-    raise typer.Exit(serve(host, port, verbose, config, prepare, data_dir, fsync, allow_host or (), record))
+    code = serve(
+        host,
+        port,
+        verbose,
+        config,
+        prepare,
+        data_dir,
+        fsync,
+        allow_hosts=allow_host or (),
+        record=record,
+        log_format=log_format,
+        seed=seed,
+        allow_well_known_imports=allow_well_known_imports,
+    )
+    raise typer.Exit(code)
 
 
 def _apply(document: Path, project: str | None, endpoint: str) -> None:

@@ -17,6 +17,7 @@ Encoding = Literal["BINARY", "JSON"]
 __all__ = [
     "Definition",
     "Encoding",
+    "ForbiddenImport",
     "IncompatibleSchema",
     "InvalidMessage",
     "InvalidSchema",
@@ -32,6 +33,14 @@ class _SchemaFinding(ValueError):  # noqa: N818 (about a text or a message; noth
 
 class InvalidSchema(_SchemaFinding):
     """The text is not a schema of its type."""
+
+
+class ForbiddenImport(InvalidSchema):
+    """The text imports a file that no definition may import; `name` is its path."""
+
+    def __init__(self, sentence: str, name: str) -> None:
+        super().__init__(sentence)
+        self.name = name
 
 
 class InvalidMessage(_SchemaFinding):
@@ -52,6 +61,10 @@ class Definition(Protocol):
     @property
     def text(self) -> str:
         """The text of the definition, as it was given."""
+
+    @property
+    def imports(self) -> Sequence[str]:
+        """The files that the definition imports: some of Protocol Buffers' well-known types."""
 
     def validate(self, data: bytes, encoding: Encoding) -> None:
         """Raise InvalidMessage unless `data` is exactly one message, with nothing left over."""

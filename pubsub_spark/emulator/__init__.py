@@ -6,7 +6,7 @@
 The layers, from the outside in; each imports only those below it:
 
     page       the web page: views, forms, live charts; imported when a browser first asks
-    transport  listener (one port, two protocols), grpc_server, http_app and transcoding (JSON), event_loop
+    transport  listener (one port, two protocols), grpc_server, http_app and transcoding (JSON), verbs, event_loop
     rpc        dispatcher, registry (which RPC, which handler), context, interceptors, status
     handlers   publisher, subscriber, streaming_pull, snapshots, schemas, iam: parse, check, ask the broker once, reply
     resources  what a resource may be: validation, limits, field masks, pagination, filters
@@ -14,9 +14,9 @@ The layers, from the outside in; each imports only those below it:
     state      broker, subscription, leases, ordering, delivery, message: pure; no lock, no clock
     api        protobuf messages, the table of RPCs and their HTTP routes, errors
 
-`sinks`, which push messages out, stand on runtime and state. The emulator stands alone: of this package it imports
-`names`, `memory` and the definitions of `codec`; the connector never imports it. What it needs beyond the connector is
-the extra `emulator`.
+`sinks`, which push messages out, stand on runtime and state, `metrics` on rpc too. The emulator stands alone: of this
+package it imports `names`, `memory` and the definitions of `codec`; the connector never imports it. What it needs
+beyond the connector is the extra `emulator`.
 """
 
 from importlib import import_module

@@ -6,9 +6,12 @@ would show up among the calls that it inspects.
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,9 +26,11 @@ from pubsub_spark.emulator.api.errors import NUMBERS, Code, RpcError
 from pubsub_spark.emulator.handlers.subscriber import find
 from pubsub_spark.emulator.journal.files import FsyncPolicy
 from pubsub_spark.emulator.journal.journal import Journal
-from pubsub_spark.emulator.rpc.call_log import CallLog
+from pubsub_spark.emulator.metrics import Metrics
+from pubsub_spark.emulator.rpc import tracing
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.interceptors import InjectFaults, Interceptor, Recorded, Recorder, log
+from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
 from pubsub_spark.emulator.rpc.registry import Registry
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
@@ -75,7 +80,7 @@ class _Parts:
     faults: Faults
     services: Registry
     recorder: Recorder
-    call_log: CallLog
+    recent_calls: RecentCalls
     dispatcher: Dispatcher
     ending: ExitStack
 
@@ -83,10 +88,13 @@ class _Parts:
 class Emulator:
     """An emulator of Pub/Sub: `with Emulator() as emulator:`, and point a client at `emulator.endpoint`.
 
+    `async with` starts and stops it without holding up the event loop that it is said on.
+
     `port=0` takes a free one. `tls=(key, certificate)`, both PEM, serves TLS. `rest=False` leaves out the JSON API, and
     gRPC has the port to itself. `record=True` keeps every call with its metadata in `calls`. `remembered` is how many
     acked messages a subscription still shows in `messages`. `allow_hosts` are names with a dot by which browsers may
-    reach the verbs at `/_emulator/`. An exception on a background thread ends the emulator: `on_failure` is called, on
+    reach the verbs at `/_emulator/`. `allow_well_known_imports` lets Protobuf schemas import `google/protobuf/*.proto`,
+    which Pub/Sub does not support. An exception on a background thread ends the emulator: `on_failure` is called, on
     any thread, and every other method raises EmulatorFailedError.
 
     `data_dir` is a folder that keeps everything, for the next emulator that is given it. `fsync` says when it must be
@@ -106,6 +114,7 @@ class Emulator:
         data_dir: Path | str | None = None,
         fsync: FsyncPolicy = "group",
         allow_hosts: Collection[str] = (),
+        allow_well_known_imports: bool = False,
         on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self.host = host
@@ -117,6 +126,7 @@ class Emulator:
         self._data_dir = data_dir
         self._fsync = fsync
         self._allow_hosts = allow_hosts
+        self._allow_well_known_imports = allow_well_known_imports
         self._on_failure = on_failure
         self._parts: _Parts | None = None
         self.is_restored = False  # whether it began with what its data directory held
@@ -139,15 +149,19 @@ class Emulator:
             push_workers = PushWorkers(engine, signer)
             ending.callback(push_workers.close)
             engine.add_listener(push_workers.follow)
+            metrics = Metrics(engine)
+            engine.add_listener(metrics.follow)
             with engine.open():
                 state.announce()
-            services = Registry(engine, faults)
-            recording: list[Interceptor] = [recorder] if self._record else []
-            call_log = CallLog(engine.now)
-            interceptors: list[Interceptor] = [*recording, call_log, log, InjectFaults(faults, engine)]
+            services = Registry(engine, faults, allow_well_known_imports=self._allow_well_known_imports)
+            optional = (tracing.interceptor(), recorder if self._record else None)
+            recent_calls = RecentCalls(engine.now)
+            around = (metrics, recent_calls, *optional, log, InjectFaults(faults, engine))
+            interceptors: list[Interceptor] = [each for each in around if each is not None]
             dispatcher = Dispatcher(engine, services, interceptors)
             loop = event_loop.shared()
-            content = self._http_content(signer) if self._rest else None
+            text = partial(metrics.text, dispatcher.streams_by_subscription)
+            content = self._http_content(signer, text) if self._rest else None
             servers = Servers(dispatcher, engine.now, listening, content, tls)
             ending.callback(lambda: loop.run(servers.stop()))
             loop.run(servers.start())
@@ -161,7 +175,7 @@ class Emulator:
             ending.callback(loop.on_error.discard, engine.fail)
             self.port = listening.getsockname()[1]
             self.is_restored = journal is not None and not journal.is_empty
-            self._parts = _Parts(engine, faults, services, recorder, call_log, dispatcher, ending.pop_all())
+            self._parts = _Parts(engine, faults, services, recorder, recent_calls, dispatcher, ending.pop_all())
         return self
 
     def _begin(self, clock: Clock, ending: ExitStack) -> tuple[State, Journal | None]:
@@ -174,26 +188,22 @@ class Emulator:
         journal.start()
         return journal.state, journal
 
-    def _http_content(self, signer: Signer) -> HttpContent:
+    def _http_content(self, signer: Signer, metrics: Callable[[], str]) -> HttpContent:
         """What is served beside the JSON API."""
         documents = {
-            "/": lambda: "Ok\n",
-            "/healthz": lambda: "Ok\n",
+            **dict.fromkeys(("/", "/healthz"), lambda: "Ok\n"),
             "/oauth2/v1/certs": signer.certificates,
             "/oauth2/v3/certs": signer.jwks,
         }
-        return HttpContent(documents, self._verbs(), self._page, (self.host, *self._allow_hosts))
+        return HttpContent(documents, self._verbs(), metrics, self._page, (self.host, *self._allow_hosts))
 
     def _page(self) -> Page:
         """The web page, imported when a browser first asks for it."""
-        from pubsub_spark.emulator.page.app import PageApp
-        from pubsub_spark.emulator.page.live import Live
-        from pubsub_spark.emulator.page.views import Parts
+        from pubsub_spark.emulator.page import app
 
         running = self._running
-        live = Live(running.engine, running.call_log)
-        parts = Parts(running.engine, running.dispatcher, running.faults, running.call_log, live)
-        return PageApp(parts, self._verbs(), (self.host, *self._allow_hosts))
+        parts = app.parts(running.engine, running.dispatcher, running.faults, running.recent_calls)
+        return app.PageApp(parts, self._verbs(), (self.host, *self._allow_hosts))
 
     def _verbs(self) -> dict[str, Verb]:
         """The methods that are served over HTTP."""
@@ -201,6 +211,7 @@ class Emulator:
             "backlog": self._backlogs,
             "calls": self._recorded,
             "messages": self.messages,
+            "process": _process,
             "streams": self.streams,
         }
         changes: dict[str, Callable[..., Any]] = {
@@ -226,6 +237,12 @@ class Emulator:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.stop)
 
     @property
     def endpoint(self) -> str:
@@ -390,6 +407,11 @@ class Emulator:
 def _check(engine: Engine) -> None:
     if engine.failure is not None:
         raise EmulatorFailedError("The emulator has failed; its log has more.") from engine.failure
+
+
+def _process() -> dict[str, int]:
+    """The process of the emulator, so that nobody ends another's."""
+    return {"pid": os.getpid()}
 
 
 def _one_of(table: Mapping[str, int], name: str, field: str) -> int:

@@ -13,12 +13,16 @@ import sys
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.emulator import EmulatorFailedError
 from pubsub_spark.emulator.journal.files import DataDirError, FsyncPolicy
+from pubsub_spark.emulator.rpc.call_log import JsonFormatter
 from pubsub_spark.emulator.seed_file import SeedFileError
 from pubsub_spark.memory import keep_freed_memory
+
+LogFormat = Literal["text", "json"]
 
 _STOPS = {signal.SIGINT, signal.SIGTERM}
 _REMEMBERED = 10_000  # acked messages of each subscription
@@ -35,16 +39,20 @@ def serve(
     fsync: FsyncPolicy = "group",
     allow_hosts: Collection[str] = (),
     record: bool = False,
+    log_format: LogFormat = "text",
+    seed: int | None = None,
+    allow_well_known_imports: bool = False,
 ) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
 
-    `record` keeps calls and acked messages for the verbs that show them.
+    `record` keeps calls and acked messages for the verbs that show them; `seed` is that of chaos.
 
     Where the data directory has nothing, `config` is a YAML file of what there is from the start (see `seed_file`), and
     `prepare` is called with the endpoint before the line is printed.
     """
-    if verbose:
-        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     # Messages are many, small and free of cycles; looking through all of them as often as Python would costs a third.
     gc.set_threshold(50_000, 20, 100)
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -61,12 +69,14 @@ def serve(
             data_dir=data_dir,
             fsync=fsync,
             allow_hosts=allow_hosts,
+            allow_well_known_imports=allow_well_known_imports,
             on_failure=partial(os.kill, os.getpid(), signal.SIGTERM),  # who has failed is stopped as by a signal
         ) as emulator:
             if config is not None and not emulator.is_restored:
                 emulator.load(config)
             if prepare is not None and not emulator.is_restored:
                 prepare(emulator.endpoint)
+            emulator.chaos(seed)
             sys.stdout.write(f"export PUBSUB_EMULATOR_HOST={emulator.endpoint}\n")
             sys.stdout.flush()
             signal.sigwait(_STOPS)

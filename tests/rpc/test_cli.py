@@ -1,5 +1,6 @@
 """`pubsub-spark emulator` as a shell sees it: the line it prints, a client that uses it, a clean end."""
 
+import json
 import os
 import signal
 import socket
@@ -16,14 +17,20 @@ COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()", "emu
 
 
 @pytest.fixture
-def process() -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+def process(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    options = getattr(request, "param", [])
+    with subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         yield running
         if running.poll() is None:
             running.kill()
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("process", "ending"),
+    [([], signal.SIGINT), (["--log-format", "json"], signal.SIGTERM)],
+    indirect=["process"],
+    ids=["SIGINT", "SIGTERM"],
+)
 def test_emulator_serves_until_told_to_stop(process: subprocess.Popen[str], ending: signal.Signals):
     """`pubsub-spark emulator` prints the line a shell evaluates, answers Google's client, logs the call, and ends
     with 0."""
@@ -39,6 +46,11 @@ def test_emulator_serves_until_told_to_stop(process: subprocess.Popen[str], endi
 
     assert ("export", "PUBSUB_EMULATOR_HOST") == (export, variable)
     assert "CreateTopic" in log
+    assert "CreateTopic, projects/my-project/topics/news, " in log
+    if ending == signal.SIGTERM:  # its lines are JSON
+        [line] = [line for line in map(json.loads, log.splitlines()) if line.get("rpc") == "CreateTopic"]
+        assert ("INFO", "projects/my-project/topics/news", "OK") == (line["severity"], line["resource"], line["code"])
+        assert line["milliseconds"] > 0
     assert 0 == process.returncode
 
 

@@ -25,6 +25,7 @@ class AvroDefinition:
     """One parsed revision. The readers are compiled when first asked for: most revisions are only looked at."""
 
     type: Literal["AVRO"] = "AVRO"
+    imports: tuple[str, ...] = ()
 
     def __init__(self, text: str) -> None:
         self.text = text

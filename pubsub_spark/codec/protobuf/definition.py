@@ -3,6 +3,7 @@
 A definition is compiled into a pool of its own, so two revisions of one message live side by side. Pub/Sub wants
 exactly one top-level message, of proto2 or proto3, and documents that imports are not supported. Here the well-known
 types may be imported (`protoc.WELL_KNOWN`): they are part of the language, and what uses them can be read and written.
+Whether the service takes such a schema is the emulator's business.
 
 `validate` is strict: the bytes must be a message, with every required field, and without a field that the schema does
 not have (a decoder skips it; a topic that pins a range of revisions says with it which fields may be published).
@@ -40,6 +41,7 @@ class ProtobufDefinition:
         self.text = text
         files = compile_text(text).file
         self.file: FileDescriptorProto = files[-1]
+        self.imports = tuple(self.file.dependency)
         _check_shape(self.file)
         self._pool = DescriptorPool()
         try:

@@ -24,7 +24,7 @@ from typing import Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from pubsub_spark.codec.definition import InvalidSchema
+from pubsub_spark.codec.definition import ForbiddenImport, InvalidSchema
 
 SCHEMA_FILE: Final = "schema.proto"
 
@@ -125,19 +125,20 @@ def _compile(text: str) -> bytes:
             f"The definition cannot be compiled: protoc did not end in {TIMEOUT_SECONDS} seconds"
         ) from None
     if protoc.returncode != 0:
-        raise InvalidSchema(_sentence(protoc.stderr.decode("utf-8", "replace"), protoc.returncode))
+        raise _error(protoc.stderr.decode("utf-8", "replace"), protoc.returncode)
     return protoc.stdout
 
 
-def _sentence(stderr: str, returncode: int) -> str:
+def _error(stderr: str, returncode: int) -> InvalidSchema:
     """The first of protoc's complaints that is about the schema's own text, with its place there."""
     complaint = next(filter(None, map(_COMPLAINT.fullmatch, stderr.splitlines())), None)
     if complaint is None:
         why = f"protoc was ended by signal {-returncode}" if returncode < 0 else " ".join(stderr.split()[-50:])
-        return f"The definition cannot be compiled: {why}"
+        return InvalidSchema(f"The definition cannot be compiled: {why}")
     message = complaint["message"].rstrip(".")
     if imported := _IMPORT.fullmatch(message):
         allowed = ", ".join(f"`{name}`" for name in WELL_KNOWN)
-        return f"The definition imports `{imported['name']}`, and only {allowed} can be imported"
+        sentence = f"The definition imports `{imported['name']}`, and only {allowed} can be imported"
+        return ForbiddenImport(sentence, imported["name"])
     place = f" at line {complaint['line']}, column {complaint['column']}" if complaint["line"] else ""
-    return f"The definition is wrong{place}: {message}"
+    return InvalidSchema(f"The definition is wrong{place}: {message}")

@@ -9,7 +9,14 @@ from typing import Any
 from pubsub_spark.codec import definition as codec
 from pubsub_spark.codec import schema_types
 from pubsub_spark.emulator.api import protos
-from pubsub_spark.emulator.api.errors import already_exists, invalid, invalid_argument, not_found, unimplemented
+from pubsub_spark.emulator.api.errors import (
+    RpcError,
+    already_exists,
+    invalid,
+    invalid_argument,
+    not_found,
+    unimplemented,
+)
 from pubsub_spark.emulator.resources import limits, pagination
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.state.schema_store import Revision, Schema
@@ -21,15 +28,16 @@ _NEWEST = 10**12 - 1  # so that a later revision comes earlier in the order of t
 class SchemaService:
     """The handlers of google.pubsub.v1.SchemaService."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, allow_well_known_imports: bool = False) -> None:
         self._engine = engine
+        self._allow_well_known_imports = allow_well_known_imports
         self._schemas = engine.state.schemas
 
     def create_schema(self, request: Any) -> Any:
         limits.check_project(request.parent)
         schema_id = request.schema_id or f"schema-{secrets.token_hex(8)}"
         name = limits.check_name(f"{request.parent}/schemas/{schema_id}", "schemas")
-        definition = parse(request.schema)
+        definition = self._parse(request.schema)
         with self._engine.open() as (_, now):
             if self._schemas.get(name):
                 raise already_exists(name)
@@ -60,7 +68,7 @@ class SchemaService:
         return protos.ListSchemaRevisionsResponse(schemas=resources, next_page_token=token)
 
     def commit_schema(self, request: Any) -> Any:
-        definition = parse(request.schema)
+        definition = self._parse(request.schema)
         with self._engine.open() as (_, now):
             schema = self._schema(request.name)
             _check_room(schema)
@@ -105,7 +113,7 @@ class SchemaService:
 
     def validate_schema(self, request: Any) -> Any:
         limits.check_project(request.parent)
-        parse(request.schema)
+        self._parse(request.schema)
         return protos.ValidateSchemaResponse()
 
     def validate_message(self, request: Any) -> Any:
@@ -117,12 +125,24 @@ class SchemaService:
             with self._engine.open():
                 definition = self._revision(request.name)[1].definition
         else:
-            definition = parse(request.schema)
+            definition = self._parse(request.schema)
         try:
             definition.validate(request.message, encoding)
         except codec.InvalidMessage as problem:
             raise invalid(f"Message failed schema validation: {problem}") from None
         return protos.ValidateMessageResponse()
+
+    def _parse(self, schema: Any) -> codec.Definition:
+        """The definition in a Schema resource; imports are refused, as the service documents, unless allowed."""
+        try:
+            definition = _definition(schema)
+        except codec.ForbiddenImport as problem:
+            raise (_invalid(problem) if self._allow_well_known_imports else _imports(problem.name)) from None
+        except codec.InvalidSchema as problem:
+            raise _invalid(problem) from None
+        if definition.imports and not self._allow_well_known_imports:
+            raise _imports(definition.imports[0])
+        return definition
 
     def _schema(self, name: str) -> Schema:
         """The schema of a name, which has no `@revision`: calls on a whole schema refuse the name of one revision."""
@@ -141,8 +161,8 @@ class SchemaService:
         return schema, revision
 
 
-def parse(schema: Any) -> codec.Definition:
-    """The definition in a Schema resource, parsed."""
+def _definition(schema: Any) -> codec.Definition:
+    """The definition in a Schema resource, parsed; InvalidSchema when it is none."""
     kind = schema_types.SCHEMA_TYPES_BY_NUMBER.get(schema.type_)
     if kind is None:
         raise invalid("Schema type must be specified: AVRO or PROTOCOL_BUFFER.")
@@ -150,10 +170,18 @@ def parse(schema: Any) -> codec.Definition:
     if "compiled_proto_schema" in schema.DESCRIPTOR.fields_by_name and schema.HasField("compiled_proto_schema"):
         raise unimplemented("This emulator reads schemas as text; set `definition`, not `compiled_proto_schema`.")
     limits.check_at_most("schema_definition_size", len(schema.definition.encode()), limits.MAX_SCHEMA_BYTES)
-    try:
-        return schema_types.parse(kind, schema.definition)
-    except codec.InvalidSchema as problem:
-        raise invalid(f"Invalid schema definition: {problem}") from None
+    return schema_types.parse(kind, schema.definition)
+
+
+def _invalid(problem: codec.InvalidSchema) -> RpcError:
+    return invalid(f"Invalid schema definition: {problem}")
+
+
+def _imports(name: str) -> RpcError:
+    return invalid(
+        f"Invalid schema definition: The definition imports `{name}`, and Pub/Sub supports no imports; write its types "
+        "as nested messages, or let the emulator allow the well-known ones with `--allow-well-known-imports`."
+    )
 
 
 def _check_room(schema: Schema) -> None:

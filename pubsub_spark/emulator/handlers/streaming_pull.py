@@ -76,12 +76,20 @@ class Stream:
         self._confirmations: list[Any] = []
         self._confirming = False  # whether the last response has confirmations
         self._unsent = range(0)  # numbers of the last response, until it was accepted
+        self.first_request = b""
+        self.messages = 0  # delivered so far, or about to be
+
+    @property
+    def subscription_name(self) -> str:
+        """The full name of the subscription of a stream that is open."""
+        return self._subscription.name
 
     async def run(self) -> None:
         """Carry out the stream; an RpcError is its end."""
         first = await self._call.receive()
         if first is None:
             return
+        self.first_request = first
         request = _parsed(first)
         self._open(request)
         reading: asyncio.Task[None] | None = None
@@ -160,6 +168,7 @@ class Stream:
                     broker.wait(subscription, consumer)
                 return None
             self._unsent = batch.numbers
+            self.messages += len(batch)
             confirmations, self._confirmations = self._confirmations, []
             self._confirming = bool(confirmations)
             received = self._subscriber.received(subscription, batch)

@@ -26,9 +26,13 @@ from pubsub_spark.emulator.api import routes
 from pubsub_spark.emulator.api.errors import RpcError, invalid
 from pubsub_spark.emulator.page import rows
 from pubsub_spark.emulator.page.actions import ACTIONS, Action, Call, Form, VerbCall
-from pubsub_spark.emulator.page.live import METRICS
+from pubsub_spark.emulator.page.live import METRICS, Live
 from pubsub_spark.emulator.page.views import Parts, Query, find_view
 from pubsub_spark.emulator.rpc.context import RpcContext
+from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
+from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
+from pubsub_spark.emulator.runtime.engine import Engine
+from pubsub_spark.emulator.runtime.faults import Faults
 from pubsub_spark.emulator.transport import transcoding
 from pubsub_spark.emulator.transport.origin import Guard
 from pubsub_spark.emulator.transport.verbs import Verb
@@ -135,6 +139,11 @@ class PageApp:
         address = path + rows.query((name, value) for name, value in query.items() if name != "done")
         known = _DEFAULTS | {"live": live, "path": address} | view.values | values
         return self._templates.get_template(view.template).render(known)
+
+
+def parts(engine: Engine, dispatcher: Dispatcher, faults: Faults, recent_calls: RecentCalls) -> Parts:
+    """What the page looks at, of a running emulator."""
+    return Parts(engine, dispatcher, faults, recent_calls, Live(engine, recent_calls))
 
 
 _DEFAULTS: dict[str, Any] = {"error": None, "done": "", "refused": "", "form": Form([])}

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pubsub_spark.emulator.page.rows import amount, duration, moment
-from pubsub_spark.emulator.rpc.call_log import CallLog
+from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.events import Acked, Cleared, Created, Deleted, Event, Published, Updated
@@ -56,9 +56,9 @@ METRICS = {
 class Live:
     """The samples of what is looked at."""
 
-    def __init__(self, engine: Engine, call_log: CallLog) -> None:
+    def __init__(self, engine: Engine, recent_calls: RecentCalls) -> None:
         self._engine = engine
-        self._call_log = call_log
+        self._recent_calls = recent_calls
         self._watched: Counter[str] = Counter()  # viewers by name of what they look at
         self._samples: dict[str, deque[Sample]] = {}
         self._counts: Counter[tuple[str, str]] = Counter()  # messages by (`published` or `acked`, resource)
@@ -167,7 +167,7 @@ class Live:
         return {
             "resources": self._resource_changes,
             "messages": sum(self._changes[name] for name in {*names, *origins}),
-            "calls": self._call_log.changes,
+            "calls": self._recent_calls.changes,
             "clock": moment(now),
             "fields": {name: drawn(self._samples.get(name, ())) for name in names},
         }

@@ -21,8 +21,8 @@ from pubsub_spark.emulator.handlers.subscriber import find
 from pubsub_spark.emulator.page import forms, payloads, rows
 from pubsub_spark.emulator.page.live import Live
 from pubsub_spark.emulator.resources import limits, resource_validation
-from pubsub_spark.emulator.rpc.call_log import CallLog
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
+from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import EVERY, Faults
 from pubsub_spark.emulator.state import inspection
@@ -45,7 +45,7 @@ class Parts(NamedTuple):
     engine: Engine
     dispatcher: Dispatcher
     faults: Faults
-    call_log: CallLog
+    recent_calls: RecentCalls
     live: Live
 
 
@@ -300,11 +300,12 @@ def _snapshot(parts: Parts, name: str, _: Query) -> View:
 
 def _calls(parts: Parts, query: Query) -> View:
     text = query.get("rpc", "")
-    newest = [each for each in reversed(list(parts.call_log.calls)) if text in each.rpc][:_CALLS]
+    newest = [each for each in reversed(list(parts.recent_calls.calls)) if text in each.rpc][:_CALLS]
     calls = [
         {
             "rpc": each.rpc,
             "peer": each.peer,
+            "resource": each.resource if each.resource.startswith("projects/") else "",
             "began": rows.moment(each.began),
             "milliseconds": f"{each.seconds * 1000:,.2f}" if each.status else "",
             "status": each.status or "under way",

@@ -1,61 +1,100 @@
-"""The log of the latest calls, with how long each took and how it ended, for the page.
+"""What the log says of a call: its RPC, resource, messages, status and duration, as a sentence and as fields.
 
-An interceptor. It keeps a fixed number of calls, the newest push out the oldest, and costs a microsecond a call.
+Requests are parsed for it, which costs what a second handler would: only for calls that are logged. The formatter
+writes a line of JSON with the names of Google Cloud's structured logging (`severity`, `time`, `message`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import json
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from pubsub_spark.emulator.api.errors import RpcError
+from google.protobuf.message import DecodeError
+
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.api.errors import Code, RpcError
+from pubsub_spark.emulator.api.routes import Route, routes
 from pubsub_spark.emulator.rpc.context import RpcContext
-from pubsub_spark.emulator.rpc.interceptors import Proceed
 
-_MAX_CALLS = 500
-
-
-@dataclass(slots=True)
-class LoggedCall:
-    """One call: what it was, since when, and, when it has ended, how."""
-
-    rpc: str
-    peer: str
-    began: float  # on the emulator's clock
-    status: str = ""  # empty while it is under way
-    seconds: float = 0.0
-    sentence: str = ""  # of its error
+# How many messages a call is about, by its request and its response.
+_COUNTS: dict[str, Callable[[Any, bytes], int]] = {
+    "Publish": lambda request, _: len(request.messages),
+    "Pull": lambda _, response: len(protos.PullResponse.FromString(response).received_messages),
+    "Acknowledge": lambda request, _: len(request.ack_ids),
+    "ModifyAckDeadline": lambda request, _: len(request.ack_ids),
+}
 
 
-class CallLog:
-    """The latest calls, the newest last."""
+class Ended(NamedTuple):
+    """A call that has ended, for the log."""
 
-    def __init__(self, now: Callable[[], float], most: int = _MAX_CALLS) -> None:
-        self.calls: deque[LoggedCall] = deque(maxlen=most)
-        self.changes = 0  # calls that have begun or ended
-        self._now = now
+    sentence: str
+    fields: Mapping[str, Any]
 
-    async def __call__(self, context: RpcContext, proceed: Proceed) -> Any:
-        call = LoggedCall(context.rpc, context.peer, self._now())
-        self.calls.append(call)
-        self.changes += 1
-        begun = time.perf_counter()
-        status, sentence = "INTERNAL", ""
-        try:
-            response = await proceed()
-            status = "OK"
-            return response
-        except RpcError as error:
-            status, sentence = error.code, error.message
-            raise
-        except asyncio.CancelledError:
-            status = "CANCELLED"
-            raise
-        finally:
-            call.seconds = time.perf_counter() - begun
-            call.status, call.sentence = status, sentence
-            self.changes += 1
+
+def ended(context: RpcContext, response: bytes, error: BaseException | None, seconds: float) -> Ended:
+    """What the log says of a call that took so many seconds."""
+    resource, messages = _about(context, response)
+    fields: dict[str, Any] = {"rpc": context.rpc, "resource": resource}
+    if messages is not None:
+        fields["messages"] = messages
+    fields["code"] = "OK" if error is None else code_of(error)
+    if isinstance(error, RpcError):
+        fields["error"] = error.message
+    fields |= {"milliseconds": round(seconds * 1000, 3), "peer": context.peer}
+    said = [context.rpc, resource, "" if messages is None else f"{messages} message{'s' * (messages != 1)}"]
+    why = f": {error.message}" if isinstance(error, RpcError) else ""
+    said += [f"{seconds * 1000:.1f} ms", f"from {context.peer}", f"{fields['code']}{why}"]
+    return Ended(" ".join(", ".join(filter(None, said)).splitlines()), fields)
+
+
+def code_of(error: BaseException) -> Code:
+    """The status of a call that an exception ended."""
+    if isinstance(error, RpcError):
+        return error.code
+    if isinstance(error, DecodeError):
+        return "INVALID_ARGUMENT"
+    return "CANCELLED" if isinstance(error, asyncio.CancelledError) else "INTERNAL"
+
+
+def _about(context: RpcContext, response: bytes) -> tuple[str, int | None]:
+    """The resource of a call, empty where its request names none, and its messages; None where it has none."""
+    rpc = context.rpc
+    route = _routes().get(rpc)
+    request_type = protos.StreamingPullRequest if route is None else route.request
+    try:
+        request = request_type.FromString(context.request)
+    except DecodeError:
+        return "", None
+    if route is None:
+        return request.subscription, context.messages
+    value = request
+    for name in route.fields[0].split("."):
+        value = getattr(value, name)
+    return value, _COUNTS[rpc](request, response) if rpc in _COUNTS else None
+
+
+@lru_cache(maxsize=1)
+def _routes() -> dict[str, Route]:
+    """A route of each RPC by its short name: the field that fills its path names the resource."""
+    return {route.rpc.rpartition("/")[2]: route for route in routes()}
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "severity": record.levelname,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields)

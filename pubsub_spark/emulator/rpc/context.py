@@ -16,6 +16,8 @@ class RpcContext:
     peer: str = ""  # the client's address
     deadline: float | None = None  # on the emulator's clock; the client gives up then
     cancelled: bool = False  # the client gave up, or is gone
+    request: bytes = b""  # serialized; of a stream the first, when it has ended
+    messages: int = 0  # that a stream delivered, when it has ended
 
     @property
     def rpc(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -48,6 +49,7 @@ class Dispatcher:
         rpc = self.rpcs.get(context.method)
         if rpc is None:
             raise unimplemented(f"Method not found: `{context.method}`.")
+        context.request = raw
 
         async def proceed() -> Any:
             try:
@@ -62,7 +64,15 @@ class Dispatcher:
 
     async def stream(self, call: StreamCall, context: RpcContext) -> None:
         """Carry out a StreamingPull until it ends."""
-        await self._intercepted(context, Stream(self._engine, self._subscriber, call, self._streams).run)
+        stream = Stream(self._engine, self._subscriber, call, self._streams)
+
+        async def proceed() -> None:
+            try:
+                await stream.run()
+            finally:
+                context.request, context.messages = stream.first_request, stream.messages
+
+        await self._intercepted(context, proceed)
 
     async def _intercepted(self, context: RpcContext, proceed: Proceed) -> Any:
         for interceptor in reversed(self._interceptors):
@@ -81,6 +91,8 @@ class Dispatcher:
         except Exception:
             _log.exception("%s from %s failed", context.method, context.peer)
             raise RpcError("INTERNAL", "The emulator failed; its log has more.") from None
+        finally:
+            context.request = b""  # transports keep the context of a call that failed until the garbage collector comes
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of work that takes more than a few milliseconds, done on the pool."""
@@ -110,6 +122,11 @@ class Dispatcher:
         """How many streams are open."""
         with self._engine.open():
             return len(self._streams)
+
+    def streams_by_subscription(self) -> Counter[str]:
+        """How many streams of each subscription are open."""
+        with self._engine.open():
+            return Counter(stream.subscription_name for stream in self._streams)
 
     @property
     def names(self) -> frozenset[str]:

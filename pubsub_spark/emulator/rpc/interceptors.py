@@ -7,10 +7,12 @@ for a stream); it may raise an RpcError instead. Calls of unknown methods never 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from pubsub_spark.emulator.api.errors import RpcError
+from pubsub_spark.emulator.rpc import call_log
 from pubsub_spark.emulator.rpc.context import Metadata, RpcContext
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
@@ -62,12 +64,18 @@ class InjectFaults:
 
 
 async def log(context: RpcContext, proceed: Proceed) -> Any:
-    """Writes a line for each call, and one for its error."""
+    """Writes a line for each call when it ends, and one for a stream when it begins."""
     if not _log.isEnabledFor(logging.INFO):
         return await proceed()
-    _log.info("%s from %s", context.rpc, context.peer)
+    began, response, failure = time.perf_counter(), b"", None
+    if context.rpc == "StreamingPull":
+        _log.info("StreamingPull from %s begins", context.peer)
     try:
-        return await proceed()
-    except RpcError as error:
-        _log.info("%s refused: %s: %s", context.rpc, error.code, error.message)
+        response = await proceed()
+        return response
+    except BaseException as error:
+        failure = error
         raise
+    finally:
+        ended = call_log.ended(context, response or b"", failure, time.perf_counter() - began)
+        _log.info("%s", ended.sentence, extra={"fields": ended.fields})

@@ -45,12 +45,12 @@ class Rpc(NamedTuple):
 class Registry:
     """The handlers over one engine."""
 
-    def __init__(self, engine: Engine, faults: Faults) -> None:
+    def __init__(self, engine: Engine, faults: Faults, *, allow_well_known_imports: bool = False) -> None:
         self._engine = engine
         self.publisher = Publisher(engine)
         self.subscriber = Subscriber(engine, faults)
         self.snapshots = Snapshots(engine)
-        self.schemas = SchemaService(engine)
+        self.schemas = SchemaService(engine, allow_well_known_imports=allow_well_known_imports)
         self.iam = IamPolicy(engine)
 
     def table(self) -> dict[str, Rpc]:

@@ -3,7 +3,7 @@
 Which request stands for which RPC is `transcoding`'s; the RPC is answered by the same dispatcher as gRPC's, so that
 limits, errors, faults and records are the same whichever way a request came. Beside the API there are a few documents:
 `/` and `/healthz` say that the server is up, `/oauth2/...` publish the key that signs pushes. The verbs for tests at
-`/_emulator/...` and the page, which browsers get at `/`, are behind the guard of `origin`.
+`/_emulator/...`, `/metrics` and the page, which browsers get at `/`, are behind the guard of `origin`.
 
 A Pull whose client has left is cancelled, so that no message is leased to it. A client that has only half-closed its
 connection looks the same from here; an RPC that does not wait is carried out and answered in either case. A body is
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
@@ -41,6 +42,7 @@ _MAX_REQUEST_BYTES = 10_485_760  # the service's own limit
 _LARGE_BYTES = 50_000  # of JSON or of a message: more takes longer than other calls should wait
 _PULL = "/google.pubsub.v1.Subscriber/Pull"  # the one RPC that waits
 _JSON = "application/json; charset=utf-8"
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 _IDLE_SECONDS = 600
 _GRACE_SECONDS = 1.0
@@ -66,6 +68,7 @@ class HttpContent(NamedTuple):
 
     documents: Mapping[str, Document]  # by path, for everyone
     verbs: Mapping[str, Verb]  # by name, behind the guard
+    metrics: Callable[[], str]  # in Prometheus' text format, behind the guard
     page: Callable[[], Page]  # made when a browser first asks for it
     allowed_hosts: Collection[str]  # names of this server, besides those that the guard knows
 
@@ -82,12 +85,17 @@ class HttpServer:
 
             return Route(path, answer)
 
+        async def metrics(_: Request) -> Response:
+            return Response(await dispatcher.run(content.metrics), media_type=_METRICS)
+
         self._page = PageOnDemand(content.page, content.documents["/"], dispatcher)
+        guard = Middleware(Guard, content.allowed_hosts)
         routes = [
             Route("/", self._page, methods=["GET"]),
             Route("/page/{path:path}", self._page),
             *(route(path, document) for path, document in content.documents.items()),
-            Mount("/_emulator", app=Guard(VerbApi(dispatcher, content.verbs), content.allowed_hosts)),
+            Route("/metrics", metrics, middleware=[guard]),
+            Mount("/_emulator", app=VerbApi(dispatcher, content.verbs), middleware=[guard]),
             Mount("", app=JsonApi(dispatcher)),
         ]
         app = Starlette(routes=routes)

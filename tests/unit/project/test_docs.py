@@ -62,6 +62,17 @@ def test_make_targets_of_the_documents_exist():
     assert set(named) <= targets
 
 
+@pytest.mark.parametrize("name", ["Dockerfile", "compose.yaml"])
+def test_options_in_containers_exist(name: str):
+    """Each option that examples/docker gives the emulator is one of `pubsub-spark emulator`."""
+    text = (ROOT / "examples" / "docker" / name).read_text()
+    given = set(re.findall(r'"(--[a-z-]+)"', text)) - {"--fail", "--request"}  # curl's
+    result = CliRunner().invoke(app, ["emulator", "--help"], terminal_width=200)
+
+    assert "--data-dir" in given
+    assert [] == [option for option in given if option not in result.output]
+
+
 @pytest.mark.parametrize("document", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path):
     """Every relative link is a file of the repository, every `#anchor` a heading of its document."""

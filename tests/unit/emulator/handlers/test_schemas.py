@@ -53,6 +53,24 @@ def commit(services: Registry, definition: str, kind: int = AVRO) -> Any:
     return services.schemas.commit_schema(protos.CommitSchemaRequest(name=SCHEMA, schema=schema))
 
 
+def test_imports_are_refused_unless_allowed(services):
+    """Pub/Sub documents that imports are not supported; the emulator may allow the well-known types, and no others."""
+    timed, other = (
+        f'syntax = "proto3"; import "{name}"; message M {{ int32 a = 1; }}'
+        for name in ("google/protobuf/timestamp.proto", "other.proto")
+    )
+    lenient = Registry(services._engine, Faults(), allow_well_known_imports=True)
+
+    for definition in (timed, other):
+        code, sentence = refused(partial(create, services, definition, PROTOBUF))
+        assert "INVALID_ARGUMENT" == code
+        assert "Pub/Sub supports no imports; write its types as nested messages, or let the emulator" in sentence
+    create(services, MESSAGE, PROTOBUF)
+    assert "`google/protobuf/timestamp.proto`" in refused(lambda: commit(services, timed, PROTOBUF))[1]
+    assert timed == create(lenient, timed, PROTOBUF, "timed").definition
+    assert "and only `google/protobuf/any.proto`" in refused(lambda: create(lenient, other, PROTOBUF, "other"))[1]
+
+
 def get(services: Registry, name: str = SCHEMA, view: int = 0) -> Any:
     return services.schemas.get_schema(protos.GetSchemaRequest(name=name, view=view))
 

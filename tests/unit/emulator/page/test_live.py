@@ -7,7 +7,7 @@ import json
 
 from pubsub_spark.emulator.page import live
 from pubsub_spark.emulator.page.live import Live, Sample, drawn, points
-from pubsub_spark.emulator.rpc.call_log import CallLog
+from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
 from tests.unit.emulator.conftest import SUBSCRIPTION, TOPIC
 
 
@@ -37,7 +37,7 @@ def test_samples_are_taken_while_somebody_looks(pair, monkeypatch):
     engine = pair.engine
 
     async def look():
-        seen = Live(engine, CallLog(engine.now))
+        seen = Live(engine, RecentCalls(engine.now))
         events = seen.watch([SUBSCRIPTION, TOPIC])
         first = json.loads((await anext(events)).removeprefix("data: "))
         assert 1 == len(engine._listeners)
@@ -62,7 +62,7 @@ def test_close_ends_every_viewer(handlers):
     """The end of the emulator ends the events of who looks."""
 
     async def look():
-        seen = Live(handlers.engine, CallLog(handlers.engine.now))
+        seen = Live(handlers.engine, RecentCalls(handlers.engine.now))
         events = [each async for each in _closing(seen)]
         return len(events)
 

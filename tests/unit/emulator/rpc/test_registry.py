@@ -68,3 +68,23 @@ def test_reset_takes_back_the_time_that_was_moved(pair):
     pair.reset()
 
     assert today == pytest.approx(pair.engine.now(), abs=60)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda handlers: handlers.subscription("projects/p/subscriptions/ab"),
+        lambda handlers: handlers.subscription(topic="projects/p/topics/ab"),
+        lambda handlers: handlers.pull("projects/p/subscriptions/ab"),
+        lambda handlers: handlers.snapshots.get_snapshot(protos.GetSnapshotRequest(snapshot="projects/p/snapshots/ab")),
+        lambda handlers: handlers.schemas.get_schema(protos.GetSchemaRequest(name="projects/p/schemas/ab")),
+        lambda handlers: handlers.publisher.list_topics(protos.ListTopicsRequest(project="projects/")),
+    ],
+    ids=["subscription", "its topic", "pulled", "snapshot", "schema", "project"],
+)
+def test_every_service_names_the_rule_of_names(pair, call):
+    """A name that cannot be one is refused with the rule, whichever service is given it."""
+    code, message = refused(lambda: call(pair))
+
+    assert "INVALID_ARGUMENT" == code
+    assert "An id has 3 to 255 characters, letters, digits and -_.~+%, begins with a letter" in message

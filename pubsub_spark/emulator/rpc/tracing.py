@@ -1,0 +1,39 @@
+"""Spans of OpenTelemetry: one for each call, below the client's where its metadata name it.
+
+Only where somebody has configured the SDK before the emulator starts (`opentelemetry-instrument`, or a test); the
+emulator itself imports nothing of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pubsub_spark.emulator.rpc.context import RpcContext
+from pubsub_spark.emulator.rpc.interceptors import Interceptor, Proceed
+
+
+def interceptor() -> Interceptor | None:
+    """The interceptor that makes a span of each call; None where OpenTelemetry is not configured."""
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return None
+    from opentelemetry import propagate
+
+    tracer = trace.get_tracer("pubsub_spark.emulator")
+
+    async def record_span(context: RpcContext, proceed: Proceed) -> Any:
+        carrier = {name: value for name, value in context.metadata if isinstance(value, str)}
+        service, _, method = context.method[1:].partition("/")
+        attributes = {
+            "rpc.system": "grpc",
+            "rpc.service": service,
+            "rpc.method": method,
+            "client.address": context.peer,
+        }
+        with tracer.start_as_current_span(
+            context.method[1:], propagate.extract(carrier), trace.SpanKind.SERVER, attributes
+        ):
+            return await proceed()
+
+    return record_span
