@@ -183,6 +183,48 @@ def test_resources_are_created_and_deleted(running, browser):
         assert 404 == browser.status
 
 
+def test_page_says_why_a_message_waits(running, browser):
+    """Leased, behind its key, backing off, waiting for a consumer: each message says where it is, and until when."""
+    ordered = "projects/p/subscriptions/ordered"
+    retry_policy = {"minimum_backoff": 300, "maximum_backoff": 300}
+    running.create_subscription(ordered, TOPIC, enable_message_ordering=True, retry_policy=retry_policy)
+
+    def why() -> list[str]:
+        """The last column, without its times."""
+        told = re.findall(r"<td>([^<]*)</td>\s*</tr>", browser.get(f"/page/{ordered}"))
+        return [re.sub(r" until \d{4}-[-\d]+ [:.\d]+ UTC, in \d.*", " until", each) for each in told]
+
+    running.publish(TOPIC, {"data": b"a", "ordering_key": "k"}, "c")
+    browser.act("pull", subscription=ordered, max_messages="10")
+    held = browser.leases
+    running.publish(TOPIC, {"data": b"b", "ordering_key": "k"}, "d")
+    assert [
+        "leased until",
+        "leased until",
+        "behind its ordering key: an earlier message of it is leased",
+        "no consumer is connected",
+    ] == why()
+
+    browser.act("nack", *[("lease", each) for each in held], subscription=ordered)
+    backs_off = "its ordering key backs off until"
+    assert ["backs off until", backs_off, backs_off, "no consumer is connected"] == why()
+
+
+def test_data_directory_has_the_page_too(tmp_path):
+    """With a journal forms are kept before they are answered, and what was restored is shown."""
+    for turn in range(2):
+        with Emulator(data_dir=tmp_path) as emulator:
+            browser = Browser(emulator)
+            if not turn:
+                browser.act("create-topic", project="p", id="news")
+                browser.act("create-subscription", project="p", id="all", topic=TOPIC)
+                browser.act("publish", topic=TOPIC, data="kept")
+                browser.act("pull", subscription=SUB, max_messages="1")
+            assert "kept" in browser.get(f"/page/{SUB}")
+            assert "leased until" in browser.text
+            browser._connection.close()
+
+
 def test_schema_revisions_and_their_differences(running, browser):
     """A schema shows its revisions with what each has changed; older ones can come back, or go."""
     running.create_schema(SCHEMA, "AVRO", AVRO)

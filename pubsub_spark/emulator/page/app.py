@@ -85,7 +85,7 @@ class PageApp:
 
     async def _show(self, request: Request) -> Response:
         query = dict(request.query_params)
-        return await self._rendered(request.url.path, query, done=_done(query))
+        return await self._rendered(request.scope["path"], query, done=_done(query))
 
     async def _events(self, request: Request) -> Response:
         events = self._parts.live.watch(request.query_params.getlist("name"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.events import Acked, Cleared, Created, Deleted, Event, Published, Updated
+
+_log = logging.getLogger("pubsub_spark.emulator")
 
 _TICK_SECONDS = 1.0
 _LINGER_TICKS = 10
@@ -75,7 +78,7 @@ class Live:
             self._engine.add_listener(self._listen)
             self._sampling = asyncio.create_task(self._sample())
         try:
-            while not self._closed:
+            while self._sampling is not None and not self._closed:
                 yield f"data: {json.dumps(self._message(names))}\n\n"
                 await self._ticked.wait()
         finally:
@@ -107,12 +110,16 @@ class Live:
                 self._add_samples(passed)
                 self._ticked.set()
                 self._ticked = asyncio.Event()
+        except Exception:  # it must not end the emulator; a viewer's browser asks again
+            _log.exception("The samples for the page failed")
         finally:
             self._sampling = None
+            self._ticked.set()
             self._engine.remove_listener(self._listen)
             with self._engine.open():
                 self._samples.clear()
                 self._counts.clear()
+                self._changes.clear()
 
     def _add_samples(self, passed: float) -> None:
         with self._engine.open() as (broker, now):

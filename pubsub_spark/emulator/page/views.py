@@ -170,6 +170,7 @@ def _subscription(parts: Parts, name: str, query: Query) -> View:
         values = {
             "name": name,
             "topic": subscription.resource.topic,
+            "filter": subscription.resource.filter,
             "settings": _settings(subscription.resource),
             "fields": parts.live.fields(name, broker, now),
             "consumers": [_consumer(each, streams, is_push) for each in subscription.consumers.connected],

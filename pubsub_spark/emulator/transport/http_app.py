@@ -205,9 +205,8 @@ class PageOnDemand:
         self._page: Page | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope)
         app: ASGIApp
-        if request.url.path == "/" and "text/html" not in request.headers.get("Accept", ""):
+        if scope["path"] == "/" and "text/html" not in Request(scope).headers.get("Accept", ""):
             app = PlainTextResponse(self._document(), headers={"Vary": "Accept"})
         else:
             app = await self._found()

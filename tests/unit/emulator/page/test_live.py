@@ -58,6 +58,19 @@ def test_samples_are_taken_while_somebody_looks(pair, monkeypatch):
     assert "0" != later["fields"][SUBSCRIPTION]["acked"]["text"]
 
 
+def test_failed_sample_ends_the_events_alone(pair, monkeypatch, caplog):
+    """A mistake in a sample is logged, and ends the events and not the emulator."""
+    monkeypatch.setattr(live, "_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(Live, "_sampled", lambda *_: 1 / 0)
+
+    async def look():
+        return [each async for each in Live(pair.engine, RecentCalls(pair.engine.now)).watch([SUBSCRIPTION])]
+
+    assert 1 == len(asyncio.run(look()))
+    assert "The samples for the page failed" in caplog.text
+    assert [] == pair.engine._listeners
+
+
 def test_close_ends_every_viewer(handlers):
     """The end of the emulator ends the events of who looks."""
 
