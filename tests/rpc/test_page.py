@@ -431,12 +431,18 @@ def test_events_are_live(running, browser):
 
 
 def test_page_is_imported_when_it_is_asked_for():
-    """An emulator that nobody looks at has neither Jinja2 nor the page in memory."""
+    """An emulator that nobody looks at has nothing of the page in memory; without Jinja2 it says what to install."""
     script = """
-import sys
+import sys, urllib.error, urllib.request
 from pubsub_spark.emulator import Emulator
-with Emulator():
+with Emulator() as emulator:
     print(sorted(name for name in sys.modules if name == "jinja2" or name.startswith("pubsub_spark.emulator.page")))
+    sys.modules["jinja2"] = None
+    try:
+        urllib.request.urlopen(urllib.request.Request(f"http://{emulator.endpoint}/", headers={"Accept": "text/html"}))
+    except urllib.error.HTTPError as error:
+        print(error.code, error.read().decode().strip())
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert ("[]\n", "") == (done.stdout, done.stderr)
+    sentence = "501 The page needs `jinja2`; run `pip install 'pubsub-spark[emulator]'`."
+    assert (["[]", sentence], "") == (done.stdout.splitlines(), done.stderr)

@@ -161,7 +161,8 @@ def _subscription(parts: Parts, name: str, query: Query) -> View:
     streams = parts.dispatcher.stream_consumers()
     with parts.engine.open() as (broker, now):
         subscription = find(broker, name)
-        number, pages = rows.place(_number(query.get("messages")), _MESSAGES, subscription.backlog)
+        listed = inspection.total(subscription)
+        number, pages = rows.place(_number(query.get("messages")), _MESSAGES, listed)
         found = inspection.messages(subscription, (number - 1) * _MESSAGES, _MESSAGES)
         schemas = [payloads.schema_of(each.message.attributes, parts.engine.state.schemas) for each in found]
         topic = broker.topic_of(name)
@@ -180,9 +181,12 @@ def _subscription(parts: Parts, name: str, query: Query) -> View:
             "pager": partial(_address, rows.address(name), query, "messages"),
         }
         ready = _why_ready(subscription)
-        total = subscription.backlog
+        unacked = subscription.backlog
     values["messages"] = rows.Page(
-        [_message(each, schema, ready, now) for each, schema in zip(found, schemas, strict=True)], number, pages, total
+        [_message(each, schema, ready, now) for each, schema in zip(found, schemas, strict=True)],
+        number,
+        pages,
+        unacked,
     )
     return View("subscription.html", values, [name])
 

@@ -21,7 +21,7 @@ from pubsub_spark.emulator.state.subscription import Subscription
 
 
 class Place(Enum):
-    """Where an unacked message is."""
+    """Where a message is."""
 
     LEASED = "leased"
     RETURNED = "returned"  # its lease has ended, and it is to be delivered again
@@ -81,8 +81,14 @@ class _Window:
         self.start -= min(self.start, passed)
 
 
+def total(subscription: Subscription) -> int:
+    """How many `messages` lists: the backlog, and what is acked behind a gap."""
+    queues = subscription._key_queues._queues.values()
+    return subscription.backlog + sum(delivery.acked for queue in queues for delivery in queue.outstanding)
+
+
 def messages(subscription: Subscription, start: int, most: int) -> list[MessageState]:
-    """The unacked messages from the one at index `start` on, at most `most`."""
+    """The messages from the one at index `start` on, at most `most`."""
     window = _Window(start, most)
     for batch in subscription._leases._batches.values():
         if not window.left:

@@ -126,6 +126,15 @@ def test_wheel_holds_the_package_alone(built: Path):
     assert not [name for name in names if "__pycache__" in name]
 
 
+def test_wheel_holds_the_page(built: Path):
+    """The templates, the stylesheet and the script of the emulator's page are files of the package."""
+    page = Path("pubsub_spark") / "emulator" / "page"
+    ours = {path.relative_to(ROOT) for folder in ("templates", "static") for path in (ROOT / page / folder).iterdir()}
+
+    assert page / "templates" / "base.html" in ours
+    assert all((built / "installed" / path).is_file() for path in ours)
+
+
 def test_sdist_holds_what_the_tests_need(built: Path):
     """The sdist has the sources, the tests, the documents and the Makefile, and nothing of an environment."""
     [sdist] = built.glob("*.tar.gz")

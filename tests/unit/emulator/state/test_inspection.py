@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pubsub_spark.emulator.state.delivery import Consumer
-from pubsub_spark.emulator.state.inspection import Place, messages
+from pubsub_spark.emulator.state.inspection import Place, messages, total
 from pubsub_spark.emulator.state.message import Publication
 from pubsub_spark.emulator.state.settings import Settings
 from pubsub_spark.emulator.state.subscription import Subscription
@@ -61,6 +61,7 @@ def test_messages_of_a_key_wait_behind_it():
         ("c", Place.KEY_BUSY),
         ("x", Place.KEY_READY),
     ] == sub.seen()
+    assert (4, 3) == (total(sub), sub.backlog)
     sub.settings = Settings(ordering=True, min_backoff=5, max_backoff=50)
     sub.modify(held[:1], 0, NOW)
     assert {Place.KEY_BACKING_OFF} == {place for text, place in sub.seen() if text in "abc"}
@@ -81,7 +82,7 @@ def test_pages_are_the_whole(size):
 
     assert sub.seen() == [each for page in pages for each in page]
     assert {*map(str, range(10)), "x", "y"} - {"2"} == {text for text, _ in sub.seen()}
-    assert 11 == len(sub.seen()) == sub.backlog
+    assert 11 == len(sub.seen()) == sub.backlog == total(sub)
 
 
 def test_looking_changes_nothing():
