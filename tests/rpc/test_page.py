@@ -20,6 +20,7 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from tests.rpc.conftest import SUB, TOPIC, Client
+from tests.servers import OwnProcess
 
 SCHEMA = "projects/p/schemas/flight"
 AVRO = """{"type": "record", "name": "Flight", "fields": [
@@ -30,8 +31,8 @@ EVIL = "<script>alert(1)</script>"
 class Browser:
     """A client that asks for HTML, and follows where forms lead."""
 
-    def __init__(self, emulator: Emulator) -> None:
-        self._connection = http.client.HTTPConnection(emulator.host, emulator.port, timeout=20)
+    def __init__(self, host: str, port: int) -> None:
+        self._connection = http.client.HTTPConnection(host, port, timeout=20)
         self.status = 0
         self.text = ""
         self.headers: http.client.HTTPMessage
@@ -72,7 +73,7 @@ def browser(running) -> Iterator[Browser]:
     running.reset()
     running.create_topic(TOPIC)
     running.create_subscription(SUB, TOPIC, ack_deadline_seconds=10)
-    browser = Browser(running)
+    browser = Browser(running.host, running.port)
     yield browser
     browser._connection.close()
 
@@ -214,7 +215,7 @@ def test_data_directory_has_the_page_too(tmp_path):
     """With a journal forms are kept before they are answered, and what was restored is shown."""
     for turn in range(2):
         with Emulator(data_dir=tmp_path) as emulator:
-            browser = Browser(emulator)
+            browser = Browser(emulator.host, emulator.port)
             if not turn:
                 browser.act("create-topic", project="p", id="news")
                 browser.act("create-subscription", project="p", id="all", topic=TOPIC)
@@ -428,6 +429,22 @@ def test_events_are_live(running, browser):
     assert "3" == after["fields"][SUB]["backlog"]["text"]
     assert after["messages"] > before["messages"]
     response.close()
+
+
+def test_page_of_the_command(tmp_path):
+    """`pubsub-spark emulator` has the page: a topic made there is the topic that clients see."""
+    process = OwnProcess(tmp_path)
+    process.start()
+    try:
+        host, _, port = process.endpoint.partition(":")
+        browser = Browser(host, int(port))
+        assert "The topic is created." in browser.act("create-topic", project="p", id="news")
+        client = Client(process.endpoint)
+        assert TOPIC == client.ask("Publisher/GetTopic", topic=TOPIC).name
+        client.channel.close()
+        browser._connection.close()
+    finally:
+        process.kill()
 
 
 def test_page_is_imported_when_it_is_asked_for():
