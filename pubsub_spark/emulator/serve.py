@@ -42,6 +42,7 @@ def serve(
     log_format: LogFormat = "text",
     seed: int | None = None,
     allow_well_known_imports: bool = False,
+    storage_root: str | None = None,
 ) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
 
@@ -70,6 +71,7 @@ def serve(
             fsync=fsync,
             allow_hosts=allow_hosts,
             allow_well_known_imports=allow_well_known_imports,
+            storage_root=storage_root,
             on_failure=partial(os.kill, os.getpid(), signal.SIGTERM),  # who has failed is stopped as by a signal
         ) as emulator:
             if config is not None and not emulator.is_restored:

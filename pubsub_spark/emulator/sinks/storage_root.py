@@ -40,13 +40,9 @@ class StorageRoot:
         if parts.scheme in ("", "file"):
             self._folder = Path(url2pathname(parts.path) if parts.scheme else url)
             if not self._folder.is_dir():
-                raise OSError(
-                    f"The storage root `{self._folder}` is not a folder; create it, with a folder per bucket."
-                )
+                raise OSError(f"The storage root `{url}` is not a folder; create it, with a folder for each bucket.")
         elif parts.scheme not in _SCHEMES:
-            raise OSError(
-                f"The storage root `{url}` is neither a folder nor of {', '.join(_SCHEMES)}; give one of them."
-            )
+            raise OSError(f"The storage root `{url}` is not of {', '.join(_SCHEMES)}; give a folder, or one of those.")
 
     def open(self, bucket: str) -> ObjectStore:
         """The store of a bucket; DestinationError where its folder is missing."""

@@ -51,7 +51,7 @@ def test_denied_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("url", ["/nowhere/at/all", "ftp://host/x"])
 def test_what_is_no_root_is_a_sentence(url: str):
     """A root that cannot be one is refused at the start."""
-    with pytest.raises(OSError, match="The storage root `.*` is n"):
+    with pytest.raises(OSError, match=r"The storage root `.*` is not "):
         StorageRoot(url)
 
 
