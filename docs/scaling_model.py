@@ -1,6 +1,6 @@
 """The arithmetic of docs/scaling.md: what one query reads, needs and costs at a number of streams. Pure.
 
-Each measured number names its benchmark, each price and limit its page. Change them and run `make docs`.
+Each measured number names its benchmark, each price and limit its page. Change them and run `make tables`.
 """
 
 from __future__ import annotations

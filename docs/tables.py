@@ -1,6 +1,6 @@
-"""The parts of README and docs/scaling.md that the code knows better: tables, and an example of an error.
+"""The parts of the documents that the code knows better: tables, and examples of errors.
 
-    python docs/tables.py       brings both up to date
+    python docs/tables.py       brings all pages up to date
 
 Each stands between `<!-- name -->` and `<!-- end -->`. A test asks that they are what `render` makes of them.
 """
@@ -9,25 +9,28 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from google.pubsub_v1 import types
 from grpc import StatusCode
 from pyspark.sql.types import DataType, StructType
 
 from pubsub_spark.backend import GLOBAL_ENDPOINT, EmulatorBackend
 from pubsub_spark.backend.status import failure
+from pubsub_spark.codec.envelope import received
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from pubsub_spark.declare import table
-from pubsub_spark.errors import OptionsError
+from pubsub_spark.errors import OptionsError, PubSubError
 from pubsub_spark.options import ReadOptions, ServiceOptions, WriteOptions
 from pubsub_spark.read.rows import Rows
+from pubsub_spark.read.staging import Staging
 
 sys.path.insert(0, str(Path(__file__).parent))
 import scaling_model  # type: ignore[import-not-found]
 
-README = Path(__file__).parent.parent / "README.md"
-SCALING = Path(__file__).parent / "scaling.md"
+PAGES = [Path(__file__).parent.parent / "README.md", *sorted(Path(__file__).parent.glob("*.md"))]
 
 _MEANING = {
     "message_id": "unique in the topic",
@@ -77,19 +80,57 @@ def error() -> str:
     raise AssertionError("options that cannot work were taken")
 
 
-def refusals() -> str:
+_REFUSED = (  # what Pub/Sub answers, and what was asked
+    (StatusCode.NOT_FOUND, "Resource not found (resource=flights)", "pull from", "Subscription"),
+    (StatusCode.PERMISSION_DENIED, "User not authorized to perform this action", "publish to", "Topic"),
+    (StatusCode.INVALID_ARGUMENT, "The name is too short", "create", "Subscription"),
+    (StatusCode.UNAUTHENTICATED, "Request had invalid authentication credentials", "pull from", "Subscription"),
+    (StatusCode.UNAVAILABLE, "Connection refused", "look at", "Topic"),
+)
+
+
+def _refusals() -> Iterator[PubSubError]:
     """What is said when Pub/Sub itself says no, or nothing."""
-    cases = (
-        (StatusCode.NOT_FOUND, "Resource not found (resource=flights)", "pull from", "Subscription", "subscriptions"),
-        (StatusCode.PERMISSION_DENIED, "User not authorized to perform this action", "publish to", "Topic", "topics"),
-        (StatusCode.UNAVAILABLE, "Connection refused", "look at", "Topic", "topics"),
-    )
-    lines = []
-    for code, detail, verb, kind, collection in cases:
-        name = f"projects/my-project/{collection}/flights"
-        refused = failure(code, detail, verb, kind, name, GLOBAL_ENDPOINT)
-        lines.append(f"{type(refused).__name__}: {refused}")
-    return "```text\n" + "\n".join(lines) + "\n```"
+    for code, detail, verb, kind in _REFUSED:
+        name = f"projects/my-project/{kind.lower()}s/flights"
+        yield failure(code, detail, verb, kind, name, GLOBAL_ENDPOINT)
+
+
+def _unreadable_schema() -> PubSubError:
+    schema = SchemaRevision("projects/my-project/schemas/flight", "1", "AVRO", '{"type": "integer"}')
+    try:
+        schema.parsed()
+    except PubSubError as error:
+        return error
+    raise AssertionError("a schema that cannot be read was taken")
+
+
+def _undecodable_payload() -> PubSubError:
+    given = {"subscriptionId": "projects/p/subscriptions/flights", "decode": "topic", "mode": "FAILFAST"}
+    options = ReadOptions.parse(given, {})
+    response = types.StreamingPullResponse.pb()()
+    response.received_messages.add().message.message_id = "17"
+    rows = Rows(options, EmulatorBackend("localhost:8085"), TopicSchema("BINARY", _SCHEMA))
+    try:
+        list(rows.of(iter([received([response.SerializeToString()]).messages]), lambda _: None))
+    except PubSubError as error:
+        return error
+    raise AssertionError("a payload that cannot be decoded was taken")
+
+
+def _invisible_staging() -> PubSubError:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            Staging(folder, "projects/p/subscriptions/flights", "0").check_token()
+        except PubSubError as error:
+            return type(error)(str(error).replace(folder, "/tmp/pubsub-spark"))  # noqa: S108
+    raise AssertionError("an area without a token was taken")
+
+
+def refusals() -> str:
+    """One example of each class of error, made by the code that raises it."""
+    examples = [*_refusals(), _unreadable_schema(), _undecodable_payload(), _invisible_staging()]
+    return "```text\n" + "\n".join(f"{type(each).__name__}: {each}" for each in examples) + "\n```"
 
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -115,5 +156,5 @@ def render(page: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in (README, SCALING):
+    for page in PAGES:
         page.write_text(render(page.read_text()))

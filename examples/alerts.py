@@ -5,7 +5,7 @@
 Runs on the driver, in the Python process of the application. Spark calls a listener after each batch; of an idle query
 it says every ten seconds that it is idle, and the metrics of that moment are then in its `lastProgress`. The file has
 the format that node_exporter's textfile collector reads; Spark's own metrics system takes no metrics of a Python
-source. What each metric means: docs/reading.md.
+source. What each metric means: docs/operations.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Declared options: name, kind, default, bounds and one sentence, in the metadata of a dataclass field.
 
-Parsing, its errors and the README's table are read from the declaration, so they cannot disagree. Pure.
+Parsing, its errors and the table of docs/options.md are read from the declaration, so they cannot disagree. Pure.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ Kind = Literal["string", "integer", "boolean", "duration", "size", "timestamp", 
 
 @dataclass(frozen=True)
 class Option:
-    """One declared option, as the README's table shows it."""
+    """One declared option, as the table of docs/options.md shows it."""
 
     name: str
     kind: Kind
@@ -172,7 +172,7 @@ class Declared:
 
     @classmethod
     def declared(cls) -> tuple[Option, ...]:
-        """All options of this class, in the order of the README's table."""
+        """All options of this class, in the order of the table of docs/options.md."""
         return tuple(fld.metadata["option"] for fld in _fields(cls))
 
     @classmethod
@@ -211,12 +211,12 @@ def _unknown(key: str, options: type[Declared]) -> str:
             return f"`{key}` is an option of {other.purpose}, not of {options.purpose}"
     lowered = {option.name.lower(): option.name for option in options.declared()}
     nearest = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
-    hint = f"; did you mean `{lowered[nearest[0]]}`?" if nearest else "; the README lists the options"
+    hint = f"; did you mean `{lowered[nearest[0]]}`?" if nearest else "; `pubsub-spark options` lists them"
     return f"`{key}` is not an option{hint}"
 
 
 def table(options: type[Declared]) -> str:
-    """The Markdown table of a class's options, as the README shows it."""
+    """The Markdown table of a class's options, as docs/options.md shows it."""
     lines = ["| option | kind | default | meaning |", "|---|---|---|---|"]
     for option in options.declared():
         kind = " \\| ".join(f"`{choice}`" for choice in option.choices) or option.kind

@@ -1,8 +1,8 @@
 """The declaration of every option: name, kind, default, bounds, one sentence.
 
-A field of `ReadOptions` or `WriteOptions` is the declaration. Parsing, the errors and the README's table are read
-from it, so they cannot disagree. `parse` finds every problem before it raises, and refuses names it does not know: a
-misspelt option that is silently ignored costs somebody a night.
+A field of `ReadOptions` or `WriteOptions` is the declaration. Parsing, the errors and the table of docs/options.md are
+read from it, so they cannot disagree. `parse` finds every problem before it raises, and refuses names it does not know:
+a misspelt option that is silently ignored costs somebody a night.
 
 Pure: the environment is an argument. Runs on the driver; the parsed object is pickled to the executors, so everything
 in it is a plain value and secrets are kept out of its `repr`.

@@ -36,7 +36,7 @@ class PubSubDataSource(PubSubSink):
         return "pubsub"
 
     def schema(self) -> StructType:
-        """The columns of a message (docs/reading.md), with `value` when the topic's schema decodes it."""
+        """The columns of a message (docs/options.md), with `value` when the topic's schema decodes it."""
         return self._shape(parsed(ReadOptions, self._given, self._environ)).spark_schema
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -1,6 +1,6 @@
 """The metrics of a streaming query: what `lastProgress` shows of its source, and the counts of its batches.
 
-Pure: values in, values out, and `now` is an argument. The names here are the names of `docs/reading.md`, one for one
+Pure: values in, values out, and `now` is an argument. The names here are the names of `docs/operations.md`, one for one
 thing: a message is buffered (in the driver stream), then in flight (in a batch that is planned and not committed), then
 committed; it is unacked until Pub/Sub has answered its ack.
 """

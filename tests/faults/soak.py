@@ -16,7 +16,7 @@ Which clocks move: the service's, by `Emulator.advance`: less than a lease while
 SIGSTOP, and past all leases when it was killed, which in life takes minutes. The driver measures leases by
 CLOCK_BOOTTIME, which nobody can move for a process that runs, nor the clock of the day for one process alone: for
 those, test_rights_and_stores.py gives the session a clock of its own. The store stalls for less than a lease: what may
-come twice after that is in the README. The emulator is not killed, for it does not keep what it
+come twice after that is in docs/guarantee.md. The emulator is not killed, for it does not keep what it
 has.
 """
 

@@ -1,13 +1,15 @@
 """What the documents show runs: the README's Python blocks, the notebook, the templates for clusters."""
 
+import io
 import json
 import re
 import runpy
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pubsub_spark.emulator import Emulator
@@ -29,7 +31,8 @@ from tests.spark.scenario import (
 )
 
 README = (ROOT / "README.md").read_text()
-READING = (ROOT / "docs" / "reading.md").read_text()
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+ERRORS = (ROOT / "docs" / "errors.md").read_text()
 FLIGHT = {
     "type": "record",
     "name": "Flight",
@@ -111,13 +114,13 @@ def test_log4j_takes_the_template(spark: SparkSession):
 
 
 def test_no_write_mode_is_sparks_own_error(spark: SparkSession):
-    """Without a mode Spark refuses before the connector is asked, in the words the README quotes."""
+    """Without a mode Spark refuses before the connector is asked, in the words that docs/errors.md quotes."""
     with pytest.raises(AnalysisException) as refused:
         spark.range(1).write.format("pubsub").option("topicId", "news").save()
 
     condition = refused.value.getCondition()
     assert condition is not None
-    assert f"`[{condition}]`" in README
+    assert f"`[{condition}]`" in ERRORS
 
 
 @needs_metrics
@@ -147,7 +150,7 @@ def test_example_listener_alerts(scenario: Scenario, tmp_path: Path):
         scenario.spark.streams.removeListener(listener)
         scenario.spark.conf.unset(interval)
     [rules] = re.findall(r"def alerts\(.*?\n\n", (ROOT / "examples" / "alerts.py").read_text(), re.DOTALL)
-    assert rules.strip() in READING
+    assert rules.strip() in OPERATIONS
     assert 2 == len(told), told
     assert 1 == sum(": no connection to Pub/Sub (last error: UNAVAILABLE" in sentence for sentence in told)
     assert 1 == sum("disconnected: over" in sentence for sentence in told)
@@ -176,3 +179,19 @@ def _offset(scenario: Scenario, number: int) -> dict[str, Any]:
     """The end of a batch in Spark's offset log."""
     lines = (scenario.folder / "checkpoint" / "offsets" / str(number)).read_text().splitlines()
     return dict(json.loads(lines[-1]))
+
+
+def test_errors_page_finds_the_sentence(spark: SparkSession, emulator: Emulator):
+    """The Python block of docs/errors.md prints the one line of a failed query's trace that is ours."""
+    missing = spark.readStream.format("pubsub").option("endpoint", emulator.endpoint)
+    query = missing.option("subscriptionId", "projects/p/subscriptions/none").load().writeStream.format("noop").start()
+    with suppress(StreamingQueryException):
+        query.awaitTermination(60)
+    printed = io.StringIO()
+
+    [block] = re.findall(r"```python\n(.*?)```", ERRORS, re.DOTALL)
+    with redirect_stdout(printed):
+        exec(compile(block, "errors.md", "exec"), {"query": query})
+
+    [line] = printed.getvalue().splitlines()
+    assert line.startswith("pubsub_spark.errors.MissingError: Subscription `projects/p/subscriptions/none`")

@@ -164,13 +164,13 @@ def _subscriptions(run: Scenario) -> list[str]:
         return [each.name for each in client.list_subscriptions(project=f"projects/{run.names.project}")]
 
 
-_READING = (ROOT / "docs" / "reading.md").read_text()
+_OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 [_METRICS_BLOCK] = [
     block
-    for block in re.findall(r"```python\n(.*?)```", _READING, re.DOTALL)
+    for block in re.findall(r"```python\n(.*?)```", _OPERATIONS, re.DOTALL)
     if block.startswith("import json\n\nmetrics")
 ]
-_METRICS_TABLE = _READING.partition("| metric | |\n")[2].partition("\n\n")[0]
+_METRICS_TABLE = _OPERATIONS.partition("| metric | |\n")[2].partition("\n\n")[0]
 
 
 @needs_metrics
@@ -181,7 +181,7 @@ def test_progress_has_the_counts(scenario: Scenario):
         if run.running.lastProgress is None:
             return {}
         names: dict[str, Any] = {"query": run.running}
-        exec(compile(_METRICS_BLOCK, "reading.md", "exec"), names)
+        exec(compile(_METRICS_BLOCK, "operations.md", "exec"), names)
         return dict(names["metrics"])
 
     scenario.run(

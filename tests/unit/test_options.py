@@ -46,7 +46,7 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
     ("given", "sentence"),
     [
         ({"maxMesages": "5"}, "`maxMesages` is not an option; did you mean `maxMessages`?"),
-        ({"zzz": "5"}, "`zzz` is not an option; the README lists the options"),
+        ({"zzz": "5"}, "`zzz` is not an option; `pubsub-spark options` lists them"),
         ({"ONOVERSIZE": "drop"}, "`ONOVERSIZE` is an option of writing, not of reading"),
         (
             {"serviceCredential": "c"},

@@ -2,11 +2,14 @@
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from pubsub_spark import errors
 from pubsub_spark.cli import app
 from tests.conftest import ROOT
 
@@ -19,16 +22,16 @@ SHELL_LINES = [
 
 
 def test_tables_are_the_codes_own():
-    """The tables of README and docs/scaling.md, and the example of an error, are what `make docs` would write."""
+    """The tables of the documents, and the examples of errors, are what `make tables` would write."""
     spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
     assert spec is not None
     assert spec.loader is not None
     tables = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tables)
 
-    pages = README, (ROOT / "docs" / "scaling.md").read_text()
+    pages = [page.read_text() for page in tables.PAGES]
     for page in pages:
-        assert tables.render(page) == page, "run `make docs`"
+        assert tables.render(page) == page, "run `make tables`"
     assert set(tables.PARTS) == {part for page in pages for part in re.findall(r"<!-- (?!end)(.+?) -->", page)}
 
 
@@ -72,14 +75,49 @@ def test_options_in_containers_exist(name: str):
 
 @pytest.mark.parametrize("document", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path):
-    """Every relative link is a file of the repository, every `#anchor` a heading of the document."""
-    text = document.read_text()
-    anchors = {
+    """Every relative link is a file of the repository, every `#anchor` a heading of its document."""
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", document.read_text()):
+        path, _, anchor = target.partition("#")
+        linked = document.parent / path if path else document
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors of a document's headings."""
+    return {
         re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
-        for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        for heading in re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
     }
-    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
-        assert target[1:] in anchors if target.startswith("#") else (document.parent / target).exists(), target
+
+
+def test_site_is_built(tmp_path: Path):
+    """`make docs` builds every page into plain files, without a warning; the search index has the pages' words."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+
+    assert 0 == built.returncode, built.stderr
+    assert {page.stem for page in ROOT.glob("docs/*.md")} <= {page.stem for page in tmp_path.glob("*.html")}
+    assert "stagingLocation" in (tmp_path / "search" / "search_index.json").read_text()
+    assert "resource" in (tmp_path / "source" / "conf" / "iam.tf.txt").read_text()
+    for page in tmp_path.glob("*.html"):
+        assert [] == re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"https?:[^\"]+", page.read_text()), page
+
+
+def test_quick_start_is_the_readmes():
+    """The first query of docs/index.md is the one of the README, which a test runs."""
+    [block] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "index.md").read_text(), re.DOTALL)
+
+    assert block.replace("in this process", "in this process: no account, no Docker") in README
+
+
+def test_errors_page_has_every_class():
+    """docs/errors.md says of each class of error what has to be corrected."""
+    page = (ROOT / "docs" / "errors.md").read_text()
+    classes = [name for name, value in vars(errors).items() if isinstance(value, type) and name.endswith("Error")]
+
+    assert len(classes) >= 10
+    assert [] == [name for name in classes if f"`{name}`" not in page and f"errors.{name}`" not in page]
 
 
 @pytest.mark.parametrize("template", sorted((ROOT / "conf").iterdir()), ids=lambda path: path.name)

@@ -34,7 +34,7 @@ def test_emulator_is_an_extra():
     assert {"cryptography", "prometheus-client", "pyyaml", "starlette", "urllib3", "uvicorn"} == names
     assert not [line for line in PROJECT["dependencies"] if re.split(r"[^\w-]", line)[0] in names]
     assert "pubsub-spark[emulator,spark]" in extras["demo"]
-    assert "pubsub-spark[asyncapi,demo]" in extras["test"]
+    assert "pubsub-spark[asyncapi,demo,docs]" in extras["test"]
 
 
 @pytest.mark.parametrize("absent", ["starlette", "uvicorn", "yaml", "cryptography"])
