@@ -91,6 +91,13 @@ def emulator(
         str | None,
         typer.Option(metavar="URL", help="Folder of buckets, gs:// or s3://, for Cloud Storage subscriptions."),
     ] = None,
+    bigquery_root: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Folder of DuckDB files, one a project, for BigQuery subscriptions."),
+    ] = None,
+    bigquery_endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="A server of BigQuery's REST API, in place of those files.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Serve in the background, and return when ready.")] = False,
     stop: Annotated[
         bool, typer.Option("--stop", help="End the emulator that was detached on this port, and return then.")
@@ -142,6 +149,8 @@ def emulator(
         seed=seed,
         allow_well_known_imports=allow_well_known_imports,
         storage_root=storage_root,
+        bigquery_root=bigquery_root,
+        bigquery_endpoint=bigquery_endpoint,
     )
     raise typer.Exit(code)
 

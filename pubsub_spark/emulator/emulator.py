@@ -81,10 +81,12 @@ class Emulator:
     which Pub/Sub does not support. An exception on a background thread ends the emulator: `on_failure` is called, on
     any thread, and every other method raises EmulatorFailedError.
 
-    `storage_root` is a folder of buckets (or `gs://`, `s3://`) in which Cloud Storage subscriptions write. `data_dir`
-    is a folder that keeps everything, for the next emulator that is given it. `fsync` says when it must be on the disk:
-    before a `group` of calls is answered, before each `call` is, or `never`, which the end of the machine alone can
-    make a loss.
+    `storage_root` is a folder of buckets (or `gs://`, `s3://`) in which Cloud Storage subscriptions write,
+    `bigquery_root` one of DuckDB files for BigQuery subscriptions, `bigquery_endpoint` a server of BigQuery's REST API.
+
+    `data_dir` is a folder that keeps everything, for the next emulator that is given it. `fsync` says when it must be
+    on the disk: before a `group` of calls is answered, before each `call` is, or `never`, which the end of the machine
+    alone can make a loss.
     """
 
     def __init__(
@@ -101,6 +103,8 @@ class Emulator:
         allow_hosts: Collection[str] = (),
         allow_well_known_imports: bool = False,
         storage_root: Path | str | None = None,
+        bigquery_root: Path | str | None = None,
+        bigquery_endpoint: str | None = None,
         on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self.host = host
@@ -113,6 +117,8 @@ class Emulator:
         self._fsync = fsync
         self._allow_hosts = allow_hosts
         self._storage_root = storage_root
+        self._bigquery_root = bigquery_root
+        self._bigquery_endpoint = bigquery_endpoint
         self._allow_well_known_imports = allow_well_known_imports
         self._on_failure = on_failure
         self._parts: _Parts | None = None
@@ -132,7 +138,7 @@ class Emulator:
             ending.callback(engine.close)
             if journal is not None:
                 engine.journal, journal.on_failure = journal, engine.fail
-            running = destinations(self._storage_root)
+            running = destinations(self._storage_root, self._bigquery_root, self._bigquery_endpoint)
             signer, faults, recorder = Signer(), Faults(), Recorder()
             push_workers, exports = PushWorkers(engine, signer), ExportWorkers(engine, running)
             for workers in (push_workers, exports):

@@ -1,4 +1,4 @@
-"""Cloud Storage subscriptions write objects, through the whole emulator; the clock moves by hand."""
+"""Export subscriptions write objects and rows, through the whole emulator; the clock moves by hand."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import fastavro
 import pytest
 
@@ -218,3 +221,110 @@ def test_killed_emulator_exports_everything(tmp_path: Path):
 
         wait_until(is_empty)
         assert published == set(lines(tmp_path))
+
+
+class BigQuery:
+    """A subscription to a DuckDB table of the test's own."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "my-project.duckdb"
+
+    def run(self, statement: str) -> list[Any]:
+        with duckdb.connect(str(self.path)) as connection:
+            return connection.execute(statement).fetchall()
+
+
+@pytest.fixture
+def bigquery(tmp_path: Path) -> Iterator[tuple[Emulator, Client, BigQuery]]:
+    with Emulator(bigquery_root=tmp_path) as emulator:
+        client = Client(emulator.endpoint)
+        with client.channel:
+            yield emulator, client, BigQuery(tmp_path)
+
+
+def insert_into(emulator: Emulator, schema: str | None = None, **config: Any) -> None:
+    emulator.create_topic(TOPIC, schema=schema, encoding="JSON")
+    emulator.create_subscription(SUB, TOPIC, bigquery_config={"table": "my-project.lake.news", **config})
+
+
+def bigquery_state(client: Client) -> str:
+    config = client.subscription().bigquery_config
+    return str(config.DESCRIPTOR.enum_types_by_name["State"].values_by_number[config.state].name)
+
+
+def test_rows_with_metadata(bigquery):
+    """Without a schema the table has the data, and the metadata where they are asked for."""
+    emulator, client, tables = bigquery
+    tables.run("CREATE SCHEMA lake")
+    tables.run(
+        "CREATE TABLE lake.news (data BLOB, subscription_name VARCHAR, message_id VARCHAR, publish_time TIMESTAMPTZ,"
+        " attributes JSON)"
+    )
+    insert_into(emulator, write_metadata=True)
+    [message_id] = emulator.publish(TOPIC, {"data": b"\xff", "attributes": {"a": "b"}})
+    drain(emulator, 1)
+
+    [found] = tables.run("SELECT data, subscription_name, message_id, attributes->>'a' FROM lake.news")
+    assert (b"\xff", SUB, message_id, "b") == found
+    assert "ACTIVE" == bigquery_state(client)
+
+
+def test_rows_by_the_topics_schema(bigquery):
+    """Fields become columns of their types; a table that lacks one holds everything, until it has it."""
+    emulator, client, tables = bigquery
+    tables.run("CREATE SCHEMA lake")
+    tables.run("CREATE TABLE lake.news (n BIGINT)")
+    fields = [
+        {"name": "n", "type": "int"},
+        {"name": "r", "type": {"type": "record", "name": "R2", "fields": [{"name": "x", "type": "string"}]}},
+        {"name": "days", "type": {"type": "array", "items": {"type": "int", "logicalType": "date"}}},
+    ]
+    definition = json.dumps({"type": "record", "name": "R", "fields": fields})
+    emulator.create_schema("projects/p/schemas/news", "AVRO", definition)
+    insert_into(emulator, "projects/p/schemas/news", use_topic_schema=True)
+    emulator.publish(TOPIC, b'{"n": 7, "r": {"x": "y"}, "days": [1]}')
+    wait_until(lambda: emulator.advance(1) is None and "SCHEMA_MISMATCH" == bigquery_state(client))
+    assert 1 == emulator.backlog(SUB)
+
+    tables.run("ALTER TABLE lake.news ADD COLUMN r STRUCT(x VARCHAR)")
+    tables.run("ALTER TABLE lake.news ADD COLUMN days DATE[]")
+    drain(emulator, 11)
+
+    assert [(7, "y", date(1970, 1, 2))] == tables.run("SELECT n, r.x, days[1] FROM lake.news")
+    assert ("ACTIVE", 0) == (bigquery_state(client), emulator.messages(SUB)[0].failures)
+
+
+def test_missing_table_is_not_found(bigquery):
+    """A table is never made; when it is there, the rows come."""
+    emulator, client, tables = bigquery
+    insert_into(emulator, use_table_schema=True)
+    emulator.publish(TOPIC, '{"a": 1}')
+    wait_until(lambda: "NOT_FOUND" == bigquery_state(client))
+    tables.run("CREATE SCHEMA lake")
+    tables.run("CREATE TABLE lake.news (a INTEGER)")
+    drain(emulator, 11)
+
+    assert [(1,)] == tables.run("SELECT a FROM lake.news")
+
+
+def test_rows_that_do_not_fit_are_dead_letters(bigquery):
+    """A message that is no row of the table is nacked until it is a dead letter; its neighbours are rows."""
+    emulator, _, tables = bigquery
+    tables.run("CREATE SCHEMA lake")
+    tables.run("CREATE TABLE lake.news (a INTEGER NOT NULL)")
+    dead, grave = "projects/p/topics/dead", "projects/p/subscriptions/grave"
+    emulator.create_topic(dead)
+    emulator.create_subscription(grave, dead)
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(
+        SUB,
+        TOPIC,
+        bigquery_config={"table": "my-project.lake.news", "use_table_schema": True},
+        dead_letter_policy={"dead_letter_topic": dead, "max_delivery_attempts": 5},
+        retry_policy={"minimum_backoff": {}, "maximum_backoff": {}},
+    )
+    emulator.publish(TOPIC, '{"a": 1}', '{"a": "x"}', "no", '{"b": 1}', '{"a": 2}')
+    drain(emulator, 11)
+
+    assert [(1,), (2,)] == tables.run("SELECT a FROM lake.news ORDER BY a")
+    assert 3 == emulator.backlog(grave)

@@ -30,7 +30,7 @@ _log = logging.getLogger("pubsub_spark.emulator")
 
 _FOLLOWED = frozenset({Created, Updated, Deleted, Cleared})
 _LEASE_MARGIN_SECONDS = 600.0  # beyond the time that a batch is open: for its writing
-_RETRY_SECONDS = 10.0  # after a destination failed, or a message did not fit
+_RETRY_SECONDS = 10.0  # after a batch of which nothing was written
 _MAX_WAIT_SECONDS = 60.0  # a subscription that expired is noticed by then
 _FLUSH_SECONDS = 10.0  # for what is open when the emulator stops
 _ACTIVE, _RESOURCE_ERROR = 1, 2  # of Subscription.State
@@ -45,7 +45,10 @@ class Destination(Protocol):
         """Raise DestinationError where it is known already that nothing can be written."""
 
     def write(self, batch: OpenBatch, subscription: str, schema: TopicSchema | None) -> Sequence[int]:
-        """Write a batch; the indexes of the messages that cannot be written. DestinationError when none can."""
+        """Write a batch; the indexes of the messages that cannot be written.
+
+        DestinationError when none can, OSError when that may be otherwise the next time.
+        """
 
 
 Destinations = Mapping[str, Callable[[Any], Destination]]  # by the name of the configuration in a Subscription
@@ -143,6 +146,8 @@ class ExportWorker:
             state: State = "ACTIVE"
         except DestinationError as problem:
             state = self._failed(problem)
+        except OSError:
+            return  # the first write says so
         with self._engine.open() as (broker, _):
             self._show(broker, state)
 
@@ -177,7 +182,7 @@ class ExportWorker:
             misfits = self._destination.write(batch, self.subscription.name, self._schema())
         except DestinationError as problem:
             state = self._failed(problem)
-        except Exception as problem:  # a store that is not there for a while, a full disk
+        except OSError as problem:  # a store that is not there for a while, a full disk
             _log.warning("%s could not be exported, which is tried again: %s", self.subscription.name, problem)
             state = None
         with self._engine.open() as (broker, now):
@@ -190,7 +195,7 @@ class ExportWorker:
                 if refused:
                     broker.modify(subscription, sorted(refused), 0, now, is_use=False)
                     state = "SCHEMA_MISMATCH"
-            if state != "ACTIVE":
+            if state != "ACTIVE" and len(misfits) in (0, len(numbers)):  # nothing was written
                 self._resumes_at = now + _RETRY_SECONDS
             if state is not None:
                 self._show(broker, state)

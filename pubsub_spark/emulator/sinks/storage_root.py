@@ -54,7 +54,7 @@ class StorageRoot:
         return LocalStore(folder)
 
     def put(self, bucket: str, name: str, content: bytes) -> None:
-        """Write an object; DestinationError when the bucket is not there or may not be written."""
+        """Write an object; DestinationError when the bucket is not there or may not be written, OSError otherwise."""
         store = self.open(bucket)
         try:
             obstore.put(store, name, content)
@@ -66,9 +66,9 @@ class StorageRoot:
             raise DestinationError(
                 "PERMISSION_DENIED", f"The bucket `{bucket}` may not be written; allow it ({problem})."
             ) from None
-        except (BaseError, OSError) as problem:
+        except BaseError as problem:
             if "Permission denied" in str(problem):  # of a local file, which obstore does not tell apart
                 raise DestinationError(
                     "PERMISSION_DENIED", f"The bucket `{bucket}` may not be written; allow it ({name})."
                 ) from None
-            raise
+            raise OSError(f"The bucket `{bucket}` cannot be written now: {problem}") from None
