@@ -5,6 +5,7 @@
 
 The layers, from the outside in; each imports only those below it:
 
+    page       the web page: views, forms, live charts; imported when a browser first asks
     transport  listener (one port, two protocols), grpc_server, http_app and transcoding (JSON), verbs, event_loop
     rpc        dispatcher, registry (which RPC, which handler), context, interceptors, status
     handlers   publisher, subscriber, streaming_pull, snapshots, schemas, iam: parse, check, ask the broker once, reply
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["Emulator", "Record", "Recorded"]
 
 _MODULES = {"Emulator": "emulator", "Record": "records", "Recorded": "rpc.interceptors"}
-_PACKAGES = frozenset({"cryptography", "h11", "starlette", "urllib3", "uvicorn", "yaml"})  # of the extra `emulator`
+_PACKAGES = frozenset(
+    {"cryptography", "h11", "jinja2", "starlette", "urllib3", "uvicorn", "yaml"}
+)  # of the extra `emulator`
 
 
 def __getattr__(name: str) -> Any:

@@ -31,6 +31,7 @@ from pubsub_spark.emulator.records import Record, backlogs, record_of
 from pubsub_spark.emulator.rpc import tracing
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.interceptors import InjectFaults, Interceptor, Recorded, Recorder, log
+from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
 from pubsub_spark.emulator.rpc.registry import Registry
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
@@ -42,7 +43,7 @@ from pubsub_spark.emulator.sinks.push_worker import PushWorkers
 from pubsub_spark.emulator.state.delivery import message_of
 from pubsub_spark.emulator.state.state import State
 from pubsub_spark.emulator.transport import event_loop, verbs
-from pubsub_spark.emulator.transport.http_app import HttpContent
+from pubsub_spark.emulator.transport.http_app import HttpContent, Page
 from pubsub_spark.emulator.transport.listener import address, listen, tls_context
 from pubsub_spark.emulator.transport.servers import Servers
 from pubsub_spark.emulator.transport.verbs import Verb
@@ -65,6 +66,7 @@ class _Parts:
     faults: Faults
     services: Registry
     recorder: Recorder
+    recent_calls: RecentCalls
     dispatcher: Dispatcher
     ending: ExitStack
 
@@ -152,8 +154,9 @@ class Emulator:
                 engine, faults, allow_well_known_imports=self._allow_well_known_imports, exports=running
             )
             optional = (tracing.interceptor(), recorder if self._record else None)
-            chosen: list[Interceptor] = [each for each in optional if each is not None]
-            interceptors: list[Interceptor] = [metrics, *chosen, log, InjectFaults(faults, engine)]
+            recent_calls = RecentCalls(engine.now)
+            around = (metrics, recent_calls, *optional, log, InjectFaults(faults, engine))
+            interceptors: list[Interceptor] = [each for each in around if each is not None]
             dispatcher = Dispatcher(engine, services, interceptors)
             loop = event_loop.shared()
             text = partial(metrics.text, dispatcher.streams_by_subscription)
@@ -171,7 +174,7 @@ class Emulator:
             ending.callback(loop.on_error.discard, engine.fail)
             self.port = listening.getsockname()[1]
             self.is_restored = journal is not None and not journal.is_empty
-            self._parts = _Parts(engine, faults, services, recorder, dispatcher, ending.pop_all())
+            self._parts = _Parts(engine, faults, services, recorder, recent_calls, dispatcher, ending.pop_all())
         return self
 
     def _begin(self, clock: Clock, ending: ExitStack) -> tuple[State, Journal | None]:
@@ -187,12 +190,19 @@ class Emulator:
     def _http_content(self, signer: Signer, metrics: Callable[[], str]) -> HttpContent:
         """What is served beside the JSON API."""
         documents = {
-            "/": lambda: "Ok\n",
-            "/healthz": lambda: "Ok\n",
+            **dict.fromkeys(("/", "/healthz"), lambda: "Ok\n"),
             "/oauth2/v1/certs": signer.certificates,
             "/oauth2/v3/certs": signer.jwks,
         }
-        return HttpContent(documents, self._verbs(), metrics, (self.host, *self._allow_hosts))
+        return HttpContent(documents, self._verbs(), metrics, self._page, (self.host, *self._allow_hosts))
+
+    def _page(self) -> Page:
+        """The web page, imported when a browser first asks for it."""
+        from pubsub_spark.emulator.page import app
+
+        running = self._running
+        parts = app.parts(running.engine, running.dispatcher, running.faults, running.recent_calls)
+        return app.PageApp(parts, self._verbs(), (self.host, *self._allow_hosts))
 
     def _verbs(self) -> dict[str, Verb]:
         """The methods that are served over HTTP."""

@@ -63,7 +63,7 @@ class Stream:
     """The state of one stream, which is among `streams` while it is open."""
 
     _subscription: Subscription
-    _consumer: Consumer
+    consumer: Consumer
 
     def __init__(self, engine: Engine, subscriber: Subscriber, call: StreamCall, streams: set[Stream]) -> None:
         self._engine = engine
@@ -145,18 +145,18 @@ class Stream:
         _check_first(request)
         with self._engine.open() as (broker, _):
             self._subscription = find_pullable(broker, request.subscription)
-            self._consumer = self._engine.consumer(
+            self.consumer = self._engine.consumer(
                 request.stream_ack_deadline_seconds,
                 request.max_outstanding_messages,
                 request.max_outstanding_bytes,
                 self._wakeup,
             )
-            broker.join(self._subscription, self._consumer)
+            broker.join(self._subscription, self.consumer)
             self._streams.add(self)
 
     def _next(self) -> bytes | None:
         """The next response; None when there is none yet."""
-        consumer, subscription = self._consumer, self._subscription
+        consumer, subscription = self.consumer, self._subscription
         with self._engine.open() as (broker, now):
             if self._error is not None:
                 raise self._error
@@ -182,7 +182,7 @@ class Stream:
             acks = subscriber.numbers(subscription, request.ack_ids)
             modacks = subscriber.numbers(subscription, request.modify_deadline_ack_ids)
             if request.stream_ack_deadline_seconds:
-                self._consumer.ack_deadline = request.stream_ack_deadline_seconds
+                self.consumer.ack_deadline = request.stream_ack_deadline_seconds
             self._apply_acks(session, acks, modacks, request.modify_deadline_seconds)
 
     def _apply_acks(self, session: Session, acks: _Numbers, modacks: _Numbers, modack_seconds: Sequence[int]) -> None:
@@ -219,7 +219,7 @@ class Stream:
     def _close(self) -> None:
         with self._engine.open() as (broker, now):
             broker.release(self._subscription, self._unsent, now)
-            broker.leave(self._subscription, self._consumer, now)
+            broker.leave(self._subscription, self.consumer, now)
             self._streams.discard(self)
 
 

@@ -23,6 +23,7 @@ from pubsub_spark.emulator.rpc.context import RpcContext
 from pubsub_spark.emulator.rpc.interceptors import Interceptor, Proceed, stopping
 from pubsub_spark.emulator.rpc.registry import STREAMING_PULL, Registry
 from pubsub_spark.emulator.runtime.engine import Engine
+from pubsub_spark.emulator.state.delivery import Consumer
 
 _log = logging.getLogger("pubsub_spark.emulator")
 
@@ -111,6 +112,11 @@ class Dispatcher:
         for stream in streams:
             stream.refuse(error)
         return len(streams)
+
+    def stream_consumers(self) -> set[Consumer]:
+        """The consumers of the open streams."""
+        with self._engine.open():
+            return {stream.consumer for stream in self._streams}
 
     def streams(self) -> int:
         """How many streams are open."""

@@ -113,6 +113,11 @@ class Engine:
         with self._lock:
             self._listeners.append(listener)
 
+    def remove_listener(self, listener: Listener) -> None:
+        """Give `listener` no more events."""
+        with self._lock:
+            self._listeners = [each for each in self._listeners if each != listener]
+
     def consumer(
         self, ack_deadline: float = 0, max_messages: int = 0, max_size: int = 0, wakeup: Wakeup | None = None
     ) -> Consumer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 
 from pubsub_spark.emulator.api.errors import Code
@@ -39,6 +39,11 @@ class Faults:
     def add(self, fault: Fault) -> None:
         with self._lock:
             self._faults.append(fault)
+
+    def pending(self) -> list[Fault]:
+        """The faults of calls that are still to come, as they are now."""
+        with self._lock:
+            return [replace(fault) for fault in self._faults]
 
     def match(self, rpc: str) -> Fault | None:
         """The fault of the next call of `rpc`, counted as applied; None when there is none."""

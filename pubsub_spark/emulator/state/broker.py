@@ -72,7 +72,7 @@ class Broker:
         self._snapshots_due = _NEVER
         self._origins: dict[str, Topic] = {}  # what each subscription was created on, deleted or not
         self._remembered = remembered
-        self._hostility: int | None = None
+        self.chaos_seed: int | None = None
         self._next_message = _FIRST_MESSAGE + int(started * _IDS_PER_SECOND)
         # All subscriptions number their batches by one count, so an ack id of a deleted one never fits its successor.
         self._batches = BatchNumbers()
@@ -217,12 +217,12 @@ class Broker:
 
     def set_chaos(self, seed: int | None) -> None:
         """Reorder, redeliver and end leases early on every subscription, later ones included; None stops it."""
-        self._hostility = seed
+        self.chaos_seed = seed
         for subscription in self.subscriptions.values():
             subscription.chaos = self._chaos(subscription.name)
 
     def _chaos(self, subscription: str) -> Chaos | None:
-        return None if self._hostility is None else Chaos(self._hostility, subscription)
+        return None if self.chaos_seed is None else Chaos(self.chaos_seed, subscription)
 
     def topic_of(self, subscription: str) -> Topic | None:
         """The topic that feeds a subscription; None when that was deleted, or the subscription detached."""

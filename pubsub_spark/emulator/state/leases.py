@@ -63,7 +63,7 @@ class ContiguousLeases:
 
     def publications(self) -> Iterator[Publication]:
         """The messages, by the publications that they came in."""
-        return _publications(self.origins, self.frames, self.numbers.start % SPAN)
+        return publications_of(self.origins, self.frames, self.numbers.start % SPAN)
 
     def messages(self) -> Iterator[Message]:
         return chain.from_iterable(publication.messages() for publication in self.publications())
@@ -108,14 +108,14 @@ class Leases:
         """The leased messages as publications, or deliveries where they stand alone, with the holder of their batch."""
         for batch in self._batches.values():
             if batch.is_whole and batch.left == len(batch.entries):
-                for publication in _publications(batch.origins, batch.entries):  # type: ignore[arg-type]  # all frames
+                for publication in publications_of(batch.origins, batch.entries):  # type: ignore[arg-type]  # all frames
                     yield batch.holder, publication
                 continue
             for index, entry in enumerate(batch.entries):
                 if isinstance(entry, Delivery):
                     yield batch.holder, entry
                 elif entry is not None:
-                    yield batch.holder, next(_publications(batch.origins, (entry,), index))
+                    yield batch.holder, next(publications_of(batch.origins, (entry,), index))
 
     @property
     def due(self) -> float:
@@ -243,7 +243,7 @@ class Leases:
             heapq.heapify(self._deadlines)
 
 
-def _publications(origins: list[Origin], frames: Sequence[bytes], start: int = 0) -> Iterator[Publication]:
+def publications_of(origins: list[Origin], frames: Sequence[bytes], start: int = 0) -> Iterator[Publication]:
     """The frames of a batch from `start` on, by the publications that they came in."""
     place = bisect_right(origins, (start, NEVER)) - 1
     at = start

@@ -3,7 +3,7 @@
 Which request stands for which RPC is `transcoding`'s; the RPC is answered by the same dispatcher as gRPC's, so that
 limits, errors, faults and records are the same whichever way a request came. Beside the API there are a few documents:
 `/` and `/healthz` say that the server is up, `/oauth2/...` publish the key that signs pushes. The verbs for tests at
-`/_emulator/...` and `/metrics` are behind the guard of `origin`.
+`/_emulator/...`, `/metrics` and the page, which browsers get at `/`, are behind the guard of `origin`.
 
 A Pull whose client has left is cancelled, so that no message is leased to it. A client that has only half-closed its
 connection looks the same from here; an RPC that does not wait is carried out and answered in either case. A body is
@@ -17,7 +17,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import uvicorn
 from starlette.applications import Starlette
@@ -25,7 +25,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
@@ -54,12 +54,22 @@ _GZIP = zlib.MAX_WBITS | 16
 Document = Callable[[], Any]  # a text, or what JSON can say
 
 
+class Page(Protocol):
+    """The ASGI application of the page, with its own guard."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    def close(self) -> None:
+        """End the responses that would go on."""
+
+
 class HttpContent(NamedTuple):
     """What is served beside the JSON API."""
 
     documents: Mapping[str, Document]  # by path, for everyone
     verbs: Mapping[str, Verb]  # by name, behind the guard
     metrics: Callable[[], str]  # in Prometheus' text format, behind the guard
+    page: Callable[[], Page]  # made when a browser first asks for it
     allowed_hosts: Collection[str]  # names of this server, besides those that the guard knows
 
 
@@ -78,8 +88,11 @@ class HttpServer:
         async def metrics(_: Request) -> Response:
             return Response(await dispatcher.run(content.metrics), media_type=_METRICS)
 
+        self._page = PageOnDemand(content.page, content.documents["/"], dispatcher)
         guard = Middleware(Guard, content.allowed_hosts)
         routes = [
+            Route("/", self._page, methods=["GET"]),
+            Route("/page/{path:path}", self._page),
             *(route(path, document) for path, document in content.documents.items()),
             Route("/metrics", metrics, middleware=[guard]),
             Mount("/_emulator", app=VerbApi(dispatcher, content.verbs), middleware=[guard]),
@@ -106,6 +119,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """End every connection, those with a request under way when it is answered."""
+        self._page.close()
         for each in list(self._state.connections):
             each.shutdown()
         if self._state.tasks:
@@ -178,6 +192,40 @@ class JsonApi:
                 asking.cancel()
                 raise RpcError("CANCELLED", "The client has left.")
         return await asking
+
+
+class PageOnDemand:
+    """The page, imported and made when a browser first asks for it; others are answered by a document at `/`."""
+
+    def __init__(self, make: Callable[[], Page], document: Document, dispatcher: Dispatcher) -> None:
+        self._make = make
+        self._document = document
+        self._dispatcher = dispatcher
+        self._making = asyncio.Lock()
+        self._page: Page | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app: ASGIApp
+        if scope["path"] == "/" and "text/html" not in Request(scope).headers.get("Accept", ""):
+            app = PlainTextResponse(self._document(), headers={"Vary": "Accept"})
+        else:
+            app = await self._found()
+        await app(scope, receive, send)
+
+    async def _found(self) -> ASGIApp:
+        async with self._making:
+            if self._page is None:
+                try:
+                    self._page = await self._dispatcher.run(self._make)
+                except ModuleNotFoundError as missing:
+                    why = f"The page needs `{missing.name}`; run `pip install 'pubsub-spark[emulator]'`.\n"
+                    return PlainTextResponse(why, 501)
+            return self._page
+
+    def close(self) -> None:
+        """End the responses that would go on."""
+        if self._page is not None:
+            self._page.close()
 
 
 class VerbApi:

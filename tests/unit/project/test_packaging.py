@@ -31,7 +31,7 @@ def test_emulator_is_an_extra():
     extras = PROJECT["optional-dependencies"]
     names = {re.split(r"[^\w-]", line)[0] for line in extras["emulator"]}
 
-    assert {"cryptography", "prometheus-client", "pyyaml", "starlette", "urllib3", "uvicorn"} == names
+    assert {"cryptography", "jinja2", "prometheus-client", "pyyaml", "starlette", "urllib3", "uvicorn"} == names
     assert not [line for line in PROJECT["dependencies"] if re.split(r"[^\w-]", line)[0] in names]
     assert "pubsub-spark[emulator,spark]" in extras["demo"]
     assert "pubsub-spark[asyncapi,demo,docs]" in extras["test"]
@@ -124,6 +124,15 @@ def test_wheel_holds_the_package_alone(built: Path):
         top for name in names if not (top := name.partition("/")[0]).endswith(".dist-info")
     }
     assert not [name for name in names if "__pycache__" in name]
+
+
+def test_wheel_holds_the_page(built: Path):
+    """The templates, the stylesheet and the script of the emulator's page are files of the package."""
+    page = Path("pubsub_spark") / "emulator" / "page"
+    ours = {path.relative_to(ROOT) for folder in ("templates", "static") for path in (ROOT / page / folder).iterdir()}
+
+    assert page / "templates" / "base.html" in ours
+    assert all((built / "installed" / path).is_file() for path in ours)
 
 
 def test_sdist_holds_what_the_tests_need(built: Path):

@@ -1,0 +1,175 @@
+"""The ASGI application of the page: views, forms, events and the two files, behind the guard of hosts and origins.
+
+A view is gathered and rendered on the dispatcher's pool, so no call waits for it. A form that is refused shows its view
+again, with the sentence and what was filled in; one that was done leads on by a redirect, so that a reload repeats
+nothing. Jinja2 escapes every value; the headers allow this server's own script and stylesheet, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from functools import partial
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qsl
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from pubsub_spark.emulator.api import routes
+from pubsub_spark.emulator.api.errors import RpcError, invalid
+from pubsub_spark.emulator.page import rows
+from pubsub_spark.emulator.page.actions import ACTIONS, Action, Call, Form, VerbCall
+from pubsub_spark.emulator.page.live import METRICS, Live
+from pubsub_spark.emulator.page.views import Parts, Query, find_view
+from pubsub_spark.emulator.rpc.context import RpcContext
+from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
+from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
+from pubsub_spark.emulator.runtime.engine import Engine
+from pubsub_spark.emulator.runtime.faults import Faults
+from pubsub_spark.emulator.transport import transcoding
+from pubsub_spark.emulator.transport.origin import Guard
+from pubsub_spark.emulator.transport.verbs import Verb
+
+_MAX_FORM_BYTES = 30_000_000  # a message of 10 MB, each byte of it percent-encoded
+_MAX_FORM_FIELDS = 10_000
+_PEER = "this page"
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
+    "Vary": "Accept",
+}
+_FILES = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
+_RPCS = {route.rpc.rpartition("/")[2]: route.rpc for route in routes.routes()}
+
+
+class PageApp:
+    """The page as an ASGI application."""
+
+    def __init__(self, parts: Parts, verbs: Mapping[str, Verb], allowed_hosts: Collection[str]) -> None:
+        self._parts = parts
+        self._verbs = verbs
+        self._templates = Environment(
+            loader=PackageLoader("pubsub_spark.emulator.page"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.globals |= {"address": rows.address, "metrics": METRICS}
+        table = [
+            Route("/page/static/{name}", _static),
+            Route("/page/live", self._events),
+            Route("/page/actions/{action}", self._act, methods=["POST"]),
+            Route("/{path:path}", self._show),
+        ]
+        self._app = Guard(Starlette(routes=table), allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    def close(self) -> None:
+        """End the events of every viewer."""
+        self._parts.live.close()
+
+    async def _show(self, request: Request) -> Response:
+        query = dict(request.query_params)
+        return await self._rendered(request.scope["path"], query, done=_done(query))
+
+    async def _events(self, request: Request) -> Response:
+        events = self._parts.live.watch(request.query_params.getlist("name"))
+        return StreamingResponse(events, headers=_HEADERS, media_type="text/event-stream")
+
+    async def _act(self, request: Request) -> Response:
+        name = request.path_params["action"]
+        action = ACTIONS.get(name)
+        if action is None:
+            return PlainTextResponse("Not Found\n", 404)
+        form = Form([])
+        try:
+            form = await _form(request)
+            await self._carry_out(action, form)
+        except ClientDisconnect:
+            return Response()
+        except RpcError as error:
+            return await self._refused(action.page(form), name, form, error)
+        return RedirectResponse(action.leads_to(form) + rows.query([("done", name)]), HTTPStatus.SEE_OTHER)
+
+    async def _carry_out(self, action: Action, form: Form) -> None:
+        """Do what a form stands for, as a call like every other."""
+        run = self._parts.dispatcher.run
+        call = await run(lambda: self._call(action, form))
+        if isinstance(call, VerbCall):
+            body = json.dumps(call.fields).encode()
+            await run(lambda: self._verbs[call.verb].run("", body))
+            return
+        await self._parts.dispatcher.unary(call.request.SerializeToString(), RpcContext(_RPCS[call.rpc], (), _PEER))
+
+    def _call(self, action: Action, form: Form) -> Call | VerbCall:
+        with self._parts.engine.open():
+            return action.call(form, self._parts.engine.state)
+
+    async def _refused(self, path: str, action: str, form: Form, error: RpcError) -> Response:
+        status = transcoding.http_status(error.code)
+        return await self._rendered(path, {}, status, error=error, refused=action, form=form)
+
+    async def _rendered(self, path: str, query: Query, status: int = 200, **values: Any) -> Response:
+        try:
+            text = await self._parts.dispatcher.run(partial(self._text, path, query, **values))
+        except RpcError as error:
+            status = HTTPStatus.NOT_FOUND
+            known = {"error": values.get("error") or error, "live": "", "path": path}
+            text = self._templates.get_template("missing.html").render(_DEFAULTS | known)
+        return HTMLResponse(text, status, _HEADERS)
+
+    def _text(self, path: str, query: Query, **values: Any) -> str:
+        view = find_view(self._parts, path, query)
+        live = "/page/live" + rows.query([("name", name) for name in view.live])
+        address = path + rows.query((name, value) for name, value in query.items() if name != "done")
+        known = _DEFAULTS | {"live": live, "path": address} | view.values | values
+        return self._templates.get_template(view.template).render(known)
+
+
+def parts(engine: Engine, dispatcher: Dispatcher, faults: Faults, recent_calls: RecentCalls) -> Parts:
+    """What the page looks at, of a running emulator."""
+    return Parts(engine, dispatcher, faults, recent_calls, Live(engine, recent_calls))
+
+
+_DEFAULTS: dict[str, Any] = {"error": None, "done": "", "refused": "", "form": Form([])}
+
+
+def _done(query: Query) -> str:
+    action = ACTIONS.get(query.get("done", ""))
+    return action.done if action is not None else ""
+
+
+async def _form(request: Request) -> Form:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _MAX_FORM_BYTES:
+            raise invalid(f"The form exceeds the limit: {_MAX_FORM_BYTES} bytes.")
+    try:
+        pairs = parse_qsl(body.decode("ascii"), True, True, errors="strict", max_num_fields=_MAX_FORM_FIELDS)
+    except ValueError:
+        raise invalid("The form cannot be read: it must be application/x-www-form-urlencoded, of UTF-8.") from None
+    return Form(pairs)
+
+
+def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _FILES:
+        return PlainTextResponse("Not Found\n", 404)
+    content = files("pubsub_spark.emulator.page").joinpath("static", name).read_bytes()
+    return Response(content, headers={**_HEADERS, "Cache-Control": "no-cache"}, media_type=_FILES[name])

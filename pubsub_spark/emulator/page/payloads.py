@@ -1,0 +1,110 @@
+"""Payloads as a person reads them: decoded by the schema that they were published with, else as JSON, text or bytes.
+
+Pure. Which revision a message fits is in its attributes, as every subscriber finds it. What is long is cut; a payload
+that cannot be decoded is shown as it is, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from google.protobuf import json_format
+
+from pubsub_spark.codec.definition import Definition, Encoding, InvalidMessage
+from pubsub_spark.emulator.state.schema_store import Schemas
+
+_MAX_CHARACTERS = 10_000  # of one payload; a page has dozens
+_MAX_DECODED_BYTES = 100_000  # what is longer would take longer to decode than a page should
+_MAX_SHOWN_BYTES = 512  # of what is no text
+_PREVIEW_CHARACTERS = 120
+_NAME, _REVISION, _ENCODING = (f"googclient_schema{each}" for each in ("name", "revisionid", "encoding"))
+SCHEMA_NAMES = frozenset({_NAME, _REVISION, _ENCODING})  # the attributes that say what schema a message has
+
+
+class Payload(NamedTuple):
+    """A payload as text, what it was read as, and why it could not be read as its schema says."""
+
+    text: str
+    kind: str
+    problem: str = ""
+
+    @property
+    def preview(self) -> str:
+        """The beginning of it, in one line."""
+        line = " ".join(self.text[: 4 * _PREVIEW_CHARACTERS].split())
+        return line if len(line) <= _PREVIEW_CHARACTERS else f"{line[:_PREVIEW_CHARACTERS]}…"
+
+
+class SchemaOfMessage(NamedTuple):
+    """The revision that a message fits, and its encoding."""
+
+    revision: str
+    definition: Definition
+    encoding: Encoding
+
+
+def schema_of(attributes: Mapping[str, str], schemas: Schemas) -> SchemaOfMessage | None:
+    """What the attributes of a message say of its schema; None when they say nothing, or it is deleted."""
+    schema = schemas.get(attributes.get(_NAME, ""))
+    revision = schema and schema.find(attributes.get(_REVISION, ""))
+    if not revision:
+        return None
+    encoding: Encoding = "JSON" if attributes.get(_ENCODING) == "JSON" else "BINARY"
+    return SchemaOfMessage(revision.id, revision.definition, encoding)
+
+
+def shown(data: bytes, schema: SchemaOfMessage | None) -> Payload:
+    """A payload for the page."""
+    if schema is None or len(data) > _MAX_DECODED_BYTES:
+        return _plain(data)
+    kind = f"{schema.definition.type}, {schema.encoding}, revision {schema.revision}"
+    try:
+        return Payload(_cut(_indented(decoded(data, schema))), kind)
+    except (InvalidMessage, ValueError) as problem:
+        return _plain(data)._replace(problem=str(problem))
+
+
+def decoded(data: bytes, schema: SchemaOfMessage) -> Any:
+    """The message as JSON has it; InvalidMessage when it does not fit the schema."""
+    definition: Any = schema.definition
+    definition.validate(data, schema.encoding)
+    if schema.encoding == "JSON":
+        return json.loads(data)
+    if definition.type == "AVRO":
+        from pubsub_spark.codec.avro import json_encoding  # with all of NumPy; whoever has such a schema has it already
+
+        return json.loads(json_encoding.write_message(definition.root, definition.messages.read(data)))
+    message = definition.read(data, schema.encoding)
+    return json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
+
+
+def _plain(data: bytes) -> Payload:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return Payload(_hexadecimal(data), f"{len(data):,} bytes")
+    if not text.isprintable() and any(each < " " and each not in "\t\r\n" for each in text[:_MAX_CHARACTERS]):
+        return Payload(_hexadecimal(data), f"{len(data):,} bytes")
+    if text[:1] in ("{", "[") and len(data) <= _MAX_DECODED_BYTES:
+        try:
+            return Payload(_cut(_indented(json.loads(text))), "JSON")
+        except (ValueError, RecursionError):
+            pass
+    return Payload(_cut(text), "text")
+
+
+def _hexadecimal(data: bytes) -> str:
+    text = data[:_MAX_SHOWN_BYTES].hex(" ")
+    return text if len(data) <= _MAX_SHOWN_BYTES else f"{text} … ({len(data):,} bytes)"
+
+
+def _indented(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _MAX_CHARACTERS:
+        return text
+    return f"{text[:_MAX_CHARACTERS]}… ({len(text):,} characters)"
