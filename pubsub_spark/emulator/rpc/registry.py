@@ -9,7 +9,7 @@ name. An RPC that stands nowhere is UNIMPLEMENTED.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from pubsub_spark.emulator.api.routes import routes
@@ -45,10 +45,17 @@ class Rpc(NamedTuple):
 class Registry:
     """The handlers over one engine."""
 
-    def __init__(self, engine: Engine, faults: Faults, *, allow_well_known_imports: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        faults: Faults,
+        *,
+        allow_well_known_imports: bool = False,
+        exports: Collection[str] = (),
+    ) -> None:
         self._engine = engine
         self.publisher = Publisher(engine)
-        self.subscriber = Subscriber(engine, faults)
+        self.subscriber = Subscriber(engine, faults, exports)
         self.snapshots = Snapshots(engine)
         self.schemas = SchemaService(engine, allow_well_known_imports=allow_well_known_imports)
         self.iam = IamPolicy(engine)
