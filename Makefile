@@ -8,7 +8,7 @@ NODE  := $(VENV)/node_modules
 # Python/PySpark: the oldest and the newest of both, what Spark 4.2 changed for streaming sources, the oldest dependencies.
 MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/lowest
 
-.PHONY: demo test test-fast soak soak-speed kills lint docs tables test-matrix bench clean java
+.PHONY: demo test test-fast soak soak-speed kills lint docs notebooks tables test-matrix bench clean java
 
 demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven complete
 	@$(BIN)/pubsub-spark demo
@@ -37,6 +37,9 @@ lint: $(READY)  ## linter, type checker and import contracts alone
 
 docs: $(READY)  ## the site of docs/, into build/site
 	$(BIN)/mkdocs build --strict --quiet
+
+notebooks: java $(READY)  ## the .ipynb of notebooks/, run anew from the .py
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python docs/notebooks.py
 
 tables: $(READY)  ## the tables and examples of README and docs/, from the code
 	$(BIN)/python docs/tables.py

@@ -1,8 +1,17 @@
-"""The demo's table as a picture: mean delays by carrier and hour, above them the number of departures."""
+"""The pictures of the demo and the notebooks, as PNG files, drawn without a display.
+
+draw       the demo's table: mean delays by carrier and hour, above them the number of departures
+draw_steps counts that grow with time, with moments marked by vertical lines
+show       a picture in the cell of a notebook
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -43,3 +52,31 @@ def draw(departures: pa.Table, path: Path) -> None:
     below.set_ylabel("carrier")
     figure.colorbar(image, ax=below, label="mean departure delay, minutes", extend="both")
     figure.savefig(path)
+
+
+def draw_steps(
+    counts: Mapping[str, Sequence[float]], moments: Mapping[str, float], title: str, what: str, path: Path
+) -> None:
+    """Save a picture of how many there were at each time. counts: by name, the times in seconds of each of them."""
+    figure = Figure(figsize=(9, 4), layout="constrained", dpi=100)
+    axes = figure.subplots()
+    figure.suptitle(title, fontsize=13, x=0.02, ha="left")
+    for (name, times), colour in zip(counts.items(), ("#5b7c99", "#c2571a"), strict=False):
+        axes.step(sorted(times), range(1, len(times) + 1), where="post", label=name, color=colour, linewidth=2)
+    for name, time in moments.items():
+        axes.axvline(time, color="#333333", linestyle=":")
+        axes.annotate(name, (time, 0.02), xycoords=("data", "axes fraction"), rotation=90, ha="right", fontsize=9)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel(what)
+    axes.legend(loc="upper left")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path)
+
+
+def show(path: Path) -> None:
+    """Show a picture in the cell of a notebook (Jupyter, Databricks); elsewhere print where it is."""
+    if "ipykernel" in sys.modules:
+        shown: Any = import_module("IPython.display")
+        shown.display(shown.Image(filename=str(path)))
+    else:
+        sys.stdout.write(f"the picture is {path}\n")

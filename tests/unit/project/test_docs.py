@@ -1,10 +1,12 @@
 """What the README, the changelog and the templates say is so: tables, commands, links."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -21,13 +23,19 @@ SHELL_LINES = [
 ]
 
 
-def test_tables_are_the_codes_own():
-    """The tables of the documents, and the examples of errors, are what `make tables` would write."""
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
+def command(name: str) -> Any:
+    """The module of a command in docs/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    tables = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tables)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tables_are_the_codes_own():
+    """The tables of the documents, and the examples of errors, are what `make tables` would write."""
+    tables = command("tables")
 
     pages = [page.read_text() for page in tables.PAGES]
     for page in pages:
@@ -137,3 +145,16 @@ def test_notebooks_are_databricks_sources(notebook: Path):
     for cell in cells:
         magic = [line.startswith("# MAGIC") for line in cell.strip().splitlines()]
         assert all(magic) or not any(magic), cell
+
+
+@pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.name)
+def test_jupyter_notebooks_are_current(notebook: Path):
+    """A .ipynb has the cells of its source; each that was run has outputs, no error, and no path of the machine."""
+    notebooks = command("notebooks")
+    made = json.loads(notebook.with_suffix(".ipynb").read_text())
+
+    assert notebooks.cells(notebook.read_text()) == notebooks.cells_of_jupyter(made), "run `make notebooks`"
+    outputs = [output for cell in made["cells"] for output in cell.get("outputs", [])]
+    assert bool(outputs) == (notebook.stem != "6_databricks")
+    assert "error" not in {output["output_type"] for output in outputs}
+    assert not re.search(r"/tmp/|/home/|/root/|MAGIC %md", notebook.with_suffix(".ipynb").read_text())

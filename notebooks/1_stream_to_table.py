@@ -5,7 +5,7 @@
 # MAGIC Step by step what `make demo` does: flights that left New York in 2013 are published from a DataFrame, read
 # MAGIC again with Structured Streaming, counted by carrier and hour, and compared with the file they came from.
 # MAGIC
-# MAGIC The notebook runs on Databricks, and as plain Python: `python notebooks/flights.py`. It takes the first 20,000
+# MAGIC The notebook runs on Databricks, and as plain Python: `python notebooks/1_stream_to_table.py`. It takes the first 20,000
 # MAGIC flights; set `FLIGHTS` to another number, or to 336776 for all of them.
 
 # COMMAND ----------
@@ -78,7 +78,7 @@ spark = SparkSession.builder.getOrCreate()
 file = flights.read(int(os.environ.get("FLIGHTS", "20000")))
 departures_of_2013 = spark.createDataFrame(file)
 departures_of_2013.write.format("pubsub_spark").options(**service).mode("append").option("topicId", topic).save()
-print(f"{file.num_rows:,} flights published to {topic}")
+print(f"{file.num_rows:,} flights published")
 
 # COMMAND ----------
 
@@ -125,13 +125,7 @@ departures.show(10)
 from pubsub_spark.demo import picture
 
 picture.draw(departures.toArrow(), folder / "departures.png")
-if "displayHTML" in globals():  # Databricks shows it in the cell
-    import base64
-
-    encoded = base64.b64encode((folder / "departures.png").read_bytes()).decode()
-    globals()["displayHTML"](f'<img width="900" src="data:image/png;base64,{encoded}">')
-else:
-    print(f"the picture is {folder / 'departures.png'}")
+picture.show(folder / "departures.png")
 
 # COMMAND ----------
 
