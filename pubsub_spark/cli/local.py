@@ -87,6 +87,17 @@ def emulator(
         bool,
         typer.Option("--allow-well-known-imports", help="Protobuf schemas may import `google/protobuf/*.proto`."),
     ] = False,
+    storage_root: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Folder of buckets, gs:// or s3://, for Cloud Storage subscriptions."),
+    ] = None,
+    bigquery_root: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Folder of DuckDB files, one a project, for BigQuery subscriptions."),
+    ] = None,
+    bigquery_endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="A server of BigQuery's REST API, in place of those files.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Serve in the background, and return when ready.")] = False,
     stop: Annotated[
         bool, typer.Option("--stop", help="End the emulator that was detached on this port, and return then.")
@@ -137,6 +148,9 @@ def emulator(
         log_format=log_format,
         seed=seed,
         allow_well_known_imports=allow_well_known_imports,
+        storage_root=storage_root,
+        bigquery_root=bigquery_root,
+        bigquery_endpoint=bigquery_endpoint,
     )
     raise typer.Exit(code)
 

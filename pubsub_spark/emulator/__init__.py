@@ -23,12 +23,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pubsub_spark.emulator.emulator import Emulator, Record
+    from pubsub_spark.emulator.emulator import Emulator
+    from pubsub_spark.emulator.records import Record
     from pubsub_spark.emulator.rpc.interceptors import Recorded
 
 __all__ = ["Emulator", "Record", "Recorded"]
 
-_MODULES = {"Emulator": "emulator", "Record": "emulator", "Recorded": "rpc.interceptors"}
+_MODULES = {"Emulator": "emulator", "Record": "records", "Recorded": "rpc.interceptors"}
 _PACKAGES = frozenset(
     {"cryptography", "h11", "jinja2", "starlette", "urllib3", "uvicorn", "yaml"}
 )  # of the extra `emulator`

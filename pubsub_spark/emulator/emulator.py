@@ -27,6 +27,7 @@ from pubsub_spark.emulator.handlers.subscriber import find
 from pubsub_spark.emulator.journal.files import FsyncPolicy
 from pubsub_spark.emulator.journal.journal import Journal
 from pubsub_spark.emulator.metrics import Metrics
+from pubsub_spark.emulator.records import Record, backlogs, record_of
 from pubsub_spark.emulator.rpc import tracing
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.interceptors import InjectFaults, Interceptor, Recorded, Recorder, log
@@ -35,9 +36,11 @@ from pubsub_spark.emulator.rpc.registry import Registry
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import EVERY, Fault, Faults
+from pubsub_spark.emulator.sinks.destinations import destinations
+from pubsub_spark.emulator.sinks.export_worker import ExportWorkers
 from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
-from pubsub_spark.emulator.state.delivery import Delivery, message_of
+from pubsub_spark.emulator.state.delivery import message_of
 from pubsub_spark.emulator.state.state import State
 from pubsub_spark.emulator.transport import event_loop, verbs
 from pubsub_spark.emulator.transport.http_app import HttpContent, Page
@@ -53,23 +56,6 @@ class EmulatorFailedError(RuntimeError):
 
 
 Publishable = bytes | str | Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Record:
-    """The history of one message on one subscription."""
-
-    message_id: str
-    data: bytes
-    attributes: dict[str, str]
-    ordering_key: str
-    publish_time: float  # seconds since the epoch
-    deliveries: int  # times handed out
-    acks: int
-    modacks: int  # deadline changes, nacks among them
-    failures: int  # nacks and passed deadlines
-    acked: bool
-    ack_deadline: float | None  # when the present lease runs out; None when nobody holds the message
 
 
 @dataclass(frozen=True)
@@ -97,6 +83,9 @@ class Emulator:
     which Pub/Sub does not support. An exception on a background thread ends the emulator: `on_failure` is called, on
     any thread, and every other method raises EmulatorFailedError.
 
+    `storage_root` is a folder of buckets (or `gs://`, `s3://`) in which Cloud Storage subscriptions write,
+    `bigquery_root` one of DuckDB files for BigQuery subscriptions, `bigquery_endpoint` a server of BigQuery's REST API.
+
     `data_dir` is a folder that keeps everything, for the next emulator that is given it. `fsync` says when it must be
     on the disk: before a `group` of calls is answered, before each `call` is, or `never`, which the end of the machine
     alone can make a loss.
@@ -115,6 +104,9 @@ class Emulator:
         fsync: FsyncPolicy = "group",
         allow_hosts: Collection[str] = (),
         allow_well_known_imports: bool = False,
+        storage_root: Path | str | None = None,
+        bigquery_root: Path | str | None = None,
+        bigquery_endpoint: str | None = None,
         on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self.host = host
@@ -126,6 +118,9 @@ class Emulator:
         self._data_dir = data_dir
         self._fsync = fsync
         self._allow_hosts = allow_hosts
+        self._storage_root = storage_root
+        self._bigquery_root = bigquery_root
+        self._bigquery_endpoint = bigquery_endpoint
         self._allow_well_known_imports = allow_well_known_imports
         self._on_failure = on_failure
         self._parts: _Parts | None = None
@@ -145,15 +140,19 @@ class Emulator:
             ending.callback(engine.close)
             if journal is not None:
                 engine.journal, journal.on_failure = journal, engine.fail
+            running = destinations(self._storage_root, self._bigquery_root, self._bigquery_endpoint)
             signer, faults, recorder = Signer(), Faults(), Recorder()
-            push_workers = PushWorkers(engine, signer)
-            ending.callback(push_workers.close)
-            engine.add_listener(push_workers.follow)
+            push_workers, exports = PushWorkers(engine, signer), ExportWorkers(engine, running)
+            for workers in (push_workers, exports):
+                ending.callback(workers.close)
+                engine.add_listener(workers.follow)
             metrics = Metrics(engine)
             engine.add_listener(metrics.follow)
             with engine.open():
                 state.announce()
-            services = Registry(engine, faults, allow_well_known_imports=self._allow_well_known_imports)
+            services = Registry(
+                engine, faults, allow_well_known_imports=self._allow_well_known_imports, exports=running
+            )
             optional = (tracing.interceptor(), recorder if self._record else None)
             recent_calls = RecentCalls(engine.now)
             around = (metrics, recent_calls, *optional, log, InjectFaults(faults, engine))
@@ -260,16 +259,9 @@ class Emulator:
         return self.calls
 
     def _backlogs(self) -> dict[str, dict[str, float]]:
-        """The backlog of each subscription: unacked messages, those leased, the age of the oldest in seconds."""
+        """The backlog of each subscription."""
         with self._running.engine.open() as (broker, now):
-            return {
-                name: {
-                    "undelivered": broker.backlog(subscription),
-                    "leased": broker.outstanding(subscription),
-                    "oldestUnackedSeconds": round(max(0.0, now - (broker.oldest_unacked(subscription) or now)), 3),
-                }
-                for name, subscription in broker.subscriptions.items()
-            }
+            return backlogs(broker, now)
 
     # Setting up
 
@@ -319,7 +311,7 @@ class Emulator:
         """The history of every message of a subscription, in the order of publishing."""
         with self._running.engine.open() as (broker, now):
             known = {message_of(each).number: each for each in find(broker, subscription).deliveries()}
-            return [_record(known[number], now) for number in sorted(known)]
+            return [record_of(known[number], now) for number in sorted(known)]
 
     def backlog(self, subscription: str) -> int:
         """How many messages are not acked, the leased ones included."""
@@ -439,12 +431,3 @@ def _duration(name: str, seconds: float) -> Any:
 def _message(given: Publishable) -> Any:
     content = given.encode() if isinstance(given, str) else given
     return protos.PubsubMessage(data=content) if isinstance(content, bytes) else protos.PubsubMessage(**content)
-
-
-def _record(entry: Any, now: float) -> Record:
-    message = message_of(entry)
-    known = entry if isinstance(entry, Delivery) else Delivery(message)
-    lease_ends = known.deadline if known.holder is not None and known.deadline > now else None
-    content = message.id, message.data, dict(message.attributes), message.key, message.published
-    counts = known.deliveries, known.acks, known.modacks, known.failures
-    return Record(*content, *counts, known.acked, lease_ends)

@@ -42,6 +42,9 @@ def serve(
     log_format: LogFormat = "text",
     seed: int | None = None,
     allow_well_known_imports: bool = False,
+    storage_root: str | None = None,
+    bigquery_root: Path | None = None,
+    bigquery_endpoint: str | None = None,
 ) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
 
@@ -70,6 +73,9 @@ def serve(
             fsync=fsync,
             allow_hosts=allow_hosts,
             allow_well_known_imports=allow_well_known_imports,
+            storage_root=storage_root,
+            bigquery_root=bigquery_root,
+            bigquery_endpoint=bigquery_endpoint,
             on_failure=partial(os.kill, os.getpid(), signal.SIGTERM),  # who has failed is stopped as by a signal
         ) as emulator:
             if config is not None and not emulator.is_restored:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any, Protocol
@@ -64,8 +64,9 @@ class Context(Protocol):
 class Subscriber:
     """The handlers of google.pubsub.v1.Subscriber."""
 
-    def __init__(self, engine: Engine, faults: Faults) -> None:
+    def __init__(self, engine: Engine, faults: Faults, exports: Collection[str] = ()) -> None:
         self._engine = engine
+        self._exports = exports
         self._faults = faults
 
     def create_subscription(self, request: Any) -> Any:
@@ -76,7 +77,7 @@ class Subscriber:
             limits.check_name(name, "subscriptions")
             if name in broker.subscriptions:
                 raise already_exists(name)
-            kept = resource_validation.subscription(request)
+            kept = resource_validation.subscription(request, self._exports)
             kept.name = name
             kept.detached = False
             _check_dead_letter(broker, kept)
@@ -94,7 +95,7 @@ class Subscriber:
             subscription = find(broker, request.subscription.name)
             kept = subscription.resource
             changed = field_masks.updated(kept, request.subscription, request.update_mask.paths, _MUTABLE)
-            _configure(broker, subscription, changed, now)
+            _configure(broker, subscription, changed, now, self._exports)
             return subscription.resource
 
     def modify_push_config(self, request: Any) -> Any:
@@ -103,7 +104,7 @@ class Subscriber:
             changed = deepcopy(subscription.resource)
             changed.push_config.CopyFrom(request.push_config)
             resource_validation.keep_push_version(changed.push_config, subscription.resource.push_config)
-            _configure(broker, subscription, changed, now)
+            _configure(broker, subscription, changed, now, self._exports)
             return protos.Empty()
 
     def list_subscriptions(self, request: Any) -> Any:
@@ -281,9 +282,9 @@ def check_still_pullable(broker: Broker, subscription: Subscription) -> None:
         raise not_found(subscription.name)
 
 
-def _configure(broker: Broker, subscription: Subscription, changed: Any, now: float) -> None:
+def _configure(broker: Broker, subscription: Subscription, changed: Any, now: float, exports: Collection[str]) -> None:
     """Check the changed resource of a subscription, and apply it."""
-    kept = resource_validation.subscription(changed)
+    kept = resource_validation.subscription(changed, exports)
     if kept.dead_letter_policy != subscription.resource.dead_letter_policy:
         _check_dead_letter(broker, kept)
     topic = broker.topic_of(subscription.name)

@@ -1,14 +1,15 @@
 """Exports (BigQuery, Cloud Storage, Bigtable), ingestion from foreign sources, transforms: their checks and defaults.
 
-None of that exists here. What is asked for is checked as the service checks it, kept and returned; and where it would
-silently do nothing, it says so: an export or an ingestion by its state, a transform of another kind than JavaScript
-by UNIMPLEMENTED. JavaScript runs (`runtime.transforms`).
+Exports run where the emulator has been given their destination (`sinks.export_worker`), and ingestion from Cloud Storage
+where it has a storage root (`sinks.ingestion_worker`); JavaScript runs (`runtime.transforms`). The rest does not exist
+here. What is asked for is checked as the service checks it, kept and returned; and where it would silently do nothing,
+it says so: an export or an ingestion by its state, a transform of another kind by UNIMPLEMENTED.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pubsub_spark.emulator.api import protos
@@ -64,15 +65,16 @@ def export_of(subscription: Any) -> str:
     return "".join(present)
 
 
-def fill_export(subscription: Any) -> None:
-    """Check the export of a Subscription, fill in its defaults, and set its state: nothing is exported."""
+def fill_export(subscription: Any, running: Collection[str] = ()) -> None:
+    """Check the export of a Subscription, fill in its defaults, and set its state; `running` are those that work."""
     name = export_of(subscription)
-    subscription.state = RESOURCE_ERROR if name else ACTIVE
+    subscription.state = RESOURCE_ERROR if name and name not in running else ACTIVE
     if not name:
         return
     config = getattr(subscription, name)
     _CHECKS[name](config, subscription)
-    config.state = config.DESCRIPTOR.enum_types_by_name["State"].values_by_name[_EXPORTS[name]].number
+    state = "ACTIVE" if name in running else _EXPORTS[name]
+    config.state = config.DESCRIPTOR.enum_types_by_name["State"].values_by_name[state].number
 
 
 def _check_bigquery(config: Any, _: Any) -> None:

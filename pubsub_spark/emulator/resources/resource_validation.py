@@ -7,6 +7,7 @@ rules of delivery are read out of a finished Subscription by `settings`.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -59,14 +60,14 @@ def retention(kept: Any) -> float:
     return seconds(kept.message_retention_duration) if kept.HasField("message_retention_duration") else 0
 
 
-def subscription(given: Any) -> Any:
-    """A Subscription as it is kept: checked, and its defaults filled in."""
+def subscription(given: Any, exports: Collection[str] = ()) -> Any:
+    """A Subscription as it is kept: checked, and its defaults filled in; `exports` are the configurations that run."""
     kept = protos.Subscription()
     kept.CopyFrom(given)
     _clear(kept, "state", "topic_message_retention_duration", "analytics_hub_subscription_info", "tags")
     check_values(kept)
     limits.check_labels(kept.labels)
-    integrations.fill_export(kept)
+    integrations.fill_export(kept, exports)
     kept.ack_deadline_seconds = limits.check_ack_deadline(kept.ack_deadline_seconds or limits.DEFAULT_ACK_DEADLINE, 10)
     _fill_expiration(kept)
     _fill_retention(kept)

@@ -9,7 +9,7 @@ name. An RPC that stands nowhere is UNIMPLEMENTED.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, NamedTuple
@@ -57,10 +57,17 @@ class Rpc(NamedTuple):
 class Registry:
     """The handlers over one engine."""
 
-    def __init__(self, engine: Engine, faults: Faults, *, allow_well_known_imports: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        faults: Faults,
+        *,
+        allow_well_known_imports: bool = False,
+        exports: Collection[str] = (),
+    ) -> None:
         self._engine = engine
         self.publisher = Publisher(engine)
-        self.subscriber = Subscriber(engine, faults)
+        self.subscriber = Subscriber(engine, faults, exports)
         self.snapshots = Snapshots(engine)
         self.schemas = SchemaService(engine, allow_well_known_imports=allow_well_known_imports)
         self.iam = IamPolicy(engine)

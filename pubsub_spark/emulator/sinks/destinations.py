@@ -1,0 +1,33 @@
+"""The destinations that an emulator was given: which exports run, by the names of their configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pubsub_spark.emulator.sinks.bigquery import BigQuery
+from pubsub_spark.emulator.sinks.bigquery_duckdb import DuckDbTable, check_root
+from pubsub_spark.emulator.sinks.bigquery_rest import RestTable
+from pubsub_spark.emulator.sinks.cloud_storage import Bucket
+from pubsub_spark.emulator.sinks.export_worker import Destination, Destinations
+from pubsub_spark.emulator.sinks.storage_root import StorageRoot
+
+
+def destinations(
+    storage_root: Path | str | None, bigquery_root: Path | str | None, bigquery_endpoint: str | None
+) -> Destinations:
+    """What makes a destination of each configuration that runs; OSError when one of them cannot be used."""
+    made: dict[str, Callable[[Any], Destination]] = {}
+    if storage_root is not None:
+        made["cloud_storage_config"] = partial(Bucket, StorageRoot(str(storage_root)))
+    if bigquery_root is not None:
+        root = Path(bigquery_root)
+        check_root(root)
+        made["bigquery_config"] = lambda config: BigQuery(DuckDbTable(root, config.table), config)
+    if bigquery_endpoint is not None:
+        if bigquery_root is not None:
+            raise OSError("BigQuery is in files or behind an endpoint; give `bigquery_root` or `bigquery_endpoint`.")
+        made["bigquery_config"] = lambda config: BigQuery(RestTable(bigquery_endpoint, config.table), config)
+    return made

@@ -1,0 +1,154 @@
+"""The objects that Cloud Storage subscriptions write: their names, and text or Avro in them. Pure.
+
+As Google documents them: the name is prefix, datetime, `_`, an id and suffix; text is the data of each message and a
+newline; Avro is a file of records with `data`, or with the fields of the topic's Avro schema, and where metadata are
+wanted with subscription, message id, publish time and attributes, among which an ordering key is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import fastavro
+
+from pubsub_spark.codec.definition import Definition, Encoding, InvalidMessage
+from pubsub_spark.emulator.sinks.storage_root import DestinationError
+from pubsub_spark.emulator.state.message import Message
+
+DEFAULT_DATETIME = "YYYY-MM-DDThh:mm:ss+00:00"
+
+_ELEMENTS = {"YYYY": "%Y", "YY": "%y", "MM": "%m", "DD": "%d", "hh": "%H", "mm": "%M", "ss": "%S"}
+_ELEMENT = re.compile("|".join(_ELEMENTS))
+_METADATA_FIELDS: list[dict[str, Any]] = [
+    {"name": "subscription_name", "type": "string"},
+    {"name": "message_id", "type": "string"},
+    {"name": "publish_time", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+    {"name": "attributes", "type": {"type": "map", "values": "string"}},
+]
+_DATA_FIELD = {"name": "data", "type": "bytes"}
+_REVISION = "googclient_schemarevisionid"
+
+
+class TopicSchema(NamedTuple):
+    """The schema of a topic: its revisions by id, of which the latest is what objects have, and the encoding."""
+
+    revisions: dict[str, Definition]
+    latest: Definition
+    encoding: Encoding
+
+
+class Encoded(NamedTuple):
+    """The content of an object, and the indexes of the messages that cannot be in it."""
+
+    content: bytes
+    misfits: Sequence[int]
+
+
+Encode = Callable[[Sequence[Message], str, TopicSchema | None], Encoded]
+
+
+def object_name(config: Any, opened: float, unique: str) -> str:
+    """The name of an object that was opened at a time."""
+    moment = datetime.fromtimestamp(opened, UTC)
+    form = config.filename_datetime_format or DEFAULT_DATETIME
+    shown = _ELEMENT.sub(lambda found: moment.strftime(_ELEMENTS[found[0]]), form)
+    return f"{config.filename_prefix}{shown}_{unique}{config.filename_suffix}"
+
+
+def encoder(config: Any) -> Encode:
+    """The encoding of a CloudStorageConfig: messages, subscription and schema to content."""
+    if config.WhichOneof("output_format") != "avro_config":
+        return _text
+    avro = config.avro_config
+    uses_topic_schema = getattr(avro, "use_topic_schema", False)  # older client libraries lack it
+
+    def encode(messages: Sequence[Message], subscription: str, schema: TopicSchema | None) -> Encoded:
+        if uses_topic_schema and schema is not None:
+            return _records(messages, subscription, schema, avro.write_metadata)
+        rows = [{"data": each.data} for each in messages]
+        name = "PubsubMessageWithMetadata" if avro.write_metadata else "PubsubMessage"
+        fields = [*_METADATA_FIELDS, _DATA_FIELD] if avro.write_metadata else [_DATA_FIELD]
+        if avro.write_metadata:
+            rows = [_metadata(each, subscription) | row for each, row in zip(messages, rows, strict=True)]
+        return Encoded(
+            _file({"type": "record", "namespace": "com.google.pubsub", "name": name, "fields": fields}, rows), ()
+        )
+
+    return encode
+
+
+def _text(messages: Sequence[Message], _: str, __: TopicSchema | None) -> Encoded:
+    return Encoded(b"".join(part for each in messages for part in (each.data, b"\n")), ())
+
+
+def _records(messages: Sequence[Message], subscription: str, schema: TopicSchema, with_metadata: bool) -> Encoded:
+    """The messages as records of the latest revision of the topic's schema."""
+    target = _target(schema, with_metadata)
+    reader = _without_logical(json.loads(schema.latest.text))
+    rows, misfits = [], []
+    for index, message in enumerate(messages):
+        definition = schema.revisions.get(message.attributes.get(_REVISION, ""), schema.latest)
+        try:
+            row = _datum(definition, message.data, schema.encoding, reader)
+        except (ValueError, EOFError, TypeError, KeyError, IndexError):  # among them InvalidMessage; fastavro's own
+            misfits.append(index)
+            continue
+        rows.append(row | _metadata(message, subscription) if with_metadata else row)
+    return Encoded(_file(target, rows) if rows else b"", misfits)
+
+
+def _target(schema: TopicSchema, with_metadata: bool) -> dict[str, Any]:
+    """The schema of the file; DestinationError where the topic's cannot be one."""
+    if schema.latest.type != "AVRO":
+        raise DestinationError("SCHEMA_MISMATCH", "The topic's schema is not Avro; unset useTopicSchema.")
+    target = json.loads(schema.latest.text)
+    if not isinstance(target, dict) or target.get("type") != "record":
+        raise DestinationError("SCHEMA_MISMATCH", "The topic's schema is not of records; unset useTopicSchema.")
+    if not with_metadata:
+        return target
+    names = {field["name"] for field in target["fields"]}
+    if taken := sorted(names & {field["name"] for field in _METADATA_FIELDS}):
+        raise DestinationError("SCHEMA_MISMATCH", f"The topic's schema has a field `{taken[0]}`, as the metadata have.")
+    return {**target, "fields": [*target["fields"], *_METADATA_FIELDS]}
+
+
+def _datum(definition: Any, data: bytes, encoding: Encoding, reader: Any) -> dict[str, Any]:
+    """The record of a message, by the revision that it was published with; InvalidMessage when it is none."""
+    definition.validate(data, encoding)
+    if encoding == "JSON":
+        data = definition.messages.write(definition.read_json(data))
+    writer = _without_logical(json.loads(definition.text))
+    datum: Any = fastavro.schemaless_reader(BytesIO(data), writer, reader, return_record_name=True)
+    if not isinstance(datum, dict):
+        raise InvalidMessage("The message is not a record")
+    return datum
+
+
+def _metadata(message: Message, subscription: str) -> dict[str, Any]:
+    attributes = dict(message.attributes)
+    if message.key:
+        attributes["ordering_key"] = message.key
+    return {
+        "subscription_name": subscription,
+        "message_id": message.id,
+        "publish_time": round(message.published * 1_000_000),
+        "attributes": attributes,
+    }
+
+
+def _file(schema: dict[str, Any], rows: Sequence[dict[str, Any]]) -> bytes:
+    content = BytesIO()
+    fastavro.writer(content, fastavro.parse_schema(schema), rows)
+    return content.getvalue()
+
+
+def _without_logical(schema: Any) -> Any:
+    """A schema without logical types, so that values are written as they were read."""
+    if isinstance(schema, dict):
+        return {key: _without_logical(value) for key, value in schema.items() if key != "logicalType"}
+    return [_without_logical(each) for each in schema] if isinstance(schema, list) else schema

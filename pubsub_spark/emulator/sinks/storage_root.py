@@ -1,0 +1,74 @@
+"""The buckets of the emulator: what `--storage-root` makes of their names.
+
+A root is a folder (a path or `file://`), in which each bucket is a folder that must be there, or `gs://` or `s3://`,
+where a bucket is the bucket of that name; `s3://BUCKET/PREFIX` puts them all into one real bucket. Credentials and
+endpoints are those of the environment, as obstore reads them. Objects are written at once and whole.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import LocalStore, ObjectStore, from_url
+
+State = Literal["NOT_FOUND", "PERMISSION_DENIED", "SCHEMA_MISMATCH", "ACTIVE"]
+
+_SCHEMES = ("file", "gs", "s3")
+_DENIED = (PermissionError, PermissionDeniedError, UnauthenticatedError)
+
+
+class DestinationError(Exception):
+    """The refusal of a destination, with the state of the subscription or topic that follows from it."""
+
+    def __init__(self, state: State, sentence: str) -> None:
+        super().__init__(sentence)
+        self.state: State = state
+
+
+class StorageRoot:
+    """The root of all buckets; OSError when it cannot be one."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._folder: Path | None = None
+        self._url = url.rstrip("/") + "/" if parts.netloc else f"{parts.scheme}://"
+        if parts.scheme in ("", "file"):
+            self._folder = Path(url2pathname(parts.path) if parts.scheme else url)
+            if not self._folder.is_dir():
+                raise OSError(f"The storage root `{url}` is not a folder; create it, with a folder for each bucket.")
+        elif parts.scheme not in _SCHEMES:
+            raise OSError(f"The storage root `{url}` is not of {', '.join(_SCHEMES)}; give a folder, or one of those.")
+
+    def open(self, bucket: str) -> ObjectStore:
+        """The store of a bucket; DestinationError where its folder is missing."""
+        if self._folder is None:
+            return from_url(f"{self._url}{bucket}")
+        folder = self._folder / bucket
+        if not folder.is_dir():
+            raise DestinationError("NOT_FOUND", f"The bucket `{bucket}` does not exist; create the folder `{folder}`.")
+        return LocalStore(folder)
+
+    def put(self, bucket: str, name: str, content: bytes) -> None:
+        """Write an object; DestinationError when the bucket is not there or may not be written, OSError otherwise."""
+        store = self.open(bucket)
+        try:
+            obstore.put(store, name, content)
+        except (FileNotFoundError, NotFoundError) as problem:
+            raise DestinationError(
+                "NOT_FOUND", f"The bucket `{bucket}` does not exist; create it ({problem})."
+            ) from None
+        except _DENIED as problem:
+            raise DestinationError(
+                "PERMISSION_DENIED", f"The bucket `{bucket}` may not be written; allow it ({problem})."
+            ) from None
+        except BaseError as problem:
+            if "Permission denied" in str(problem):  # of a local file, which obstore does not tell apart
+                raise DestinationError(
+                    "PERMISSION_DENIED", f"The bucket `{bucket}` may not be written; allow it ({name})."
+                ) from None
+            raise OSError(f"The bucket `{bucket}` cannot be written now: {problem}") from None
