@@ -1,7 +1,7 @@
 """Exports (BigQuery, Cloud Storage, Bigtable), ingestion from foreign sources, transforms: their checks and defaults.
 
-Exports run where the emulator has been given their destination (`sinks.export_worker`), and ingestion from Cloud Storage
-where it has a storage root (`sinks.ingestion_worker`); JavaScript runs (`runtime.transforms`). The rest does not exist
+Exports run where the emulator has been given their destination (`sinks.export_worker`), ingestion from Cloud Storage
+where it has a storage root (`sinks.ingestion_worker`), and JavaScript (`runtime.transforms`). The rest does not exist
 here. What is asked for is checked as the service checks it, kept and returned; and where it would silently do nothing,
 it says so: an export or an ingestion by its state, a transform of another kind by UNIMPLEMENTED.
 """
