@@ -57,6 +57,7 @@ class EmulatorFailedError(RuntimeError):
     """The end of an emulator by an exception on one of its background threads, which is the cause."""
 
 
+Workers = PushWorkers | ExportWorkers | IngestionWorkers
 Publishable = bytes | str | Mapping[str, Any]
 
 
@@ -147,10 +148,7 @@ class Emulator:
             services = Registry(
                 engine, faults, allow_well_known_imports=self._allow_well_known_imports, exports=running
             )
-            following: list[PushWorkers | ExportWorkers | IngestionWorkers] = [
-                PushWorkers(engine, signer),
-                ExportWorkers(engine, running),
-            ]
+            following: list[Workers] = [PushWorkers(engine, signer), ExportWorkers(engine, running)]
             if self._storage_root is not None:
                 root = StorageRoot(str(self._storage_root))
                 following.append(IngestionWorkers(engine, root, services.publisher.publish))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,16 @@ def state(client: Client) -> int:
 
 
 def drain(emulator: Emulator, seconds: float = 301) -> None:
-    """Let time pass until everything is written."""
+    """Let time pass until everything is written.
 
-    def is_empty() -> bool:
+    Where a write takes longer than the lease by the clock that moves here, it is done again: at least once.
+    """
+    ends = time.monotonic() + 20
+    while emulator.backlog(SUB):
+        assert time.monotonic() < ends
         emulator.advance(seconds)
-        return 0 == emulator.backlog(SUB)
-
-    wait_until(is_empty)
+        with suppress(AssertionError):
+            wait_until(lambda: 0 == emulator.backlog(SUB), seconds=0.2)
 
 
 def export(emulator: Emulator, **settings):
@@ -69,7 +73,7 @@ def test_an_object_has_what_was_published_in_its_time(emulator, client, tmp_path
 
     drain(emulator, 61)
 
-    assert sorted(map(str, range(100))) == sorted(lines(tmp_path))
+    assert set(map(str, range(100))) == set(lines(tmp_path))
     assert {"news"} == {file.parent.name for file in files(tmp_path)}
     assert {".txt"} == {file.suffix for file in files(tmp_path)}
     assert ACTIVE == state(client)
@@ -84,8 +88,8 @@ def test_messages_end_an_object(emulator, client, tmp_path):
     wait_until(lambda: 500 == emulator.backlog(SUB))
     [file] = files(tmp_path)
     assert 1000 == len(file.read_text().splitlines())
-    emulator.advance(301)
-    wait_until(lambda: 1500 == len(lines(tmp_path)))
+    drain(emulator)
+    assert 1500 == len(set(lines(tmp_path)))
 
 
 def test_stop_writes_what_is_open(tmp_path):
@@ -128,7 +132,7 @@ def test_keys_keep_their_order(emulator, client, tmp_path):
     drain(emulator)
 
     in_turn = sorted(files(tmp_path), key=lambda file: file.stat().st_mtime_ns)
-    assert ["0", "1", "2", "3", "4"] == [line for file in in_turn for line in file.read_text().split()]
+    assert ["0", "1", "2", "3", "4"] == [*dict.fromkeys(line for file in in_turn for line in file.read_text().split())]
 
 
 def test_records_of_the_topics_schema(emulator, client, tmp_path):
@@ -145,7 +149,7 @@ def test_records_of_the_topics_schema(emulator, client, tmp_path):
     for file in files(tmp_path):
         with file.open("rb") as content:
             rows += fastavro.reader(content)
-    assert [1, 2] == sorted(row["a"] for row in rows)
+    assert {1, 2} == {row["a"] for row in rows}
     assert {SUB} == {row["subscription_name"] for row in rows}
 
 
@@ -264,7 +268,7 @@ def test_rows_with_metadata(bigquery):
     [message_id] = emulator.publish(TOPIC, {"data": b"\xff", "attributes": {"a": "b"}})
     drain(emulator, 1)
 
-    [found] = tables.run("SELECT data, subscription_name, message_id, attributes->>'a' FROM lake.news")
+    [found] = tables.run("SELECT DISTINCT data, subscription_name, message_id, attributes->>'a' FROM lake.news")
     assert (b"\xff", SUB, message_id, "b") == found
     assert "ACTIVE" == bigquery_state(client)
 
@@ -290,7 +294,7 @@ def test_rows_by_the_topics_schema(bigquery):
     tables.run("ALTER TABLE lake.news ADD COLUMN days DATE[]")
     drain(emulator, 11)
 
-    assert [(7, "y", date(1970, 1, 2))] == tables.run("SELECT n, r.x, days[1] FROM lake.news")
+    assert [(7, "y", date(1970, 1, 2))] == tables.run("SELECT DISTINCT n, r.x, days[1] FROM lake.news")
     assert ("ACTIVE", 0) == (bigquery_state(client), emulator.messages(SUB)[0].failures)
 
 
@@ -304,7 +308,7 @@ def test_missing_table_is_not_found(bigquery):
     tables.run("CREATE TABLE lake.news (a INTEGER)")
     drain(emulator, 11)
 
-    assert [(1,)] == tables.run("SELECT a FROM lake.news")
+    assert [(1,)] == tables.run("SELECT DISTINCT a FROM lake.news")
 
 
 def test_rows_that_do_not_fit_are_dead_letters(bigquery):
@@ -326,5 +330,5 @@ def test_rows_that_do_not_fit_are_dead_letters(bigquery):
     emulator.publish(TOPIC, '{"a": 1}', '{"a": "x"}', "no", '{"b": 1}', '{"a": 2}')
     drain(emulator, 11)
 
-    assert [(1,), (2,)] == tables.run("SELECT a FROM lake.news ORDER BY a")
+    assert [(1,), (2,)] == tables.run("SELECT DISTINCT a FROM lake.news ORDER BY a")
     assert 3 == emulator.backlog(grave)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def test_messages_that_are_refused_are_passed_over(client, emulator, root, caplo
     assert [b"a", b"b", b"c"] == client.data()
     assert "A message of `big.txt` is not published" in caplog.text
     client.ask("Publisher/DeleteTopic", topic=TOPIC)
-    (root / "bucket" / "after.txt").write_text("d")
+    wait_until(lambda: f"ingestion {TOPIC}" not in {each.name for each in threading.enumerate()})
 
 
 def test_export_comes_in_again(client, emulator, root: Path):
@@ -98,15 +99,11 @@ def test_export_comes_in_again(client, emulator, root: Path):
     exported = "projects/p/topics/exported"
     client.ask("Publisher/CreateTopic", name=exported)
     config = {"bucket": "bucket", "max_duration": {"seconds": 60}, "avro_config": {"write_metadata": True}}
-    client.ask(
-        "Subscriber/CreateSubscription",
-        name="projects/p/subscriptions/export",
-        topic=exported,
-        cloud_storage_config=config,
-    )
+    export = "projects/p/subscriptions/export"
+    client.ask("Subscriber/CreateSubscription", name=export, topic=exported, cloud_storage_config=config)
     message = protos.PubsubMessage(data=b"x", attributes={"a": "b"})
     client.ask("Publisher/Publish", topic=exported, messages=[message])
-    wait_until(lambda: emulator.backlog("projects/p/subscriptions/export") == 1)
+    wait_until(lambda: emulator.backlog(export) == 1)
     emulator.advance(61)
 
     wait_until(lambda: emulator.backlog(SUB) == 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 from pubsub_spark.emulator.sinks.bigquery import BigQuery
 from pubsub_spark.emulator.sinks.bigquery_duckdb import DuckDbTable, check_root
 from pubsub_spark.emulator.sinks.bigquery_rest import RestTable
+from pubsub_spark.emulator.sinks.bigtable import BigtableTable
 from pubsub_spark.emulator.sinks.cloud_storage import Bucket
 from pubsub_spark.emulator.sinks.export_worker import Destination, Destinations
 from pubsub_spark.emulator.sinks.storage_root import StorageRoot
+
+_BIGTABLE = "BIGTABLE_EMULATOR_HOST"  # which Google's clients of Bigtable read, too
 
 
 def destinations(
@@ -30,4 +34,6 @@ def destinations(
         if bigquery_root is not None:
             raise OSError("BigQuery is in files or behind an endpoint; give `bigquery_root` or `bigquery_endpoint`.")
         made["bigquery_config"] = lambda config: BigQuery(RestTable(bigquery_endpoint, config.table), config)
+    if address := os.environ.get(_BIGTABLE):
+        made["bigtable_config"] = partial(BigtableTable, address)
     return made

@@ -1,9 +1,9 @@
 """Ingestion from Cloud Storage: one thread for each topic that has it looks at its bucket and publishes what is new.
 
-An object is read when two looks have found the same of it, so none that is still being written; then once, as long as it
-stays the same. What was read is known as long as the emulator runs: a start with a data directory reads anew. Messages
-go through Publish like every client's; one that is refused is logged and passed over. A bucket that is not there, or may
-not be read, is a state of the topic, and is looked for again.
+An object is read when two looks have found the same of it, so none that is still being written; then once, as long as
+it stays the same. What was read is known as long as the emulator runs: a start with a data directory reads anew.
+Messages go through Publish like every client's; one that is refused is logged and passed over. A bucket that is not
+there, or may not be read, is a state of the topic, and is looked for again.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class IngestionWorker:
         except (
             OSError,
             obstore.exceptions.BaseError,
-        ) as problem:  # gone meanwhile, or a store that is away for a while
+        ) as problem:  # gone meanwhile, or a store that is away
             self._warn(f"The bucket `{self.settings.bucket}` cannot be read now: {problem}")
         else:
             self._warned = ""
