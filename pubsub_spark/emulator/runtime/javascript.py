@@ -13,8 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pubsub_spark.emulator.api.errors import unimplemented
-
 _LIMIT_SECONDS = 0.5  # for one message, as the service documents
 _MAX_MEMORY_BYTES = 128 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
@@ -33,6 +31,10 @@ _CALLER = """const pubsubTransformAll = (batch) => "[" + batch.map(([message, me
 
 class TransformError(ValueError):
     """Why a function cannot be used, or failed on a message: the end of a sentence about it."""
+
+
+class UnavailableError(TransformError):
+    """The lack of V8: no function can be used."""
 
 
 class Transformable(NamedTuple):
@@ -73,13 +75,17 @@ class Function:
     def _call(self, batch: Sequence[Any]) -> list[Any]:
         if not batch:
             return []
+        try:
+            context = self._open()
+        except TransformError as problem:
+            return [{"error": str(problem)}] * len(batch)
         import py_mini_racer
 
         try:
-            answers: list[Any] = json.loads(self._open().call("pubsubTransformAll", batch, timeout_sec=_LIMIT_SECONDS))
+            answers: list[Any] = json.loads(context.call("pubsubTransformAll", batch, timeout_sec=_LIMIT_SECONDS))
             return answers
         except py_mini_racer.JSTimeoutException:
-            _wait_for_end(self._open())
+            _wait_for_end(context)
             why = f"it took longer than {_LIMIT_SECONDS * 1000:.0f} ms"
         except py_mini_racer.JSOOMException:
             self._context = None
@@ -95,9 +101,7 @@ class Function:
         try:
             import py_mini_racer
         except ModuleNotFoundError:
-            raise unimplemented(
-                "Message transforms need `mini-racer`; run `pip install 'pubsub-spark[emulator]'`, or set `disabled`."
-            ) from None
+            raise UnavailableError("it needs `mini-racer`; run `pip install 'pubsub-spark[emulator]'`") from None
         context = py_mini_racer.MiniRacer()
         context.set_hard_memory_limit(_MAX_MEMORY_BYTES)
         try:

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from pubsub_spark.emulator.api.errors import invalid
-from pubsub_spark.emulator.runtime.javascript import Function, Outcome, Transformable, TransformError
+from pubsub_spark.emulator.api.errors import invalid, unimplemented
+from pubsub_spark.emulator.runtime.javascript import Function, Outcome, Transformable, TransformError, UnavailableError
 
 T = TypeVar("T")
 
@@ -79,7 +79,8 @@ def check(transforms: Iterable[Any]) -> None:
         try:
             _off_the_event_loop(Function(name, code).check)
         except TransformError as problem:
-            raise invalid(f"The message transform `{name}` cannot be run: {problem}.") from None
+            error = unimplemented if isinstance(problem, UnavailableError) else invalid
+            raise error(f"The message transform `{name}` cannot be run: {problem}.") from None
 
 
 def _off_the_event_loop(work: Callable[[], T]) -> T:

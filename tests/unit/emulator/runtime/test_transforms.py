@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
@@ -64,6 +65,25 @@ def test_runner_is_kept_until_functions_change():
     assert first is not transforms.runner(TOPIC, topic("return null;"))
     transforms.discard(TOPIC)
     assert first is not transforms.runner(TOPIC, topic("return m;"))
+
+
+def test_without_v8_nothing_is_run(monkeypatch):
+    """Where mini-racer is missing a function is refused, and messages of one that was restored fail with the reason."""
+    monkeypatch.setitem(sys.modules, "py_mini_racer", None)
+    sentence = "it needs `mini-racer`; run `pip install 'pubsub-spark[emulator]'`"
+
+    with pytest.raises(RpcError, match="cannot be run: it needs `mini-racer`") as error:
+        check(topic("return m;").message_transforms)
+    assert "UNIMPLEMENTED" == error.value.code
+    assert [f"`f0`: {sentence}"] == run(topic("return m;"), b"a")
+
+
+def test_code_that_does_not_load_any_more_fails_its_messages():
+    """A function that was restored, and cannot be loaded, is the error of each message."""
+    [first, second] = run(topic("return ("), b"a", b"b")
+
+    assert first == second
+    assert "SyntaxError" in first
 
 
 def test_bad_code_is_invalid():
