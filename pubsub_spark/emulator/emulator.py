@@ -38,8 +38,10 @@ from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import EVERY, Fault, Faults
 from pubsub_spark.emulator.sinks.destinations import destinations
 from pubsub_spark.emulator.sinks.export_worker import ExportWorkers
+from pubsub_spark.emulator.sinks.ingestion_worker import IngestionWorkers
 from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
+from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 from pubsub_spark.emulator.state.delivery import message_of
 from pubsub_spark.emulator.state.state import State
 from pubsub_spark.emulator.transport import event_loop, verbs
@@ -55,6 +57,7 @@ class EmulatorFailedError(RuntimeError):
     """The end of an emulator by an exception on one of its background threads, which is the cause."""
 
 
+Workers = PushWorkers | ExportWorkers | IngestionWorkers
 Publishable = bytes | str | Mapping[str, Any]
 
 
@@ -142,17 +145,20 @@ class Emulator:
                 engine.journal, journal.on_failure = journal, engine.fail
             running = destinations(self._storage_root, self._bigquery_root, self._bigquery_endpoint)
             signer, faults, recorder = Signer(), Faults(), Recorder()
-            push_workers, exports = PushWorkers(engine, signer), ExportWorkers(engine, running)
-            for workers in (push_workers, exports):
+            services = Registry(
+                engine, faults, allow_well_known_imports=self._allow_well_known_imports, exports=running
+            )
+            following: list[Workers] = [PushWorkers(engine, signer), ExportWorkers(engine, running)]
+            if self._storage_root is not None:
+                root = StorageRoot(str(self._storage_root))
+                following.append(IngestionWorkers(engine, root, services.publisher.publish))
+            for workers in following:
                 ending.callback(workers.close)
                 engine.add_listener(workers.follow)
             metrics = Metrics(engine)
             engine.add_listener(metrics.follow)
             with engine.open():
                 state.announce()
-            services = Registry(
-                engine, faults, allow_well_known_imports=self._allow_well_known_imports, exports=running
-            )
             optional = (tracing.interceptor(), recorder if self._record else None)
             recent_calls = RecentCalls(engine.now)
             around = (metrics, recent_calls, *optional, log, InjectFaults(faults, engine))
