@@ -98,6 +98,9 @@ def emulator(
     bigquery_endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="A server of BigQuery's REST API, in place of those files.")
     ] = None,
+    kinesis_endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="A server of Kinesis' API (moto), from which topics ingest.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Serve in the background, and return when ready.")] = False,
     stop: Annotated[
         bool, typer.Option("--stop", help="End the emulator that was detached on this port, and return then.")
@@ -151,6 +154,7 @@ def emulator(
         storage_root=storage_root,
         bigquery_root=bigquery_root,
         bigquery_endpoint=bigquery_endpoint,
+        kinesis_endpoint=kinesis_endpoint,
     )
     raise typer.Exit(code)
 

@@ -38,10 +38,9 @@ from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import EVERY, Fault, Faults
 from pubsub_spark.emulator.sinks.destinations import destinations
 from pubsub_spark.emulator.sinks.export_worker import ExportWorkers
-from pubsub_spark.emulator.sinks.ingestion_worker import IngestionWorkers
+from pubsub_spark.emulator.sinks.ingestion_worker import IngestionWorkers, sources
 from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
-from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 from pubsub_spark.emulator.state.delivery import message_of
 from pubsub_spark.emulator.state.state import State
 from pubsub_spark.emulator.transport import event_loop, verbs
@@ -87,7 +86,8 @@ class Emulator:
     any thread, and every other method raises EmulatorFailedError.
 
     `storage_root` is a folder of buckets (or `gs://`, `s3://`) in which Cloud Storage subscriptions write,
-    `bigquery_root` one of DuckDB files for BigQuery subscriptions, `bigquery_endpoint` a server of BigQuery's REST API.
+    `bigquery_root` one of DuckDB files for BigQuery subscriptions, `bigquery_endpoint` a server of BigQuery's REST API,
+    `kinesis_endpoint` one of Kinesis' API, from which topics ingest.
 
     `data_dir` is a folder that keeps everything, for the next emulator that is given it. `fsync` says when it must be
     on the disk: before a `group` of calls is answered, before each `call` is, or `never`, which the end of the machine
@@ -110,6 +110,7 @@ class Emulator:
         storage_root: Path | str | None = None,
         bigquery_root: Path | str | None = None,
         bigquery_endpoint: str | None = None,
+        kinesis_endpoint: str | None = None,
         on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self.host = host
@@ -124,6 +125,7 @@ class Emulator:
         self._storage_root = storage_root
         self._bigquery_root = bigquery_root
         self._bigquery_endpoint = bigquery_endpoint
+        self._kinesis_endpoint = kinesis_endpoint
         self._allow_well_known_imports = allow_well_known_imports
         self._on_failure = on_failure
         self._parts: _Parts | None = None
@@ -149,9 +151,10 @@ class Emulator:
                 engine, faults, allow_well_known_imports=self._allow_well_known_imports, exports=running
             )
             following: list[Workers] = [PushWorkers(engine, signer), ExportWorkers(engine, running)]
-            if self._storage_root is not None:
-                root = StorageRoot(str(self._storage_root))
-                following.append(IngestionWorkers(engine, root, services.publisher.publish))
+            root = None if self._storage_root is None else str(self._storage_root)
+            ingested = sources(root, self._kinesis_endpoint)
+            if ingested:
+                following.append(IngestionWorkers(engine, ingested, services.publisher.publish))
             for workers in following:
                 ending.callback(workers.close)
                 engine.add_listener(workers.follow)

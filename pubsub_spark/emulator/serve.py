@@ -45,6 +45,7 @@ def serve(
     storage_root: str | None = None,
     bigquery_root: Path | None = None,
     bigquery_endpoint: str | None = None,
+    kinesis_endpoint: str | None = None,
 ) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
 
@@ -76,6 +77,7 @@ def serve(
             storage_root=storage_root,
             bigquery_root=bigquery_root,
             bigquery_endpoint=bigquery_endpoint,
+            kinesis_endpoint=kinesis_endpoint,
             on_failure=partial(os.kill, os.getpid(), signal.SIGTERM),  # who has failed is stopped as by a signal
         ) as emulator:
             if config is not None and not emulator.is_restored:

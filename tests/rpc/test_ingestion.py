@@ -1,12 +1,14 @@
-"""Ingestion from Cloud Storage, with folders for buckets: once each, by glob and time, with states."""
+"""Ingestion from Cloud Storage, with folders for buckets, and from Kinesis (moto): once each, with states."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
+import uuid
 from pathlib import Path
 
+import boto3  # type: ignore[import-untyped]
 import pytest
 
 from pubsub_spark.emulator import Emulator
@@ -14,6 +16,7 @@ from pubsub_spark.emulator.api import protos
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 
 ACTIVE, RESOURCE_ERROR, BUCKET_NOT_FOUND = 1, 2, 4
+STREAM_NOT_FOUND, CONSUMER_NOT_FOUND = 4, 5
 
 
 @pytest.fixture
@@ -23,9 +26,9 @@ def root(tmp_path):
 
 
 @pytest.fixture
-def emulator(root):
-    """An emulator with folders for buckets."""
-    with Emulator(storage_root=root) as running:
+def emulator(root, s3):
+    """An emulator with folders for buckets, and a server that stands for Kinesis."""
+    with Emulator(storage_root=root, kinesis_endpoint=s3) as running:
         yield running
 
 
@@ -109,3 +112,69 @@ def test_export_comes_in_again(client, emulator, root: Path):
     wait_until(lambda: emulator.backlog(SUB) == 1)
     [received] = client.pull()
     assert (b"x", {"a": "b"}) == (received.message.data, dict(received.message.attributes))
+
+
+class Kinesis:
+    """A stream of the test's own, with two shards and a consumer, on moto's server."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.client = boto3.client("kinesis", region_name="us-east-1", endpoint_url=endpoint)
+        self.name = f"stream-{uuid.uuid4().hex}"
+        self.client.create_stream(StreamName=self.name, ShardCount=2)
+        self.arn = self.client.describe_stream_summary(StreamName=self.name)["StreamDescriptionSummary"]["StreamARN"]
+
+    def consumer(self) -> str:
+        registered = self.client.register_stream_consumer(StreamARN=self.arn, ConsumerName="pubsub")
+        return str(registered["Consumer"]["ConsumerARN"])
+
+    def put(self, *records: str) -> None:
+        for each in records:
+            self.client.put_record(StreamName=self.name, Data=each.encode(), PartitionKey=each)
+
+    def settings(self, consumer: str, **more: str) -> dict[str, object]:
+        roles = {"aws_role_arn": "arn:aws:iam::1:role/r", "gcp_service_account": "a@p.iam.gserviceaccount.com"}
+        return {"aws_kinesis": {"stream_arn": self.arn, "consumer_arn": consumer, **roles, **more}}
+
+
+@pytest.fixture
+def kinesis(s3: str, monkeypatch: pytest.MonkeyPatch) -> Kinesis:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "anyone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "anything")
+    return Kinesis(s3)
+
+
+def test_kinesis_records_become_messages_once(client, emulator, kinesis):
+    """Records of every shard that were there and of those that come are published, once each."""
+    kinesis.put("a", "b", "c")
+    source = kinesis.settings(kinesis.consumer())
+    client.ask("Publisher/CreateTopic", name=TOPIC)
+    client.ask("Subscriber/CreateSubscription", name=SUB, topic=TOPIC)
+    update(client, source)
+    wait_until(lambda: emulator.backlog(SUB) == 3)
+    kinesis.put("d")
+    wait_until(lambda: emulator.backlog(SUB) == 4)
+
+    assert [b"a", b"b", b"c", b"d"] == sorted(client.data())
+    assert (ACTIVE, ACTIVE) == kinesis_state(client)
+
+
+def test_kinesis_that_is_missing_is_a_state(client, kinesis):
+    """A topic tells a missing stream from a missing consumer, and goes on when the consumer is registered."""
+    source = kinesis.settings(f"{kinesis.arn}/consumer/pubsub:1", stream_arn=f"{kinesis.arn}-none")
+    client.ask("Publisher/CreateTopic", name=TOPIC, ingestion_data_source_settings=source)
+    wait_until(lambda: (RESOURCE_ERROR, STREAM_NOT_FOUND) == kinesis_state(client))
+    update(client, kinesis.settings(f"{kinesis.arn}/consumer/pubsub:1"))
+    wait_until(lambda: (RESOURCE_ERROR, CONSUMER_NOT_FOUND) == kinesis_state(client))
+    update(client, kinesis.settings(kinesis.consumer()))
+    wait_until(lambda: (ACTIVE, ACTIVE) == kinesis_state(client))
+
+
+def update(client: Client, source: dict[str, object]) -> None:
+    """Give the topic another source."""
+    changed = protos.Topic(name=TOPIC, ingestion_data_source_settings=source)
+    client.ask("Publisher/UpdateTopic", topic=changed, update_mask={"paths": ["ingestion_data_source_settings"]})
+
+
+def kinesis_state(client: Client) -> tuple[int, int]:
+    topic = client.ask("Publisher/GetTopic", topic=TOPIC)
+    return topic.state, topic.ingestion_data_source_settings.aws_kinesis.state

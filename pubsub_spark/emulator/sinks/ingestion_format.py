@@ -10,19 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any
 
 import fastavro
 
+from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage
+
 # A glob of Cloud Storage, piece by piece: what stands for it in a regular expression.
 _GLOB = re.compile(r"(\*\*/)|(\*\*)|(\*)|(\?)|(\[[^\]]+\])|\{([^{}]*)\}|(.)", re.DOTALL)
-
-
-class IngestedMessage(NamedTuple):
-    """What is published of one part of an object."""
-
-    data: bytes
-    attributes: dict[str, str]
 
 
 def messages(settings: Any, content: bytes) -> Iterator[IngestedMessage]:

@@ -1,8 +1,6 @@
-"""Ingestion from Cloud Storage: one thread for each topic that has it looks at its bucket and publishes what is new.
+"""Ingestion: one thread for each topic that has a source that runs looks at it and publishes what is new.
 
-An object is read when two looks have found the same of it, so none that is still being written; then once, as long as
-it stays the same. What was read is known as long as the emulator runs: a start with a data directory reads anew.
-Messages go through Publish like every client's; one that is refused is logged and passed over. A bucket that is not
+Messages go through Publish like every client's; one that is refused is logged and passed over. A source that is not
 there, or may not be read, is a state of the topic, and is looked for again.
 """
 
@@ -10,18 +8,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
-
-import obstore
 
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.runtime.engine import Engine
-from pubsub_spark.emulator.sinks import ingestion_format
-from pubsub_spark.emulator.sinks.ingestion_format import IngestedMessage
-from pubsub_spark.emulator.sinks.storage_root import DestinationError, StorageRoot
+from pubsub_spark.emulator.sinks.ingestion_cloud_storage import CloudStorageSource
+from pubsub_spark.emulator.sinks.ingestion_kinesis import KinesisSource, check_boto3
+from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, IngestionSource, SourceError
+from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
 
 _log = logging.getLogger("pubsub_spark.emulator")
@@ -30,21 +28,30 @@ _LOOK_SECONDS = 0.5
 _STOP_SECONDS = 10.0
 _BATCH_MESSAGES, _BATCH_BYTES = 1000, 5_000_000  # of one Publish, below its limits
 _ACTIVE, _RESOURCE_ERROR = 1, 2  # of Topic.State
-# Of the state of the CloudStorage settings.
-_STATES = {"ACTIVE": 1, "PERMISSION_DENIED": 2, "NOT_FOUND": 4}
-
-_DENIED = (PermissionError, obstore.exceptions.PermissionDeniedError, obstore.exceptions.UnauthenticatedError)
+# What fastavro raises for an object that is no Avro file is of these.
+_OTHER_FORMAT = (ValueError, EOFError, IndexError, KeyError, TypeError, StopIteration)
 
 Publish = Callable[[bytes], bytes]  # of a serialized PublishRequest
-_Seen = tuple[str, str, int]  # name, e-tag or time, and size of an object
+Sources = Mapping[str, Callable[[Any], IngestionSource]]  # by the name of the settings that they are made of
+
+
+def sources(storage_root: str | None, kinesis_endpoint: str | None) -> Sources:
+    """The sources that run; OSError when one of them cannot be used."""
+    made: dict[str, Callable[[Any], IngestionSource]] = {}
+    if storage_root is not None:
+        made["cloud_storage"] = partial(CloudStorageSource, StorageRoot(storage_root))
+    if kinesis_endpoint is not None:
+        check_boto3()
+        made["aws_kinesis"] = lambda settings: KinesisSource(kinesis_endpoint, settings)
+    return made
 
 
 class IngestionWorkers:
     """The workers by topic; they follow its settings."""
 
-    def __init__(self, engine: Engine, root: StorageRoot, publish: Publish) -> None:
+    def __init__(self, engine: Engine, sources: Sources, publish: Publish) -> None:
         self._engine = engine
-        self._root = root
+        self._sources = sources
         self._publish = publish
         self._workers: dict[str, IngestionWorker] = {}
 
@@ -60,14 +67,14 @@ class IngestionWorkers:
                 self._configure(event.name, event.resource)
 
     def _configure(self, name: str, resource: Any) -> None:
-        settings = cloud_storage_of(resource)
+        source, settings = _source_of(resource)
         present = self._workers.get(name)
         if present is not None and settings is not None and present.settings == _stateless(settings):
             return
         self._end(name)
-        if settings is not None:
-            arguments = self._engine, self._root, self._publish
-            self._workers[name] = IngestionWorker(name, _stateless(settings), *arguments)
+        if source in self._sources:
+            made = self._sources[source](settings)
+            self._workers[name] = IngestionWorker(name, _stateless(settings), made, self._engine, self._publish)
 
     def _end(self, name: str) -> None:
         if (worker := self._workers.pop(name, None)) is not None:
@@ -86,16 +93,12 @@ class IngestionWorkers:
 class IngestionWorker:
     """Ingests for one topic until stopped."""
 
-    def __init__(self, topic: str, settings: Any, engine: Engine, root: StorageRoot, publish: Publish) -> None:
+    def __init__(self, topic: str, settings: Any, source: IngestionSource, engine: Engine, publish: Publish) -> None:
         self.settings = settings
         self._topic = topic
+        self._source = source
         self._engine = engine
-        self._root = root
         self._publish = publish
-        self._pattern = ingestion_format.glob_pattern(settings.match_glob)
-        self._since = settings.minimum_object_create_time.ToNanoseconds() / 1e9
-        self._candidates: set[_Seen] = set()  # found by the last look
-        self._read: set[_Seen] = set()
         self._warned = ""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"ingestion {topic}", daemon=True)
@@ -117,54 +120,28 @@ class IngestionWorker:
             self._engine.fail(error)
 
     def _look(self) -> str:
-        """Read what is new in the bucket; the state that follows."""
+        """Publish what is new; the state that follows."""
         try:
-            store = self._root.open(self.settings.bucket)
-            found = set(self._objects(store))
-            for seen in sorted((found & self._candidates) - self._read):
+            for where, messages in self._source.new():
+                self._ingest(where, messages)
                 if self._stopped.is_set():
                     break
-                self._ingest(seen[0], bytes(obstore.get(store, seen[0]).bytes()))
-                self._read.add(seen)
-            self._candidates = found
-            self._read &= found
-        except DestinationError as problem:
-            self._warn(str(problem))
+        except SourceError as problem:
+            if str(problem) != self._warned:  # once as long as it is the same
+                _log.warning("%s is not ingested to: %s", self._topic, problem)
+            self._warned = str(problem)
             return problem.state
-        except _DENIED as problem:
-            self._warn(f"The bucket `{self.settings.bucket}` may not be read; allow it ({problem}).")
-            return "PERMISSION_DENIED"
-        except (
-            OSError,
-            obstore.exceptions.BaseError,
-        ) as problem:  # gone meanwhile, or a store that is away
-            self._warn(f"The bucket `{self.settings.bucket}` cannot be read now: {problem}")
-        else:
-            self._warned = ""
+        self._warned = ""
         return "ACTIVE"
 
-    def _warn(self, sentence: str) -> None:
-        """Log what keeps the topic from being ingested to, once as long as it is the same."""
-        if sentence != self._warned:
-            _log.warning("%s is not ingested to: %s", self._topic, sentence)
-        self._warned = sentence
-
-    def _objects(self, store: Any) -> Iterator[_Seen]:
-        """The objects that the settings mean."""
-        for chunk in obstore.list(store):
-            for each in chunk:
-                changed = each["last_modified"].timestamp()
-                if changed >= self._since and self._pattern.fullmatch(each["path"]):
-                    yield each["path"], str(each["e_tag"] or changed), each["size"]
-
-    def _ingest(self, name: str, content: bytes) -> None:
+    def _ingest(self, where: str, messages: Iterable[IngestedMessage]) -> None:
         try:
-            for batch in _batches(ingestion_format.messages(self.settings, content)):
-                self._send(name, batch)
-        except (ValueError, EOFError, IndexError, KeyError, TypeError, StopIteration) as problem:  # fastavro's
-            _log.warning("The object `%s` of %s is not of the format to ingest: %s", name, self._topic, problem)
+            for batch in _batches(messages):
+                self._send(where, batch)
+        except _OTHER_FORMAT as problem:
+            _log.warning("The object %s of %s is not of the format to ingest: %s", where, self._topic, problem)
 
-    def _send(self, name: str, batch: list[IngestedMessage]) -> None:
+    def _send(self, where: str, batch: list[IngestedMessage]) -> None:
         """Publish a batch; where it is refused, each message alone."""
         request = protos.PublishRequest(topic=self._topic)
         for each in batch:
@@ -174,27 +151,29 @@ class IngestionWorker:
         except RpcError as error:
             if len(batch) > 1:
                 for each in batch:
-                    self._send(name, [each])
+                    self._send(where, [each])
             else:
-                _log.warning("A message of `%s` is not published to %s: %s", name, self._topic, error.message)
+                _log.warning("A message of %s is not published to %s: %s", where, self._topic, error.message)
 
     def _show(self, state: str) -> None:
         """Set the state of the topic, and of its settings, where it is another."""
+        number = self._source.states[state]
         with self._engine.open() as (broker, _):
             topic = broker.topics.get(self._topic)
-            settings = cloud_storage_of(topic.resource) if topic is not None else None
-            if topic is None or settings is None or self._stopped.is_set() or settings.state == _STATES[state]:
+            source, settings = _source_of(topic.resource) if topic is not None else ("", None)
+            if topic is None or settings is None or self._stopped.is_set() or settings.state == number:
                 return
             changed = deepcopy(topic.resource)
             changed.state = _ACTIVE if state == "ACTIVE" else _RESOURCE_ERROR
-            changed.ingestion_data_source_settings.cloud_storage.state = _STATES[state]
+            getattr(changed.ingestion_data_source_settings, source).state = number
             broker.replace(topic, changed)
 
 
-def cloud_storage_of(topic: Any) -> Any:
-    """The CloudStorage settings of a Topic; None when it has none."""
+def _source_of(topic: Any) -> tuple[str, Any]:
+    """The name of the source that a Topic has, and its settings; an empty name and None when it has none."""
     settings = topic.ingestion_data_source_settings
-    return settings.cloud_storage if settings.WhichOneof("source") == "cloud_storage" else None
+    source = settings.WhichOneof("source") or ""
+    return source, getattr(settings, source) if source else None
 
 
 def _stateless(settings: Any) -> Any:

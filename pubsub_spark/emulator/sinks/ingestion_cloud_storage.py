@@ -1,0 +1,60 @@
+"""Cloud Storage as a source: the objects of a bucket, once each.
+
+An object is read when two looks have found the same of it, so none that is still being written; then once, as long as
+it stays the same. What was read is known as long as the emulator runs: a start with a data directory reads anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import obstore
+
+from pubsub_spark.emulator.sinks import ingestion_format
+from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, SourceError
+from pubsub_spark.emulator.sinks.storage_root import DestinationError, StorageRoot
+
+_DENIED = (PermissionError, obstore.exceptions.PermissionDeniedError, obstore.exceptions.UnauthenticatedError)
+_Seen = tuple[str, str, int]  # name, e-tag or time, and size of an object
+
+
+class CloudStorageSource:
+    """The objects of one bucket that the settings mean."""
+
+    states: ClassVar = {"ACTIVE": 1, "PERMISSION_DENIED": 2, "NOT_FOUND": 4}
+
+    def __init__(self, root: StorageRoot, settings: Any) -> None:
+        self._root = root
+        self._settings = settings
+        self._pattern = ingestion_format.glob_pattern(settings.match_glob)
+        self._since = settings.minimum_object_create_time.ToNanoseconds() / 1e9
+        self._candidates: set[_Seen] = set()  # found by the last look
+        self._read: set[_Seen] = set()
+
+    def new(self) -> Iterator[tuple[str, Iterable[IngestedMessage]]]:
+        """The messages of each object that is new."""
+        try:
+            store = self._root.open(self._settings.bucket)
+            found = set(self._objects(store))
+            for seen in sorted((found & self._candidates) - self._read):
+                content = bytes(obstore.get(store, seen[0]).bytes())
+                yield f"`{seen[0]}`", ingestion_format.messages(self._settings, content)
+                self._read.add(seen)
+            self._candidates = found
+            self._read &= found
+        except DestinationError as problem:
+            raise SourceError(problem.state, str(problem)) from None
+        except _DENIED as problem:
+            sentence = f"The bucket `{self._settings.bucket}` may not be read; allow it ({problem})."
+            raise SourceError("PERMISSION_DENIED", sentence) from None
+        except (OSError, obstore.exceptions.BaseError) as problem:  # gone meanwhile, or a store that is away
+            sentence = f"The bucket `{self._settings.bucket}` cannot be read now: {problem}"
+            raise SourceError("ACTIVE", sentence) from None
+
+    def _objects(self, store: Any) -> Iterator[_Seen]:
+        for chunk in obstore.list(store):
+            for each in chunk:
+                changed = each["last_modified"].timestamp()
+                if changed >= self._since and self._pattern.fullmatch(each["path"]):
+                    yield each["path"], str(each["e_tag"] or changed), each["size"]
