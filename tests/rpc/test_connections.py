@@ -509,10 +509,16 @@ def test_connection_that_fails_ends_alone(emulator, client, monkeypatch, caplog)
 
 
 FAILING = """
-import threading
+import threading, time
 from pubsub_spark.cli import app
 from pubsub_spark.emulator.transport import event_loop, listener
-threading.Timer(1, lambda: event_loop.shared().call(lambda: 1 / 0)).start()
+
+def fail():
+    while not event_loop.shared().on_error:  # until there is an emulator to fail
+        time.sleep(0.01)
+    event_loop.shared().call(lambda: 1 / 0)
+
+threading.Thread(target=fail, daemon=True).start()
 app(["emulator", "--port", "0"])
 """
 
