@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from google.protobuf import duration_pb2
 
@@ -41,6 +41,7 @@ from pubsub_spark.emulator.sinks.export_worker import ExportWorkers
 from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
 from pubsub_spark.emulator.state.delivery import message_of
+from pubsub_spark.emulator.state.events import Event
 from pubsub_spark.emulator.state.state import State
 from pubsub_spark.emulator.transport import event_loop, verbs
 from pubsub_spark.emulator.transport.http_app import HttpContent, Page
@@ -53,6 +54,14 @@ _DURATIONS = frozenset({"message_retention_duration", "minimum_backoff", "maximu
 
 class EmulatorFailedError(RuntimeError):
     """The end of an emulator by an exception on one of its background threads, which is the cause."""
+
+
+class Workers(Protocol):
+    """Threads that follow what happens to resources: pushes, exports, ingestion."""
+
+    def follow(self, events: Sequence[Event], /) -> None: ...
+
+    def close(self) -> None: ...
 
 
 Publishable = bytes | str | Mapping[str, Any]
@@ -142,17 +151,23 @@ class Emulator:
                 engine.journal, journal.on_failure = journal, engine.fail
             running = destinations(self._storage_root, self._bigquery_root, self._bigquery_endpoint)
             signer, faults, recorder = Signer(), Faults(), Recorder()
-            push_workers, exports = PushWorkers(engine, signer), ExportWorkers(engine, running)
-            for workers in (push_workers, exports):
+            services = Registry(
+                engine, faults, allow_well_known_imports=self._allow_well_known_imports, exports=running
+            )
+            following: list[Workers] = [PushWorkers(engine, signer), ExportWorkers(engine, running)]
+            if self._storage_root is not None:  # imported when there is one: most emulators have none
+                from pubsub_spark.emulator.sinks.ingestion_worker import IngestionWorkers
+                from pubsub_spark.emulator.sinks.storage_root import StorageRoot
+
+                root = StorageRoot(str(self._storage_root))
+                following.append(IngestionWorkers(engine, root, services.publisher.publish))
+            for workers in following:
                 ending.callback(workers.close)
                 engine.add_listener(workers.follow)
             metrics = Metrics(engine)
             engine.add_listener(metrics.follow)
             with engine.open():
                 state.announce()
-            services = Registry(
-                engine, faults, allow_well_known_imports=self._allow_well_known_imports, exports=running
-            )
             optional = (tracing.interceptor(), recorder if self._record else None)
             recent_calls = RecentCalls(engine.now)
             around = (metrics, recent_calls, *optional, log, InjectFaults(faults, engine))

@@ -513,10 +513,10 @@ import threading, time
 from pubsub_spark.cli import app
 from pubsub_spark.emulator.transport import event_loop, listener
 
-def fail():
-    while not event_loop.shared().on_error:  # until there is an emulator to fail
-        time.sleep(0.01)
-    event_loop.shared().call(lambda: 1 / 0)
+def fail():  # again and again: before the emulator has started there is none to fail
+    while True:
+        time.sleep(0.5)
+        event_loop.shared().call(lambda: 1 / 0)
 
 threading.Thread(target=fail, daemon=True).start()
 app(["emulator", "--port", "0"])

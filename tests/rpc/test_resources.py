@@ -468,9 +468,9 @@ def test_emulator_that_runs_is_not_started_again(client, emulator, subscribe):
 
 
 def test_exports_and_transforms_do_not_pretend(client, emulator, subscribe):
-    """An export that goes nowhere says so in its state; a transform that would have to run is refused."""
+    """An export that goes nowhere says so in its state; a transform of a kind that is not run is refused."""
     subscribe(bigquery_config={"table": "p.d.t"})
-    function = {"javascript_udf": {"function_name": "f", "code": "function f(m, d) { return m; }"}}
+    function = {"ai_inference": {"endpoint": "projects/p/locations/l/endpoints/e"}}
 
     kept = client.subscription()
 

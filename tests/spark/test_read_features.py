@@ -173,17 +173,33 @@ _OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 _METRICS_TABLE = _OPERATIONS.partition("| metric | |\n")[2].partition("\n\n")[0]
 
 
+def counts(run: Scenario) -> dict[str, Any]:
+    """The metrics of a query, as the block on the page gets them; none before its first progress."""
+    if run.running.lastProgress is None:
+        return {}
+    names: dict[str, Any] = {"query": run.running}
+    exec(compile(_METRICS_BLOCK, "operations.md", "exec"), names)
+    return dict(names["metrics"])
+
+
+@needs_metrics
+def test_stream_of_json_payloads(scenario: Scenario):
+    """`decode=json` in a stream: values of a DDL, a reason for the payload that is none, and the metric `malformed`."""
+    good, bad = '{"carrier": "UA", "delay": 11}', '{"delay": "late"}'
+    scenario.run(
+        Start(decode="json", schema="carrier STRING, delay INT"), Publish(good, bad), Rows(good, bad), Acked(good, bad),
+        Publish("{}"), Rows(good, bad, "{}"), Committed(),
+        Until("one malformed payload in the counts", lambda run: counts(run).get("malformed") == 1),
+    )  # fmt: skip
+    by_payload = {bytes(row["data"]).decode(): row for row in scenario.sink.rows}
+    assert ("UA", 11) == (by_payload[good]["value"]["carrier"], by_payload[good]["value"]["delay"])
+    assert by_payload[bad]["value"] is None
+    assert by_payload[bad]["decode_error"].startswith("`delay` must be an integer of 32 bits")
+
+
 @needs_metrics
 def test_progress_has_the_counts(scenario: Scenario):
     """`lastProgress` shows the messages that were read, are buffered, and were acknowledged."""
-
-    def counts(run: Scenario) -> dict[str, Any]:
-        if run.running.lastProgress is None:
-            return {}
-        names: dict[str, Any] = {"query": run.running}
-        exec(compile(_METRICS_BLOCK, "operations.md", "exec"), names)
-        return dict(names["metrics"])
-
     scenario.run(
         Start(), Publish("a", "b"), Rows("a", "b"), Acked("a", "b"), Publish("c"), Rows("a", "b", "c"), Committed(),
         Until("two messages in the counts", lambda run: counts(run).get("messages", 0) >= 2),

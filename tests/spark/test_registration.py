@@ -6,9 +6,11 @@ import sys
 import venv
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 import pubsub_spark
+from pubsub_spark.source import PubSubDataSource
 from tests.conftest import ROOT
 
 SCRIPT = """
@@ -30,6 +32,21 @@ def test_both_names_are_registered(spark: SparkSession):
         frame = spark.read.format(name).option("subscriptionId", "projects/p/subscriptions/sub").load()
         assert "message_id" == frame.columns[0]
     assert pubsub_spark.__version__[0].isdigit()
+
+
+def test_name_of_another_source_is_told(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Where a Java source has the short name, as on Databricks, a WARNING names the other one, which works."""
+    monkeypatch.setattr(PubSubDataSource, "name", classmethod(lambda cls: "rate"))
+
+    pubsub_spark.register(spark)
+
+    [warning] = caplog.messages
+    assert 'format("rate") is another source in this session' in warning
+    assert 'use format("pubsub_spark")' in warning
+    frame = spark.read.format("pubsub_spark").option("subscriptionId", "projects/p/subscriptions/sub").load()
+    assert "message_id" == frame.columns[0]
 
 
 def test_workers_without_the_package_are_named(tmp_path: Path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from itertools import count
 from typing import Any
 
 from pubsub_spark import names
@@ -15,13 +16,17 @@ from pubsub_spark.codec.schema_types import ENCODINGS_BY_NUMBER
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError, already_exists, invalid, invalid_argument, not_found
 from pubsub_spark.emulator.resources import field_masks, limits, pagination, resource_validation
+from pubsub_spark.emulator.runtime import transforms
 from pubsub_spark.emulator.runtime.engine import Engine
+from pubsub_spark.emulator.runtime.javascript import Transformable, TransformError
+from pubsub_spark.emulator.runtime.transforms import Runner
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.schema_store import Revision
 from pubsub_spark.emulator.state.subscription import Subscription
 from pubsub_spark.emulator.state.topic import Snapshot, Topic
 
+_FIRST_DROPPED = 10**17  # ids of dropped messages have 18 digits; those of the broker have 17
 _MUTABLE = frozenset(
     {
         "labels",
@@ -40,10 +45,12 @@ class Publisher:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._schemas = engine.state.schemas
+        self._dropped_ids = count(_FIRST_DROPPED + int(engine.now() * 1e7))
 
     def create_topic(self, request: Any) -> Any:
         limits.check_name(request.name, "topics")
         topic = resource_validation.topic(request)
+        transforms.check(topic.message_transforms)
         with self._engine.open() as (broker, _):
             if request.name in broker.topics:
                 raise already_exists(request.name)
@@ -52,6 +59,7 @@ class Publisher:
             return topic
 
     def update_topic(self, request: Any) -> Any:
+        transforms.check(request.topic.message_transforms)
         with self._engine.open() as (broker, now):
             topic = find_topic(broker, request.topic.name)
             changed = field_masks.updated(topic.resource, request.topic, request.update_mask.paths, _MUTABLE)
@@ -96,6 +104,7 @@ class Publisher:
                         resource.ClearField("topic_message_retention_duration")
                     broker.replace(child, resource)
             broker.delete_topic(topic)
+            self._engine.transforms.discard(topic.name)
             return protos.Empty()
 
     def detach_subscription(self, request: Any) -> Any:
@@ -121,12 +130,48 @@ class Publisher:
         with self._engine.open() as (broker, _):
             topic = find_topic(broker, request.topic)
             encoding, revisions = self._schema_rules(topic)
+        runner = self._engine.transforms.runner(topic.name, topic.resource)
+        if runner is not None:
+            return self._publish_transformed(request, topic, runner)
         bodies = wire_format.bodies_of_data_alone(raw) or _bodies(request)
         if encoding is not None:
             bodies = _validated(bodies, messages, topic.resource.schema_settings.schema, encoding, revisions)
         with self._engine.open() as (broker, now):
             ids = broker.publish(find_topic(broker, request.topic), bodies, messages[0].ordering_key, now)
         return wire_format.publish_response(ids)
+
+    def _publish_transformed(self, request: Any, topic: Topic, runner: Runner) -> bytes:
+        """Publish what the topic's transforms make of the messages; the schema is that of what they make.
+
+        A dropped message has an id like the others, of a range of its own. Where one fails nothing is published.
+        """
+        _bodies(request)  # what is refused without transforms, is with them
+        given = [
+            Transformable(each.data, each.attributes, {"ordering_key": each.ordering_key} if each.ordering_key else {})
+            for each in request.messages
+        ]
+        made = protos.PublishRequest(topic=request.topic)
+        outcomes = runner.run(given)
+        for index, (outcome, message) in enumerate(zip(outcomes, request.messages, strict=True)):
+            if isinstance(outcome, TransformError):
+                raise invalid(f"The message transform {outcome} (topic={request.topic}, message={index}).")
+            if outcome is not None:
+                key = message.ordering_key
+                made.messages.add(data=outcome.data, attributes=dict(outcome.attributes), ordering_key=key)
+        ids = iter(self._publish_made(made, topic) if made.messages else ())
+        dropped = (str(next(self._dropped_ids)) if outcome is None else str(next(ids)) for outcome in outcomes)
+        response: bytes = protos.PublishResponse(message_ids=dropped).SerializeToString()
+        return response
+
+    def _publish_made(self, request: Any, topic: Topic) -> range:
+        """Publish messages that transforms have made; the ids."""
+        bodies = _bodies(request)
+        with self._engine.open():
+            encoding, revisions = self._schema_rules(topic)
+        if encoding is not None:
+            bodies = _validated(bodies, request.messages, topic.resource.schema_settings.schema, encoding, revisions)
+        with self._engine.open() as (broker, now):
+            return broker.publish(find_topic(broker, request.topic), bodies, request.messages[0].ordering_key, now)
 
     def _check_schema(self, topic: Any) -> None:
         settings = topic.schema_settings

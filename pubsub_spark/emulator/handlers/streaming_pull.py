@@ -14,18 +14,19 @@ import logging
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError, invalid
-from pubsub_spark.emulator.handlers.subscriber import Subscriber, check_still_pullable, find_pullable
+from pubsub_spark.emulator.handlers.subscriber import AT_ONCE, Subscriber, check_still_pullable, find_pullable
 from pubsub_spark.emulator.resources import limits
 from pubsub_spark.emulator.runtime.engine import Engine, Session, Wakeup
+from pubsub_spark.emulator.runtime.transforms import Runner
 from pubsub_spark.emulator.state import wire_format
-from pubsub_spark.emulator.state.delivery import Consumer
-from pubsub_spark.emulator.state.subscription import Subscription
+from pubsub_spark.emulator.state.delivery import Batch, Consumer
+from pubsub_spark.emulator.state.subscription import MOST_MESSAGES, Subscription
 
 _log = logging.getLogger("pubsub_spark.emulator")
 
@@ -57,6 +58,15 @@ class StreamOverError(asyncio.CancelledError):
     def __init__(self, *, accepted: bool) -> None:
         super().__init__()
         self.accepted = accepted
+
+
+class Untransformed(NamedTuple):
+    """A response whose messages are to be transformed; the `rest` of it must be sent when it has confirmations."""
+
+    batch: Batch
+    runner: Runner
+    rest: bytes
+    must_be_sent: bool
 
 
 class Stream:
@@ -100,6 +110,10 @@ class Stream:
             while True:
                 await self._call.room()
                 response = self._next()
+                if isinstance(response, Untransformed):
+                    response = await self._transformed(response)
+                    if not response:
+                        continue
                 if response is not None:
                     if self._confirming:
                         await self._engine.written()
@@ -154,7 +168,15 @@ class Stream:
             broker.join(self._subscription, self.consumer)
             self._streams.add(self)
 
-    def _next(self) -> bytes | None:
+    async def _transformed(self, response: Untransformed) -> bytes:
+        """The response after the transforms; empty when they have dropped everything and there is nothing else."""
+        batch, runner, rest, must_be_sent = response
+        received = await self._subscriber.transformed(self._subscription, batch, runner)
+        if not received:
+            self._unsent = range(0)
+        return received + rest if received or must_be_sent else b""
+
+    def _next(self) -> bytes | Untransformed | None:
         """The next response; None when there is none yet."""
         consumer, subscription = self.consumer, self._subscription
         with self._engine.open() as (broker, now):
@@ -162,7 +184,9 @@ class Stream:
                 raise self._error
             check_still_pullable(broker, subscription)
             size = 0 if self._half_closed else _RESPONSE_BYTES
-            batch = broker.take(subscription, consumer, now, size=size)
+            runner = self._subscriber.runner(subscription)
+            most = MOST_MESSAGES if runner is None else AT_ONCE
+            batch = broker.take(subscription, consumer, now, most, size)
             if not batch and not self._confirmations:
                 if not self._half_closed:
                     broker.wait(subscription, consumer)
@@ -171,8 +195,10 @@ class Stream:
             self.messages += len(batch)
             confirmations, self._confirmations = self._confirmations, []
             self._confirming = bool(confirmations)
-            received = self._subscriber.received(subscription, batch)
-            return received + _properties(subscription) + b"".join(each.SerializeToString() for each in confirmations)
+            rest = _properties(subscription) + b"".join(each.SerializeToString() for each in confirmations)
+            if runner is not None and batch:
+                return Untransformed(batch, runner, rest, bool(confirmations))
+            return self._subscriber.received(subscription, batch) + rest
 
     def _apply(self, request: Any) -> None:
         """Apply the acks and deadlines of one request, and its new deadline for the stream."""

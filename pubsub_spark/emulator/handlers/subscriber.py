@@ -6,21 +6,30 @@ calls.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 from collections.abc import Collection, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any, Protocol
 
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import already_exists, failed_precondition, invalid_argument, not_found
 from pubsub_spark.emulator.handlers.publisher import find_topic
 from pubsub_spark.emulator.resources import field_masks, limits, pagination, resource_validation
+from pubsub_spark.emulator.runtime import transforms
 from pubsub_spark.emulator.runtime.engine import Engine, Wakeup
 from pubsub_spark.emulator.runtime.faults import Faults
+from pubsub_spark.emulator.runtime.javascript import Transformable, TransformError
+from pubsub_spark.emulator.runtime.transforms import Runner, transformable
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Batch
+from pubsub_spark.emulator.state.message import Message
 from pubsub_spark.emulator.state.subscription import Subscription
+
+_log = logging.getLogger("pubsub_spark.emulator")
 
 _MUTABLE = frozenset(
     {
@@ -39,6 +48,8 @@ _MUTABLE = frozenset(
         "message_transforms",
     }
 )
+AT_ONCE = 100  # messages that are transformed together: who waits for the first waits for the last
+_FAILED_PAUSE_SECONDS = 0.1
 _PULL_WAIT_SECONDS = 10.0  # an empty Pull answers well before the 60 s after which clients give up
 _PULL_MARGIN_SECONDS = 0.25  # and, with a shorter deadline, this long before it
 
@@ -59,6 +70,7 @@ class Subscriber:
         self._faults = faults
 
     def create_subscription(self, request: Any) -> Any:
+        transforms.check(request.message_transforms)
         with self._engine.open() as (broker, now):
             topic = find_topic(broker, request.topic)
             name = request.name or f"{topic.name.partition('/topics/')[0]}/subscriptions/s-{secrets.token_hex(8)}"
@@ -78,6 +90,7 @@ class Subscriber:
             return find(broker, request.subscription).resource
 
     def update_subscription(self, request: Any) -> Any:
+        transforms.check(request.subscription.message_transforms)
         with self._engine.open() as (broker, now):
             subscription = find(broker, request.subscription.name)
             kept = subscription.resource
@@ -102,6 +115,7 @@ class Subscriber:
     def delete_subscription(self, request: Any) -> Any:
         with self._engine.open() as (broker, _):
             broker.delete_subscription(find(broker, request.subscription))
+            self._engine.transforms.discard(request.subscription)
             return protos.Empty()
 
     async def pull(self, raw: bytes, context: Context) -> bytes:
@@ -120,11 +134,21 @@ class Subscriber:
             while True:
                 with self._engine.open() as (broker, now):
                     check_still_pullable(broker, subscription)
-                    batch = broker.take(subscription, consumer, now, most)
-                    if batch or now >= ends or consumer.closed:
+                    runner = self.runner(subscription)
+                    batch = broker.take(subscription, consumer, now, most if runner is None else min(most, AT_ONCE))
+                    is_over = now >= ends or consumer.closed
+                    if runner is None and (batch or is_over):
                         return self.received(subscription, batch)
-                    broker.wait(subscription, consumer)
-                await wakeup.wait(ends - now)
+                    if not batch and not is_over:
+                        broker.wait(subscription, consumer)
+                if runner is not None and batch:
+                    response = await self.transformed(subscription, batch, runner)
+                    if response or is_over:
+                        return response
+                elif is_over:
+                    return b""
+                else:
+                    await wakeup.wait(ends - now)
         finally:
             with self._engine.open() as (broker, now):
                 broker.leave(subscription, consumer, now)
@@ -178,11 +202,61 @@ class Subscriber:
         """A batch as `received_messages` of a response."""
         return wire_format.ack_ids_of(subscription.name).received(batch.numbers, batch.frames, batch.attempts)
 
+    def runner(self, subscription: Subscription) -> Runner | None:
+        """What runs the transforms of a subscription; None when it has none."""
+        return self._engine.transforms.runner(subscription.name, subscription.resource)
+
+    async def transformed(self, subscription: Subscription, batch: Batch, runner: Runner) -> bytes:
+        """The messages of a batch that its transforms have not dropped, as `received_messages` of a response.
+
+        A dropped message is acked, one that failed is nacked. When nothing is left and some have failed, it takes a
+        moment, so that who asks again at once does not do only that.
+        """
+        leases = list(batch)
+        work = partial(runner.run, [transformable(lease.message) for lease in leases])
+        try:
+            outcomes = await asyncio.get_running_loop().run_in_executor(runner.executor, work)
+        except BaseException:
+            with self._engine.open() as (broker, now):
+                broker.release(subscription, batch.numbers, now)
+            raise
+        dropped = [lease.number for lease, outcome in zip(leases, outcomes, strict=True) if outcome is None]
+        failed: list[int] = []
+        failed_keys: set[str] = set()
+        kept: list[bytes] = []
+        received = wire_format.ack_ids_of(subscription.name).received
+        for lease, outcome in zip(leases, outcomes, strict=True):
+            key = lease.message.key if subscription.settings.ordering else ""
+            if key and key in failed_keys:
+                continue  # withdrawn with the one that failed, to come again behind it
+            if isinstance(outcome, TransformError):
+                _log.info("A message of %s failed in the message transform %s.", subscription.name, outcome)
+                failed.append(lease.number)
+                failed_keys.add(key)
+            elif outcome is not None:
+                attempts = None if batch.attempts is None else [lease.attempt]
+                numbers = range(lease.number, lease.number + 1)
+                kept.append(received(numbers, [_frame(lease.message, outcome)], attempts))
+        with self._engine.open() as (broker, now):
+            broker.ack(subscription, dropped, now)
+            broker.modify(subscription, failed, 0, now, is_use=False)
+        if failed and not kept:
+            await asyncio.sleep(_FAILED_PAUSE_SECONDS)
+        return b"".join(kept)
+
     def numbers(self, subscription: Subscription, ack_ids: Sequence[str]) -> Sequence[int]:
         try:
             return wire_format.ack_ids_of(subscription.name).numbers(ack_ids)
         except ValueError as malformed:
             raise limits.malformed_ack_id(str(malformed)) from None
+
+
+def _frame(message: Message, made: Transformable) -> bytes:
+    """The bytes of a message as its transforms have made it; id, time and key are as before."""
+    body = protos.PubsubMessage(data=made.data, attributes=dict(made.attributes), ordering_key=message.key)
+    published = wire_format.publish_time_field(message.published)
+    [frame] = wire_format.message_frames([body.SerializeToString()], message.number, published)
+    return frame
 
 
 def find(broker: Broker, name: str) -> Subscription:

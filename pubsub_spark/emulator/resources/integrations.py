@@ -1,8 +1,9 @@
 """Exports (BigQuery, Cloud Storage, Bigtable), ingestion from foreign sources, transforms: their checks and defaults.
 
-Exports run where the emulator has been given their destination (`sinks.export_worker`), and the rest does not exist
+Exports run where the emulator has been given their destination (`sinks.export_worker`), ingestion from Cloud Storage
+where it has a storage root (`sinks.ingestion_worker`), and JavaScript (`runtime.transforms`). The rest does not exist
 here. What is asked for is checked as the service checks it, kept and returned; and where it would silently do nothing,
-it says so: an export or an ingestion by its state, a transform that should run by UNIMPLEMENTED.
+it says so: an export or an ingestion by its state, a transform of another kind by UNIMPLEMENTED.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ _REQUIRED = {
     "compression": ("compression_algorithm", "compression_mode"),
     "ai_inference": ("endpoint",),
 }
+_MAX_TRANSFORMS = 5  # that are enabled on one resource
+_MAX_UDF_BYTES = 20_480
 _AI_ENDPOINT = re.compile(r"projects/[^/]+/locations/[^/]+/(endpoints/[^/]+|publishers/[^/]+/models/[^/]+)")
 _BIGQUERY_TABLE = re.compile(r"([^:/]+\.[^:/]+:)?[^.:/]+[.:][^.:/]+\.[^.:/]+")  # `example.com:project` is a project
 _BIGTABLE_TABLE = re.compile(r"projects/[^/]+/instances/[^/]+/tables/[^/]+")
@@ -139,7 +142,7 @@ def fill_ingestion(topic: Any) -> None:
 
 
 def check_transforms(transforms: Sequence[Any]) -> None:
-    """Check transforms: a well-formed one is kept if it is disabled, and refused otherwise: none runs here."""
+    """Check transforms: JavaScript runs here, and what is well-formed but of another kind is kept if it is disabled."""
     functions = [each.javascript_udf.function_name for each in transforms if each.HasField("javascript_udf")]
     if len(functions) != len(set(functions)):
         raise invalid("The function names of the message transforms of one resource must be distinct.")
@@ -150,10 +153,16 @@ def check_transforms(transforms: Sequence[Any]) -> None:
         _check_required(f"message_transforms.{kind}", kind, getattr(transform, kind))
         if kind == "ai_inference" and not _AI_ENDPOINT.fullmatch(transform.ai_inference.endpoint):
             raise _bad("message_transforms.ai_inference.endpoint", transform.ai_inference.endpoint)
-        if not transform.disabled:
+        if kind == "javascript_udf":
+            size = len(transform.javascript_udf.code.encode())
+            limits.check_at_most("javascript_udf.code", size, _MAX_UDF_BYTES)
+        elif not transform.disabled:
             raise unimplemented(
-                "This emulator does not run message transforms; set `disabled` to keep one without running it."
+                f"This emulator runs message transforms of JavaScript alone; set `disabled` to keep one of `{kind}` "
+                "without running it."
             )
+    enabled = sum(not transform.disabled for transform in transforms)
+    limits.check_at_most("message_transforms", enabled, _MAX_TRANSFORMS)
 
 
 def _check_required(place: str, kind: str, config: Any) -> None:

@@ -55,6 +55,8 @@ class Dispatcher:
             try:
                 if rpc.waits:
                     return await rpc.handler(raw, context)
+                if (thread := rpc.thread(raw)) is not None:
+                    return await asyncio.get_running_loop().run_in_executor(thread, rpc.handler, raw)
                 return await self.run(lambda: rpc.handler(raw)) if rpc.is_slow(raw) else rpc.handler(raw)
             finally:  # an error, too, may say what was done: which ack ids have not failed
                 await self._engine.written()

@@ -10,7 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from concurrent.futures import Executor
+from functools import partial
 from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
 
 from pubsub_spark.emulator.api.routes import routes
 from pubsub_spark.emulator.handlers.iam import IamPolicy
@@ -30,6 +34,13 @@ STREAMING_PULL = f"/{SUBSCRIBER}/StreamingPull"
 _SLOW = frozenset(
     {"CreateSchema", "CommitSchema", "RollbackSchema", "ValidateSchema", "ValidateMessage", "CreateSnapshot", "Seek"}
 )
+# RPC -> the field of its request that is the resource; the request itself where there is none.
+_WITH_TRANSFORMS = {
+    "CreateTopic": "",
+    "UpdateTopic": "topic",
+    "CreateSubscription": "",
+    "UpdateSubscription": "subscription",
+}
 _LARGE_PUBLISH_BYTES = 1_000_000
 _MAX_NAME_BYTES = 1000
 
@@ -40,6 +51,7 @@ class Rpc(NamedTuple):
     handler: Callable[..., Any]  # takes the request's bytes, and the context when it `waits`; returns the response's
     is_slow: Callable[[bytes], bool]  # whether this request belongs on the pool
     waits: bool = False  # the handler is a coroutine function
+    thread: Callable[[bytes], Executor | None] = lambda _: None  # that alone may run this request
 
 
 class Registry:
@@ -67,9 +79,13 @@ class Registry:
         for route in routes():
             name = route.rpc.rpartition("/")[2]
             handler = next(found for each in services if (found := getattr(each, _snake_case(name), None)))
-            table[route.rpc] = Rpc(_parsing(route.request, handler), _always if name in _SLOW else _never)
+            is_slow = _always if name in _SLOW else _never
+            if name in _WITH_TRANSFORMS:
+                is_slow = partial(_has_transforms, route.request, _WITH_TRANSFORMS[name])
+            table[route.rpc] = Rpc(_parsing(route.request, handler), is_slow)
         subscriber = self.subscriber
-        table[f"/{PUBLISHER}/Publish"] = Rpc(self.publisher.publish, self._is_slow_publish)
+        publish = Rpc(self.publisher.publish, self._is_slow_publish, thread=self._transforming_thread)
+        table[f"/{PUBLISHER}/Publish"] = publish
         table[f"/{SUBSCRIBER}/Pull"] = Rpc(subscriber.pull, _never, waits=True)
         table[f"/{SUBSCRIBER}/Acknowledge"] = Rpc(subscriber.acknowledge, _never)
         table[f"/{SUBSCRIBER}/ModifyAckDeadline"] = Rpc(subscriber.modify_ack_deadline, _never)
@@ -83,9 +99,19 @@ class Registry:
         has_schema = topic.resource.HasField("schema_settings") if topic else not name
         return has_schema or len(raw) > _LARGE_PUBLISH_BYTES
 
+    def _transforming_thread(self, raw: bytes) -> Executor | None:
+        """The thread of the transforms of a Publish's topic; None when it has none."""
+        name, _ = wire_format.subscription_and_rest(raw[:_MAX_NAME_BYTES])
+        topic = self._engine.broker.topics.get(name)
+        if topic is None or not topic.resource.message_transforms:
+            return None
+        runner = self._engine.transforms.runner(name, topic.resource)
+        return None if runner is None else runner.executor
+
     def reset(self) -> None:
         """Forget every resource and the time that was moved; open streams end with NOT_FOUND."""
         with self._engine.open():
+            self._engine.transforms.clear()
             self._engine.state.clear()
             self._engine.restart_clock()
 
@@ -104,6 +130,15 @@ def _never(_: bytes) -> bool:
 
 def _always(_: bytes) -> bool:
     return True
+
+
+def _has_transforms(request: Any, field: str, raw: bytes) -> bool:
+    """Whether the resource in a request has message transforms, whose code is run when they are set."""
+    try:
+        parsed = request.FromString(raw)
+    except DecodeError:  # the handler says so
+        return False
+    return bool((getattr(parsed, field) if field else parsed).message_transforms)
 
 
 def _snake_case(rpc: str) -> str:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from pubsub_spark.emulator.runtime.clock import Clock
+from pubsub_spark.emulator.runtime.transforms import Transforms
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.events import Event
@@ -82,6 +83,7 @@ class Engine:
         self.state = state
         self.broker = state.broker
         self.clock = clock
+        self.transforms = Transforms()
         self.journal: Journal | None = None
         self.failure: BaseException | None = None
         self.on_failure: Callable[[], None] = lambda: None

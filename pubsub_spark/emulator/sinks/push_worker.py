@@ -7,10 +7,12 @@ the ack deadline. Connections to the endpoint are kept and used again.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +20,8 @@ from urllib.parse import urlsplit
 import urllib3
 
 from pubsub_spark.emulator.runtime.engine import Engine
+from pubsub_spark.emulator.runtime.javascript import TransformError
+from pubsub_spark.emulator.runtime.transforms import transformable
 from pubsub_spark.emulator.sinks import push_request
 from pubsub_spark.emulator.sinks.oidc import LIFETIME_SECONDS, Signer
 from pubsub_spark.emulator.sinks.push_request import Endpoint, PushMessage, Window
@@ -25,6 +29,8 @@ from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Lease
 from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
 from pubsub_spark.emulator.state.subscription import Subscription
+
+_log = logging.getLogger("pubsub_spark.emulator")
 
 MAX_THREADS = 64  # for one subscription, however wide its window
 _FOLLOWED = frozenset({Created, Updated, Deleted, Cleared})
@@ -132,8 +138,8 @@ class Pusher:
                 self._start(self._deliver, *each)
         self._poster.close()
 
-    def _next(self) -> Sequence[tuple[int, PushMessage, float]] | None:
-        """The next messages to send, leased, each with its number and its time; waits for some, None at the end."""
+    def _next(self) -> Sequence[tuple[Lease, float]] | None:
+        """The next messages to send, leased, each with its time; waits for some, None at the end."""
         with self._engine.open() as (broker, _):
             while not self._stopped and broker.subscriptions.get(self.subscription.name) is self.subscription:
                 now = self._engine.clock.now()
@@ -143,7 +149,7 @@ class Pusher:
                     for _ in taken:
                         self._window.started()
                     seconds = self.subscription.settings.ack_deadline
-                    return [(each.number, PushMessage.of(each.message, each.attempt), seconds) for each in taken]
+                    return [(each, seconds) for each in taken]
                 if room > 0:
                     broker.wait(self.subscription, self._consumer)
                 pause = self._window.resumes_at - now
@@ -159,15 +165,32 @@ class Pusher:
             taken += one
         return taken
 
-    def _deliver(self, number: int, delivery: PushMessage, timeout: float) -> None:
+    def _deliver(self, lease: Lease, timeout: float) -> None:
         acknowledged = False
         try:
+            delivery = self._transformed(lease)
+            if delivery is None:
+                acknowledged = True
+                return
             headers, body = push_request.request(self.endpoint, self.subscription.name, delivery)
             if self.endpoint.service_account:
                 headers["Authorization"] = f"Bearer {self._bearer()}"
             acknowledged = self._poster.post(headers, body, timeout) in push_request.ACKNOWLEDGES
+        except TransformError as problem:
+            _log.info("A message of %s failed in the message transform %s.", self.subscription.name, problem)
         finally:
-            self._record_answer(number, acknowledged)
+            self._record_answer(lease.number, acknowledged)
+
+    def _transformed(self, lease: Lease) -> PushMessage | None:
+        """What is sent of a message; None when its transforms drop it, TransformError when one fails."""
+        delivery = PushMessage.of(lease.message, lease.attempt)
+        runner = self._engine.transforms.runner(self.subscription.name, self.subscription.resource)
+        if runner is None:
+            return delivery
+        [outcome] = runner.run([transformable(lease.message)])
+        if isinstance(outcome, TransformError):
+            raise outcome
+        return None if outcome is None else replace(delivery, data=outcome.data, attributes=outcome.attributes)
 
     def _record_answer(self, number: int, acknowledged: bool) -> None:
         with self._engine.open() as (broker, now):

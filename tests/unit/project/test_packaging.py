@@ -31,7 +31,16 @@ def test_emulator_is_an_extra():
     extras = PROJECT["optional-dependencies"]
     names = {re.split(r"[^\w-]", line)[0] for line in extras["emulator"]}
 
-    assert {"cryptography", "jinja2", "prometheus-client", "pyyaml", "starlette", "urllib3", "uvicorn"} == names
+    assert {
+        "cryptography",
+        "jinja2",
+        "mini-racer",
+        "prometheus-client",
+        "pyyaml",
+        "starlette",
+        "urllib3",
+        "uvicorn",
+    } == names
     assert not [line for line in PROJECT["dependencies"] if re.split(r"[^\w-]", line)[0] in names]
     assert "pubsub-spark[emulator,spark]" in extras["demo"]
     assert "pubsub-spark[asyncapi,demo,docs]" in extras["test"]

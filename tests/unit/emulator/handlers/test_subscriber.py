@@ -144,9 +144,9 @@ def bigtable(**key: Any) -> dict[str, Any]:
             "message_transforms.ai_inference.endpoint; value=a-model",
         ),
         (
-            {"message_transforms": [{"javascript_udf": {"function_name": "f", "code": "function f(m) {}"}}]},
+            {"message_transforms": [{"ai_inference": {"endpoint": "projects/p/locations/l/endpoints/e"}}]},
             "UNIMPLEMENTED",
-            "does not run message transforms",
+            "set `disabled` to keep one of `ai_inference` without running it",
         ),
     ],
 )

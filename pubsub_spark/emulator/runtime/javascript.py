@@ -1,0 +1,163 @@
+"""One JavaScript function of a message transform, in a V8 context of its own (mini-racer).
+
+The function is given `{data, attributes}` and metadata, and returns such an object, or null to drop the message. Many
+messages are one call into V8; when that takes too long, each is tried alone, so one that never ends fails alone. A
+context that has reached its memory limit is thrown away. Not safe for threads: see `transforms`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+_LIMIT_SECONDS = 0.5  # for one message, as the service documents
+_MAX_MEMORY_BYTES = 128 * 1024 * 1024
+_NAME = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
+_FIELDS = frozenset({"data", "attributes"})
+
+# Gives the function each message of a list; what it throws, or what has no JSON, is the error of that message alone.
+_CALLER = """const pubsubTransformAll = (batch) => "[" + batch.map(([message, metadata]) => {
+  try {
+    const made = %s(message, metadata);
+    return JSON.stringify(made === undefined ? {error: "it returned nothing; to drop a message return null"} : {made});
+  } catch (error) {
+    return JSON.stringify({error: String(error)});
+  }
+}).join(",") + "]";"""
+
+
+class TransformError(ValueError):
+    """Why a function cannot be used, or failed on a message: the end of a sentence about it."""
+
+
+class UnavailableError(TransformError):
+    """The lack of V8: no function can be used."""
+
+
+class Transformable(NamedTuple):
+    """What a transform is given of a message; of this only data and attributes can be changed."""
+
+    data: bytes
+    attributes: Mapping[str, str]
+    metadata: Mapping[str, str]
+
+
+Outcome = Transformable | TransformError | None  # None: dropped
+
+
+class Function:
+    """A function, compiled when it is first needed."""
+
+    def __init__(self, name: str, code: str) -> None:
+        self.name = name
+        self._code = code
+        self._context: Any = None
+
+    def check(self) -> None:
+        """Raise TransformError unless the code can be run and has the function."""
+        if not _NAME.fullmatch(self.name):
+            raise TransformError("its name is not an identifier of JavaScript")
+        self._open()
+
+    def run(self, messages: Sequence[Transformable]) -> list[Outcome]:
+        """What becomes of each message."""
+        texts: list[tuple[dict[str, Any], Mapping[str, str]] | None] = [_given(each) for each in messages]
+        made = iter(self._call([each for each in texts if each is not None]))
+        unreadable = TransformError("the data of the message is not UTF-8, which JavaScript needs")
+        return [
+            unreadable if text is None else _outcome(next(made), message)
+            for message, text in zip(messages, texts, strict=True)
+        ]
+
+    def _call(self, batch: Sequence[Any]) -> list[Any]:
+        if not batch:
+            return []
+        try:
+            context = self._open()
+        except TransformError as problem:
+            return [{"error": str(problem)}] * len(batch)
+        import py_mini_racer
+
+        try:
+            answers: list[Any] = json.loads(context.call("pubsubTransformAll", batch, timeout_sec=_LIMIT_SECONDS))
+            return answers
+        except py_mini_racer.JSTimeoutException:
+            _wait_for_end(context)
+            why = f"it took longer than {_LIMIT_SECONDS * 1000:.0f} ms"
+        except py_mini_racer.JSOOMException:
+            self._context = None
+            why = f"it needed more than {_MAX_MEMORY_BYTES >> 20} MB"
+        if len(batch) > 1:
+            return [answer for each in batch for answer in self._call([each])]
+        return [{"error": why}]
+
+    def _open(self) -> Any:
+        """The context with the code."""
+        if self._context is not None:
+            return self._context
+        try:
+            import py_mini_racer
+        except ModuleNotFoundError:
+            raise UnavailableError("it needs `mini-racer`; run `pip install 'pubsub-spark[emulator]'`") from None
+        context = py_mini_racer.MiniRacer()
+        context.set_hard_memory_limit(_MAX_MEMORY_BYTES)
+        try:
+            context.eval(self._code, timeout_sec=_LIMIT_SECONDS)
+            if context.eval(f"typeof {self.name}", timeout_sec=_LIMIT_SECONDS) != "function":
+                raise TransformError("the code has no function of that name")
+            context.eval(_CALLER % self.name)
+        except py_mini_racer.JSTimeoutException:
+            _wait_for_end(context)
+            raise TransformError(f"its code took longer than {_LIMIT_SECONDS * 1000:.0f} ms to load") from None
+        except py_mini_racer.JSOOMException:
+            raise TransformError(f"its code needed more than {_MAX_MEMORY_BYTES >> 20} MB to load") from None
+        except py_mini_racer.JSEvalException as error:
+            raise TransformError(_first_line(error)) from None
+        self._context = context
+        return context
+
+
+def _wait_for_end(context: Any) -> None:
+    """Wait until V8 has stopped what took too long: it tells so by a callback, for which the context must be there."""
+    import py_mini_racer
+
+    with contextlib.suppress(py_mini_racer.JSEvalException):
+        context.eval("0", timeout_sec=_LIMIT_SECONDS)
+
+
+def _given(message: Transformable) -> tuple[dict[str, Any], Mapping[str, str]] | None:
+    """The arguments of the function; None when the data is no text."""
+    try:
+        return {"data": message.data.decode(), "attributes": dict(message.attributes)}, message.metadata
+    except UnicodeDecodeError:
+        return None
+
+
+def _outcome(answer: Any, message: Transformable) -> Outcome:
+    """What the function has made of a message."""
+    if "error" in answer:
+        return TransformError(answer["error"])
+    made = answer.get("made")
+    if made is None:
+        return None
+    if not isinstance(made, dict) or not isinstance(made.get("data"), str):
+        return TransformError("it must return null or an object with the text `data`")
+    if others := sorted(made.keys() - _FIELDS):
+        return TransformError(f"it returned `{others[0]}`, but only `data` and `attributes` can be changed")
+    attributes = made.get("attributes", message.attributes)
+    if not isinstance(attributes, Mapping) or not all(isinstance(value, str) for value in attributes.values()):
+        return TransformError("`attributes` must be an object of texts")
+    try:
+        data = made["data"].encode()
+        json.dumps(dict(attributes), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return TransformError("it returned half of a surrogate pair, which is no text")
+    return Transformable(data, attributes, message.metadata)
+
+
+def _first_line(error: Exception) -> str:
+    """The message of an error of V8, which goes on with the place in the code."""
+    return str(error).partition("\n")[0].removeprefix("<anonymous>:")

@@ -1,0 +1,80 @@
+"""The messages of ingested objects, and the globs that choose them."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import fastavro
+import pytest
+
+from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.sinks.ingestion_format import glob_pattern, messages
+
+
+def settings(**fields):
+    topic = protos.Topic(ingestion_data_source_settings={"cloud_storage": fields})
+    return topic.ingestion_data_source_settings.cloud_storage
+
+
+def avro(schema, records):
+    content = BytesIO()
+    fastavro.writer(content, schema, records)
+    return content.getvalue()
+
+
+def test_text_between_delimiters():
+    """Lines are messages, the last with or without its delimiter; so is text between others."""
+    assert [b"a", b"b"] == [each.data for each in messages(settings(text_format={}), b"a\nb\n")]
+    assert [b"a", b"b\n"] == [each.data for each in messages(settings(text_format={"delimiter": "||"}), b"a||b\n")]
+    assert [] == list(messages(settings(text_format={}), b""))
+
+
+def test_avro_records_are_messages_in_binary():
+    """Each record of a file is the datum that a subscriber with the schema reads."""
+    fields = [{"name": "n", "type": ["null", "int"]}, {"name": "s", "type": "string"}]
+    content = avro({"type": "record", "name": "R", "fields": fields}, [{"n": 7, "s": "x"}, {"n": None, "s": ""}])
+
+    assert [b"\x02\x0e\x02x", b"\x00\x00"] == [each.data for each in messages(settings(avro_format={}), content)]
+
+
+def test_pubsub_avro_has_its_data_and_attributes_back():
+    """What a subscription exported comes in as it was published."""
+    fields = [
+        {"name": "data", "type": "bytes"},
+        {"name": "attributes", "type": {"type": "map", "values": "string"}},
+        {"name": "message_id", "type": "string"},
+    ]
+    content = avro(
+        {"type": "record", "name": "M", "fields": fields}, [{"data": b"x", "attributes": {"a": "b"}, "message_id": "7"}]
+    )
+
+    assert [(b"x", {"a": "b"})] == list(messages(settings(pubsub_avro_format={}), content))
+
+
+def test_other_formats_are_refused():
+    """What is not of the format is no message."""
+    with pytest.raises(ValueError):
+        list(messages(settings(avro_format={}), b"no avro at all"))
+    other = avro({"type": "record", "name": "M", "fields": [{"name": "x", "type": "int"}]}, [{"x": 1}])
+    with pytest.raises(ValueError, match="no `data`"):
+        list(messages(settings(pubsub_avro_format={}), other))
+
+
+@pytest.mark.parametrize(
+    ("glob", "yes", "no"),
+    [
+        ("", ["a", "a/b.txt"], []),
+        ("*.txt", ["a.txt"], ["a/b.txt", "a.csv"]),
+        ("**.txt", ["a.txt", "a/b.txt"], ["a.csv"]),
+        ("in/**/x?.csv", ["in/x1.csv", "in/a/b/xy.csv"], ["x1.csv", "in/x.csv"]),
+        ("[ab]-{one,other}.*", ["a-one.txt", "b-other.csv"], ["c-one.txt", "a-two.txt"]),
+        ("[!a]", ["b"], ["a"]),
+        ("a.b+(c)", ["a.b+(c)"], ["axb+(c)"]),
+    ],
+)
+def test_globs(glob, yes, no):
+    """A star stops at a slash, two do not; the rest is as in Cloud Storage."""
+    pattern = glob_pattern(glob)
+
+    assert [] == [name for name in yes if not pattern.fullmatch(name)]
+    assert [] == [name for name in no if pattern.fullmatch(name)]
