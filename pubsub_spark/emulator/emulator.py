@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from google.protobuf import duration_pb2
 
@@ -36,12 +36,13 @@ from pubsub_spark.emulator.rpc.registry import Registry
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import EVERY, Fault, Faults
-from pubsub_spark.emulator.sinks.destinations import destinations
 from pubsub_spark.emulator.sinks.export_worker import ExportWorkers
-from pubsub_spark.emulator.sinks.ingestion_worker import IngestionWorkers, sources
+from pubsub_spark.emulator.sinks.external_services import ExternalServices
+from pubsub_spark.emulator.sinks.ingestion_worker import IngestionWorkers
 from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
 from pubsub_spark.emulator.state.delivery import message_of
+from pubsub_spark.emulator.state.events import Event
 from pubsub_spark.emulator.state.state import State
 from pubsub_spark.emulator.transport import event_loop, verbs
 from pubsub_spark.emulator.transport.http_app import HttpContent, Page
@@ -56,7 +57,14 @@ class EmulatorFailedError(RuntimeError):
     """The end of an emulator by an exception on one of its background threads, which is the cause."""
 
 
-Workers = PushWorkers | ExportWorkers | IngestionWorkers
+class Workers(Protocol):
+    """Threads that follow what happens to resources: pushes, exports, ingestion."""
+
+    def follow(self, events: Sequence[Event], /) -> None: ...
+
+    def close(self) -> None: ...
+
+
 Publishable = bytes | str | Mapping[str, Any]
 
 
@@ -122,10 +130,7 @@ class Emulator:
         self._data_dir = data_dir
         self._fsync = fsync
         self._allow_hosts = allow_hosts
-        self._storage_root = storage_root
-        self._bigquery_root = bigquery_root
-        self._bigquery_endpoint = bigquery_endpoint
-        self._kinesis_endpoint = kinesis_endpoint
+        self._external = ExternalServices(storage_root, bigquery_root, bigquery_endpoint, kinesis_endpoint)
         self._allow_well_known_imports = allow_well_known_imports
         self._on_failure = on_failure
         self._parts: _Parts | None = None
@@ -145,16 +150,14 @@ class Emulator:
             ending.callback(engine.close)
             if journal is not None:
                 engine.journal, journal.on_failure = journal, engine.fail
-            running = destinations(self._storage_root, self._bigquery_root, self._bigquery_endpoint)
+            running = self._external.destinations()
             signer, faults, recorder = Signer(), Faults(), Recorder()
             services = Registry(
                 engine, faults, allow_well_known_imports=self._allow_well_known_imports, exports=running
             )
             following: list[Workers] = [PushWorkers(engine, signer), ExportWorkers(engine, running)]
-            root = None if self._storage_root is None else str(self._storage_root)
-            ingested = sources(root, self._kinesis_endpoint)
-            if ingested:
-                following.append(IngestionWorkers(engine, ingested, services.publisher.publish))
+            if sources := self._external.sources():
+                following.append(IngestionWorkers(engine, sources, services.publisher.publish))
             for workers in following:
                 ending.callback(workers.close)
                 engine.add_listener(workers.follow)

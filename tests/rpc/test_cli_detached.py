@@ -59,7 +59,7 @@ def test_detached_emulator_serves_until_stopped(state: Path):
     assert (1, "", taken) == run("--detach", "--port", port)
 
     assert (0, "", f"The emulator at {endpoint} has ended (process id {pid}).\n") == run("--stop", "--port", port)
-    assert (pid, 0) == os.waitpid(pid, os.WNOHANG)
+    assert (pid, 0) == os.waitpid(pid, 0)
     nobody = f"No emulator was started with `--detach` on port {port}; name its port with `--port`.\n"
     assert (1, "", nobody) == run("--stop", "--port", port)
     late = f"No emulator answers at `{endpoint}` after 0.1 seconds; is it started, and there?\n"

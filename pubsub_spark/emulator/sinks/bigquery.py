@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from pubsub_spark.emulator.sinks import bigquery_rows
 from pubsub_spark.emulator.sinks.bigquery_rows import Columns, Row
+from pubsub_spark.emulator.sinks.destination import TopicSchema
 from pubsub_spark.emulator.sinks.export_batch import Limits, OpenBatch
-from pubsub_spark.emulator.sinks.object_format import TopicSchema
 
 _LIMITS = Limits(seconds=0.1, messages=1000, bytes=5_000_000)  # what one insertAll takes well
 

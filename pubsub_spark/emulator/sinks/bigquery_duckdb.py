@@ -15,7 +15,7 @@ from typing import Any
 
 from pubsub_spark.emulator.sinks.bigquery import parts
 from pubsub_spark.emulator.sinks.bigquery_rows import Row
-from pubsub_spark.emulator.sinks.storage_root import DestinationError
+from pubsub_spark.emulator.sinks.destination import DestinationError
 
 # DuckDB's types -> BigQuery's; a list is REPEATED, a STRUCT a RECORD.
 _TYPES = {

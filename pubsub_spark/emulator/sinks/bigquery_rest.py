@@ -18,7 +18,7 @@ import urllib3
 
 from pubsub_spark.emulator.sinks.bigquery import parts
 from pubsub_spark.emulator.sinks.bigquery_rows import Row
-from pubsub_spark.emulator.sinks.storage_root import DestinationError, State
+from pubsub_spark.emulator.sinks.destination import DestinationError, State
 
 _ALIASES = {"INT64": "INTEGER", "FLOAT64": "FLOAT", "BOOL": "BOOLEAN", "STRUCT": "RECORD"}
 _TIMEOUT_SECONDS = 30.0

@@ -16,8 +16,7 @@ from typing import Any
 import fastavro
 from google.protobuf.descriptor import FieldDescriptor
 
-from pubsub_spark.emulator.sinks.object_format import TopicSchema
-from pubsub_spark.emulator.sinks.storage_root import DestinationError
+from pubsub_spark.emulator.sinks.destination import DestinationError, TopicSchema
 from pubsub_spark.emulator.state.message import Message
 
 Columns = Mapping[str, str]  # BigQuery's types by name: STRING, INTEGER, ..., RECORD; REPEATED for those that are

@@ -20,9 +20,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from pubsub_spark.codec.protobuf.protoc import compile_text
+from pubsub_spark.emulator.sinks.destination import DestinationError, TopicSchema
 from pubsub_spark.emulator.sinks.export_batch import Limits, OpenBatch
-from pubsub_spark.emulator.sinks.object_format import TopicSchema
-from pubsub_spark.emulator.sinks.storage_root import DestinationError
 from pubsub_spark.emulator.state.message import Message
 
 _PROTO = """

@@ -6,8 +6,9 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from pubsub_spark.emulator.sinks.destination import TopicSchema
 from pubsub_spark.emulator.sinks.export_batch import Limits, OpenBatch
-from pubsub_spark.emulator.sinks.object_format import TopicSchema, encoder, object_name
+from pubsub_spark.emulator.sinks.object_format import encoder, object_name
 from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 
 _UNIQUE_BYTES = 6  # of an object's name

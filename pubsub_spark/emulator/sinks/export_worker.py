@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any
 
 from pubsub_spark.codec.schema_types import ENCODINGS_BY_NUMBER
 from pubsub_spark.emulator.runtime.engine import Engine
-from pubsub_spark.emulator.sinks.export_batch import Limits, OpenBatch
-from pubsub_spark.emulator.sinks.object_format import TopicSchema
-from pubsub_spark.emulator.sinks.storage_root import DestinationError, State
+from pubsub_spark.emulator.sinks.destination import Destination, DestinationError, Destinations, State, TopicSchema
+from pubsub_spark.emulator.sinks.export_batch import OpenBatch
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
@@ -34,24 +33,6 @@ _RETRY_SECONDS = 10.0  # after a batch of which nothing was written
 _MAX_WAIT_SECONDS = 60.0  # a subscription that expired is noticed by then
 _FLUSH_SECONDS = 10.0  # for what is open when the emulator stops
 _ACTIVE, _RESOURCE_ERROR = 1, 2  # of Subscription.State
-
-
-class Destination(Protocol):
-    """Where the messages of a subscription are written."""
-
-    limits: Limits
-
-    def check(self) -> None:
-        """Raise DestinationError where it is known already that nothing can be written."""
-
-    def write(self, batch: OpenBatch, subscription: str, schema: TopicSchema | None) -> Sequence[int]:
-        """Write a batch; the indexes of the messages that cannot be written.
-
-        DestinationError when none can, OSError when that may be otherwise the next time.
-        """
-
-
-Destinations = Mapping[str, Callable[[Any], Destination]]  # by the name of the configuration in a Subscription
 
 
 class ExportWorkers:

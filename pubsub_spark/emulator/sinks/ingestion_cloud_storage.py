@@ -6,14 +6,15 @@ it stays the same. What was read is known as long as the emulator runs: a start 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import obstore
 
 from pubsub_spark.emulator.sinks import ingestion_format
+from pubsub_spark.emulator.sinks.destination import DestinationError
 from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, SourceError
-from pubsub_spark.emulator.sinks.storage_root import DestinationError, StorageRoot
+from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 
 _DENIED = (PermissionError, obstore.exceptions.PermissionDeniedError, obstore.exceptions.UnauthenticatedError)
 _Seen = tuple[str, str, int]  # name, e-tag or time, and size of an object
@@ -22,7 +23,7 @@ _Seen = tuple[str, str, int]  # name, e-tag or time, and size of an object
 class CloudStorageSource:
     """The objects of one bucket that the settings mean."""
 
-    states: ClassVar = {"ACTIVE": 1, "PERMISSION_DENIED": 2, "NOT_FOUND": 4}
+    states: ClassVar[Mapping[str, int]] = {"ACTIVE": 1, "PERMISSION_DENIED": 2, "NOT_FOUND": 4}
 
     def __init__(self, root: StorageRoot, settings: Any) -> None:
         self._root = root

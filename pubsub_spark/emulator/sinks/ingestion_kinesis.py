@@ -6,7 +6,7 @@ The credentials are those of the environment, as boto3 finds them. Needs `boto3`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ def check_boto3() -> None:
 class KinesisSource:
     """The records of one stream."""
 
-    states: ClassVar = {
+    states: ClassVar[Mapping[str, int]] = {
         "ACTIVE": 1,
         "KINESIS_PERMISSION_DENIED": 2,
         "STREAM_NOT_FOUND": 4,

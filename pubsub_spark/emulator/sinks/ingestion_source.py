@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 
 class IngestedMessage(NamedTuple):
@@ -31,3 +31,6 @@ class IngestionSource(Protocol):
 
         Raises SourceError; ValueError of messages that are of another format than the settings say.
         """
+
+
+Sources = Mapping[str, Callable[[Any], IngestionSource]]  # by the name of the settings in a Topic

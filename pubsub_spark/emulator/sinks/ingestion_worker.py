@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.runtime.engine import Engine
-from pubsub_spark.emulator.sinks.ingestion_cloud_storage import CloudStorageSource
-from pubsub_spark.emulator.sinks.ingestion_kinesis import KinesisSource, check_boto3
-from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, IngestionSource, SourceError
-from pubsub_spark.emulator.sinks.storage_root import StorageRoot
+from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, IngestionSource, SourceError, Sources
 from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
 
 _log = logging.getLogger("pubsub_spark.emulator")
@@ -32,18 +28,6 @@ _ACTIVE, _RESOURCE_ERROR = 1, 2  # of Topic.State
 _OTHER_FORMAT = (ValueError, EOFError, IndexError, KeyError, TypeError, StopIteration)
 
 Publish = Callable[[bytes], bytes]  # of a serialized PublishRequest
-Sources = Mapping[str, Callable[[Any], IngestionSource]]  # by the name of the settings that they are made of
-
-
-def sources(storage_root: str | None, kinesis_endpoint: str | None) -> Sources:
-    """The sources that run; OSError when one of them cannot be used."""
-    made: dict[str, Callable[[Any], IngestionSource]] = {}
-    if storage_root is not None:
-        made["cloud_storage"] = partial(CloudStorageSource, StorageRoot(storage_root))
-    if kinesis_endpoint is not None:
-        check_boto3()
-        made["aws_kinesis"] = lambda settings: KinesisSource(kinesis_endpoint, settings)
-    return made
 
 
 class IngestionWorkers:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import fastavro
 
-from pubsub_spark.codec.definition import Definition, Encoding, InvalidMessage
-from pubsub_spark.emulator.sinks.storage_root import DestinationError
+from pubsub_spark.codec.definition import Encoding, InvalidMessage
+from pubsub_spark.emulator.sinks.destination import DestinationError, TopicSchema
 from pubsub_spark.emulator.state.message import Message
 
 DEFAULT_DATETIME = "YYYY-MM-DDThh:mm:ss+00:00"
@@ -32,14 +32,6 @@ _METADATA_FIELDS: list[dict[str, Any]] = [
 ]
 _DATA_FIELD = {"name": "data", "type": "bytes"}
 _REVISION = "googclient_schemarevisionid"
-
-
-class TopicSchema(NamedTuple):
-    """The schema of a topic: its revisions by id, of which the latest is what objects have, and the encoding."""
-
-    revisions: dict[str, Definition]
-    latest: Definition
-    encoding: Encoding
 
 
 class Encoded(NamedTuple):

@@ -8,7 +8,6 @@ endpoints are those of the environment, as obstore reads them. Objects are writt
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -16,18 +15,10 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-State = Literal["NOT_FOUND", "PERMISSION_DENIED", "SCHEMA_MISMATCH", "ACTIVE"]
+from pubsub_spark.emulator.sinks.destination import DestinationError
 
 _SCHEMES = ("file", "gs", "s3")
 _DENIED = (PermissionError, PermissionDeniedError, UnauthenticatedError)
-
-
-class DestinationError(Exception):
-    """The refusal of a destination, with the state of the subscription or topic that follows from it."""
-
-    def __init__(self, state: State, sentence: str) -> None:
-        super().__init__(sentence)
-        self.state: State = state
 
 
 class StorageRoot:

@@ -14,7 +14,7 @@ import pytest
 
 from pubsub_spark.emulator.sinks.bigquery import parts
 from pubsub_spark.emulator.sinks.bigquery_rest import RestTable
-from pubsub_spark.emulator.sinks.storage_root import DestinationError
+from pubsub_spark.emulator.sinks.destination import DestinationError
 
 FIELDS = [{"name": "a", "type": "INT64"}, {"name": "b", "type": "STRING", "mode": "REPEATED"}]
 

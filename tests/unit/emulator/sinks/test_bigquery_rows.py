@@ -11,8 +11,7 @@ import pytest
 from pubsub_spark.codec import schema_types
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.sinks.bigquery_rows import reader
-from pubsub_spark.emulator.sinks.object_format import TopicSchema
-from pubsub_spark.emulator.sinks.storage_root import DestinationError
+from pubsub_spark.emulator.sinks.destination import DestinationError, TopicSchema
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.message import Message
 

@@ -11,8 +11,8 @@ import pytest
 
 from pubsub_spark.codec import schema_types
 from pubsub_spark.emulator.api import protos
-from pubsub_spark.emulator.sinks.object_format import TopicSchema, encoder, object_name
-from pubsub_spark.emulator.sinks.storage_root import DestinationError
+from pubsub_spark.emulator.sinks.destination import DestinationError, TopicSchema
+from pubsub_spark.emulator.sinks.object_format import encoder, object_name
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.message import Message
 

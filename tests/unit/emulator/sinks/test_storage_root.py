@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pubsub_spark.emulator.sinks.storage_root import DestinationError, StorageRoot
+from pubsub_spark.emulator.sinks.destination import DestinationError
+from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])

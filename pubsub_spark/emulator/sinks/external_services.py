@@ -1,0 +1,72 @@
+"""The services beside Pub/Sub that an emulator was given: which exports and which ingestions run.
+
+What one of them needs is imported when it is given: most emulators start without any.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pubsub_spark.emulator.sinks.destination import Destination, Destinations
+from pubsub_spark.emulator.sinks.ingestion_source import IngestionSource, Sources
+
+_BIGTABLE = "BIGTABLE_EMULATOR_HOST"  # which Google's clients of Bigtable read, too
+
+
+@dataclass(frozen=True)
+class ExternalServices:
+    """Where they are. Bigtable is where the environment says."""
+
+    storage_root: Path | str | None = None
+    bigquery_root: Path | str | None = None
+    bigquery_endpoint: str | None = None
+    kinesis_endpoint: str | None = None
+
+    def destinations(self) -> Destinations:
+        """What makes a destination of each configuration that runs; OSError when one of them cannot be used."""
+        made: dict[str, Callable[[Any], Destination]] = {}
+        if self.storage_root is not None:
+            from pubsub_spark.emulator.sinks.cloud_storage import Bucket
+            from pubsub_spark.emulator.sinks.storage_root import StorageRoot
+
+            made["cloud_storage_config"] = partial(Bucket, StorageRoot(str(self.storage_root)))
+        if self.bigquery_root is not None and self.bigquery_endpoint is not None:
+            raise OSError("BigQuery is in files or behind an endpoint; give `bigquery_root` or `bigquery_endpoint`.")
+        if self.bigquery_root is not None:
+            from pubsub_spark.emulator.sinks.bigquery import BigQuery
+            from pubsub_spark.emulator.sinks.bigquery_duckdb import DuckDbTable, check_root
+
+            root = Path(self.bigquery_root)
+            check_root(root)
+            made["bigquery_config"] = lambda config: BigQuery(DuckDbTable(root, config.table), config)
+        if (endpoint := self.bigquery_endpoint) is not None:
+            from pubsub_spark.emulator.sinks.bigquery import BigQuery
+            from pubsub_spark.emulator.sinks.bigquery_rest import RestTable
+
+            made["bigquery_config"] = lambda config: BigQuery(RestTable(endpoint, config.table), config)
+        if address := os.environ.get(_BIGTABLE):
+            from pubsub_spark.emulator.sinks.bigtable import BigtableTable
+
+            made["bigtable_config"] = partial(BigtableTable, address)
+        return made
+
+    def sources(self) -> Sources:
+        """What makes a source of each configuration that runs; OSError when one of them cannot be used."""
+        made: dict[str, Callable[[Any], IngestionSource]] = {}
+        if self.storage_root is not None:
+            from pubsub_spark.emulator.sinks.ingestion_cloud_storage import CloudStorageSource
+            from pubsub_spark.emulator.sinks.storage_root import StorageRoot
+
+            root = StorageRoot(str(self.storage_root))
+            made["cloud_storage"] = lambda settings: CloudStorageSource(root, settings)
+        if (endpoint := self.kinesis_endpoint) is not None:
+            from pubsub_spark.emulator.sinks.ingestion_kinesis import KinesisSource, check_boto3
+
+            check_boto3()
+            made["aws_kinesis"] = lambda settings: KinesisSource(endpoint, settings)
+        return made
