@@ -19,6 +19,7 @@ package it imports `names`, `memory` and the definitions of `codec`; the connect
 beyond the connector is the extra `emulator`.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ def __getattr__(name: str) -> Any:
     """A name of `__all__`, imported when it is first asked for: pytest loads the plugin also where it is not used."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Processes that are started beside an emulator (Spark's JVM) would now and then die in gRPC's handlers of forks.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     except ModuleNotFoundError as missing:

@@ -530,3 +530,23 @@ def test_process_of_an_emulator_that_failed_ends_with_an_error():
     assert 1 == ended.returncode
     assert ended.stderr.endswith("The emulator has failed; its log has more.\n")
     assert "ZeroDivisionError" in ended.stderr
+
+
+FORKING = """
+import signal, subprocess
+from pubsub_spark.emulator import Emulator
+
+for _ in range(60):
+    with Emulator() as emulator:
+        emulator.create_topic("projects/p/topics/news")
+        for _ in range(3):  # with a function between fork and exec, as PySpark starts the JVM
+            ignore = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+            assert b"x" == subprocess.run(["printf", "x"], preexec_fn=ignore, stdout=-1).stdout
+"""
+
+
+def test_processes_are_started_beside_an_emulator():
+    """A process that forks while an emulator serves in it has a child that runs: gRPC's handlers of forks are off."""
+    ended = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=120, check=False)
+
+    assert 0 == ended.returncode, ended.stderr[-1000:]

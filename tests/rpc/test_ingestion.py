@@ -109,7 +109,7 @@ def test_export_comes_in_again(client, emulator, root: Path):
 
     def comes_in() -> bool:
         emulator.advance(61)  # again: the object may have been begun after the last time
-        return emulator.backlog(SUB) == 1
+        return bool(emulator.backlog(SUB) == 1)
 
     wait_until(comes_in)
     [received] = client.pull()

@@ -7,7 +7,8 @@ Pure: no lock, no proto, no clock. `resource` of each record is the configuratio
 and replaced as a whole, never read and never changed in place. Existence and permission are the handlers' business.
 
 The agenda is one heap for all subscriptions: the earliest time at which any of them has something to do. `tick` visits
-only those that are due, so a thousand idle subscriptions cost nothing.
+only those that are due, so a thousand idle subscriptions cost nothing. Of those that are due at one time the first by
+name is first: a state that was loaded from a dump goes on as the one that was dumped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import heapq
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from operator import itemgetter
 from typing import Any
 
 from pubsub_spark.emulator.state import wire_format
@@ -76,7 +76,7 @@ class Broker:
         self._next_message = _FIRST_MESSAGE + int(started * _IDS_PER_SECOND)
         # All subscriptions number their batches by one count, so an ack id of a deleted one never fits its successor.
         self._batches = BatchNumbers()
-        self._agenda: list[tuple[float, int, Subscription]] = []
+        self._agenda: list[tuple[float, str, int, Subscription]] = []
         self._scheduled: dict[str, float] = {}
         self._ties = count()
 
@@ -322,30 +322,28 @@ class Broker:
         due = subscription.due()
         if due < self._scheduled.get(subscription.name, _NEVER):
             self._scheduled[subscription.name] = due
-            heapq.heappush(self._agenda, (due, next(self._ties), subscription))
+            heapq.heappush(self._agenda, (due, subscription.name, next(self._ties), subscription))
             if len(self._agenda) > 2 * len(self.subscriptions) + _SPARE_ENTRIES:
                 self._tidy()
 
     def _tidy(self) -> None:
         """Drop the entries that an earlier one has replaced, or whose subscription is gone."""
         self._agenda = [
-            (due, tie, subscription)
-            for due, tie, subscription in self._agenda
-            if self.subscriptions.get(subscription.name) is subscription
-            and self._scheduled.get(subscription.name) == due
+            (due, name, tie, subscription)
+            for due, name, tie, subscription in self._agenda
+            if self.subscriptions.get(name) is subscription and self._scheduled.get(name) == due
         ]
         heapq.heapify(self._agenda)
 
     def scheduled(self) -> list[tuple[float, str]]:
         """The subscriptions in the order in which they are due, each with its time."""
-        self._tidy()
-        return [(due, subscription.name) for due, _, subscription in sorted(self._agenda, key=itemgetter(0, 1))]
+        return sorted((due, name) for name, due in self._scheduled.items())
 
     def resume(self, scheduled: Iterable[tuple[float, str]]) -> None:
         """Build the agenda of a broker that was loaded, when no consumer is connected and more may be due."""
         for due, name in scheduled:
             self._scheduled[name] = due
-            heapq.heappush(self._agenda, (due, next(self._ties), self.subscriptions[name]))
+            heapq.heappush(self._agenda, (due, name, next(self._ties), self.subscriptions[name]))
         for subscription in self.subscriptions.values():
             self._schedule(subscription, 0)
         self._snapshots_due = min((each.expires for each in self.snapshots.values()), default=_NEVER)
@@ -359,8 +357,7 @@ class Broker:
         """Let time pass for every subscription that is due; returns those that expired, which are gone."""
         expired = []
         while self._agenda and self._agenda[0][0] <= now:
-            due, _, subscription = heapq.heappop(self._agenda)
-            name = subscription.name
+            due, name, _, subscription = heapq.heappop(self._agenda)
             if self.subscriptions.get(name) is not subscription or self._scheduled.get(name) != due:
                 continue
             del self._scheduled[name]
