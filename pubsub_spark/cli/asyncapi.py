@@ -51,6 +51,7 @@ def run(service: Service, file: Path, dry_run: bool = False, quiet: bool = False
     except ModuleNotFoundError as error:
         exit_with(f"AsyncAPI documents need `{error.name}`; install pubsub-spark with its extra `asyncapi`.")
     from ..errors import PubSubError
+    from .output import progress
 
     described = api.read(file, service.project)
     with service.connect() as resources:
@@ -61,7 +62,7 @@ def run(service: Service, file: Path, dry_run: bool = False, quiet: bool = False
             typer.echo(conflict, err=True)
         if dry_run or planned.conflicts:
             return planned
-        for done, step in enumerate(planned.changes):
+        for done, step in enumerate(progress(planned.changes, "applying")):
             try:
                 applying.carry_out(resources, step)
             except PubSubError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .command import Service, command, exit_with, pairs
-from .output import print_json
+from .output import print_json, progress
 
 if TYPE_CHECKING:
     from ..backend.resources import Resources
@@ -63,7 +63,7 @@ def publish(
     ids: list[str] = []
     with service.connect() as resources:
         encoded = _encoded(resources, name, payloads) if encode == "topic" else payloads
-        for batch in _requests(encoded):
+        for batch in progress(_requests(encoded), "publishing"):
             made = [
                 types.PubsubMessage(data=data, attributes=attributes, ordering_key=ordering_key or "") for data in batch
             ]

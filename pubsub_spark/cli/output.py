@@ -1,16 +1,30 @@
 """The output of commands: JSON, a table, or the fields of a resource in lines.
 
-On a terminal tables are rich's. Into a pipe go columns of plain text that are never cut off.
+On a terminal tables are rich's, and long work has a progress bar. Into a pipe go columns of plain text that are never
+cut off.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import typer
+
+T = TypeVar("T")
+
+
+def progress(steps: Iterable[T], what: str) -> Iterator[T]:
+    """The steps, with a progress bar on standard error where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield from steps
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(steps, what, console=Console(stderr=True), transient=True)
 
 
 def as_dict(message: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .command import Json, exit_with
-from .output import print_json, print_table
+from .output import print_json, print_table, progress
 
 if TYPE_CHECKING:
     from ..read.staged_streams import StagedStream
@@ -80,7 +80,7 @@ def clean(
         ids = " or ".join(f"`{each}`" for each in sorted(unknown))
         exit_with(f"No stream has the id {ids}, so nothing is removed. `pubsub-spark staging ls` lists what there is.")
     done: list[dict[str, object]] = []
-    for found in streams:
+    for found in progress(streams, "removing"):
         old = older_than is not None and now - found.changed > datetime.timedelta(days=older_than)
         if old or found.staging.stream in named:
             try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -146,6 +148,25 @@ def test_publish_takes_lines_and_files(run: Run, emulator: Emulator, tmp_path: P
     assert [({"k": "v", "w": "x"}, "me")] * 2 == [(each.attributes, each.ordering_key) for each in records[:2]]
     assert [records[-1].message_id] == ids
     assert "`/nowhere` cannot be read" in run("publish", "flights", "/nowhere", code=1).stderr
+
+
+def test_publish_of_much_shows_its_progress(emulator: Emulator, environment: dict[str, str]):
+    """On a terminal there is a progress bar on standard error, which is gone at the end; the ids stand alone."""
+    emulator.create_topic(TOPIC)
+    terminal, there = pty.openpty()
+    command = [*COMMAND, "publish", "flights", "--json"]
+    lines = "".join(f"line {number}\n" for number in range(5000)).encode()
+    ended = subprocess.run(command, input=lines, stdout=subprocess.PIPE, stderr=there, env=environment, check=False)
+    os.close(there)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while read := os.read(terminal, 65536):
+            shown += read
+    os.close(terminal)
+
+    assert 0 == ended.returncode
+    assert 5000 == len(json.loads(ended.stdout)["messageIds"])
+    assert b"publishing" in shown
 
 
 def test_publish_encodes_and_pull_decodes(run: Run, emulator: Emulator):

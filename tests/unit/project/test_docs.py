@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from pubsub_spark import errors
 from pubsub_spark.cli import app
+from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -110,6 +111,18 @@ def test_site_is_built(tmp_path: Path):
     assert "resource" in (tmp_path / "source" / "conf" / "iam.tf.txt").read_text()
     for page in tmp_path.glob("*.html"):
         assert [] == re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"https?:[^\"]+", page.read_text()), page
+
+
+def test_example_schemas_have_the_same_fields():
+    """The examples of both kinds of schemas are what the registry takes, with the same columns."""
+    examples = ROOT / "examples"
+    avro = SchemaRevision("projects/p/schemas/flight", "1", "AVRO", (examples / "flight.avsc").read_text())
+    protobuf = SchemaRevision(
+        "projects/p/schemas/flight", "1", "PROTOCOL_BUFFER", (examples / "flight.proto").read_text()
+    )
+    names = [TopicSchema("BINARY", schema).struct_type().names for schema in (avro, protobuf)]
+
+    assert names == [["carrier", "flight", "tailnum", "dep_delay"]] * 2
 
 
 def test_quick_start_is_the_readmes():
