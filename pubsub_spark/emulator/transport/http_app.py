@@ -16,6 +16,7 @@ import asyncio
 import json
 import re
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -144,11 +145,8 @@ class _Connection(H11Protocol):
         return True
 
 
-class JsonApi:
-    """The ASGI application of the JSON API."""
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+class _Api(ABC):
+    """An ASGI application that answers requests one by one; a client that leaves gets none."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -157,6 +155,17 @@ class JsonApi:
         except ClientDisconnect:
             return
         await response(scope, receive, send)
+
+    @abstractmethod
+    async def _answer(self, request: Request) -> Response:
+        """The answer to one request."""
+
+
+class JsonApi(_Api):
+    """The ASGI application of the JSON API."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
 
     async def _answer(self, request: Request) -> Response:
         if request.method not in _METHODS:
@@ -228,20 +237,12 @@ class PageOnDemand:
             self._page.close()
 
 
-class VerbApi:
+class VerbApi(_Api):
     """The ASGI application of the verbs."""
 
     def __init__(self, dispatcher: Dispatcher, table: Mapping[str, Verb]) -> None:
         self._dispatcher = dispatcher
         self._table = table
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        try:
-            response = await self._answer(request)
-        except ClientDisconnect:
-            return
-        await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         name, query = request.url.path.rpartition("/")[2], request.scope["query_string"].decode("latin-1")
