@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from pubsub_spark.emulator import Emulator
 
+# JVMs of tests live for seconds: one compiler and one collector's thread take half of the default's processor time.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 ROOT = Path(__file__).parent.parent
 
 # Machines are noisy: how long an example takes is not what a property is about.
