@@ -175,8 +175,8 @@ def test_example_listener_alerts(scenario: Scenario, tmp_path: Path):
 def test_batch_numbers_are_mapped_as_the_page_says(scenario: Scenario):
     """`endOffset` stands beside Spark's batchId in each progress, and a task's part has the batchId, too."""
     scenario.run(
-        Start(), Until("an idle start", lambda run: run.running.lastProgress), Hold("commit"),
-        Publish(*(f"m{n}" for n in range(3000))), Held(),
+        Start(), Until("an idle start", lambda run: run.running.lastProgress), Stop(),  # full at once, tasks pull:
+        Publish(*(f"m{n}" for n in range(3000))), Hold("commit"), Start(), Held(),
     )  # fmt: skip
     number = max(scenario.sink.written)
     staging = Staging(str(scenario.folder / "staging"), scenario.names.subscription, _stream(scenario, number))
