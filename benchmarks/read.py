@@ -1,6 +1,6 @@
 """Benchmarks of the read path, each figure as a ratio taken in one run.
 
-    python benchmarks/read.py throughput [--messages N]    against a source that yields ready-made Arrow batches
+    python benchmarks/read.py throughput [--messages N] [--runs N]    against a source that yields ready-made batches
     python benchmarks/read.py client [--messages N]        against google-cloud-pubsub's SubscriberClient and callback
     python benchmarks/read.py latency [--seconds N]        to foreachBatch at three rates, against Spark's own floor
     python benchmarks/read.py memory                       peak memory of a task: two triggers, 1 M and 10 M messages
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -127,21 +128,45 @@ def read_canned(
         return drained(noop(spark.readStream.format("pubsub"), settings), messages, skipped=skipped)
 
 
-def throughput(messages: int) -> None:
-    """Print messages/s against ready-made batches, the best of five; the JVM compiles for the first 20 M messages.
+def throughput(messages: int, runs: int) -> None:
+    """Print messages/s against ready-made batches, by the run, and the median of the ratios.
 
-    Both have two batches more than are measured: the end of a backlog, where a pull waits half a second for more, is
-    no part of it.
+    Before the first run the JVM has compiled what 20 M messages need. Both have two batches more than are measured:
+    the end of a backlog, where a pull waits half a second for more, is no part of it. The server's share is of the
+    processor time of all, in a run.
     """
     spark = session()
-    floor = ours = 0.0
     backlog = messages + 2 * BATCH
-    for _ in range(5):
+    ratios = []
+    read_canned(spark, 2 * messages)
+    print("| run | ready-made batches | readStream | of it | server's share |\n|---|---|---|---|---|")
+    for number in range(1, runs + 1):
         ready = noop(spark.readStream.format("ready_made"), {"messages": backlog, "partitions": 2})
-        floor = max(floor, drained(ready, messages))
-        ours = max(ours, read_canned(spark, messages, backlog=backlog))
-    print(f"ready-made Arrow batches {floor:12,.0f} messages/s")
-    print(f"readStream               {ours:12,.0f} messages/s  {ours / floor:.2f} of it")
+        floor = drained(ready, messages)
+        before, served = _processor_seconds(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        ours = read_canned(spark, messages, backlog=backlog)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        server = after.ru_utime + after.ru_stime - served.ru_utime - served.ru_stime
+        share = server / (server + _processor_seconds() - before)
+        ratios.append(ours / floor)
+        print(f"| {number} | {floor:,.0f}/s | {ours:,.0f}/s | {ratios[-1]:.2f} | {share:.2f} |", flush=True)
+    print(f"median of {runs}: {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
+
+
+def _processor_seconds() -> float:
+    """The processor time of this process and of those of its descendants that live: Spark's, and not a server's.
+
+    Children that ended count to their parents; a server's own end is seen in `RUSAGE_CHILDREN` instead.
+    """
+    mine, ticks = {os.getpid()}, 0
+    for entry in sorted(int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            if entry in mine or int(fields[1]) in mine:
+                mine.add(entry)
+                ticks += sum(int(each) for each in fields[11:13])
+                ticks += 0 if entry == os.getpid() else sum(int(each) for each in fields[13:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _callback(messages: int) -> float:
@@ -312,10 +337,13 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=("throughput", "client", "latency", "memory", "linear", "streams"))
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--seconds", type=int, default=30)
+    parser.add_argument("--runs", type=int, default=9)
     given = parser.parse_args()
     match given.what:
-        case "throughput" | "client":
-            globals()[given.what](given.messages)
+        case "throughput":
+            throughput(given.messages, given.runs)
+        case "client":
+            client(given.messages)
         case "latency":
             latency(given.seconds)
         case what:

@@ -67,13 +67,22 @@ def test_nothing_asks_nothing():
     assert [] == service.acked
 
 
-def test_requests_have_a_thousand_ids_at_most():
+def test_small_arrays_are_sent_together():
+    service = Service()
+    connection: Any = service
+    arrays = [ids(*(f"ack-{array}-{n}" for n in range(10))) for array in range(301)]
+
+    assert 3010 == acks.acknowledge(connection, SUBSCRIPTION, arrays, 5).taken
+    assert [3000, 10] == [len(request) for request in service.acked]
+
+
+def test_requests_have_three_thousand_ids_at_most():
     """2,500 short ids go in three requests, in order and each once."""
     service = Service()
-    many = [f"ack-{n}" for n in range(2500)]
+    many = [f"ack-{n}" for n in range(7500)]
 
     assert [] == send(service, ids(*many))
-    assert [1000, 1000, 500] == [len(request) for request in service.acked]
+    assert [3000, 3000, 1500] == [len(request) for request in service.acked]
     assert many == service.acked_ids
 
 
@@ -144,8 +153,8 @@ def test_a_request_that_is_tried_again_does_not_hold_up_the_others(slept: list[f
     """Other requests are sent while one waits for its retry."""
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)])
 
-    assert [] == send(service, ids(*(f"ack-{n}" for n in range(3000))))
-    assert ["ack-0", "ack-1000", "ack-2000", "ack-0"] == [request[0] for request in service.acked]
+    assert [] == send(service, ids(*(f"ack-{n}" for n in range(9000))))
+    assert ["ack-0", "ack-3000", "ack-6000", "ack-0"] == [request[0] for request in service.acked]
     assert 1 == len(slept)
 
 
@@ -155,19 +164,19 @@ def test_the_pause_of_one_request_is_not_that_of_another(slept: list[float], mon
     monkeypatch.setattr(acks, "delays", lambda: repeat(next(pauses)))
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 2)
 
-    assert [] == send(service, ids(*(f"ack-{n}" for n in range(2000))), deadline=60)
-    assert ["ack-0", "ack-1000", "ack-1000", "ack-0"] == [request[0] for request in service.acked]
+    assert [] == send(service, ids(*(f"ack-{n}" for n in range(6000))), deadline=60)
+    assert ["ack-0", "ack-3000", "ack-3000", "ack-0"] == [request[0] for request in service.acked]
     assert [1, 9] == slept
 
 
 def test_new_requests_wait_while_the_service_is_away(slept: list[float]):
-    """At most 16 requests are in flight or waiting for their retry; no more are begun until one is answered."""
-    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 20)
+    """At most 6 requests are in flight or waiting for their retry; no more are begun until one is answered."""
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 8)
     many = ids(*(f"ack-{n}" for n in range(200_000)))
 
     assert [] == send(service, many)
     tried = [request[0] for request in service.acked]
-    assert 16 == len(set(tried[:16])) == len(set(tried[:20]))
+    assert 6 == len(set(tried[:6])) == len(set(tried[:8]))
     assert sorted(many.to_pylist()) == sorted(set(service.acked_ids))
     assert sum(slept) < 1
 
@@ -198,21 +207,21 @@ def test_gone_subscription_is_a_result():
 
 
 def test_refusal_of_many_requests_is_one_line(caplog: pytest.LogCaptureFixture):
-    """A subscription that is gone refuses the acks of a large batch a thousand at a time."""
+    """A subscription that is gone refuses the acks of a large batch three thousand at a time."""
     gone = StatusError(grpc.StatusCode.NOT_FOUND)
 
-    send(Service(answers=[gone, gone, gone]), ids(*(f"ack-{n}" for n in range(3000))))
+    send(Service(answers=[gone, gone, gone]), ids(*(f"ack-{n}" for n in range(9000))))
 
-    assert [f"3000 acks of `{SUBSCRIPTION}` are refused: {gone.details()}"] == caplog.messages
+    assert [f"9000 acks of `{SUBSCRIPTION}` are refused: {gone.details()}"] == caplog.messages
 
 
 def test_one_request_fails_alone():
     """Of three requests the one that is refused is the result, the others were accepted."""
     service = Service(answers=[None, StatusError(grpc.StatusCode.PERMISSION_DENIED), None])
 
-    failed = send(service, ids(*(f"ack-{n}" for n in range(3000))))
+    failed = send(service, ids(*(f"ack-{n}" for n in range(9000))))
 
-    assert [f"ack-{n}" for n in range(1000, 2000)] == failed
+    assert [f"ack-{n}" for n in range(3000, 6000)] == failed
 
 
 def test_transient_failures_are_sent_again_alone():
@@ -259,7 +268,7 @@ def test_transient_failure_for_too_long_is_a_result():
 def test_requests_in_flight_grow_with_fast_answers_and_shrink_with_slow_ones():
     """A slow uplink gets fewer at a time, so that each is answered in time."""
     assert (17, 16, 15) == tuple(acks._adapted(16, seconds) for seconds in (0.1, 5.0, 20.0))
-    assert (128, 1) == (acks._adapted(128, 0.1), acks._adapted(1, 20.0))
+    assert (48, 1) == (acks._adapted(48, 0.1), acks._adapted(1, 20.0))
 
 
 def test_no_more_ids_are_taken_after_a_time(monkeypatch: pytest.MonkeyPatch):
