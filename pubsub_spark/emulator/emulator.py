@@ -28,6 +28,7 @@ from pubsub_spark.emulator.journal.files import FsyncPolicy
 from pubsub_spark.emulator.journal.journal import Journal
 from pubsub_spark.emulator.metrics import Metrics
 from pubsub_spark.emulator.records import Record, backlogs, record_of
+from pubsub_spark.emulator.resources import integrations
 from pubsub_spark.emulator.rpc import tracing
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.interceptors import InjectFaults, Interceptor, Recorded, Recorder, log
@@ -163,7 +164,8 @@ class Emulator:
                 engine.add_listener(workers.follow)
             metrics = Metrics(engine)
             engine.add_listener(metrics.follow)
-            with engine.open():
+            with engine.open() as (broker, _):
+                integrations.reset_states(broker, running)
                 state.announce()
             optional = (tracing.interceptor(), recorder if self._record else None)
             recent_calls = RecentCalls(engine.now)

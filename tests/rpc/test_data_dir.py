@@ -21,9 +21,10 @@ from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.journal import restoring
 from pubsub_spark.emulator.journal.files import LogFile
-from tests.rpc.conftest import OTHER, SUB, TOPIC, Client, refused
+from tests.rpc.conftest import OTHER, SUB, TOPIC, Client, refused, wait_until
 
 COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()", "emulator", "--port", "0"]
+ACTIVE, RESOURCE_ERROR, NOT_FOUND = 1, 2, 3
 SCHEMA, SNAPSHOT = "projects/p/schemas/number", "projects/p/snapshots/then"
 
 
@@ -41,6 +42,26 @@ def write_base(folder: Path) -> None:
     restoring.write_base(folder, log.number)
     log.rebase(log.number)
     log.close()
+
+
+def test_states_follow_the_services_of_each_start(tmp_path: Path):
+    """An export whose storage is not given any more is RESOURCE_ERROR, and ACTIVE when it is given again."""
+    root = tmp_path / "root"
+    (root / "bucket").mkdir(parents=True)
+    export = {"cloud_storage_config": {"bucket": "bucket"}}
+    source = {"cloud_storage": {"bucket": "bucket", "text_format": {}}}
+    seen = []
+    for start, given in enumerate((root, None, root)):
+        with running(tmp_path / "data", storage_root=given) as (_, client):
+            if start == 0:
+                client.ask("Publisher/CreateTopic", name=TOPIC, ingestion_data_source_settings=source)
+                client.ask("Subscriber/CreateSubscription", name=SUB, topic=TOPIC, **export)
+            if given is not None:
+                wait_until(lambda: client.ask("Publisher/GetTopic", topic=TOPIC).state == ACTIVE)
+            topic, subscription = client.ask("Publisher/GetTopic", topic=TOPIC), client.subscription()
+            seen.append((topic.state, subscription.state, subscription.cloud_storage_config.state))
+
+    assert [(ACTIVE, ACTIVE, ACTIVE), (RESOURCE_ERROR, RESOURCE_ERROR, NOT_FOUND), (ACTIVE, ACTIVE, ACTIVE)] == seen
 
 
 def test_a_compiled_schema_is_kept_as_it_was_given(tmp_path: Path):

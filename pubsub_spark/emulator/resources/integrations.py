@@ -9,12 +9,15 @@ nothing, it says so: an export or an ingestion by its state, a transform of anot
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from copy import deepcopy
+from functools import partial
 from typing import Any
 
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError, invalid, invalid_argument, unimplemented
 from pubsub_spark.emulator.resources import limits
+from pubsub_spark.emulator.state.broker import Broker
 
 ACTIVE, RESOURCE_ERROR = 1, 2  # of Subscription.State; Topic.State has INGESTION_RESOURCE_ERROR in that place
 
@@ -179,3 +182,20 @@ def _check_bucket(place: str, name: str) -> None:
 
 def _bad(argument: str, value: str) -> RpcError:
     return invalid_argument(f"{argument}; value={value}")
+
+
+def reset_states(broker: Broker, running: Collection[str]) -> None:
+    """Set the states of exports and ingestion as at their creation: an earlier start may have had other services.
+
+    running: the export configurations that work.
+    """
+    fill = partial(fill_export, running=running)
+    each: tuple[tuple[Any, Callable[[Any], None]], ...] = (
+        *((topic, fill_ingestion) for topic in broker.topics.values()),
+        *((subscription, fill) for subscription in broker.subscriptions.values()),
+    )
+    for record, fill_in in each:
+        resource = deepcopy(record.resource)
+        fill_in(resource)
+        if resource != record.resource:
+            broker.replace(record, resource)
