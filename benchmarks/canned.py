@@ -40,6 +40,9 @@ PER_RESPONSE = 1000  # messages, of 100 bytes
 UNLIMITED = 1e15  # bytes per second
 _RESPONSE_BYTES = 2**20  # at the most, of larger messages
 _BURST_SECONDS = 0.05  # for which a stream that was not read may catch up
+_PIECE_SECONDS = (
+    0.02  # of a limited stream that are sent at a time: smaller pieces cost the server, and the client, more
+)
 POOL_SIZE = 100  # different responses
 SUBSCRIPTION = "projects/bench/subscriptions/canned"
 
@@ -298,6 +301,8 @@ class _Connection:
         burst = canned.bytes_per_second * _BURST_SECONDS
         call.allowance = min(burst, call.allowance + canned.bytes_per_second * (now - call.allowed_at))
         call.allowed_at = now
+        if call.allowance < canned.bytes_per_second * _PIECE_SECONDS:
+            return
         while True:
             if call.response is None:
                 small = call.most <= PER_RESPONSE

@@ -23,8 +23,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,14 +144,19 @@ def throughput(messages: int, runs: int) -> None:
     for number in range(1, runs + 1):
         ready = noop(spark.readStream.format("ready_made"), {"messages": backlog, "partitions": 2})
         floor = drained(ready, messages)
-        before, served = _processor_seconds(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        ours = read_canned(spark, messages, backlog=backlog)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        server = after.ru_utime + after.ru_stime - served.ru_utime - served.ru_stime
-        share = server / (server + _processor_seconds() - before)
+        ours, share = _with_server_share(lambda: read_canned(spark, messages, backlog=backlog))
         ratios.append(ours / floor)
         print(f"| {number} | {floor:,.0f}/s | {ours:,.0f}/s | {ratios[-1]:.2f} | {share:.2f} |", flush=True)
     print(f"median of {runs}: {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
+
+
+def _with_server_share(run: Callable[[], float]) -> tuple[float, float]:
+    """What `run` returns, and the share that the server it starts and ends has of all processor time meanwhile."""
+    before, served = _processor_seconds(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    speed = run()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    server = after.ru_utime + after.ru_stime - served.ru_utime - served.ru_stime
+    return speed, server / (server + _processor_seconds() - before)
 
 
 def _processor_seconds() -> float:
@@ -312,12 +318,13 @@ def linear() -> None:
 def streams() -> None:
     """Print messages/s with the service's limit of 10 MB/s a stream and 50 ms of delay, against neither, by payload.
 
-    Each run begins with one stream a task; the batches in which their number grows are not measured.
+    Each run begins with one stream a task; the batches in which their number grows are not measured. `its server` is
+    the server's share of all processor time: with the limit it sends on dozens of streams, each in its own pace.
     """
     spark = session()
     read_canned(spark, 2_000_000)
-    print("| payload | no limit | 10 MB/s a stream, 50 ms | of it | one stream a task | of it |")
-    print("|---|---|---|---|---|---|")
+    print("| payload | no limit | its server | limit, 50 ms | its server | of it | one stream a task | of it |")
+    print("|---" * 8 + "|")
     for payload, messages in ((100, 10_000_000), (1000, 2_000_000), (10_000, 200_000), (1_000_000, 2000)):
         plain = (*CANNED, "--payload", str(payload))
         limited = (*plain, "--bytes-per-second", "10e6", "--delay", "0.05")
@@ -326,9 +333,13 @@ def streams() -> None:
             most = int(messages * share)
             return read_canned(spark, most, server=server, backlog=10**9, skipped=5, maxFetchPeriod="2s", **options)
 
-        free, many, one = speed(plain), speed(limited), speed(limited, 0.2, streamsPerPartition=1)
+        free, server = _with_server_share(partial(speed, plain))
+        many, limited_server = _with_server_share(partial(speed, limited))
+        one = speed(limited, 0.2, streamsPerPartition=1)
         print(
-            f"| {payload:,} B | {free:,.0f}/s | {many:,.0f}/s | {many / free:.2f} | {one:,.0f}/s | {one / free:.2f} |"
+            f"| {payload:,} B | {free:,.0f}/s | {server:.2f} | {many:,.0f}/s | {limited_server:.2f}"
+            f" | {many / free:.2f} | {one:,.0f}/s | {one / free:.2f} |",
+            flush=True,
         )
 
 

@@ -59,11 +59,11 @@ def _channel(topic: Any, schemas: Mapping[str, Any]) -> dict[str, Any]:
 
 def _message(schema: Any) -> dict[str, Any]:
     kind = schema.type_.name
+    message = {"bindings": {PROTOCOL: {"bindingVersion": DEFAULT_VERSION, "schema": {"name": schema.name}}}}
+    if not schema.definition:
+        return {"description": "The schema is compiled, so that its definition is no text.", **message}
     definition = json.loads(schema.definition) if kind == "AVRO" else schema.definition
-    return {
-        "payload": {"schemaFormat": _FORMATS[kind], "schema": definition},
-        "bindings": {PROTOCOL: {"bindingVersion": DEFAULT_VERSION, "schema": {"name": schema.name}}},
-    }
+    return {"payload": {"schemaFormat": _FORMATS[kind], "schema": definition}, **message}
 
 
 def _operation(subscription: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..codec import schema_types
+from ..codec.compiled_protobuf import definition_of
 from .api import Api, Schema, Subscription, Topic
 
 Action = Literal["create", "update", "none"]
@@ -86,7 +87,7 @@ def _schema(wanted: Schema, existing: Any, conflicts: list[str]) -> Step:
             f"Schema `{wanted.name}` is of type {existing.type_.name}, which cannot be changed to {wanted.type}. Give "
             "the document's schema another name."
         )
-    same = _canonical(str(wanted.type), existing.definition) == _canonical(str(wanted.type), wanted.definition)
+    same = _canonical(str(wanted.type), definition_of(existing)) == _canonical(str(wanted.type), wanted.definition)
     return Step("none", wanted) if same else Step("update", wanted, ("definition",), ("a new revision",))
 
 

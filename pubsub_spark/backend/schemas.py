@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import names
+from ..codec.compiled_protobuf import definition_of
 from ..codec.definition import Encoding
 from ..codec.registry import SchemaRevision, TopicSchema
 from ..codec.schema_types import ENCODINGS_BY_NUMBER, SCHEMA_TYPES_BY_NUMBER
@@ -77,7 +78,7 @@ def named(admin: Admin, name: str) -> SchemaRevision:
             f"The schema `{name}` has the type {int(schema.type_)}, which this release does not know. Install a newer "
             "pubsub-spark, or read without `decode`."
         )
-    return SchemaRevision(schema.name.partition("@")[0], schema.revision_id, kind, schema.definition)
+    return SchemaRevision(schema.name.partition("@")[0], schema.revision_id, kind, definition_of(schema))
 
 
 def fetcher(backend: Backend) -> Callable[[str], SchemaRevision]:

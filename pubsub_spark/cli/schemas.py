@@ -97,6 +97,7 @@ def diff(
     import difflib
 
     from ..codec import schema_types
+    from ..codec.compiled_protobuf import definition_of
     from ..codec.definition import IncompatibleSchema
 
     full = service.full(name, "schemas")
@@ -114,13 +115,15 @@ def diff(
     kind = schema_types.SCHEMA_TYPES_BY_NUMBER[after.type_]
     try:
         schema_types.check_compatible(
-            schema_types.parse(kind, before.definition), schema_types.parse(kind, after.definition)
+            schema_types.parse(kind, definition_of(before)), schema_types.parse(kind, definition_of(after))
         )
         verdict = "compatible"
     except IncompatibleSchema as error:
         verdict = f"not compatible: {error}"
     lines = list(
-        difflib.unified_diff(_lines(kind, before.definition), _lines(kind, after.definition), older, newer, lineterm="")
+        difflib.unified_diff(
+            _lines(kind, definition_of(before)), _lines(kind, definition_of(after)), older, newer, lineterm=""
+        )
     )
     if service.as_json:
         print_json({"old": older, "new": newer, "diff": lines, "verdict": verdict})
@@ -135,5 +138,7 @@ def _lines(kind: str, definition: str) -> list[str]:
     """The lines of a definition; Avro's JSON is indented first, so that a line is a property."""
     import json
 
-    text = json.dumps(json.loads(definition), indent=2) if kind == "AVRO" else definition
+    from ..codec.compiled_protobuf import readable
+
+    text = json.dumps(json.loads(definition), indent=2) if kind == "AVRO" else readable(definition)
     return text.splitlines()

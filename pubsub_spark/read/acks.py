@@ -37,7 +37,7 @@ from ..slices import slices
 
 MAX_IDS = 3000
 MAX_BYTES = 512 * 1024
-_MERGED_IDS = 8 * MAX_IDS
+_MERGED_IDS = 2 * MAX_IDS
 _MAX_IN_FLIGHT = 48  # requests, 25 MB of ids
 _FIRST_IN_FLIGHT = 6  # 3 MB of ids, which a link of 1 Mbit/s carries within the timeout of a request
 _FAST_SECONDS, _SLOW_SECONDS = 3.0, 10.0  # for an answer: more requests may be in flight, or fewer
@@ -193,7 +193,7 @@ def _merged(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
     for ids in arrays:
         parts.append(ids)
         if sum(map(len, parts)) >= _MERGED_IDS:
-            yield pa.concat_arrays(parts)
+            yield pa.concat_arrays(parts) if len(parts) > 1 else ids
             parts = []
     if parts:
         yield pa.concat_arrays(parts)

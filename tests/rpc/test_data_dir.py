@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 from google.iam.v1 import policy_pb2
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
+from pubsub_spark.backend import EmulatorBackend, schemas
+from pubsub_spark.codec.protobuf.protoc import compile_text
+from pubsub_spark.codec.registry import TopicSchema
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.journal import restoring
 from pubsub_spark.emulator.journal.files import LogFile
-from tests.rpc.conftest import OTHER, SUB, TOPIC, Client
+from tests.rpc.conftest import OTHER, SUB, TOPIC, Client, refused
 
 COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()", "emulator", "--port", "0"]
 SCHEMA, SNAPSHOT = "projects/p/schemas/number", "projects/p/snapshots/then"
@@ -37,6 +41,29 @@ def write_base(folder: Path) -> None:
     restoring.write_base(folder, log.number)
     log.rebase(log.number)
     log.close()
+
+
+def test_a_compiled_schema_is_kept_as_it_was_given(tmp_path: Path):
+    """Its bytes come back unchanged after a restart, messages are checked by its root, the connector reads it."""
+    [file] = compile_text('syntax = "proto3"; message M { int32 a = 1; }').file
+    compiled = {"root_message": "M", "compiled_bytes": FileDescriptorSet(file=[file]).SerializeToString()}
+    schema = protos.Schema(type_=1, compiled_proto_schema=compiled)
+    with running(tmp_path) as (emulator, client):
+        client.ask("SchemaService/CreateSchema", parent="projects/p", schema_id="number", schema=schema)
+        both = protos.Schema(type_=1, definition="message M {}", compiled_proto_schema=compiled)
+        for wrong in (both, protos.Schema(type_=2, compiled_proto_schema=compiled)):
+            with refused("INVALID_ARGUMENT", "`compiled_proto_schema` is for a schema"):
+                client.ask("SchemaService/ValidateSchema", parent="projects/p", schema=wrong)
+        emulator.create_topic(TOPIC, schema_settings={"schema": SCHEMA, "encoding": "JSON"})
+    with running(tmp_path) as (emulator, client):
+        kept = client.ask("SchemaService/GetSchema", name=SCHEMA)
+        assert ("", compiled["compiled_bytes"]) == (kept.definition, kept.compiled_proto_schema.compiled_bytes)
+        client.publish({"data": b'{"a": 1}'})
+        with refused("INVALID_ARGUMENT"):
+            client.publish({"data": b'{"b": 1}'})
+        with EmulatorBackend(emulator.endpoint).connect() as connection:
+            revision = schemas.named(connection.admin, SCHEMA)
+        assert ["a"] == [field.name for field in TopicSchema("JSON", revision).arrow_type()]
 
 
 @pytest.mark.parametrize("with_base", [False, True], ids=["log", "base"])

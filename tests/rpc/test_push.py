@@ -139,6 +139,21 @@ def test_message_is_pushed_and_acked(emulator, endpoint, push):
     wait_until(lambda: [True] == acked(emulator))
 
 
+def test_the_oldest_format_has_labels_and_milliseconds(emulator, endpoint, push):
+    """With x-goog-version v1beta1 a push is the PubsubEvent of that API."""
+    push({"attributes": {"x-goog-version": "v1beta1"}})
+    [message_id] = emulator.publish(TOPIC, {"data": b"hello", "attributes": {"k": "v"}})
+
+    [(_, _, body)] = endpoint.wait_for(1)
+
+    event = json.loads(body)
+    published = int(event["message"].pop("publishTime"))
+    assert time.time() - 60 < published / 1000 <= time.time()
+    message = {"data": "aGVsbG8=", "label": [{"key": "k", "strValue": "v"}], "messageId": message_id}
+    assert {"subscription": SUB, "message": message} == event
+    wait_until(lambda: [True] == acked(emulator))
+
+
 def test_backlog_is_pushed_from_the_start(emulator, endpoint, push, call):
     """The backlog of a pull subscription is pushed once it becomes a push subscription."""
     emulator.create_topic(TOPIC)

@@ -501,10 +501,9 @@ def test_push_format_is_always_said(client, subscribe):
     assert {"x-goog-version": "v1"} == dict(client.subscription().push_config.attributes)
 
 
-def test_push_format_that_is_not_spoken_is_refused(client, subscribe):
-    """The service's oldest push format is not written here, and a subscription that asks for it is told so."""
+def test_push_format_that_does_not_exist_is_refused(client, subscribe):
     subscribe()
-    config = {"push_endpoint": "http://127.0.0.1:9/", "attributes": {"x-goog-version": "v1beta1"}}
+    config = {"push_endpoint": "http://127.0.0.1:9/", "attributes": {"x-goog-version": "v2"}}
 
-    with refused("UNIMPLEMENTED", "v1beta1"):
+    with refused("INVALID_ARGUMENT", "v2"):
         client.ask("Subscriber/ModifyPushConfig", subscription=SUB, push_config=config)

@@ -685,3 +685,15 @@ def test_tls_clients_that_leave_harm_nobody():
         secure.request("GET", "/")
         assert b"Ok\n" == secure.getresponse().read()
         secure.close()
+
+
+def test_protobuf_over_http(emulator):
+    """A topic goes in and out as a serialized message, through the port."""
+    connection = http.client.HTTPConnection(emulator.host, emulator.port, timeout=20)
+    body = protos.Topic(labels={"a": "b"}).SerializeToString()
+    connection.request("PUT", f"/v1/{TOPIC}?alt=proto", body, {"Content-Type": "application/x-protobuf"})
+    response = connection.getresponse()
+
+    assert (200, "application/x-protobuf") == (response.status, response.getheader("Content-Type"))
+    assert protos.Topic(name=TOPIC, labels={"a": "b"}) == protos.Topic.FromString(response.read())
+    connection.close()

@@ -9,7 +9,7 @@ An enum may gain values, for that edits no field; it may not lose, rename or ren
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
@@ -25,14 +25,24 @@ _LABELS: Final = {
 }
 
 
-def find_edit(old: FileDescriptorProto, new: FileDescriptorProto) -> str | None:
-    """A sentence about the first change in `new` that is not allowed, or None: optional fields may come and go."""
+class _File(NamedTuple):
+    """A file, and the name of the schema's root message, which may be renamed: that edits no field."""
+
+    content: FileDescriptorProto
+    root: str
+
+
+def find_edit(old: FileDescriptorProto, new: FileDescriptorProto, old_root: str, new_root: str) -> str | None:
+    """A sentence about the first change in `new` that is not allowed, or None: optional fields may come and go.
+
+    old_root, new_root: the names of the schemas' root messages, without a package; they need not be in these files.
+    """
     if (old.syntax or "proto2") != (new.syntax or "proto2"):
         return f"The syntax changes from {old.syntax or 'proto2'} to {new.syntax or 'proto2'}"
-    return next(_edits(old, new), None)
+    return next(_edits(_File(old, old_root), _File(new, new_root)), None)
 
 
-def _edits(old: FileDescriptorProto, new: FileDescriptorProto) -> Iterator[str]:
+def _edits(old: _File, new: _File) -> Iterator[str]:
     """The changes that are not allowed, each as a sentence."""
     old_messages, new_messages = dict(_messages(old)), dict(_messages(new))
     for path in filter(new_messages.__contains__, old_messages):
@@ -43,7 +53,7 @@ def _edits(old: FileDescriptorProto, new: FileDescriptorProto) -> Iterator[str]:
 
 
 def _message_edits(
-    path: str, old_file: FileDescriptorProto, old: DescriptorProto, new_file: FileDescriptorProto, new: DescriptorProto
+    path: str, old_file: _File, old: DescriptorProto, new_file: _File, new: DescriptorProto
 ) -> Iterator[str]:
     before = {field.number: field for field in old.field}
     after = {field.number: field for field in new.field}
@@ -63,10 +73,10 @@ def _message_edits(
 
 
 def _changed_properties(
-    old_file: FileDescriptorProto,
+    old_file: _File,
     old: DescriptorProto,
     before: FieldDescriptorProto,
-    new_file: FileDescriptorProto,
+    new_file: _File,
     new: DescriptorProto,
     after: FieldDescriptorProto,
 ) -> Iterator[tuple[str, str, str]]:
@@ -102,16 +112,15 @@ def _default(field: FieldDescriptorProto) -> str:
     return str(field.default_value) if field.HasField("default_value") else "none"
 
 
-def _type(file: FileDescriptorProto, field: FieldDescriptorProto) -> str:
+def _type(file: _File, field: FieldDescriptorProto) -> str:
     """The type of a field as users write it."""
     if not field.type_name:
         return str(FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_").lower()
-    # Relative to the file's one message, which may be renamed: that edits no field.
-    roots = [f".{file.package}.{message.name}" if file.package else f".{message.name}" for message in file.message_type]
-    for root in roots:
-        if field.type_name == root or field.type_name.startswith(f"{root}."):
-            return f"message{field.type_name.removeprefix(root)}"
-    return str(field.type_name).removeprefix(".").removeprefix(f"{file.package}." if file.package else "")
+    package = f"{file.content.package}." if file.content.package else ""
+    root = f".{package}{file.root}"
+    if field.type_name == root or field.type_name.startswith(f"{root}."):
+        return f"message{field.type_name.removeprefix(root)}"
+    return str(field.type_name).removeprefix(".").removeprefix(package)
 
 
 def _oneof(message: DescriptorProto, field: FieldDescriptorProto) -> str:
@@ -120,10 +129,10 @@ def _oneof(message: DescriptorProto, field: FieldDescriptorProto) -> str:
     return str(message.oneof_decl[field.oneof_index].name)
 
 
-def _messages(file: FileDescriptorProto) -> Iterator[tuple[str, DescriptorProto]]:
-    """Every message with its path below the file's one message, which has the empty path."""
-    for message in file.message_type:
-        yield from _nested("", message)
+def _messages(file: _File) -> Iterator[tuple[str, DescriptorProto]]:
+    """Every message with its path below the root message, which has the empty path; `/` is before all others'."""
+    for message in file.content.message_type:
+        yield from _nested("" if message.name == file.root else f"/{message.name}", message)
 
 
 def _nested(path: str, message: DescriptorProto) -> Iterator[tuple[str, DescriptorProto]]:
@@ -132,9 +141,9 @@ def _nested(path: str, message: DescriptorProto) -> Iterator[tuple[str, Descript
         yield from _nested(_dotted(path, inner.name), inner)
 
 
-def _enums(file: FileDescriptorProto) -> Iterator[tuple[str, EnumDescriptorProto]]:
+def _enums(file: _File) -> Iterator[tuple[str, EnumDescriptorProto]]:
     """Every enum with its path."""
-    for enum in file.enum_type:
+    for enum in file.content.enum_type:
         yield f"/{enum.name}", enum
     for path, message in _messages(file):
         for enum in message.enum_type:

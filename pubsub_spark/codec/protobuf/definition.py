@@ -3,7 +3,8 @@
 A definition is compiled into a pool of its own, so two revisions of one message live side by side. Pub/Sub wants
 exactly one top-level message, of proto2 or proto3, and documents that imports are not supported. Here the well-known
 types may be imported (`protoc.WELL_KNOWN`): they are part of the language, and what uses them can be read and written.
-Whether the service takes such a schema is the emulator's business.
+Whether the service takes such a schema is the emulator's business. A compiled schema (`codec.compiled_protobuf`) has
+any number of files and messages, its imports among them, and names the message that is its root.
 
 `validate` is strict: the bytes must be a message, with every required field, and without a field that the schema does
 not have (a decoder skips it; a topic that pins a range of revisions says with it which fields may be published).
@@ -21,6 +22,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from pubsub_spark.codec import compiled_protobuf
 from pubsub_spark.codec.definition import Definition, Encoding, IncompatibleSchema, InvalidMessage, InvalidSchema
 from pubsub_spark.codec.protobuf.compatibility import find_edit
 from pubsub_spark.codec.protobuf.error_locator import locate_error
@@ -39,18 +41,27 @@ class ProtobufDefinition:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        files = compile_text(text).file
-        self.file: FileDescriptorProto = files[-1]
-        self.imports = tuple(self.file.dependency)
-        _check_shape(self.file)
+        self.compiled = compiled_protobuf.of_text(text)
+        if self.compiled is not None:
+            files = self.compiled.files()
+            self.file, root = _file_of_root(files, self.compiled.root_message), self.compiled.root_message
+            self.imports: tuple[str, ...] = ()  # all of them are in the set
+        else:
+            files = list(compile_text(text).file)
+            self.file = files[-1]
+            self.imports = tuple(self.file.dependency)
+            _check_shape(self.file)
+            root = root_name(self.file)
+        self.files = {file.name: file for file in files}
+        _check_groups(files)
         self._pool = DescriptorPool()
         try:
             for file in files:
                 self._pool.AddSerializedFile(file.SerializeToString())
-            self._pool.AddSerializedFile(_envelope(self.file).SerializeToString())
+            self._pool.AddSerializedFile(_envelope(self.file, root).SerializeToString())
         except TypeError as error:  # what upb raises for a file that it cannot build
             raise InvalidSchema(f"The definition cannot be loaded: {error}") from None
-        self.message_class: type[Message] = GetMessageClass(self._pool.FindMessageTypeByName(root_name(self.file)))
+        self.message_class: type[Message] = GetMessageClass(self._pool.FindMessageTypeByName(root))
         self.envelope_class: Any = GetMessageClass(self._pool.FindMessageTypeByName(f"{_ENVELOPE}.Envelope"))
 
     @property
@@ -108,7 +119,7 @@ class ProtobufDefinition:
 
 
 def parse(text: str) -> ProtobufDefinition:
-    """The parsed revision; InvalidSchema when `text` is not a `.proto` file with one message."""
+    """The parsed revision; InvalidSchema when `text` is no `.proto` file with one message and no compiled schema."""
     return ProtobufDefinition(text)
 
 
@@ -116,7 +127,14 @@ def check_compatible(old: Definition, new: Definition) -> None:
     """Raise IncompatibleSchema unless `new` only adds and removes optional fields."""
     assert isinstance(old, ProtobufDefinition)
     assert isinstance(new, ProtobufDefinition)
-    if reason := find_edit(old.file, new.file):
+    pairs = [(old.file, new.file)]
+    pairs += [
+        (file, new.files[name])
+        for name, file in old.files.items()
+        if name in new.files and file is not old.file and new.files[name] is not new.file
+    ]
+    edits = (find_edit(before, after, old.message.name, new.message.name) for before, after in pairs)
+    if reason := next(filter(None, edits), None):
         raise IncompatibleSchema(f"{reason}; a new revision may only add and remove optional fields")
 
 
@@ -127,15 +145,28 @@ def root_name(file: FileDescriptorProto) -> str:
 
 
 def _check_shape(file: FileDescriptorProto) -> None:
-    """Raise InvalidSchema unless the file has one top-level message, no service and no group."""
+    """Raise InvalidSchema unless the file has one top-level message and no service."""
     if len(file.message_type) != 1:
         names = ", ".join(f"`{message.name}`" for message in file.message_type) or "none"
         raise InvalidSchema(f"The definition must have exactly one top-level message, it has {names}")
     if file.service:
         raise InvalidSchema(f"The definition has the service `{file.service[0].name}`; it may only have a message")
-    for path, field in _all_fields(file):
+
+
+def _check_groups(files: Sequence[FileDescriptorProto]) -> None:
+    """Raise InvalidSchema when a field of the files is a group."""
+    for path, field in (each for file in files for each in _all_fields(file)):
         if field.type == FieldDescriptorProto.TYPE_GROUP:
             raise InvalidSchema(f"Field `{path}` is a group; write a nested message instead")
+
+
+def _file_of_root(files: Sequence[FileDescriptorProto], root: str) -> FileDescriptorProto:
+    """The file of a compiled schema that has its root message at its top level."""
+    for file in files:
+        prefix = f"{file.package}." if file.package else ""
+        if any(root == f"{prefix}{message.name}" for message in file.message_type):
+            return file
+    raise InvalidSchema(f"The FileDescriptorSet has no top-level message `{root}`, which `root_message` names")
 
 
 def _all_fields(file: FileDescriptorProto) -> Iterator[tuple[str, FieldDescriptorProto]]:
@@ -152,7 +183,7 @@ def _message_fields(path: str, message: DescriptorProto) -> Iterator[tuple[str, 
         yield from _message_fields(f"{path}.{nested.name}", nested)
 
 
-def _envelope(file: FileDescriptorProto) -> FileDescriptorProto:
+def _envelope(file: FileDescriptorProto, root: str) -> FileDescriptorProto:
     """The file of the envelope, which imports the schema's."""
     return FileDescriptorProto(
         name=f"{_ENVELOPE}.proto",
@@ -168,7 +199,7 @@ def _envelope(file: FileDescriptorProto) -> FileDescriptorProto:
                         number=1,
                         label=FieldDescriptorProto.LABEL_REPEATED,
                         type=FieldDescriptorProto.TYPE_MESSAGE,
-                        type_name=f".{root_name(file)}",
+                        type_name=f".{root}",
                     )
                 ],
             )

@@ -6,8 +6,8 @@ import secrets
 from copy import deepcopy
 from typing import Any
 
+from pubsub_spark.codec import compiled_protobuf, schema_types
 from pubsub_spark.codec import definition as codec
-from pubsub_spark.codec import schema_types
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import (
     RpcError,
@@ -15,7 +15,6 @@ from pubsub_spark.emulator.api.errors import (
     invalid,
     invalid_argument,
     not_found,
-    unimplemented,
 )
 from pubsub_spark.emulator.resources import limits, pagination
 from pubsub_spark.emulator.runtime.engine import Engine
@@ -166,11 +165,14 @@ def _definition(schema: Any) -> codec.Definition:
     kind = schema_types.SCHEMA_TYPES_BY_NUMBER.get(schema.type_)
     if kind is None:
         raise invalid("Schema type must be specified: AVRO or PROTOCOL_BUFFER.")
-    # Older client libraries do not know the field.
-    if "compiled_proto_schema" in schema.DESCRIPTOR.fields_by_name and schema.HasField("compiled_proto_schema"):
-        raise unimplemented("This emulator reads schemas as text; set `definition`, not `compiled_proto_schema`.")
-    limits.check_at_most("schema_definition_size", len(schema.definition.encode()), limits.MAX_SCHEMA_BYTES)
-    return schema_types.parse(kind, schema.definition)
+    text = compiled_protobuf.definition_of(schema)
+    is_compiled = text != schema.definition
+    if is_compiled and (schema.definition or kind != "PROTOCOL_BUFFER"):
+        wrong = "and no `definition`" if schema.definition else "whose type is PROTOCOL_BUFFER"
+        raise invalid(f"`compiled_proto_schema` is for a schema {wrong}.")
+    size = len(schema.compiled_proto_schema.compiled_bytes if is_compiled else text.encode())
+    limits.check_at_most("schema_definition_size", size, limits.MAX_SCHEMA_BYTES)
+    return schema_types.parse(kind, text)
 
 
 def _invalid(problem: codec.InvalidSchema) -> RpcError:
@@ -196,5 +198,8 @@ def _resource(schema: Schema, revision: Revision, view: int) -> Any:
     )
     resource.revision_create_time.FromMilliseconds(int(revision.created * 1000))
     if view == FULL:
-        resource.definition = revision.definition.text
+        if found := compiled_protobuf.of_text(revision.definition.text):
+            resource.compiled_proto_schema.MergeFrom(protos.CompiledProtoSchema(**found._asdict()))
+        else:
+            resource.definition = revision.definition.text
     return resource

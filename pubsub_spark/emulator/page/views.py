@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf import json_format
 
+from pubsub_spark.codec import compiled_protobuf
 from pubsub_spark.codec.schema_types import ENCODINGS_BY_NUMBER
 from pubsub_spark.emulator.api.errors import NUMBERS, not_found
 from pubsub_spark.emulator.handlers.publisher import find_topic
@@ -259,7 +260,7 @@ def _schema(parts: Parts, name: str, _: Query) -> View:
         if schema is None:
             raise not_found(name)
         users = sorted(each for each, topic in broker.topics.items() if topic.resource.schema_settings.schema == name)
-    texts = [_lines(revision.definition.text) for revision in schema.revisions]
+    texts = [_lines(compiled_protobuf.readable(revision.definition.text)) for revision in schema.revisions]
     revisions = [
         {
             "id": revision.id,
@@ -272,7 +273,7 @@ def _schema(parts: Parts, name: str, _: Query) -> View:
     values = {
         "name": name,
         "type": schema.latest.definition.type,
-        "definition": schema.latest.definition.text,
+        "definition": compiled_protobuf.readable(schema.latest.definition.text),
         "revisions": revisions[::-1],
         "topics": users,
     }

@@ -14,15 +14,14 @@ from urllib.parse import urlsplit
 from google.protobuf import json_format
 
 from pubsub_spark.emulator.api import protos
-from pubsub_spark.emulator.api.errors import invalid, invalid_argument, unimplemented
+from pubsub_spark.emulator.api.errors import invalid, invalid_argument
 from pubsub_spark.emulator.resources import filter as filters
 from pubsub_spark.emulator.resources import integrations, limits
 from pubsub_spark.emulator.state.settings import Settings
 
 _KMS_KEY = re.compile(r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+")
 _PUSH_VERSION = "x-goog-version"  # the one attribute of a PushConfig
-_PUSH_VERSIONS = ("v1beta2", "v1")  # two names of one format
-_OLD_PUSH_VERSION = "v1beta1"
+_PUSH_VERSIONS = ("v1beta1", "v1beta2", "v1")  # the last two are names of one format
 _NEVER = float("inf")
 
 
@@ -115,8 +114,6 @@ def push_config(given: Any) -> None:
             "Refer to https://cloud.google.com/pubsub/subscriber#create for more information."
         )
     version = given.attributes.get(_PUSH_VERSION, "v1")
-    if version == _OLD_PUSH_VERSION:
-        raise unimplemented(f"This emulator does not push in the format of {version}; set x-goog-version to v1.")
     if version not in _PUSH_VERSIONS:
         raise invalid(f"Invalid push endpoint version given in push config (version={version}).")
     if endpoint and given.HasField("oidc_token") and not given.oidc_token.service_account_email:

@@ -42,6 +42,7 @@ class Endpoint:
 
     url: str
     wrapped: bool = True
+    version: str = "v1"  # of the format of a wrapped message
     write_metadata: bool = False
     service_account: str = ""
     audience: str = ""
@@ -79,7 +80,8 @@ class Request(NamedTuple):
 def request(endpoint: Endpoint, subscription: str, message: PushMessage) -> Request:
     """The POST that delivers one message of `subscription` (full name) to its endpoint."""
     if endpoint.wrapped:
-        return Request({"Content-Type": "application/json"}, _envelope(subscription, message))
+        envelope = _v1beta1_envelope if endpoint.version == "v1beta1" else _envelope
+        return Request({"Content-Type": "application/json"}, envelope(subscription, message))
     headers = HTTPHeaderDict({"Content-Type": "application/octet-stream"})
     if endpoint.write_metadata:
         _add_metadata(headers, subscription, message)
@@ -103,6 +105,21 @@ def _envelope(subscription: str, message: PushMessage) -> bytes:
         "subscription": subscription,
     }
     return json.dumps({name: value for name, value in document.items() if value}).encode()
+
+
+def _v1beta1_envelope(subscription: str, message: PushMessage) -> bytes:
+    """The `PubsubEvent` of the API v1beta1, which Google has withdrawn; it has no ordering keys and no attempts.
+
+    https://github.com/googleapis/google-api-go-client, pubsub/v1beta1a: labels for attributes, milliseconds as a text
+    """
+    fields: dict[str, Any] = {
+        "data": base64.b64encode(message.data).decode(),
+        "label": [{"key": name, "strValue": value} for name, value in message.attributes.items()],
+        "messageId": message.message_id,
+        "publishTime": str(round(message.publish_time * 1000)),
+    }
+    event = {"subscription": subscription, "message": {name: value for name, value in fields.items() if value}}
+    return json.dumps(event).encode()
 
 
 def _add_metadata(headers: HTTPHeaderDict, subscription: str, message: PushMessage) -> None:

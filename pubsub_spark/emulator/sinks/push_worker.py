@@ -45,6 +45,7 @@ def endpoint_of(config: Any) -> Endpoint | None:
     return Endpoint(
         config.push_endpoint,
         wrapped=not config.HasField("no_wrapper"),
+        version=config.attributes.get("x-goog-version", "v1"),
         write_metadata=config.no_wrapper.write_metadata,
         service_account=config.oidc_token.service_account_email,
         audience=config.oidc_token.audience,

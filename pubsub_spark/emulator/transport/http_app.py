@@ -178,14 +178,15 @@ class JsonApi(_Api):
         route = routes.find(request.method, path)
         if route is None:
             return PlainTextResponse("Not Found\n", 404)
+        kind = request.headers.get("Content-Type", "")
         try:
-            call = await self._run(len(body), lambda: transcoding.read(route, path, query, body))
+            call = await self._run(len(body), lambda: transcoding.read(route, path, query, body, kind))
             context = RpcContext(route.rpc, _metadata(request.headers.items()), _peer(request))
             raw = await self._asked(request, call.request.SerializeToString(), context)
             content = await self._run(len(raw), lambda: transcoding.answer(call, call.route.response.FromString(raw)))
         except RpcError as error:
             return _failure(error)
-        return _json(content)
+        return Response(content, media_type=transcoding.media_type(call))
 
     async def _run(self, size: int, work: Callable[[], Any]) -> Any:
         return await self._dispatcher.run(work) if size > _LARGE_BYTES else work()

@@ -1,7 +1,8 @@
 """The JSON of the v1 API as protobuf requests, and responses as JSON again, without a socket.
 
 Pure. Which request stands for which RPC is in `routes`. A few parameters say how to answer: `fields` which part of it,
-`prettyPrint` with or without white space.
+`prettyPrint` with or without white space, `alt=proto` as a serialized message. A body may be a serialized message, too.
+`callback` is refused: JSONP lets any page that a browser shows read what the emulator has.
 
 The JSON is protobuf's: base64 bytes, `"600s"`, RFC 3339, 64-bit integers as strings, defaults left out, names in
 camelCase (both spellings are read). An unknown field is an error, as in the service.
@@ -19,10 +20,11 @@ from urllib.parse import parse_qsl, unquote
 import grpc
 from google.api_core import exceptions
 from google.protobuf import descriptor, json_format
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from pubsub_spark.emulator.api import protos
-from pubsub_spark.emulator.api.errors import invalid, unimplemented
+from pubsub_spark.emulator.api.errors import invalid
 from pubsub_spark.emulator.api.routes import Route
 from pubsub_spark.emulator.transport import field_selector
 
@@ -33,6 +35,8 @@ _SYSTEM_PARAMETERS = frozenset(
 )
 _INTEGER_ENUMS = "enum-encoding=int"
 _CALLBACK = "callback"
+_ALTS = ("json", "proto")
+_SERIALIZED = ("application/x-protobuf", "application/protobuf")
 _UNKNOWN_FIELD = re.compile(r'no field named "(?P<name>[^"]*)"')
 _UNDERSCORE = re.compile("_([a-z0-9])")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
@@ -49,12 +53,13 @@ class Call(NamedTuple):
 class Form(NamedTuple):
     """How an answer is to be written; `fields` are the paths of what is wanted."""
 
+    serialized: bool
     integer_enums: bool
     pretty: bool
     fields: Sequence[field_selector.Path]
 
 
-def read(route: Route, path: str, query: str, body: bytes) -> Call:
+def read(route: Route, path: str, query: str, body: bytes, content_type: str = "") -> Call:
     """The RPC that a request on this route asks for; an RpcError says what cannot be read."""
     request = route.request()
     parameters = parse_qsl(query, keep_blank_values=True)
@@ -62,6 +67,9 @@ def read(route: Route, path: str, query: str, body: bytes) -> Call:
         target = request if route.body == "*" else getattr(request, route.body)
         if target is not request:
             target.SetInParent()
+        if content_type.partition(";")[0].strip().lower() in _SERIALIZED:
+            _parse(target, body)
+            body = b"{}"
         document = _with_camel_case_masks(_json(body))
         _check_base64(target.DESCRIPTOR, document)
         _fill(target, document)
@@ -77,21 +85,30 @@ def read(route: Route, path: str, query: str, body: bytes) -> Call:
 def _form(parameters: Mapping[str, str], route: Route) -> Form:
     """The form of the answer that the system parameters ask for. https://cloud.google.com/apis/docs/system-parameters"""
     alt, *options = parameters.get("alt", "json").split(";")
-    if alt != "json" or _CALLBACK in parameters:
-        raise unimplemented("This emulator answers in plain JSON; leave out `callback`, and `alt` or set it to json.")
+    if alt not in _ALTS:
+        raise invalid(f"Invalid value at 'alt': `{alt}`; it is json or proto.")
+    if _CALLBACK in parameters:
+        raise invalid("`callback` is not supported: JSONP would let any web page read this emulator. Leave it out.")
     try:
         fields = field_selector.paths(parameters.get("fields") or "*", route.response.DESCRIPTOR)
     except ValueError as error:
         raise invalid(str(error)) from None
-    return Form(_INTEGER_ENUMS in options, parameters.get("prettyPrint") not in ("false", "0"), fields)
+    return Form(alt == "proto", _INTEGER_ENUMS in options, parameters.get("prettyPrint") not in ("false", "0"), fields)
 
 
 def answer(call: Call, response: Any) -> bytes:
     """The body of a successful answer."""
     document = json_format.MessageToDict(response, use_integers_for_enums=call.form.integer_enums)
     document = field_selector.select(document, call.form.fields)
+    if call.form.serialized:
+        return bytes(json_format.ParseDict(document, type(response)()).SerializeToString())
     indent, separators = (2, None) if call.form.pretty else (None, (",", ":"))
     return json.dumps(document, indent=indent, separators=separators, ensure_ascii=False).encode()
+
+
+def media_type(call: Call) -> str:
+    """The media type of a successful answer."""
+    return _SERIALIZED[0] if call.form.serialized else "application/json"
 
 
 def http_status(code: str) -> int:
@@ -134,6 +151,13 @@ def _with_camel_case_masks(document: dict[str, Any]) -> dict[str, Any]:
         if isinstance(text := document.get(name), str)
     }
     return document | masks
+
+
+def _parse(message: Any, body: bytes) -> None:
+    try:
+        message.MergeFromString(body)
+    except DecodeError:
+        raise invalid(f"Invalid payload received. It is no serialized {message.DESCRIPTOR.full_name}.") from None
 
 
 def _json(body: bytes) -> Any:

@@ -268,10 +268,27 @@ def test_part_that_there_is_none_of_is_refused(fields):
     assert "INVALID_ARGUMENT" == refused.value.code
 
 
-@pytest.mark.parametrize("query", ["alt=proto", "$alt=media", "alt=xml", "callback=f"])
-def test_answer_in_another_form_is_unimplemented(query):
-    """A request for a form other than JSON is UNIMPLEMENTED: any answer would be mistaken for that form."""
-    with pytest.raises(RpcError, match="answers in plain JSON") as refused:
+def test_a_serialized_message_is_answered_by_another():
+    """The body has the type of its media type; `alt=proto` is the answer's, with the selected fields."""
+    route = routes.find("PUT", f"/v1/{TOPIC}")
+    assert route is not None
+    body = pubsub.Topic.pb()(kms_key_name="k").SerializeToString()
+    call = transcoding.read(route, f"/v1/{TOPIC}", "alt=proto&fields=name", body, "application/x-protobuf")
+
+    assert (TOPIC, "k") == (call.request.name, call.request.kms_key_name)
+    assert pubsub.Topic.pb()(name=TOPIC).SerializeToString() == transcoding.answer(call, call.request)
+    assert "application/x-protobuf" == transcoding.media_type(call)
+    with pytest.raises(RpcError, match="no serialized google"):
+        transcoding.read(route, f"/v1/{TOPIC}", "", b"{}", "application/protobuf; charset=utf-8")
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [("$alt=media", "json or proto"), ("alt=xml", "json or proto"), ("callback=f", "would let any web page read")],
+)
+def test_answer_in_another_form_is_refused(query, sentence):
+    """Any answer would be mistaken for that form."""
+    with pytest.raises(RpcError, match=sentence) as refused:
         read("GET", f"/v1/{TOPIC}", query)
 
-    assert "UNIMPLEMENTED" == refused.value.code
+    assert "INVALID_ARGUMENT" == refused.value.code

@@ -1,0 +1,88 @@
+"""A compiled Protocol Buffer schema, `CompiledProtoSchema`, as a text that goes wherever a definition goes.
+
+Everything that keeps, sends or compares definitions knows texts: `.proto` or Avro's JSON. So a compiled schema is a
+text of three lines: one that no `.proto` file begins with, the full name of the root message, and the serialized
+files in base64, so that its bytes are given back unchanged. Pure.
+
+Reference: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#compiledprotoschema
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message import DecodeError
+
+from pubsub_spark.codec.definition import InvalidSchema
+
+_FIRST_LINE: Final = "compiled_proto_schema"
+_SYNTAXES: Final = ("", "proto2", "proto3")
+
+
+class CompiledSchema(NamedTuple):
+    """The fields of a `CompiledProtoSchema`: the full name of a message, and a serialized FileDescriptorSet."""
+
+    root_message: str
+    compiled_bytes: bytes
+
+    def text(self) -> str:
+        """The text that stands for this schema."""
+        return f"{_FIRST_LINE}\n{self.root_message}\n{base64.b64encode(self.compiled_bytes).decode()}"
+
+    def files(self) -> list[FileDescriptorProto]:
+        """The files, each after those that it imports; InvalidSchema when the bytes are no complete set of files."""
+        try:
+            files = {file.name: file for file in FileDescriptorSet.FromString(self.compiled_bytes).file}
+        except DecodeError:
+            raise InvalidSchema("The compiled bytes are no FileDescriptorSet") from None
+        if not files:
+            raise InvalidSchema("The FileDescriptorSet has no file")
+        for file in files.values():
+            if missing := next((name for name in file.dependency if name not in files), None):
+                raise InvalidSchema(
+                    f"The FileDescriptorSet lacks `{missing}`, which `{file.name}` imports; compile with "
+                    "`--include_imports`"
+                )
+            if file.syntax not in _SYNTAXES:
+                raise InvalidSchema(f"The file `{file.name}` is of an edition; Pub/Sub knows proto2 and proto3")
+        ordered: dict[str, FileDescriptorProto] = {}
+        while len(ordered) < len(files):
+            ready = [
+                file for file in files.values() if file.name not in ordered and ordered.keys() >= {*file.dependency}
+            ]
+            if not ready:
+                raise InvalidSchema("The files of the FileDescriptorSet import each other in a circle")
+            ordered |= {file.name: file for file in ready}
+        return list(ordered.values())
+
+
+def of_text(text: str) -> CompiledSchema | None:
+    """The compiled schema that a text stands for; None when it is a `.proto` file."""
+    lines = text.split("\n")
+    if len(lines) != 3 or lines[0] != _FIRST_LINE:
+        return None
+    try:
+        return CompiledSchema(lines[1], base64.b64decode(lines[2], validate=True))
+    except (binascii.Error, ValueError):
+        return None
+
+
+def definition_of(schema: Any) -> str:
+    """The definition of a `google.pubsub.v1.Schema` as a text, also of one that is compiled."""
+    schema = type(schema).pb(schema) if hasattr(type(schema), "pb") else schema
+    # Older client libraries do not have the field.
+    if "compiled_proto_schema" in schema.DESCRIPTOR.fields_by_name and schema.HasField("compiled_proto_schema"):
+        compiled = schema.compiled_proto_schema
+        return CompiledSchema(compiled.root_message, compiled.compiled_bytes).text()
+    return str(schema.definition)
+
+
+def readable(text: str) -> str:
+    """A definition as people read it: of a compiled schema its files in protobuf's text format."""
+    compiled = of_text(text)
+    if compiled is None:
+        return text
+    return f"root_message: {compiled.root_message}\n" + "\n".join(map(str, compiled.files()))
