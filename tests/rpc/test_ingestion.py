@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 import uuid
@@ -14,8 +15,10 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
+from tests.rpc.test_data_dir import COMMAND
 
 ACTIVE, RESOURCE_ERROR, BUCKET_NOT_FOUND = 1, 2, 4
+LOOK_SECONDS = 0.5  # between two looks at a source
 STREAM_NOT_FOUND, CONSUMER_NOT_FOUND = 4, 5
 
 
@@ -39,6 +42,14 @@ def ingest(client: Client, bucket: str = "bucket", **settings: object) -> None:
     client.ask("Subscriber/CreateSubscription", name=SUB, topic=TOPIC)
 
 
+def left(client: Client) -> list[bytes]:
+    """The messages that are there, which stay there."""
+    received = client.pull()
+    if received:
+        client.modack(0, *(each.ack_id for each in received))
+    return [each.message.data for each in received]
+
+
 def state(client: Client) -> tuple[int, int]:
     topic = client.ask("Publisher/GetTopic", topic=TOPIC)
     return topic.state, topic.ingestion_data_source_settings.cloud_storage.state
@@ -57,6 +68,25 @@ def test_objects_become_messages_once(client, emulator, root):
     (root / "bucket" / "old.txt").write_text("changed!\n")
     wait_until(lambda: emulator.backlog(SUB) == 4)
     assert [b"a", b"b", b"c", b"changed!"] == client.data()
+
+
+def test_a_restart_ingests_no_object_again(root: Path, tmp_path: Path):
+    """With a data directory an object is read once over all starts, also when the emulator's process was killed."""
+    (root / "bucket" / "old.txt").write_text("a\nb\n")
+    command = [*COMMAND, "--data-dir", str(tmp_path / "data"), "--storage-root", str(root)]
+    for start, expected in enumerate(([b"a", b"b"], [b"a", b"b", b"c"])):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            client = Client(process.stdout.readline().strip().partition("=")[2])
+            with client.channel:
+                if start == 0:
+                    ingest(client)
+                else:
+                    (root / "bucket" / "new.txt").write_text("c\n")
+                wait_until(lambda: len(left(client)) == len(expected))  # noqa: B023
+                time.sleep(3 * LOOK_SECONDS)
+                assert expected == sorted(left(client))
+            process.kill()
 
 
 def test_glob_and_time_choose(client, emulator, root):

@@ -77,6 +77,7 @@ CHANGES: Mapping[str, tuple[_Kind, ...]] = {
     "delete_topic": (_RECORD,),
     "replace": (_RECORD, _RESOURCE),
     "publish": (_RECORD, _PLAIN, _PLAIN, _NOW),
+    "note_ingested": (_RECORD, _PLAIN, _PLAIN),
     "create_subscription": (_PLAIN, _RECORD, _SETTINGS, _NOW, _RESOURCE),
     "configure": (_RECORD, _SETTINGS, _RESOURCE, _NOW),
     "detach_subscription": (_RECORD, _RESOURCE),

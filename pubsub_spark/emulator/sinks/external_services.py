@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pubsub_spark.emulator.sinks.destination import Destination, Destinations
-from pubsub_spark.emulator.sinks.ingestion_source import IngestionSource, Sources
+from pubsub_spark.emulator.sinks.ingestion_source import IngestionSource, Marks, Sources
 
 _BIGTABLE = "BIGTABLE_EMULATOR_HOST"  # which Google's clients of Bigtable read, too
 
@@ -57,16 +57,16 @@ class ExternalServices:
 
     def sources(self) -> Sources:
         """What makes a source of each configuration that runs; OSError when one of them cannot be used."""
-        made: dict[str, Callable[[Any], IngestionSource]] = {}
+        made: dict[str, Callable[[Any, Marks], IngestionSource]] = {}
         if self.storage_root is not None:
             from pubsub_spark.emulator.sinks.ingestion_cloud_storage import CloudStorageSource
             from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 
             root = StorageRoot(str(self.storage_root))
-            made["cloud_storage"] = lambda settings: CloudStorageSource(root, settings)
+            made["cloud_storage"] = lambda settings, marks: CloudStorageSource(root, settings, marks)
         if (endpoint := self.kinesis_endpoint) is not None:
             from pubsub_spark.emulator.sinks.ingestion_kinesis import KinesisSource, check_boto3
 
             check_boto3()
-            made["aws_kinesis"] = lambda settings: KinesisSource(endpoint, settings)
+            made["aws_kinesis"] = lambda settings, marks: KinesisSource(endpoint, settings, marks)
         return made

@@ -1,19 +1,20 @@
 """Cloud Storage as a source: the objects of a bucket, once each.
 
 An object is read when two looks have found the same of it, so none that is still being written; then once, as long as
-it stays the same. What was read is known as long as the emulator runs: a start with a data directory reads anew.
+it stays the same. With a data directory that holds over a restart; an object that was being read when the emulator was
+killed is read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import obstore
 
 from pubsub_spark.emulator.sinks import ingestion_format
 from pubsub_spark.emulator.sinks.destination import DestinationError
-from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, SourceError
+from pubsub_spark.emulator.sinks.ingestion_source import Marks, Portion, SourceError
 from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 
 _DENIED = (PermissionError, obstore.exceptions.PermissionDeniedError, obstore.exceptions.UnauthenticatedError)
@@ -25,25 +26,26 @@ class CloudStorageSource:
 
     states: ClassVar[Mapping[str, int]] = {"ACTIVE": 1, "PERMISSION_DENIED": 2, "NOT_FOUND": 4}
 
-    def __init__(self, root: StorageRoot, settings: Any) -> None:
+    def __init__(self, root: StorageRoot, settings: Any, marks: Marks) -> None:
         self._root = root
         self._settings = settings
         self._pattern = ingestion_format.glob_pattern(settings.match_glob)
         self._since = settings.minimum_object_create_time.ToNanoseconds() / 1e9
         self._candidates: set[_Seen] = set()  # found by the last look
-        self._read: set[_Seen] = set()
+        self._marks = dict(marks)
 
-    def new(self) -> Iterator[tuple[str, Iterable[IngestedMessage]]]:
+    def new(self) -> Iterator[Portion]:
         """The messages of each object that is new."""
         try:
             store = self._root.open(self._settings.bucket)
             found = set(self._objects(store))
-            for seen in sorted((found & self._candidates) - self._read):
-                content = bytes(obstore.get(store, seen[0]).bytes())
-                yield f"`{seen[0]}`", ingestion_format.messages(self._settings, content)
-                self._read.add(seen)
+            for path, version, size in sorted(found & self._candidates):
+                part, mark = f"{self._settings.bucket}/{path}", f"{version} {size}"
+                if self._marks.get(part) != mark:
+                    content = bytes(obstore.get(store, path).bytes())
+                    yield Portion(f"`{path}`", ingestion_format.messages(self._settings, content), part, mark)
+                    self._marks[part] = mark
             self._candidates = found
-            self._read &= found
         except DestinationError as problem:
             raise SourceError(problem.state, str(problem)) from None
         except _DENIED as problem:

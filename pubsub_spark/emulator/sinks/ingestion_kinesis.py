@@ -1,4 +1,4 @@
-"""Kinesis as a source: the records of a stream's shards, from the oldest that the stream has.
+"""Kinesis as a source: the records of a stream's shards, from the oldest that the stream has, once each.
 
 Asks by GetRecords, which servers that stand for Kinesis (moto) have; the consumer must be there, as for the service.
 The credentials are those of the environment, as boto3 finds them. Needs `boto3`, which nothing else does.
@@ -6,11 +6,11 @@ The credentials are those of the environment, as boto3 finds them. Needs `boto3`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, ClassVar
 
-from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, SourceError
+from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, Marks, Portion, SourceError
 
 _TIMEOUT_SECONDS = 5
 _RECORDS = 1000  # of a shard, at a time
@@ -37,14 +37,14 @@ class KinesisSource:
         "CONSUMER_NOT_FOUND": 5,
     }
 
-    def __init__(self, endpoint: str, settings: Any) -> None:
+    def __init__(self, endpoint: str, settings: Any, marks: Marks) -> None:
         self._stream, self._consumer = settings.stream_arn, settings.consumer_arn
         self._endpoint = endpoint
         self._made: Any = None
         self._iterators: dict[str, str | None] = {}  # by shard; None where it has ended
-        self._last: dict[str, str] = {}  # by shard, the sequence number of the last record that was read
+        self._marks = dict(marks)  # of a shard, the sequence number of the last record that was read
 
-    def new(self) -> Iterator[tuple[str, Iterable[IngestedMessage]]]:
+    def new(self) -> Iterator[Portion]:
         """The records of each shard that have come."""
         errors: Any = import_module("botocore.exceptions")
         try:
@@ -91,9 +91,10 @@ class KinesisSource:
             answer = client.list_shards(NextToken=token)
             yield from (each["ShardId"] for each in answer["Shards"])
 
-    def _records(self, client: Any, shard: str) -> Iterator[tuple[str, Iterable[IngestedMessage]]]:
+    def _records(self, client: Any, shard: str) -> Iterator[Portion]:
+        part = f"{self._stream}/{shard}"
         if shard not in self._iterators:
-            last = self._last.get(shard)
+            last = self._marks.get(part)
             begin = {"ShardIteratorType": "TRIM_HORIZON"}
             if last is not None:
                 begin = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "StartingSequenceNumber": last}
@@ -104,6 +105,7 @@ class KinesisSource:
             return
         answer = client.get_records(StreamARN=self._stream, ShardIterator=iterator, Limit=_RECORDS)
         if records := answer["Records"]:
-            yield f"`{shard}`", [IngestedMessage(each["Data"], {}) for each in records]
-            self._last[shard] = records[-1]["SequenceNumber"]
+            mark = records[-1]["SequenceNumber"]
+            yield Portion(f"`{shard}`", [IngestedMessage(each["Data"], {}) for each in records], part, mark)
+            self._marks[part] = mark
         self._iterators[shard] = answer.get("NextShardIterator")

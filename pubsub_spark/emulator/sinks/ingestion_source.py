@@ -13,6 +13,19 @@ class IngestedMessage(NamedTuple):
     attributes: dict[str, str]
 
 
+class Portion(NamedTuple):
+    """Messages that have come from one part of a source: an object, or a shard.
+
+    where: the part, for the log. mark: how far the part is read when they are published; the source of a topic is told
+    the mark of each part when it is made.
+    """
+
+    where: str
+    messages: Iterable[IngestedMessage]
+    part: str
+    mark: str
+
+
 class SourceError(Exception):
     """The reason why a source gives nothing now, with the state of the topic's settings that follows from it."""
 
@@ -26,11 +39,12 @@ class IngestionSource(Protocol):
 
     states: ClassVar[Mapping[str, int]]
 
-    def new(self) -> Iterator[tuple[str, Iterable[IngestedMessage]]]:
-        """What has come: where from, and its messages, which count as read when the next is asked for.
+    def new(self) -> Iterator[Portion]:
+        """What has come; a portion counts as read when the next is asked for.
 
         Raises SourceError; ValueError of messages that are of another format than the settings say.
         """
 
 
-Sources = Mapping[str, Callable[[Any], IngestionSource]]  # by the name of the settings in a Topic
+Marks = Mapping[str, str]  # by part of a source
+Sources = Mapping[str, Callable[[Any, Marks], IngestionSource]]  # by the name of the settings in a Topic

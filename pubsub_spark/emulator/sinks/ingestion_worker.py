@@ -15,7 +15,7 @@ from typing import Any
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.runtime.engine import Engine
-from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, IngestionSource, SourceError, Sources
+from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, IngestionSource, Portion, SourceError, Sources
 from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
 
 _log = logging.getLogger("pubsub_spark.emulator")
@@ -57,7 +57,7 @@ class IngestionWorkers:
             return
         self._end(name)
         if source in self._sources:
-            made = self._sources[source](settings)
+            made = self._sources[source](settings, self._engine.state.broker.topics[name].ingested)
             self._workers[name] = IngestionWorker(name, _stateless(settings), made, self._engine, self._publish)
 
     def _end(self, name: str) -> None:
@@ -106,8 +106,9 @@ class IngestionWorker:
     def _look(self) -> str:
         """Publish what is new; the state that follows."""
         try:
-            for where, messages in self._source.new():
-                self._ingest(where, messages)
+            for portion in self._source.new():
+                self._ingest(portion.where, portion.messages)
+                self._note(portion)
                 if self._stopped.is_set():
                     break
         except SourceError as problem:
@@ -117,6 +118,13 @@ class IngestionWorker:
             return problem.state
         self._warned = ""
         return "ACTIVE"
+
+    def _note(self, portion: Portion) -> None:
+        """Keep in the state how far the source is read."""
+        with self._engine.open() as (broker, _):
+            topic = broker.topics.get(self._topic)
+            if topic is not None and not self._stopped.is_set():
+                broker.note_ingested(topic, portion.part, portion.mark)
 
     def _ingest(self, where: str, messages: Iterable[IngestedMessage]) -> None:
         try:

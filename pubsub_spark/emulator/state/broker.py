@@ -129,6 +129,10 @@ class Broker:
             self._trim(topic, now)
         return ids
 
+    def note_ingested(self, topic: Topic, part: str, mark: str) -> None:
+        """Keep how far a part of the topic's source was read."""
+        topic.ingested[part] = mark
+
     def _trim(self, topic: Topic, now: float) -> None:
         pinned = min((snapshot.after for snapshot in topic.snapshots.values()), default=_NEVER)
         horizon = now - topic.retention

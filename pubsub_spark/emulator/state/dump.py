@@ -161,7 +161,7 @@ def dump_broker(broker: Broker, resources: ResourceFormat) -> dict[str, Any]:
 
     def topic(it: Topic) -> tuple[Any, ...]:
         exists = broker.topics.get(it.name) is it
-        return it.name, write(it.resource), it.retention, _rows(it.log), list(it.subscriptions), exists
+        return it.name, write(it.resource), it.retention, _rows(it.log), list(it.subscriptions), exists, it.ingested
 
     def subscription(it: Subscription) -> tuple[Any, ...]:
         return it.name, write(it.resource), indexes[broker.origin_of(it.name)], _dump_subscription(it)
@@ -183,8 +183,8 @@ def load_broker(broker: Broker, dumped: Mapping[str, Any], resources: ResourceFo
     """Fill an empty broker."""
     read = resources.read
     topics: list[Topic] = []
-    for name, resource, retention, log, _, exists in dumped["topics"]:
-        topic = Topic(name, read["topics"](resource), retention)
+    for name, resource, retention, log, _, exists, *ingested in dumped["topics"]:
+        topic = Topic(name, read["topics"](resource), retention, ingested=dict(*ingested))
         topic.log.extend(Publication(*each) for each in log)
         topics.append(topic)
         if exists:
@@ -193,7 +193,7 @@ def load_broker(broker: Broker, dumped: Mapping[str, Any], resources: ResourceFo
         shown = read["subscriptions"](resource)
         subscription = broker.add_subscription(name, topics[origin], resources.settings(shown), 0, shown)
         _load_subscription(subscription, messages)
-    for topic, (_, _, _, _, attached, _) in zip(topics, dumped["topics"], strict=True):
+    for topic, (_, _, _, _, attached, *_) in zip(topics, dumped["topics"], strict=True):
         topic.subscriptions = {name: broker.subscriptions[name] for name in attached}
     for name, resource, index, unacked, after, expires in dumped["snapshots"]:
         kept = [Publication(*each) for each in unacked]

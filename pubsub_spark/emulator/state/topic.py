@@ -15,7 +15,10 @@ from pubsub_spark.emulator.state.subscription import Subscription
 
 @dataclass(eq=False)
 class Topic:
-    """A topic; `log` holds messages only while the topic retains them, or a snapshot does."""
+    """A topic; `log` holds messages only while the topic retains them, or a snapshot does.
+
+    ingested: how far its source was read, as a mark by part of the source (an object, a shard).
+    """
 
     name: str
     resource: Any = None
@@ -23,6 +26,7 @@ class Topic:
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     log: deque[Publication] = field(default_factory=deque)
+    ingested: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
