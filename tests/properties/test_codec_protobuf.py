@@ -30,6 +30,7 @@ from pubsub_spark.codec.protobuf.descriptors import is_repeated, is_required
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
 from pubsub_spark.codec.protobuf.error_locator import locate_error
 from pubsub_spark.codec.protobuf.json import JsonReader
+from pubsub_spark.codec.protobuf.json_columns import compile_reader
 from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage, compile_row_reader
 from pubsub_spark.codec.spark import struct_type
 from pubsub_spark.errors import SchemaError
@@ -471,3 +472,19 @@ def test_every_float_survives(value):
 
     assert packing.pack("<d", value) == packing.pack("<d", rows[0]["d"].as_py())
     assert message.SerializeToString() == payload
+
+
+@LAW
+@given(odd_json())
+def test_json_is_the_same_alone_and_among_many(drawn):
+    """What columns read of texts, repeated so that they are worth it, is what the reader of single messages reads."""
+    definition, texts = drawn
+    many = [text.encode("utf-8", "surrogatepass") for text in texts] * 64
+    columns = compile_reader(definition.message)
+    alone = JsonReader(definition.message_class)
+
+    rows, payloads = columns.binary(many) if columns else ([], pa.array([], pa.binary()))
+
+    read = {row: payload for row, payload in zip(rows, payloads.to_pylist(), strict=True) if row < len(texts)}
+    for row, payload in read.items():
+        assert alone.read(many[row]) == definition.message_class.FromString(payload), texts[row]

@@ -6,7 +6,9 @@ error_locator  where and why a payload breaks                  json          JSO
 column_tree    a message's descriptor as a tree of columns     types         a column's type in Arrow
 ptars_schema   the schema given to `ptars`                     decode        payloads to columns
 column_arrays  the arrays that ptars makes, as columns         encode        columns to payloads
-row_reader     message objects to rows, value by value         codec         the functions that `codec.registry` calls
+row_reader     message objects to rows, value by value         json_columns  JSON messages to columns
+json_values    many JSON texts, parsed                         json_texts    columns to JSON messages
+codec          the functions that `codec.registry` calls
 
 Nothing here needs Spark, so the emulator can use it.
 """

@@ -49,6 +49,7 @@ from pubsub_spark.codec.protobuf.column_tree import (
 )
 from pubsub_spark.codec.protobuf.definition import ENVELOPE_TAG, ProtobufDefinition
 from pubsub_spark.codec.protobuf.descriptors import has_required
+from pubsub_spark.codec.protobuf.json_columns import JsonColumnReader, compile_reader
 from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage
 from pubsub_spark.codec.protobuf.types import struct_type
 from pubsub_spark.slices import slices
@@ -99,6 +100,7 @@ class ProtobufDecoder:
         self._envelope = ptars_schema.envelope_writer()
         self._batch = ptars_schema.batch_reader(self.struct)
         self._row = row_reader.compile_row_reader(self.struct)
+        self._json: dict[ProtobufDefinition, JsonColumnReader | None] = {}
 
     def decode(
         self, data: pa.Array, encoding: Encoding = "BINARY", writer: ProtobufDefinition | None = None
@@ -106,12 +108,19 @@ class ProtobufDecoder:
         """The rows of `data` (binary), written by revision `writer` or, if that is None, by the reader's own."""
         reasons: dict[int, str] = {}
         if encoding == "JSON":
-            data = _to_binary(data, writer or self.definition, reasons)
+            writer = writer or self.definition
+            data = _to_binary(data, writer, self._json_columns(writer), reasons)
         elif data.null_count:
             data = data.fill_null(b"")
         blocks = [self._block(data.slice(start, count), start, reasons) for start, count in _blocks(data)]
         value = pa.concat_arrays(blocks) if blocks else self._nothing()
         return DecodedPayloads(_with_nulls(value, reasons), _reason_column(reasons, len(data)))
+
+    def _json_columns(self, writer: ProtobufDefinition) -> JsonColumnReader | None:
+        """The reader of the JSON messages of a revision; compiled when first used."""
+        if writer not in self._json:
+            self._json[writer] = compile_reader(writer.message)
+        return self._json[writer]
 
     def _nothing(self) -> pa.StructArray:
         return pa.array([], self.type)
@@ -297,16 +306,25 @@ def _any(node: Node, holds: Callable[[Node], bool]) -> bool:
     return holds(node)
 
 
-def _to_binary(data: pa.Array, writer: ProtobufDefinition, reasons: dict[int, str]) -> pa.Array:
+def _to_binary(
+    data: pa.Array, writer: ProtobufDefinition, columns: JsonColumnReader | None, reasons: dict[int, str]
+) -> pa.Array:
     """The binary form of JSON messages; an empty message, and a reason, for a text that is not one."""
-    payloads = []
-    for row, text in enumerate(data.to_pylist()):
+    texts = data.fill_null(b"").to_pylist()
+    rows, payloads = columns.binary(texts) if columns else ([], pa.array([], pa.binary()))
+    if len(rows) == len(texts):
+        return payloads
+    others = sorted(set(range(len(texts))).difference(rows)) if rows else range(len(texts))
+    read = []
+    for row in others:
         try:
-            payloads.append(writer.json_reader.read(text or b"").SerializePartialToString())
+            read.append(writer.json_reader.read(texts[row]).SerializePartialToString())
         except InvalidMessage as error:
             reasons[row] = str(error)
-            payloads.append(b"")
-    return pa.array(payloads, pa.binary())
+            read.append(b"")
+    if not rows:
+        return pa.array(read, pa.binary())
+    return pa.concat_arrays([payloads, pa.array(read, pa.binary())]).take(pa.array(np.argsort([*rows, *others])))
 
 
 def _emptied(data: pa.Array, rows: list[int]) -> pa.Array:

@@ -34,6 +34,7 @@ from pubsub_spark.codec.protobuf.column_tree import (
     build_column_tree,
 )
 from pubsub_spark.codec.protobuf.definition import ProtobufDefinition
+from pubsub_spark.codec.protobuf.json_texts import compile_writer
 from pubsub_spark.codec.protobuf.types import SCALARS, UNSIGNED, arrow_type
 from pubsub_spark.errors import DataError, RowError, SchemaError
 
@@ -85,6 +86,7 @@ class ProtobufEncoder:
         self._encoding = encoding
         self._conversion = _compile_struct(struct, source_type, "", ignore_extra)
         self._handler = ptars_schema.payload_writer(struct)
+        self._json_texts = compile_writer(definition.message) if encoding == "JSON" else None
         self._json = json.JsonWriter(definition.message_class)
 
     def encode(self, rows: pa.StructArray) -> pa.BinaryArray:
@@ -92,6 +94,8 @@ class ProtobufEncoder:
         if rows.null_count:
             raise RowError(_first_true(pc.is_null(rows)), "the row is null, and a message cannot be")
         columns = self._conversion.arrays(rows, _RowIndex())
+        if self._json_texts is not None:
+            return self._json_texts.texts(columns, len(rows))
         if not columns:
             payloads = pa.array([b""] * len(rows), pa.binary())
         else:

@@ -5,7 +5,8 @@ type is an error. Both spellings of a field's name (`lowerCamel` and the origina
 
 `json_format` decides field by field, for every message anew. `JsonReader` is compiled once per schema, for the common
 form of each field; a message with any other form goes to `json_format`, which reads or refuses it. `JsonWriter` writes
-what `json_format` would, well-known types by their own methods.
+what `json_format` would, well-known types by their own methods. Both are for one message; `json_columns` does the same
+for many, and leaves to these what it does not do.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pubsub_spark.codec.protobuf.column_tree import JSON_MESSAGES
 from pubsub_spark.codec.protobuf.descriptors import is_repeated
 
 # The errors that a text can make Python and json_format raise; all of them are about that text.
-_PARSE_ERRORS: Final = (
+UNCOMMON: Final = (
     json_format.Error,
     ValueError,
     TypeError,
@@ -39,7 +40,7 @@ _PARSE_ERRORS: Final = (
     LookupError,
     StopIteration,  # from the scanner, at what is no JSON value
 )
-_WHITESPACE: Final = " \t\n\r"
+WHITESPACE: Final = " \t\n\r"
 _MAX_REASON_CHARACTERS: Final = 300
 _MAX_NESTING_LEVELS: Final = 100  # json_format's limit on messages within messages
 
@@ -56,7 +57,7 @@ def read(data: bytes, message: Any) -> None:
         json_format.Parse(text, message)
     except RecursionError:
         raise InvalidMessage("The message is nested too deeply") from None
-    except _PARSE_ERRORS as error:
+    except UNCOMMON as error:
         reason = " ".join(str(error).split())
         raise InvalidMessage(f"The message does not fit: {reason[:_MAX_REASON_CHARACTERS]}") from None
 
@@ -75,12 +76,12 @@ class JsonReader:
         try:
             text = data.decode()
             if not self._recursive or text.count("{") <= _MAX_NESTING_LEVELS:
-                text = text.strip(_WHITESPACE)
-                value, end = _SCAN(text, 0)
+                text = text.strip(WHITESPACE)
+                value, end = scan_unique(text, 0)
                 if end == len(text):
                     message: Message = self._class(**self._fields(value))
                     return message
-        except _PARSE_ERRORS:
+        except UNCOMMON:
             pass
         message = self._class()
         read(data, message)
@@ -97,7 +98,7 @@ class JsonWriter:
         """The JSON text of `message`; ValueError when a value has no JSON form (an Any of unknown type)."""
         try:
             return self._text(message).encode()
-        except _PARSE_ERRORS as error:
+        except UNCOMMON as error:
             raise ValueError(" ".join(str(error).split())[:_MAX_REASON_CHARACTERS]) from None
 
 
@@ -113,7 +114,7 @@ class _UncommonForm(ValueError):  # noqa: N818 (not an error: json_format decide
     """A value in another form than the common one."""
 
 
-_SCAN: Final = make_scanner(json.JSONDecoder(object_pairs_hook=_unique_keys))  # type: ignore[arg-type]
+scan_unique: Final = make_scanner(json.JSONDecoder(object_pairs_hook=_unique_keys))  # type: ignore[arg-type]
 _Convert = Callable[[Any], Any]
 _Write = Callable[[Any], str]
 
@@ -122,7 +123,7 @@ _TIMESTAMP: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[
 _DURATION: Final = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,9}))?s")
 _EPOCH: Final = datetime(1970, 1, 1)
 _MAX_DURATION_SECONDS: Final = 315_576_000_000
-_FLOAT_LIMIT: Final = 2.0**128 - 2.0**103  # half a step above the largest float: from here on it is infinite
+FLOAT_LIMIT: Final = 2.0**128 - 2.0**103  # half a step above the largest float: from here on it is infinite
 
 
 def _integer(low: int, high: int) -> _Convert:
@@ -171,7 +172,7 @@ def _timestamp(value: Any) -> dict[str, int]:
     return {"seconds": since.days * 86_400 + since.seconds, "nanos": int((match[2] or "").ljust(9, "0"))}
 
 
-def _duration(value: Any) -> dict[str, int]:
+def duration(value: Any) -> dict[str, int]:
     match = _DURATION.fullmatch(_string(value))
     if match is None or int(match[2]) >= _MAX_DURATION_SECONDS:
         raise _UncommonForm
@@ -193,22 +194,22 @@ _SCALARS: Final[dict[int, _Convert]] = {
     FieldDescriptor.CPPTYPE_UINT32: _bits(32, signed=False),
     FieldDescriptor.CPPTYPE_UINT64: _bits(64, signed=False),
     FieldDescriptor.CPPTYPE_DOUBLE: _floating(float("inf")),
-    FieldDescriptor.CPPTYPE_FLOAT: _floating(_FLOAT_LIMIT),
+    FieldDescriptor.CPPTYPE_FLOAT: _floating(FLOAT_LIMIT),
     FieldDescriptor.CPPTYPE_BOOL: _boolean,
 }
-_WRAPPERS: Final = frozenset(
+WRAPPERS: Final = frozenset(
     f"google.protobuf.{kind}Value"
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
-_WELL_KNOWN: Final[dict[str, _Convert]] = {
+WELL_KNOWN: Final[dict[str, _Convert]] = {
     "google.protobuf.Timestamp": _timestamp,
-    "google.protobuf.Duration": _duration,
+    "google.protobuf.Duration": duration,
     "google.protobuf.FieldMask": _uncommon,
     "google.protobuf.Any": _uncommon,
     **dict.fromkeys(JSON_MESSAGES, _uncommon),
 }
 # The types of which null is a value; for all others it means absent.
-_NULL_TYPES: Final = ("google.protobuf.Value", "google.protobuf.NullValue")
+NULL_TYPES: Final = ("google.protobuf.Value", "google.protobuf.NullValue")
 
 
 class _ReaderCompiler:
@@ -249,15 +250,15 @@ class _ReaderCompiler:
             text = {FieldDescriptor.TYPE_STRING: _string, FieldDescriptor.TYPE_BYTES: _bytes}
             return text.get(field.type) or _SCALARS[field.cpp_type]
         name = field.message_type.full_name
-        if name in _WRAPPERS:
+        if name in WRAPPERS:
             inner = self.single(field.message_type.fields_by_name["value"])
             return lambda value: {"value": inner(value)}
-        return _WELL_KNOWN.get(name) or self.message(field.message_type)
+        return WELL_KNOWN.get(name) or self.message(field.message_type)
 
 
 def _takes_null(field: FieldDescriptor) -> bool:
     type_ = field.message_type or field.enum_type
-    return type_ is not None and type_.full_name in _NULL_TYPES
+    return type_ is not None and type_.full_name in NULL_TYPES
 
 
 def _compile_object(fields: dict[str, tuple[str, _Convert, bool]], oneofs: list[frozenset[str]]) -> _Convert:
@@ -330,7 +331,7 @@ class _WriterCompiler:
             self._messages[message.full_name] = write  # before its fields are compiled: one of them may be of this type
             for field in sorted(message.fields, key=lambda field: field.number):
                 label = f"{encode_basestring_ascii(field.json_name)}: "
-                floating = field.cpp_type in _FLOATING and not is_repeated(field)
+                floating = field.cpp_type in FLOATING and not is_repeated(field)
                 fields.append((field.name, label, self.field(field), field.has_presence, floating))
         return self._messages[message.full_name]
 
@@ -338,7 +339,7 @@ class _WriterCompiler:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
             one = self.single(value)
-            name = _boolean_text if key.type == FieldDescriptor.TYPE_BOOL else str
+            name = boolean_text if key.type == FieldDescriptor.TYPE_BOOL else str
             return lambda entries: ", ".join(
                 [f"{encode_basestring_ascii(name(k))}: {one(entries[k])}" for k in entries]
             ).join("{}")
@@ -347,18 +348,27 @@ class _WriterCompiler:
 
     def single(self, field: FieldDescriptor) -> _Write:
         if field.type == FieldDescriptor.TYPE_ENUM:
-            names = {number: f'"{value.name}"' for number, value in field.enum_type.values_by_number.items()}
-            if field.enum_type.full_name in _NULL_TYPES:
-                names = {0: "null"}
-            return lambda number: names.get(number) or str(number)
+            return enum_text(field)
         if field.message_type is not None:
             return self.message(field.message_type)
         if field.type == FieldDescriptor.TYPE_BYTES:
-            return lambda value: f'"{binascii.b2a_base64(value, newline=False).decode()}"'
-        return _PLAIN[field.cpp_type]
+            return base64_text
+        return PLAIN_TEXTS[field.cpp_type]
 
 
-def _boolean_text(value: bool) -> str:
+def enum_text(field: FieldDescriptor) -> _Write:
+    """The function that writes an enum's numbers."""
+    names = {number: f'"{value.name}"' for number, value in field.enum_type.values_by_number.items()}
+    if field.enum_type.full_name in NULL_TYPES:
+        names = {0: "null"}
+    return lambda number: names.get(number) or str(number)
+
+
+def base64_text(value: bytes) -> str:
+    return f'"{binascii.b2a_base64(value, newline=False).decode()}"'
+
+
+def boolean_text(value: bool) -> str:
     return "true" if value else "false"
 
 
@@ -379,13 +389,17 @@ def _float_text(value: float) -> str:
 def _timestamp_text(message: Any) -> str:
     """A Timestamp's text, as its own `ToJsonString` writes it: with 0, 3, 6 or 9 digits behind the second."""
     seconds, nanos = message.seconds, message.nanos
-    if nanos < 0 or nanos > 999_999_999 or not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
+    if nanos < 0 or nanos > 999_999_999 or not LEAST_SECONDS <= seconds <= _MOST_SECONDS:
         return json.dumps(message.ToJsonString())  # which refuses it
-    text = (_EPOCH + timedelta(seconds=seconds)).isoformat()
-    if nanos:
-        digits = f"{nanos:09}"
-        text += "." + (digits[:3] if digits.endswith("000000") else digits[:6] if digits.endswith("000") else digits)
-    return f'"{text}Z"'
+    return f'"{(_EPOCH + timedelta(seconds=seconds)).isoformat()}{fraction_text(nanos)}Z"'
+
+
+def fraction_text(nanos: int) -> str:
+    """The fraction of a second, with as many digits as it needs: 0, 3, 6 or 9."""
+    if not nanos:
+        return ""
+    digits = f".{nanos:09}"
+    return digits[:4] if digits.endswith("000000") else digits[:7] if digits.endswith("000") else digits
 
 
 def _float(value: float) -> float:
@@ -401,20 +415,20 @@ def _float(value: float) -> float:
 
 _FLOAT: Final = struct.Struct("<f")
 _MAX_FLOAT: Final = 2.0**128 - 2.0**104
-_FLOATING: Final = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
-_LEAST_SECONDS: Final = -62_135_596_800  # 0001-01-01
+FLOATING: Final = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
+LEAST_SECONDS: Final = -62_135_596_800  # 0001-01-01
 _MOST_SECONDS: Final = 253_402_300_799  # 9999-12-31
-_PLAIN: Final[dict[int, _Write]] = {
+PLAIN_TEXTS: Final[dict[int, _Write]] = {
     **dict.fromkeys((FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32), str),
     **dict.fromkeys((FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64), _quoted_integer),
     FieldDescriptor.CPPTYPE_DOUBLE: _double_text,
     FieldDescriptor.CPPTYPE_FLOAT: _float_text,
-    FieldDescriptor.CPPTYPE_BOOL: _boolean_text,
+    FieldDescriptor.CPPTYPE_BOOL: boolean_text,
     FieldDescriptor.CPPTYPE_STRING: encode_basestring_ascii,
 }
 _WRITTEN: Final[dict[str, _Write]] = {
     **dict.fromkeys(
-        ("google.protobuf.Any", *JSON_MESSAGES, *_WRAPPERS),
+        ("google.protobuf.Any", *JSON_MESSAGES, *WRAPPERS),
         lambda message: json.dumps(json_format.MessageToDict(message), allow_nan=False),
     ),
     **dict.fromkeys(

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from ptars import HandlerPool, PtarsConfig
@@ -73,8 +74,8 @@ def call(function: Callable[[Any], Any], argument: Any) -> Any:
         raise ValueError(f"ptars panicked: {error}") from None
 
 
-def field_name(column: Column) -> str:
-    """The name of the column's field in the schema given to ptars."""
+def field_name(column: Column | FieldDescriptor) -> str:
+    """The name of the field in the schema given to ptars."""
     return f"f{column.number}"
 
 
