@@ -44,11 +44,11 @@ _WARM_BATCHES = 10  # before latency is measured: Spark's and Python's first bat
 CANNED = (sys.executable, str(Path(__file__).parent / "canned.py"))
 
 
-def session(cores: int = 2) -> SparkSession:
-    """A local Spark session whose workers are this Python with this tree."""
+def session(cores: int = 2, master: str = "") -> SparkSession:
+    """A Spark session on this machine whose workers are this Python with this tree."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(sys.path[:2])}
     spark = (
-        SparkSession.builder.master(f"local[{cores}]")
+        SparkSession.builder.master(master or f"local[{cores}]")
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "2")
