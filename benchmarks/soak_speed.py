@@ -1,6 +1,7 @@
 """A steady rate of messages for half an hour: do memory, open files, the staging area and the latency stay flat?
 
-    python benchmarks/soak_speed.py [--seconds 1800] [--seed 1] [--rate 50000] [--payload 100 10000] [--bytes-rate 50e6]
+    python benchmarks/soak_speed.py [--seconds 1800] [--seed 1] [--rate 50000] [--payload 100 10000]
+                                    [--bytes-rate 50e6] [--chart FILE]
 
 For each payload a new query reads from `canned.py`, which sends so many messages a second, or as many as make
 `--bytes-rate` if that is fewer, whether they are taken or not: the publish time is when a message was due, so that a
@@ -9,7 +10,7 @@ messages a second, latency to foreachBatch, memory and open files by kind of pro
 
 Flat means: from SETTLED_SHARE of the run on (minute 5 of 30), the median of the last third is at most GROWTH above that
 of the first third. The JVM's heap is given to it at its start, so that growth is not its garbage collector's choice.
-The end is a sentence for each column that was not flat, and exit code 1.
+The end is a sentence for each column that was not flat, and exit code 1. `--chart` draws latency, memory and files.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
@@ -42,6 +43,12 @@ GROWTH = {  # the most by which a column may grow: a share, and an amount that i
 }
 _SAMPLE_SECONDS = 5.0
 _ROWS = 30  # of a run
+_CHARTS = {  # by unit, what is drawn
+    "ms": ("p50 ms", "p99 ms"),
+    "MB": ("driver JVM MB", "source worker MB", "task worker MB"),
+    "files": ("open files", "staged files"),
+}
+_MOST_SHOWN_MS = 3000.0  # the first batches take seconds
 _KINDS = ("driver JVM", "source worker", "task worker")
 
 
@@ -87,6 +94,29 @@ def _row(end: float, seconds: float, staging: Path, taken: list[tuple[float, int
     }
 
 
+def draw(runs: Mapping[str, Sequence[dict[str, float]]], file: Path) -> None:
+    """Draw the columns of each run over its minutes."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(len(_CHARTS), len(runs), squeeze=False, sharex="col", sharey="row", figsize=(9, 6))
+    for column, (name, rows) in enumerate(runs.items()):
+        axes[0][column].set_title(name)
+        axes[-1][column].set_xlabel("minute")
+        for axis, (unit, drawn) in zip((line[column] for line in axes), _CHARTS.items(), strict=True):
+            for each in drawn:
+                axis.plot([row["minute"] for row in rows], [row[each] for row in rows], label=each)
+            axis.set_ylim(bottom=0, top=_MOST_SHOWN_MS if unit == "ms" else None)
+            axis.set_ylabel(unit)
+            axis.grid(alpha=0.3)
+    for line in axes:
+        line[-1].legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(file)
+
+
 def growths(rows: Sequence[dict[str, float]], rate: float) -> list[str]:
     """The sentences for what was not flat from SETTLED_SHARE on, and for a rate that was not kept."""
     settled = [row for row in rows[int(len(rows) * SETTLED_SHARE) :] if row["messages/s"]]  # batches may last longer
@@ -111,14 +141,19 @@ if __name__ == "__main__":
     parser.add_argument("--rate", type=float, default=50_000)
     parser.add_argument("--payload", type=int, nargs="+", default=[100, 10_000])
     parser.add_argument("--bytes-rate", type=float, default=50e6)
+    parser.add_argument("--chart", type=Path)
     given = parser.parse_args()
     os.environ["PYSPARK_SUBMIT_ARGS"] = (
         "--driver-memory 1g --conf 'spark.driver.extraJavaOptions=-Xms1g -XX:+AlwaysPreTouch' pyspark-shell"
     )
     said = []
+    runs = {}
     for size in given.payload:
         rate = min(given.rate, given.bytes_rate / size)
         seen = soak(size, rate, given.seconds / len(given.payload), given.seed)
+        runs[f"{rate:,.0f} messages/s of {size:,} B"] = seen
         said += [f"{size:,} B: {each}" for each in growths(seen, rate)]
+    if given.chart is not None:
+        draw(runs, given.chart)
     print("\n" + ("\n".join(said) or "all flat"))
     sys.exit(1 if said else 0)
