@@ -181,6 +181,7 @@ class _Connection:
         self._calls: dict[int, _Call] = {}
         self._window = self._initial_window = 65535
         self._largest = _DEFAULT_FRAME_BYTES
+        self._next_look = 0.0  # time.monotonic() from when on the streams are looked at again for what they may send
         self._unacknowledged = 0  # bytes of DATA that the client has not been told we have read
 
     def run(self) -> None:
@@ -197,6 +198,7 @@ class _Connection:
         connection.sendall(_frame(_SETTINGS, 0, 0, settings) + _frame(_WINDOW_UPDATE, 0, 0, widen))
         view, filled = memoryview(buffer), 0
         underway: deque[tuple[float, bytes]] = deque()  # what the client has sent, and when it is there
+        pause = _PIECE_SECONDS / 4 if self._canned.bytes_per_second < UNLIMITED else 0.0
         while True:
             if select.select([connection], [], [], _POLL_SECONDS)[0]:
                 if self._canned.delay:
@@ -215,8 +217,12 @@ class _Connection:
             done = self._read(view[:filled])
             view[: filled - done] = bytes(view[done:filled])
             filled -= done
+            now = time.monotonic()
+            may_send = now >= self._next_look
+            if may_send:
+                self._next_look = now + pause
             for number, call in list(self._calls.items()):
-                if call.most is not None:
+                if call.most is not None and may_send:
                     self._send(number, call)
                 if call.half_closed and call.response is None:
                     self._end(number, call)
