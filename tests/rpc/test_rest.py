@@ -697,3 +697,18 @@ def test_protobuf_over_http(emulator):
     assert (200, "application/x-protobuf") == (response.status, response.getheader("Content-Type"))
     assert protos.Topic(name=TOPIC, labels={"a": "b"}) == protos.Topic.FromString(response.read())
     connection.close()
+
+
+def test_answers_in_json_say_so(emulator):
+    """Answers and errors have one media type, with its character set."""
+    connection = http.client.HTTPConnection(emulator.host, emulator.port, timeout=20)
+    seen = []
+    for verb in ("GET", "PUT", "GET"):
+        connection.request(verb, f"/v1/{TOPIC}")
+        response = connection.getresponse()
+        response.read()
+        seen.append((response.status, response.getheader("Content-Type")))
+    connection.close()
+
+    said = "application/json; charset=utf-8"
+    assert [(404, said), (200, said), (200, said)] == seen

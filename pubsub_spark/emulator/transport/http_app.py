@@ -42,7 +42,6 @@ from pubsub_spark.emulator.transport.verbs import Verb
 _MAX_REQUEST_BYTES = 10_485_760  # the service's own limit
 _LARGE_BYTES = 50_000  # of JSON or of a message: more takes longer than other calls should wait
 _PULL = "/google.pubsub.v1.Subscriber/Pull"  # the one RPC that waits
-_JSON = "application/json; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 _IDLE_SECONDS = 600
@@ -316,4 +315,4 @@ def _failure(error: RpcError, headers: Mapping[str, str] | None = None) -> Respo
 
 
 def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(body, status, headers, media_type=_JSON)
+    return Response(body, status, headers, media_type=transcoding.JSON)

@@ -36,7 +36,8 @@ _SYSTEM_PARAMETERS = frozenset(
 _INTEGER_ENUMS = "enum-encoding=int"
 _CALLBACK = "callback"
 _ALTS = ("json", "proto")
-_SERIALIZED = ("application/x-protobuf", "application/protobuf")
+_SERIALIZED = ("application/x-protobuf", "application/protobuf")  # the first is the answer's
+JSON = "application/json; charset=utf-8"
 _UNKNOWN_FIELD = re.compile(r'no field named "(?P<name>[^"]*)"')
 _UNDERSCORE = re.compile("_([a-z0-9])")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
@@ -69,10 +70,10 @@ def read(route: Route, path: str, query: str, body: bytes, content_type: str = "
             target.SetInParent()
         if content_type.partition(";")[0].strip().lower() in _SERIALIZED:
             _parse(target, body)
-            body = b"{}"
-        document = _with_camel_case_masks(_json(body))
-        _check_base64(target.DESCRIPTOR, document)
-        _fill(target, document)
+        else:
+            document = _with_camel_case_masks(_json(body))
+            _check_base64(target.DESCRIPTOR, document)
+            _fill(target, document)
     for name, text in parameters:
         if name not in _SYSTEM_PARAMETERS:
             _fill(request, _with_camel_case_masks(_nested(request.DESCRIPTOR, name, text)))
@@ -108,7 +109,7 @@ def answer(call: Call, response: Any) -> bytes:
 
 def media_type(call: Call) -> str:
     """The media type of a successful answer."""
-    return _SERIALIZED[0] if call.form.serialized else "application/json"
+    return _SERIALIZED[0] if call.form.serialized else JSON
 
 
 def http_status(code: str) -> int:
