@@ -194,10 +194,10 @@ class Metrics:
         """The deliveries that these leases were part of: when it was, and how many of them; they are over."""
         if isinstance(numbers, range):  # of one batch
             batches: Iterable[tuple[int, int]] = ((numbers.start // SPAN, len(numbers)),)
-        elif (first := min(numbers) // SPAN) == max(numbers) // SPAN:  # so in most requests, and five times as quick
+        elif (first := min(numbers) // SPAN) == max(numbers) // SPAN:  # less than half of what counting takes
             batches = ((first, len(numbers)),)
         else:
-            batches = Counter(map(SPAN.__rfloordiv__, numbers)).items()
+            batches = Counter(number // SPAN for number in numbers).items()
         for batch, count in batches:
             known = self._delivered.get(batch)
             if known is not None:

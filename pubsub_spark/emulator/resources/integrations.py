@@ -18,6 +18,8 @@ from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError, invalid, invalid_argument, unimplemented
 from pubsub_spark.emulator.resources import limits
 from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.subscription import Subscription
+from pubsub_spark.emulator.state.topic import Topic
 
 ACTIVE, RESOURCE_ERROR = 1, 2  # of Subscription.State; Topic.State has INGESTION_RESOURCE_ERROR in that place
 
@@ -189,13 +191,16 @@ def reset_states(broker: Broker, running: Collection[str]) -> None:
 
     running: the export configurations that work.
     """
-    fill = partial(fill_export, running=running)
-    each: tuple[tuple[Any, Callable[[Any], None]], ...] = (
-        *((topic, fill_ingestion) for topic in broker.topics.values()),
-        *((subscription, fill) for subscription in broker.subscriptions.values()),
-    )
-    for record, fill_in in each:
-        resource = deepcopy(record.resource)
-        fill_in(resource)
-        if resource != record.resource:
-            broker.replace(record, resource)
+    for topic in broker.topics.values():
+        if topic.resource.HasField("ingestion_data_source_settings"):
+            _refill(broker, topic, fill_ingestion)
+    for subscription in broker.subscriptions.values():
+        if export_of(subscription.resource):
+            _refill(broker, subscription, partial(fill_export, running=running))
+
+
+def _refill(broker: Broker, record: Topic | Subscription, fill: Callable[[Any], None]) -> None:
+    resource = deepcopy(record.resource)
+    fill(resource)
+    if resource != record.resource:
+        broker.replace(record, resource)

@@ -32,7 +32,7 @@ class CloudStorageSource:
         self._pattern = ingestion_format.glob_pattern(settings.match_glob)
         self._since = settings.minimum_object_create_time.ToNanoseconds() / 1e9
         self._candidates: set[_Seen] = set()  # found by the last look
-        self._marks = dict(marks)
+        self._marks = marks
 
     def new(self) -> Iterator[Portion]:
         """The messages of each object that is new."""
@@ -44,7 +44,6 @@ class CloudStorageSource:
                 if self._marks.get(part) != mark:
                     content = bytes(obstore.get(store, path).bytes())
                     yield Portion(f"`{path}`", ingestion_format.messages(self._settings, content), part, mark)
-                    self._marks[part] = mark
             self._candidates = found
         except DestinationError as problem:
             raise SourceError(problem.state, str(problem)) from None

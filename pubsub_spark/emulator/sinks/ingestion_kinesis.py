@@ -42,7 +42,7 @@ class KinesisSource:
         self._endpoint = endpoint
         self._made: Any = None
         self._iterators: dict[str, str | None] = {}  # by shard; None where it has ended
-        self._marks = dict(marks)  # of a shard, the sequence number of the last record that was read
+        self._marks = marks  # of a shard, the sequence number of the last record that was read
 
     def new(self) -> Iterator[Portion]:
         """The records of each shard that have come."""
@@ -107,5 +107,4 @@ class KinesisSource:
         if records := answer["Records"]:
             mark = records[-1]["SequenceNumber"]
             yield Portion(f"`{shard}`", [IngestedMessage(each["Data"], {}) for each in records], part, mark)
-            self._marks[part] = mark
         self._iterators[shard] = answer.get("NextShardIterator")

@@ -16,8 +16,8 @@ class IngestedMessage(NamedTuple):
 class Portion(NamedTuple):
     """Messages that have come from one part of a source: an object, or a shard.
 
-    where: the part, for the log. mark: how far the part is read when they are published; the source of a topic is told
-    the mark of each part when it is made.
+    where: the part, for the log. mark: how far the part is read when they are published; whoever publishes them keeps
+    it, where the source that gave the portion finds it.
     """
 
     where: str
@@ -35,12 +35,15 @@ class SourceError(Exception):
 
 
 class IngestionSource(Protocol):
-    """The source of one topic. states: those of its settings that it can have, with their numbers."""
+    """The source of one topic, made from its settings and the marks that are kept.
+
+    states: those of its settings that it can have, with their numbers.
+    """
 
     states: ClassVar[Mapping[str, int]]
 
     def new(self) -> Iterator[Portion]:
-        """What has come; a portion counts as read when the next is asked for.
+        """What has come; a portion is read, and its mark kept, before the next is asked for.
 
         Raises SourceError; ValueError of messages that are of another format than the settings say.
         """

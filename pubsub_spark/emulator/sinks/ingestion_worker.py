@@ -17,6 +17,7 @@ from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, IngestionSource, Portion, SourceError, Sources
 from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
+from pubsub_spark.emulator.state.topic import Topic
 
 _log = logging.getLogger("pubsub_spark.emulator")
 
@@ -57,8 +58,9 @@ class IngestionWorkers:
             return
         self._end(name)
         if source in self._sources:
-            made = self._sources[source](settings, self._engine.state.broker.topics[name].ingested)
-            self._workers[name] = IngestionWorker(name, _stateless(settings), made, self._engine, self._publish)
+            topic = self._engine.broker.topics[name]
+            made = self._sources[source](settings, topic.ingested)
+            self._workers[name] = IngestionWorker(topic, _stateless(settings), made, self._engine, self._publish)
 
     def _end(self, name: str) -> None:
         if (worker := self._workers.pop(name, None)) is not None:
@@ -77,7 +79,7 @@ class IngestionWorkers:
 class IngestionWorker:
     """Ingests for one topic until stopped."""
 
-    def __init__(self, topic: str, settings: Any, source: IngestionSource, engine: Engine, publish: Publish) -> None:
+    def __init__(self, topic: Topic, settings: Any, source: IngestionSource, engine: Engine, publish: Publish) -> None:
         self.settings = settings
         self._topic = topic
         self._source = source
@@ -85,7 +87,7 @@ class IngestionWorker:
         self._publish = publish
         self._warned = ""
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"ingestion {topic}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"ingestion {topic.name}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -113,29 +115,27 @@ class IngestionWorker:
                     break
         except SourceError as problem:
             if str(problem) != self._warned:  # once as long as it is the same
-                _log.warning("%s is not ingested to: %s", self._topic, problem)
+                _log.warning("%s is not ingested to: %s", self._topic.name, problem)
             self._warned = str(problem)
             return problem.state
         self._warned = ""
         return "ACTIVE"
 
     def _note(self, portion: Portion) -> None:
-        """Keep in the state how far the source is read."""
+        """Keep in the state how far the source is read, also when the worker was stopped while it published."""
         with self._engine.open() as (broker, _):
-            topic = broker.topics.get(self._topic)
-            if topic is not None and not self._stopped.is_set():
-                broker.note_ingested(topic, portion.part, portion.mark)
+            broker.note_ingested(self._topic, portion.part, portion.mark)
 
     def _ingest(self, where: str, messages: Iterable[IngestedMessage]) -> None:
         try:
             for batch in _batches(messages):
                 self._send(where, batch)
         except _OTHER_FORMAT as problem:
-            _log.warning("The object %s of %s is not of the format to ingest: %s", where, self._topic, problem)
+            _log.warning("The object %s of %s is not of the format to ingest: %s", where, self._topic.name, problem)
 
     def _send(self, where: str, batch: list[IngestedMessage]) -> None:
         """Publish a batch; where it is refused, each message alone."""
-        request = protos.PublishRequest(topic=self._topic)
+        request = protos.PublishRequest(topic=self._topic.name)
         for each in batch:
             request.messages.add(data=each.data, attributes=each.attributes)
         try:
@@ -145,13 +145,13 @@ class IngestionWorker:
                 for each in batch:
                     self._send(where, [each])
             else:
-                _log.warning("A message of %s is not published to %s: %s", where, self._topic, error.message)
+                _log.warning("A message of %s is not published to %s: %s", where, self._topic.name, error.message)
 
     def _show(self, state: str) -> None:
         """Set the state of the topic, and of its settings, where it is another."""
         number = self._source.states[state]
         with self._engine.open() as (broker, _):
-            topic = broker.topics.get(self._topic)
+            topic = broker.topics.get(self._topic.name)
             source, settings = _source_of(topic.resource) if topic is not None else ("", None)
             if topic is None or settings is None or self._stopped.is_set() or settings.state == number:
                 return

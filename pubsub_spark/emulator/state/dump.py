@@ -184,6 +184,7 @@ def load_broker(broker: Broker, dumped: Mapping[str, Any], resources: ResourceFo
     read = resources.read
     topics: list[Topic] = []
     for name, resource, retention, log, _, exists, *ingested in dumped["topics"]:
+        # None in what was written before there were marks
         topic = Topic(name, read["topics"](resource), retention, ingested=dict(*ingested))
         topic.log.extend(Publication(*each) for each in log)
         topics.append(topic)
