@@ -111,20 +111,14 @@ def diff(
     if old is None and newer == ids[-1]:
         exit_with(f"Revision `{newer}` of schema `{full}` is the first that there is, so nothing is before it.")
     older = old or ids[ids.index(newer) + 1]
-    before, after = revisions[older], revisions[newer]
-    kind = schema_types.SCHEMA_TYPES_BY_NUMBER[after.type_]
+    before, after = definition_of(revisions[older]), definition_of(revisions[newer])
+    kind = schema_types.SCHEMA_TYPES_BY_NUMBER[revisions[newer].type_]
     try:
-        schema_types.check_compatible(
-            schema_types.parse(kind, definition_of(before)), schema_types.parse(kind, definition_of(after))
-        )
+        schema_types.check_compatible(schema_types.parse(kind, before), schema_types.parse(kind, after))
         verdict = "compatible"
     except IncompatibleSchema as error:
         verdict = f"not compatible: {error}"
-    lines = list(
-        difflib.unified_diff(
-            _lines(kind, definition_of(before)), _lines(kind, definition_of(after)), older, newer, lineterm=""
-        )
-    )
+    lines = list(difflib.unified_diff(_lines(kind, before), _lines(kind, after), older, newer, lineterm=""))
     if service.as_json:
         print_json({"old": older, "new": newer, "diff": lines, "verdict": verdict})
         return

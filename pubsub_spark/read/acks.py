@@ -190,11 +190,13 @@ def _send(
 def _merged(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
     """The same ids in larger arrays: each costs as much as a thousand ids, and ends with a request that is not full."""
     parts: list[pa.Array] = []
+    count = 0
     for ids in arrays:
         parts.append(ids)
-        if sum(map(len, parts)) >= _MERGED_IDS:
+        count += len(ids)
+        if count >= _MERGED_IDS:
             yield pa.concat_arrays(parts) if len(parts) > 1 else ids
-            parts = []
+            parts, count = [], 0
     if parts:
         yield pa.concat_arrays(parts)
 

@@ -29,6 +29,7 @@ from pubsub_spark.codec.avro.json_encoding import NOT_NUMBERS, no_constant
 from pubsub_spark.codec.avro.nodes import Array, Enum, Fixed, Map, Node, Primitive, Record, Union, type_name
 from pubsub_spark.codec.avro.nodes import without_logical as raw_schema
 from pubsub_spark.codec.avro.types import column_of, value_type, variants, widened
+from pubsub_spark.codec.json_scan import scan_each
 from pubsub_spark.errors import RowError, SchemaError
 
 Values = list[Any]  # JSON values, of one field of all messages
@@ -41,7 +42,6 @@ UNCOMMON: Final = (ValueError, TypeError, LookupError, ArithmeticError, Attribut
 # takes three times as long as parsing. Of a chunk with an uncommon value, so few are read at once to find it.
 _CHUNK_ROWS: Final = 256
 _UNCOMMON_CHUNK_ROWS: Final = 16
-_WHITESPACE: Final = " \t\n\r"
 
 _scan: Final = make_scanner(json.JSONDecoder(parse_constant=no_constant))  # type: ignore[arg-type]
 _NAMES: Final = {str(value): f'"{name}"' for name, value in NOT_NUMBERS.items()}
@@ -70,7 +70,8 @@ class JsonReader(NamedTuple):
 
     def _chunk(self, start: int, texts: list[bytes]) -> Iterator[tuple[list[int], pa.StructArray]]:
         """The rows of the chunk that have the common form, and their columns."""
-        rows, values = _parsed(texts, start)
+        places, values = scan_each(_scan, texts)
+        rows = [start + place for place in places]
         for size in (_CHUNK_ROWS, _UNCOMMON_CHUNK_ROWS):
             done = True
             for first in range(0, len(values), size):
@@ -136,22 +137,6 @@ def _has_widened(node: Node) -> bool:
         case Union(branches):
             return widened(node) is not None or any(map(_has_widened, branches))
     return False
-
-
-def _parsed(texts: list[bytes], start: int) -> tuple[list[int], Values]:
-    """The values of the texts that are JSON, and their rows, of which `start` is the first."""
-    rows: list[int] = []
-    values: Values = []
-    for row, data in enumerate(texts, start):
-        try:
-            text = data.decode().strip(_WHITESPACE)
-            value, end = _scan(text, 0)
-        except UNCOMMON:
-            continue
-        if end == len(text):
-            rows.append(row)
-            values.append(value)
-    return rows, values
 
 
 # ---------------------------------------------------------------------------------------------------------- reading

@@ -41,10 +41,9 @@ class ProtobufDefinition:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.compiled = compiled_protobuf.of_text(text)
-        if self.compiled is not None:
-            files = self.compiled.files()
-            self.file, root = _file_of_root(files, self.compiled.root_message), self.compiled.root_message
+        if compiled := compiled_protobuf.of_text(text):
+            files, root = compiled.files(), compiled.root_message
+            self.file = _file_of_root(files, root)
             self.imports: tuple[str, ...] = ()  # all of them are in the set
         else:
             files = list(compile_text(text).file)
@@ -140,8 +139,11 @@ def check_compatible(old: Definition, new: Definition) -> None:
 
 def root_name(file: FileDescriptorProto) -> str:
     """The full name of the file's one message."""
-    name = file.message_type[0].name
-    return f"{file.package}.{name}" if file.package else name
+    return _full_name(file, file.message_type[0])
+
+
+def _full_name(file: FileDescriptorProto, message: DescriptorProto) -> str:
+    return f"{file.package}.{message.name}" if file.package else message.name
 
 
 def _check_shape(file: FileDescriptorProto) -> None:
@@ -163,8 +165,7 @@ def _check_groups(files: Sequence[FileDescriptorProto]) -> None:
 def _file_of_root(files: Sequence[FileDescriptorProto], root: str) -> FileDescriptorProto:
     """The file of a compiled schema that has its root message at its top level."""
     for file in files:
-        prefix = f"{file.package}." if file.package else ""
-        if any(root == f"{prefix}{message.name}" for message in file.message_type):
+        if any(root == _full_name(file, message) for message in file.message_type):
             return file
     raise InvalidSchema(f"The FileDescriptorSet has no top-level message `{root}`, which `root_message` names")
 

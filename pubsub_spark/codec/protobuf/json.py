@@ -26,6 +26,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from pubsub_spark.codec.definition import InvalidMessage
+from pubsub_spark.codec.json_scan import WHITESPACE
 from pubsub_spark.codec.protobuf.column_tree import JSON_MESSAGES
 from pubsub_spark.codec.protobuf.descriptors import is_repeated
 
@@ -40,7 +41,6 @@ UNCOMMON: Final = (
     LookupError,
     StopIteration,  # from the scanner, at what is no JSON value
 )
-WHITESPACE: Final = " \t\n\r"
 _MAX_REASON_CHARACTERS: Final = 300
 _MAX_NESTING_LEVELS: Final = 100  # json_format's limit on messages within messages
 
@@ -51,7 +51,7 @@ def read(data: bytes, message: Any) -> None:
         text = data.decode()
     except UnicodeDecodeError:
         raise InvalidMessage("The message is not valid UTF-8, and JSON is") from None
-    if message.DESCRIPTOR.full_name not in JSON_MESSAGES and not text.lstrip(" \t\r\n").startswith("{"):
+    if message.DESCRIPTOR.full_name not in JSON_MESSAGES and not text.lstrip(WHITESPACE).startswith("{"):
         raise InvalidMessage("The message is not a JSON object")  # json_format takes `[]` for an empty one
     try:
         json_format.Parse(text, message)

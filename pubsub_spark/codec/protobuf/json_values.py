@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from pubsub_spark.codec.protobuf.json import UNCOMMON, WHITESPACE, scan_unique
+from pubsub_spark.codec.json_scan import scan_each
+from pubsub_spark.codec.protobuf.json import UNCOMMON, scan_unique
 
 Values = list[Any]  # JSON values of one field, of all messages; None where the field is absent
 
@@ -35,27 +36,12 @@ def parse_together(texts: list[bytes]) -> tuple[list[int], Values]:
             return list(range(len(texts))), values[1::2]
     except UNCOMMON:
         pass
-    return _parse_singly(_scan, texts)
+    return scan_each(_scan, texts)
 
 
 def parse_strictly(texts: list[bytes]) -> tuple[list[int], Values]:
     """The values of the texts that are JSON, without a name given twice, and their places."""
-    return _parse_singly(scan_unique, texts)
-
-
-def _parse_singly(scan: Any, texts: list[bytes]) -> tuple[list[int], Values]:
-    places: list[int] = []
-    values: Values = []
-    for place, data in enumerate(texts):
-        try:
-            text = data.decode().strip(WHITESPACE)
-            value, end = scan(text, 0)
-        except UNCOMMON:
-            continue
-        if end == len(text):
-            places.append(place)
-            values.append(value)
-    return places, values
+    return scan_each(scan_unique, texts)
 
 
 def most_names(texts: list[bytes]) -> int:
