@@ -40,9 +40,7 @@ PER_RESPONSE = 1000  # messages, of 100 bytes
 UNLIMITED = 1e15  # bytes per second
 _RESPONSE_BYTES = 2**20  # at the most, of larger messages
 _BURST_SECONDS = 0.05  # for which a stream that was not read may catch up
-_PIECE_SECONDS = (
-    0.02  # of a limited stream that are sent at a time: smaller pieces cost the server, and the client, more
-)
+_PIECE_SECONDS = 0.02  # that a limited stream sends at a time: smaller pieces take more of the processor on both sides
 POOL_SIZE = 100  # different responses
 SUBSCRIPTION = "projects/bench/subscriptions/canned"
 

@@ -134,7 +134,7 @@ def throughput(messages: int, runs: int) -> None:
 
     Before the first run the JVM has compiled what 20 M messages need. Both have two batches more than are measured:
     the end of a backlog, where a pull waits half a second for more, is no part of it. The server's share is of the
-    processor time of all, in a run.
+    machine's processor time, in a run.
     """
     spark = session()
     backlog = messages + 2 * BATCH
@@ -151,28 +151,18 @@ def throughput(messages: int, runs: int) -> None:
 
 
 def _with_server_share(run: Callable[[], float]) -> tuple[float, float]:
-    """What `run` returns, and the share that the server it starts and ends has of all processor time meanwhile."""
+    """What `run` returns, and the share that the server it starts and ends has of the machine's processor time."""
     before, served = _processor_seconds(), resource.getrusage(resource.RUSAGE_CHILDREN)
     speed = run()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     server = after.ru_utime + after.ru_stime - served.ru_utime - served.ru_stime
-    return speed, server / (server + _processor_seconds() - before)
+    return speed, server / (_processor_seconds() - before)
 
 
 def _processor_seconds() -> float:
-    """The processor time of this process and of those of its descendants that live: Spark's, and not a server's.
-
-    Children that ended count to their parents; a server's own end is seen in `RUSAGE_CHILDREN` instead.
-    """
-    mine, ticks = {os.getpid()}, 0
-    for entry in sorted(int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()):
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-            if entry in mine or int(fields[1]) in mine:
-                mine.add(entry)
-                ticks += sum(int(each) for each in fields[11:13])
-                ticks += 0 if entry == os.getpid() else sum(int(each) for each in fields[13:15])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    """The time that the machine's processors have been busy; processes that ended meanwhile are not missed in it."""
+    user, nice, system, _idle, _waiting, *interrupts = Path("/proc/stat").read_text().splitlines()[0].split()[1:8]
+    return sum(map(int, (user, nice, system, *interrupts))) / os.sysconf("SC_CLK_TCK")
 
 
 def _callback(messages: int) -> float:
