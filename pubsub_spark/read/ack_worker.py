@@ -293,19 +293,16 @@ class AckWorker:
         return False
 
     def _send_acks(self, batch: int, part: int, length: int, progress: _PartProgress) -> bool:
-        """Send the acks of a part for _ACK_TIMEOUT_SECONDS; whether all of its ids were taken."""
-        complete = False
+        """Send the acks of a part for _ACK_TIMEOUT_SECONDS; whether all of its ids were sent."""
         unreadable: list[Exception] = []
 
         def ack_ids() -> Iterator[pa.Array]:
-            nonlocal complete
             yield unanswered
             skip = taken
             try:
                 for receipts in self._staging.receipts(batch, part, length):
                     yield receipts.column("ack_id").slice(skip)
                     skip = max(0, skip - receipts.num_rows)
-                complete = True
             except Exception as error:  # to be raised after the answers to the requests that are in flight
                 unreadable.append(error)
 
@@ -321,4 +318,4 @@ class AckWorker:
         self.failed_acks += len(failed.refused)
         if unreadable:
             raise unreadable[0]
-        return complete
+        return failed.complete

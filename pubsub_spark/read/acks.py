@@ -48,12 +48,14 @@ _log = logging.getLogger(__name__)
 class FailedIds(NamedTuple):
     """The ack ids that the service did not accept: `refused` for good, `unanswered` until the deadline.
 
-    taken: how many ids were taken from the caller's, in their order; all, unless they were not to be after some time.
+    taken: how many of the caller's ids were sent, in their order; complete: whether that is all of them, which it is
+    unless none were to be taken after some time. (That the caller's iterator has ended does not say so.)
     """
 
     refused: pa.Array
     unanswered: pa.Array
     taken: int
+    complete: bool
 
 
 def acknowledge(
@@ -137,7 +139,7 @@ def _send(
     subscription = empty.subscription
     fresh = ((r, i, delays()) for ids in _merged(ack_ids) for r, i in requests(empty, ids))
     in_flight: deque[tuple[Any, float, _Request]] = deque()  # the future, when it was sent, the request
-    most, taken = _FIRST_IN_FLIGHT, 0
+    most, taken, complete = _FIRST_IN_FLIGHT, 0, False
     retries: list[tuple[float, _Request]] = []  # the time of each, and the request
     refused: list[pa.Array] = []
     unanswered: list[pa.Array] = []
@@ -147,7 +149,9 @@ def _send(
         due = [request for at, request in retries if at <= now]
         retries = [(at, request) for at, request in retries if at > now]
         if now < take_until or not taken:
-            added = list(islice(fresh, max(0, most - len(in_flight) - len(retries) - len(due))))
+            free = max(0, most - len(in_flight) - len(retries) - len(due))
+            added = list(islice(fresh, free))
+            complete |= len(added) < free
             taken += sum(len(ids) for _, ids, _ in added)
             due += added
         timeout = max(0.1, min(_REQUEST_TIMEOUT_SECONDS, deadline - now))
@@ -184,7 +188,7 @@ def _send(
                 retries.extend((at, each) for each in again)
     if denied:
         _log.warning("%d %s of `%s` are refused: %s", denied, what, subscription, reason)
-    return FailedIds(_joined(refused), _joined(unanswered), taken)
+    return FailedIds(_joined(refused), _joined(unanswered), taken, complete)
 
 
 def _merged(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:

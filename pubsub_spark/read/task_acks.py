@@ -82,7 +82,7 @@ class TaskAcks:
                 if not self._is_over:  # else the connection is closed
                     _log.warning("the acks of batch %d, part %d are left to the driver: %r", batch, part, error)
                 return
-            if self._is_over or time.monotonic() >= deadline:
+            if self._is_over or not failed.complete:
                 return
             if not len(failed.refused) and not len(failed.unanswered):
                 self._sent.append(SentAcks(batch, part, failed.taken))

@@ -200,8 +200,12 @@ def test_credential_failure_ends_the_query(
 
 
 def test_slow_uplink_only_slows_down(query: Engine, proxy: Proxy, names: Names, monkeypatch: pytest.MonkeyPatch):
-    """Acks of 4 s of uplink, with turns of 1 s: each id is sent once, more or less, and not over and over again."""
+    """Acks of 4 s of uplink, with turns of 1 s: each id is sent once, more or less, and not over and over again.
+
+    A request takes 0.4 s of the uplink, so that it fits in a turn; one of 512 KiB takes 4 s where a turn has 30.
+    """
     monkeypatch.setattr(ack_worker, "_ACK_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(acks, "MAX_IDS", 250)
     monkeypatch.setattr(acks, "_FIRST_IN_FLIGHT", 1)
     texts = [f"m{n}" for n in range(2500)]
     query.emulator.publish(names.topic, *texts)

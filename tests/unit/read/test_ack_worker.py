@@ -70,6 +70,18 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     made.worker.stop(LONG)
 
 
+def test_acks_that_take_more_than_a_turn_are_all_sent(driver: Driver, monkeypatch: pytest.MonkeyPatch):
+    """The next turn goes on where the last one ended, though the receipts were read to their end."""
+    monkeypatch.setattr(ack_worker, "_ACK_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(acks, "MAX_IDS", 1)
+    monkeypatch.setattr(acks, "_FIRST_IN_FLIGHT", 1)
+    driver.stage(1, 0, "a", "b", "c")
+    driver.worker.commit(1)
+
+    assert driver.worker.flush(LONG)
+    assert ["ack-a", "ack-b", "ack-c"] == driver.service.acked_ids
+
+
 def test_commit_sends_the_acks_and_deletes_the_files(driver: Driver):
     """The acks of all parts go out, then the batch's files go away."""
     driver.stage(1, 0, "a", "b")

@@ -278,4 +278,13 @@ def test_no_more_ids_are_taken_after_a_time(monkeypatch: pytest.MonkeyPatch):
     service: Any = Service()
     failed = acks.acknowledge(service, SUBSCRIPTION, [ids("a", "b", "c")], deadline=time.monotonic() + 5, take_until=0)
 
-    assert (1, ["a"]) == (failed.taken, service.acked_ids)
+    assert (1, False, ["a"]) == (failed.taken, failed.complete, service.acked_ids)
+
+
+def test_ids_are_complete_when_all_are_sent():
+    """Also when they fill the requests that may be in flight."""
+    service: Any = Service()
+    arrays = [ids(str(n)) for n in range(2 * acks._MAX_IN_FLIGHT)]
+    failed = acks.acknowledge(service, SUBSCRIPTION, arrays, deadline=time.monotonic() + 5)
+
+    assert (len(arrays), True) == (failed.taken, failed.complete)
