@@ -8,7 +8,8 @@ A map of this package, in the order of the data (the ack takes the same path bac
     backend/   which Pub/Sub: GCP or an emulator; channel, credentials, the hot calls, the rest
     read/      session (the driver's side: start here), stream_reader, offset, partitions, driver_stream
                partition_reader (a task's side), pull, streaming_pull, staging, staged_part
-               leases (pure), ack_worker, acks, lease_extender, deduplication, batch_reader (`spark.read`)
+               leases (pure), ack_worker, acks, lease_extender, deduplication, recent_ids, claims
+               batch_reader (`spark.read`)
     codec/     columns of a message; Avro and Protobuf payloads
     write/     writer (start here), plan (driver), data_writer (a task), column_mapping, messages, row_encoder, limits
                requests, request_queue (pure), publisher, retry_scheduler, dead_letters, metrics, summary

@@ -9,8 +9,10 @@ whether its ack was sent (a restart), or, with `idAttribute`, when its publisher
     3. The rows with an excluded id are dropped (`exclude`). Their receipts stay, so that they are acknowledged with
        the batch that dropped them.
     4. Recent ids are saved before the staged files that they came from are deleted, for a restart (`save`).
-    5. A replay drops from each part what an earlier part of the batch has (`repeated_ids`): a task of the dead run may
-       have pulled redeliveries of it.
+    5. With `idAttribute` the messages that a publisher sent twice may be in two parts of a batch: the part that has
+       claimed the id first has the row (`claims`).
+    6. A replay drops from each part what an earlier part of the batch has (`repeated_ids`): a task of the dead run may
+       have pulled redeliveries of it. Earlier is the one that claimed first; without claims, the smaller number.
 
 The deduplication id (`envelope.RECEIPTS`) is the message id, under which Pub/Sub delivers it again, or with
 `idAttribute` the value of that attribute.
@@ -24,7 +26,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,36 +34,10 @@ import pyarrow.compute as pc
 
 from ..codec.envelope import Received
 from ..errors import StagingError
-from .leases import LEASE_SECONDS, Leases
-from .staging import MISSING, Staging
-
-
-def no_ids() -> pa.Array:
-    """An empty array of ids."""
-    return pa.array([], pa.string())
-
-
-@dataclass
-class RecentIds:
-    """The deduplication ids of messages that may be delivered again, each until a time. Pure."""
-
-    version: int = 0  # grows with each addition
-    _added: list[tuple[float, pa.Array]] = field(default_factory=list)  # until when, and the ids
-
-    def add(self, ids: pa.Array, now: float) -> None:
-        """Add ids for the longest lease from `now` on."""
-        if len(ids):
-            self._added.append((now + LEASE_SECONDS, ids))
-            self.version += 1
-
-    def forget(self, now: float) -> None:
-        """Remove the ids that no message delivered at `now` or later can have as a redelivery."""
-        self._added = [(until, ids) for until, ids in self._added if until > now]
-
-    @property
-    def ids(self) -> pa.Array:
-        """The ids, as an Arrow string array."""
-        return pa.concat_arrays([ids for _, ids in self._added]) if self._added else pa.array([], pa.string())
+from . import claims, recent_ids
+from .leases import Leases
+from .recent_ids import Digests, IdSet, RecentIds, digests
+from .staging import MISSING, Staging, recent_path
 
 
 class Deduplication:
@@ -86,8 +62,10 @@ class Deduplication:
         self._every_batch = every_batch
         self._lock = threading.Lock()
         self._recent = RecentIds()
-        self._recent.add(staging.recent_ids(topic), clock())
-        self._saved_version = self._recent.version
+        self._files_lock = threading.Lock()
+        saved = staging.recent_ids(topic)
+        self._recent.add(recent_ids.merged(list(saved.values())), clock())
+        self._files: dict[str, frozenset[int]] = dict.fromkeys(saved, frozenset())  # the batches that may read each
         self._lengths: dict[int, dict[int, int]] = {}  # of the parts of committed batches
         self._expired: set[tuple[int, int]] = set()  # (batch, part) added by `add_expired`
 
@@ -98,28 +76,33 @@ class Deduplication:
         if expired or len(refused):
             self._add(batch, part, length, None if expired else refused)
 
-    def add_committed(self, batch: int, lengths: Mapping[int, int]) -> None:
-        """Add the parts of a committed batch whose leases have expired; all with `every_batch`.
+    def add_committed(self, batch: int, lengths: Mapping[int, int]) -> int:
+        """Add the parts of a committed batch whose leases have expired, all with `every_batch`; the repeated rows.
 
-        Before the next batch is planned, because redeliveries may be in the driver stream's buffer already.
+        Before the next batch is planned, because redeliveries may be in the driver stream's buffer already. Repeated
+        rows are those that parts have dropped because another one has claimed their ids.
         """
         now = self._clock()
         with self._leases.lock:
-            parts = [part for part in lengths if self._every_batch or self._leases.is_expired(batch, part, now)]
-        self._add_parts(batch, lengths, parts)
+            parts = {part for part in lengths if self._every_batch or self._leases.is_expired(batch, part, now)}
+        claimed = claims.of_batch(self._staging, batch) if self._every_batch and lengths.keys() - {0} else {}
+        ids = recent_ids.merged(list(claimed.values()))
+        self._add_digests(ids)
+        self._add_parts(batch, lengths, parts - claimed.keys())
+        return int(np.count_nonzero((ids[:, 1:] == ids[:, :-1]).all(axis=0)))
 
     def add_all(self, batch: int, lengths: Mapping[int, int]) -> None:
         """Add all parts of a batch that an earlier run staged: what has become of its acks and leases is not known."""
         self._add_parts(batch, lengths, lengths)
 
-    def add_replayed(self, batch: int, lengths: Mapping[int, int]) -> dict[int, pa.Array]:
+    def add_replayed(self, batch: int, lengths: Mapping[int, int]) -> dict[int, Digests]:
         """Add all parts of a batch that is replayed; the ids that each repeats of an earlier part (`repeated_ids`)."""
-        ids: dict[int, pa.Array] = {}
-        for part, length in lengths.items():
-            receipts = self._staging.receipts(batch, part, length)
-            ids[part] = pa.concat_arrays([no_ids(), *(each.column("deduplication_id") for each in receipts)])
-            with self._lock:
-                self._recent.add(ids[part], self._clock())
+        ids: dict[int, Digests] = {}
+        claimed = [part for part in claims.of_batch(self._staging, batch) if part in lengths]
+        for part in dict.fromkeys([*({0} & lengths.keys()), *claimed, *sorted(lengths)]):
+            receipts = self._staging.receipts(batch, part, lengths[part])
+            ids[part] = recent_ids.merged([digests(each.column("deduplication_id")) for each in receipts])
+            self._add_digests(ids[part])
         return repeated_ids(ids)
 
     def add_expired(self) -> None:
@@ -150,19 +133,37 @@ class Deduplication:
                 return {}
         return self._lengths[batch]
 
-    def ids_to_exclude(self, oldest_arrival: float) -> pa.Array:
-        """The recent ids for a batch whose oldest message was delivered at `oldest_arrival`."""
+    def ids_to_exclude(self, oldest_arrival: float) -> list[IdSet]:
+        """The recent ids for a batch whose oldest message was delivered at `oldest_arrival`, for `exclude`."""
         with self._lock:
             self._recent.forget(oldest_arrival)
-            return self._recent.ids
+            return [run.ids for run in self._recent.runs]
+
+    def write(self) -> list[str]:
+        """Write the recent ids that are in no file of the staging area; the files that have all of them.
+
+        The batches that are planned and not committed may read a file, and so keep it.
+        """
+        with self._files_lock:
+            with self._lock:
+                runs = {recent_path(self._staging.epoch, run.number): run for run in self._recent.runs}
+            for path, run in runs.items():
+                if path not in self._files:
+                    self._staging.write_recent_ids(path, run.ids.digests, self._topic)
+            with self._leases.lock:
+                planned = frozenset(self._leases.uncommitted)
+            self._files |= dict.fromkeys(runs, planned)
+            return list(runs)
 
     def save(self) -> None:
-        """Write the recent ids to the staging area, where a restart finds them, if they have changed."""
-        with self._lock:
-            version, ids = self._recent.version, self._recent.ids
-        if version != self._saved_version:
-            self._staging.write_recent_ids(ids, self._topic)
-            self._saved_version = version
+        """Write the recent ids to the staging area, where a restart finds them, and delete what they replace."""
+        kept = self.write()
+        with self._files_lock:
+            with self._leases.lock:
+                planned = {*self._leases.uncommitted}
+            for path in [path for path, readers in self._files.items() if path not in kept and not readers & planned]:
+                self._staging.delete_recent_ids(path)
+                del self._files[path]
 
     def _add_parts(self, batch: int, lengths: Mapping[int, int], parts: Iterable[int]) -> None:
         for part in parts:
@@ -172,16 +173,18 @@ class Deduplication:
         """Add the messages of a part that have these ack ids, or all."""
         for receipts in self._staging.receipts(batch, part, length):
             added = receipts if ack_ids is None else receipts.filter(pc.is_in(receipts.column("ack_id"), ack_ids))
-            ids = pa.concat_arrays([added.column("deduplication_id")])  # a copy, without the memory of the ack ids
-            with self._lock:
-                self._recent.add(ids, self._clock())
+            self._add_digests(digests(added.column("deduplication_id")))
+
+    def _add_digests(self, added: Digests) -> None:
+        with self._lock:
+            self._recent.add(added, self._clock())
 
 
-def exclude(received: Received, ids: pa.Array) -> Received:
+def exclude(received: Received, ids: Sequence[IdSet]) -> Received:
     """The received messages and their receipts without those that have one of these deduplication ids."""
-    if not len(ids):
+    if not ids:
         return received
-    return _only(received, pc.invert(pc.is_in(received.receipts.column("deduplication_id"), ids)))
+    return _only(received, ~recent_ids.is_in(digests(received.receipts.column("deduplication_id")), ids))
 
 
 def drop_duplicates(received: Sequence[Received]) -> list[Received]:
@@ -195,16 +198,17 @@ def drop_duplicates(received: Sequence[Received]) -> list[Received]:
     return [_only(each, pa.array(mask[ends[i] : ends[i + 1]])) for i, each in enumerate(received)]
 
 
-def repeated_ids(ids: Mapping[int, pa.Array]) -> dict[int, pa.Array]:
-    """The ids of each part that a part of a smaller number has, too; without the parts that have none."""
-    parts = np.concatenate([np.full(len(ids[part]), part) for part in sorted(ids)] or [np.zeros(0, np.int64)])
-    encoded = pa.concat_arrays([ids[part] for part in sorted(ids)] or [no_ids()]).dictionary_encode()
-    codes = encoded.indices.to_numpy()
-    first = np.full(len(encoded.dictionary), np.iinfo(np.int64).max)
-    np.minimum.at(first, codes, parts)
-    found = {int(part): codes[(parts == part) & (first[codes] < part)] for part in np.unique(parts)}
-    return {part: encoded.dictionary.take(pa.array(np.unique(each))) for part, each in found.items() if len(each)}
+def repeated_ids(ids: Mapping[int, Digests]) -> dict[int, Digests]:
+    """The ids of each part that a part before it has, too, in the order of `ids`; without the parts that have none."""
+    before, found = RecentIds(), {}
+    for part, each in ids.items():
+        repeated = each[:, recent_ids.is_in(each, [run.ids for run in before.runs])]
+        if repeated.shape[1]:
+            found[part] = recent_ids.merged([repeated])
+        before.add(each, 0.0)
+    return found
 
 
-def _only(received: Received, wanted: pa.BooleanArray) -> Received:
-    return Received(received.messages.filter(wanted), received.receipts.filter(wanted))
+def _only(received: Received, wanted: pa.BooleanArray | np.ndarray[Any, Any]) -> Received:
+    mask = pa.array(wanted)
+    return Received(received.messages.filter(mask), received.receipts.filter(mask))

@@ -25,10 +25,10 @@ class ReadCounts:
     malformed: int = 0
 
     @classmethod
-    def of(cls, footers: Sequence[Footer], malformed: int) -> ReadCounts:
-        """The counts of one batch, from the footers of its parts."""
+    def of(cls, footers: Sequence[Footer], malformed: int, repeated: int = 0) -> ReadCounts:
+        """The counts of one batch, from the footers of its parts. repeated: rows that one part dropped for another."""
         rows, volume, dropped = (sum(getattr(f, name) for f in footers) for name in ("rows", "bytes", "dropped"))
-        return cls(rows, volume, dropped, malformed)
+        return cls(rows - repeated, volume, dropped + repeated, malformed)
 
     def __add__(self, other: ReadCounts) -> ReadCounts:
         return ReadCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))

@@ -4,6 +4,7 @@
     else                           -> pull, stage (create-only), the pulled messages
     another attempt staged first?  -> nack the pulled messages, give those of the other attempt
     staging failed?                -> fail, and nack nothing: the store may have the part, which the next attempt gives
+    idAttribute?                   -> stage first, then claim the ids: no rows that another part has claimed (`claims`)
     rows given, and part gone?     -> fail: other messages would be acknowledged than the first evaluation gave
     another run owns the area?     -> fail, and nack the pulled messages
     lease over before it is staged -> fail, and nack: another task of the batch may have been given the messages
@@ -12,7 +13,7 @@
 A task extends the leases of what it pulled only while staging takes long, for the driver knows staged parts alone.
 
 Connections are opened here and closed before the first record batch is yielded; nothing is left behind in a reused
-worker.
+worker but the ids that batches exclude: the next one excludes most of them, too.
 """
 
 from __future__ import annotations
@@ -22,12 +23,11 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from ..backend import Backend, Connection
@@ -35,13 +35,14 @@ from ..codec.envelope import Received, deduplication_ids
 from ..errors import StagingError
 from ..memory import freeze_imports, keep_freed_memory
 from ..options import ReadOptions
-from . import acks, lease_clock, owner, staged_part
+from . import acks, claims, lease_clock, owner, staged_part
 from .deduplication import drop_duplicates, exclude
 from .leases import STREAM_LEASE_SECONDS
 from .partitions import DriverPartition, Partition, PullPartition, StagedPartition
 from .pull import PullResult, pull
+from .recent_ids import IdSet, digests, is_in, merged
 from .staged_part import Buffer
-from .staging import Staging, given_path, manifest_path, part_path
+from .staging import Staging, given_path, manifest_path, part_path, repeated_path
 from .streaming_pull import StreamSettings
 from .task_acks import TaskAcks
 from .task_slots import task_slots
@@ -53,6 +54,7 @@ _EXTENSION_TIMEOUT_SECONDS = 30.0  # the next extension sends what was not answe
 # Until a pull begins. What a batch excludes is known when it is planned: later the leases of other batches may expire,
 # which nobody extends or acknowledges when the store does not give their ack ids.
 _MAX_WAIT_SECONDS = STREAM_LEASE_SECONDS / 2
+_excluded: dict[tuple[Staging, str], IdSet] = {}  # by file, for the last part that this process has pulled
 _NACK_TIMEOUT_SECONDS = 10.0  # messages that are not nacked are delivered again when their lease expires
 
 
@@ -70,13 +72,12 @@ def read(partition: Partition, options: ReadOptions, backend: Backend) -> Iterat
             if content is None:
                 yield from _pulled(partition, options, backend, began)
             else:
-                partition.staging.record_given(partition.batch, partition.part)
-                yield from staged_part.messages(content)
+                yield from _given(partition, options, list(staged_part.messages(content)))
         case StagedPartition():
             for part in partition.parts:
                 messages = _staged(partition.staging, part_path(partition.batch, part))
                 if part in partition.repeats:
-                    repeated = partition.staging.repeated_ids(partition.batch, part)
+                    repeated = partition.staging.ids(repeated_path(partition.batch, part))
                     messages = _without(messages, repeated, options.id_attribute)
                 yield from messages
 
@@ -106,10 +107,10 @@ def _staged(staging: Staging, path: str) -> Iterator[pa.RecordBatch]:
     return staged_part.messages(content)
 
 
-def _without(messages: Iterator[pa.RecordBatch], ids: pa.Array, id_attribute: str | None) -> Iterator[pa.RecordBatch]:
+def _without(messages: Iterator[pa.RecordBatch], ids: IdSet, id_attribute: str | None) -> Iterator[pa.RecordBatch]:
     """The messages that have none of these deduplication ids."""
     for batch in messages:
-        yield batch.filter(pc.invert(pc.is_in(deduplication_ids(batch, id_attribute), ids)))
+        yield batch.filter(pa.array(~is_in(digests(deduplication_ids(batch, id_attribute)), [ids])))
 
 
 def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
@@ -155,8 +156,7 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, be
             waited,
         )
         staging.create(path, staging.part_builder().buffers("idle", **_told_by_spark()))
-        staging.record_given(partition.batch, partition.part)
-        yield from _staged(staging, path)
+        yield from _given(partition, options, list(_staged(staging, path)))
         return
     with backend.connect() as connection:
         task_acks = TaskAcks(connection, staging, partition.acks)
@@ -171,8 +171,19 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, be
             _nack(connection, options, buffers)
             messages = list(_staged(staging, path))
     del buffers
-    staging.record_given(partition.batch, partition.part)
     freeze_imports()
+    yield from _given(partition, options, messages)
+
+
+def _given(partition: PullPartition, options: ReadOptions, messages: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of a staged part; with `idAttribute`, those whose ids it claims. messages: emptied meanwhile."""
+    staging, batch, part = partition.staging, partition.batch, partition.part
+    if options.id_attribute is not None and any(each.num_rows for each in messages):
+        ids = [digests(deduplication_ids(each, options.id_attribute)) for each in messages]
+        earlier = claims.claim(staging, batch, part, merged(ids))
+        if earlier:
+            messages = [m.filter(pa.array(~is_in(d, earlier))) for m, d in zip(messages, ids, strict=True)]
+    staging.record_given(batch, part)
     while messages:
         yield messages.pop(0)
 
@@ -219,7 +230,7 @@ def _pull_part(
 ) -> tuple[list[pa.RecordBatch], list[Buffer], float]:
     """Pull a part: its messages, the buffers to stage, and from when on the lease clock they are leased."""
     staging = partition.staging
-    excluded_ids = staging.excluded_ids(partition.batch) if partition.excludes else pa.array([], pa.string())
+    excluded_ids = _excluded_ids(staging, partition.excludes)
     builder = staging.part_builder()
     messages: list[pa.RecordBatch] = []
 
@@ -243,6 +254,14 @@ def _pull_part(
         **_told_by_spark(),
     )
     return messages, buffers, lease_clock.now() if result.leased is None else result.leased
+
+
+def _excluded_ids(staging: Staging, paths: Sequence[str]) -> list[IdSet]:
+    """The ids in these files, of which a reused worker reads those that are new."""
+    ids = {(staging, path): _excluded.get((staging, path)) for path in paths}
+    _excluded.clear()
+    _excluded.update({key: staging.ids(key[1]) if each is None else each for key, each in ids.items()})
+    return list(_excluded.values())
 
 
 def _told_by_spark() -> dict[str, int | None]:

@@ -34,9 +34,9 @@ class DriverPartition(InputPartition):
 class PullPartition(InputPartition):
     """A share of the trigger's budget for one task to pull, or to read if an earlier attempt has staged it.
 
-    excludes: whether the batch has excluded ids. streams: StreamingPulls of the task. driver_content: part 0, whose
-    rows come before this part's. acks: the parts of committed batches whose acks the task sends (`task_acks`), each as
-    batch, part and bytes.
+    excludes: paths of the files whose deduplication ids the task drops. streams: StreamingPulls of the task.
+    driver_content: part 0, whose rows come before this part's. acks: the parts of committed batches whose acks the task
+    sends (`task_acks`), each as batch, part and bytes.
     """
 
     staging: Staging
@@ -44,7 +44,7 @@ class PullPartition(InputPartition):
     part: int
     max_messages: int
     max_bytes: int
-    excludes: bool
+    excludes: Sequence[str] = ()
     streams: int = 1
     driver_content: bytes | None = None
     acks: Sequence[tuple[int, int, int]] = ()
@@ -97,7 +97,7 @@ class Budget:
         partitions: int,
         driver_messages: int,
         driver_bytes: int,
-        excludes: bool,
+        excludes: Sequence[str] = (),
         streams: int = 1,
     ) -> list[PullPartition]:
         """The budget less the driver stream's messages, in equal shares; none when nothing is left of it."""

@@ -6,10 +6,9 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-import pyarrow as pa
-
 from .deduplication import Deduplication
 from .partitions import Partition, replay_partitions
+from .recent_ids import Digests
 from .staging import MISSING, Staging
 
 _log = logging.getLogger(__name__)
@@ -18,7 +17,7 @@ _log = logging.getLogger(__name__)
 def plan_replay(staging: Staging, deduplication: Deduplication, batch: int) -> Sequence[Partition]:
     """The partitions of a batch that an earlier run staged, which has a manifest then."""
     staged = staging.write_manifest(batch)
-    repeats: dict[int, pa.Array] = {}
+    repeats: dict[int, Digests] = {}
     with suppress(*MISSING):  # the batch has just been acknowledged and deleted
         repeats = deduplication.add_replayed(batch, staging.parts(batch))
     for part, ids in repeats.items():

@@ -25,8 +25,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
-
 from ..backend import Backend, Connection
 from ..errors import StagingError
 from ..memory import keep_freed_memory
@@ -48,6 +46,7 @@ from .partitions import (
     next_streams,
 )
 from .pull import IDLE_AFTER_MESSAGES_SECONDS
+from .recent_ids import digests, merged
 from .replay import plan_replay
 from .staged_part import Footer
 from .staging import Staging, part_path
@@ -288,9 +287,9 @@ class Session:
             self._backlogged = pulled and is_backlogged(pulls, self._drained_from)
             self._streams = next_streams(self._streams, pulls)
             self._set_tasks(max((footer.task_slots or 0 for footer in pulls), default=0))
-            opened.deduplication.add_committed(batch, lengths)
+            repeated = opened.deduplication.add_committed(batch, lengths)
             malformed = opened.staging.malformed(batch) if self.options.decode != "none" else 0
-            counts = ReadCounts.of(footers, malformed)
+            counts = ReadCounts.of(footers, malformed, repeated)
             self.counts += counts
             self._footers[batch] = footers
             sent += (SentAcks(*each) for footer in pulls for each in footer.sent_acks)
@@ -424,15 +423,12 @@ class Session:
         driver_part = staged_part.footer(content)
         self._footers[batch] = [driver_part]
         if self._backlogged or is_flow_controlled:
-            one_task = self.options.id_attribute is not None  # duplicates are found within a task only
-            if one_task or (lease is not None and lease.is_expired(self.clock())):  # tasks may pull them again
-                ids = (received.receipts.column("deduplication_id") for received in taken)
-                excluded_ids = pa.concat_arrays([excluded_ids, *ids])
-            excludes = len(excluded_ids) > 0
-            if excludes:
-                staging.write_excluded_ids(batch, excluded_ids)
-            partitions = 1 if one_task else self.fetch_partitions
-            streams = self.options.streams_per_partition or self._streams
+            excludes = opened.deduplication.write()
+            may_repeat = self.options.id_attribute is not None or (lease is not None and lease.is_expired(self.clock()))
+            if taken and may_repeat:  # tasks may pull the same again
+                ids = [digests(received.receipts.column("deduplication_id")) for received in taken]
+                excludes.append(staging.write_excluded_ids(batch, merged(ids)))
+            partitions, streams = self.fetch_partitions, self.options.streams_per_partition or self._streams
             shares = budget.shares(staging, batch, partitions, driver_part.rows, driver_part.bytes, excludes, streams)
             if shares:
                 return [*assign([replace(shares[0], driver_content=content), *shares[1:]], opened.worker.held)]

@@ -4,10 +4,11 @@
         driver-token               what executors look for, to know that they see the driver's area
         last-acknowledged          number of the last batch that was acknowledged and deleted
         unfinished-run             says that a run was killed and may hold leases; empty while one runs
-        recent-ids                 deduplication ids of messages of deleted batches that may be delivered again
+        recent/<epoch>-<n>         deduplication ids of messages that may be delivered again (`recent_ids`)
         <batch>/part-<i>           the messages and receipts of one pull, written once (`staged_part`)
         <batch>/manifest           numbers of the parts of a batch that is replayed after a restart, written once
-        <batch>/excluded-ids       deduplication ids whose messages the batch drops
+        <batch>/excluded-ids       deduplication ids of the driver's part, which the batch's tasks drop
+        <batch>/claim-<n>          deduplication ids of the part that was the n-th to claim its own (`claims`)
         <batch>/given-<i>          says that rows of part i were given to Spark
         <batch>/repeated-ids-<i>   deduplication ids that a replay drops from part i, for an earlier part has them
         <batch>/malformed-<i>-<n>  says that part i has n payloads that could not be decoded
@@ -42,17 +43,18 @@ from obstore.store import LocalStore, from_url
 from .. import names
 from ..errors import StagingError
 from .leases import LEASE_SECONDS
+from .recent_ids import Digests, IdSet, deserialized, serialized
 from .staged_part import FOOTER_READ_BYTES, Buffer, Footer, PartBuilder, footer_of_tail
 
 T = TypeVar("T")
 _TOKEN_CONTENT = b"pubsub_spark"
-TOKEN, _LAST_ACKNOWLEDGED, _RECENT_IDS = "driver-token", "last-acknowledged", "recent-ids"
+TOKEN, _LAST_ACKNOWLEDGED, _RECENT = "driver-token", "last-acknowledged", "recent"
 _UNFINISHED_RUN = "unfinished-run"
 _MANIFEST, _EXCLUDED_IDS = "manifest", "excluded-ids"
-_GIVEN, _REPEATED_IDS, _OWNERS = "given", "repeated-ids", "owners"
+_GIVEN, _REPEATED_IDS, _CLAIM, _OWNERS = "given", "repeated-ids", "claim", "owners"
 _OURS = re.compile(
-    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{_RECENT_IDS}|{_UNFINISHED_RUN}|{_OWNERS}/[0-9]+"
-    rf"|[0-9]+/((part|{_GIVEN}|{_REPEATED_IDS})-[0-9]+|{_MANIFEST}|{_EXCLUDED_IDS}|malformed-[0-9]+-[0-9]+)"
+    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{_RECENT}/[0-9]+-[0-9]+|{_UNFINISHED_RUN}|{_OWNERS}/[0-9]+"
+    rf"|[0-9]+/((part|{_GIVEN}|{_REPEATED_IDS}|{_CLAIM})-[0-9]+|{_MANIFEST}|{_EXCLUDED_IDS}|malformed-[0-9]+-[0-9]+)"
 )
 # How many levels below its root exist before anyone writes: `/Volumes/CATALOG/SCHEMA/VOLUME` on Databricks, and the
 # disks on macOS, where `/Volumes/DISK` is one that is mounted.
@@ -81,18 +83,19 @@ def given_path(batch: int, part: int) -> str:
     return f"{batch}/{_GIVEN}-{part}"
 
 
-def _serialized(ids: pa.Array, topic: str | None = None) -> bytes:
-    sink = pa.BufferOutputStream()
-    schema = pa.schema([("id", pa.string())], {"topic": topic} if topic is not None else None)
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays([ids], schema=schema))
-    return bytes(sink.getvalue().to_pybytes())
+def claim_path(batch: int, number: int) -> str:
+    """The path of a claim of a batch; they are numbered from 1 on."""
+    return f"{batch}/{_CLAIM}-{number}"
 
 
-def _deserialized(content: Any | None) -> pa.Array:
-    if content is None:
-        return pa.array([], pa.string())
-    return pa.ipc.open_stream(pa.py_buffer(content)).read_all().column("id").combine_chunks()
+def repeated_path(batch: int, part: int) -> str:
+    """The path of the deduplication ids whose messages a replay drops from a part."""
+    return f"{batch}/{_REPEATED_IDS}-{part}"
+
+
+def recent_path(epoch: int, number: int) -> str:
+    """The path of a run of recent ids. epoch: of the run of the query that writes it."""
+    return f"{_RECENT}/{epoch}-{number}"
 
 
 def default_location() -> str:
@@ -270,34 +273,43 @@ class Staging:
         """Record that rows of a staged part are given to Spark; once, however often it is called."""
         self.create(given_path(batch, part), [])
 
-    def write_repeated_ids(self, batch: int, part: int, ids: pa.Array) -> None:
+    def write_repeated_ids(self, batch: int, part: int, ids: Digests) -> None:
         """Write the deduplication ids whose messages a replay drops from a part."""
-        self.create(f"{batch}/{_REPEATED_IDS}-{part}", [_serialized(ids)])
+        self.create(repeated_path(batch, part), [serialized([ids])])
 
-    def repeated_ids(self, batch: int, part: int) -> pa.Array:
-        """The deduplication ids whose messages a replay drops from a part."""
-        return _deserialized(self.read(f"{batch}/{_REPEATED_IDS}-{part}"))
+    def write_excluded_ids(self, batch: int, ids: Digests) -> str:
+        """Write deduplication ids of the driver's part, whose messages the batch's tasks drop; the path."""
+        path = f"{batch}/{_EXCLUDED_IDS}"
+        self.create(path, [serialized([ids])])
+        return path
 
-    def write_excluded_ids(self, batch: int, ids: pa.Array) -> None:
-        """Write the deduplication ids whose messages a batch drops."""
-        self.create(f"{batch}/{_EXCLUDED_IDS}", [_serialized(ids)])
+    def ids(self, path: str) -> IdSet:
+        """The deduplication ids in a file whose messages a task drops; StagingError when the file is gone."""
+        content = self.read(path)
+        if content is None:
+            raise StagingError(
+                f"The file `{self.root}/{path}` is gone from `{self.location}`, so duplicates cannot be told. Keep "
+                "cleaners and lifecycle rules from `stagingLocation` and start the query again."
+            )
+        return IdSet(deserialized(content)[0])
 
-    def excluded_ids(self, batch: int) -> pa.Array:
-        """The deduplication ids whose messages a batch drops."""
-        return _deserialized(self.read(f"{batch}/{_EXCLUDED_IDS}"))
-
-    def write_recent_ids(self, ids: pa.Array, topic: str | None = None) -> None:
+    def write_recent_ids(self, path: str, ids: Digests, topic: str | None = None) -> None:
         """Write the deduplication ids of messages that may be delivered again, for a restart. topic: theirs."""
-        self._put(_RECENT_IDS, [_serialized(ids, topic)])
+        self.create(path, [serialized([ids], topic=topic)])
 
-    def recent_ids(self, topic: str | None = None) -> pa.Array:
-        """The deduplication ids that an earlier run wrote; none where it read another topic, for ids are of a topic."""
-        content = self.read(_RECENT_IDS)
-        if content is not None and topic is not None:
-            metadata = pa.ipc.open_stream(pa.py_buffer(content)).schema.metadata or {}
-            if metadata.get(b"topic", topic.encode()) != topic.encode():
-                return _deserialized(None)
-        return _deserialized(content)
+    def recent_ids(self, topic: str | None = None) -> dict[str, Digests]:
+        """The deduplication ids that earlier runs wrote, by path; none of another topic's, for ids are of a topic."""
+        found: dict[str, Digests] = {}
+        for path in (f"{_RECENT}/{name}" for name in self._names(f"{_RECENT}/")):
+            if _OURS.fullmatch(path) and (content := self.read(path)) is not None:
+                ids, metadata = deserialized(content)
+                found[path] = ids if topic is None or metadata.get("topic", topic) == topic else ids[:, :0]
+        return found
+
+    def delete_recent_ids(self, path: str) -> None:
+        """Delete a file of recent ids that another one replaces."""
+        with suppress(*MISSING):
+            self._ask(obstore.delete, path)
 
     def record_malformed(self, batch: int, part: int, count: int) -> None:
         """Record how many payloads of a part could not be decoded; once, however often it is called."""

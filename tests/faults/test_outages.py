@@ -252,7 +252,7 @@ def test_task_that_never_connects_fails(query: Engine, proxy: Proxy, names: Name
     staging = Staging(query.location, names.subscription, "stream")
     staging.write_token()
     staging.create("1/part-0", part([]))
-    partition = PullPartition(staging, 1, 1, 10, 10**6, False)
+    partition = PullPartition(staging, 1, 1, 10, 10**6)
     proxy.refuse()
     backend = replace(query.backend, connect_timeout=1.0)
     with pytest.raises(ServiceError, match=r"did not answer within 1 s .* executors have no network access \(egress\)"):

@@ -484,7 +484,7 @@ def test_delivery_attempts_are_counted(emulator: Emulator, names: Names, query: 
     attempts = []
     for batch in range(1, 4):
         staging.create(f"{batch}/part-0", part([]))
-        pulled = PullPartition(staging, batch, 1, 1, 10**6, False)
+        pulled = PullPartition(staging, batch, 1, 1, 10**6)
         [rows] = [b for b in partition_reader.read(pulled, query.options, query.backend) if b.num_rows]
         attempts += rows.column("delivery_attempt").to_pylist()
         query.streams_are_gone()
@@ -522,7 +522,7 @@ def test_task_leaves_nothing_behind(query: Engine, names: Names):
     staging = Staging(query.location, names.subscription, "stream")
     staging.write_token()
     staging.create("1/part-0", part([]))
-    assert ["a"] == query.read([PullPartition(staging, 1, 1, 1, 10**6, False)])
+    assert ["a"] == query.read([PullPartition(staging, 1, 1, 1, 10**6)])
 
     assert [] == [thread.name for thread in threading.enumerate() if thread.name.startswith("pull ")]
     until(lambda: query.emulator.streams() == 0, "the end of the stream")

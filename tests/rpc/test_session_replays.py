@@ -155,7 +155,7 @@ def test_replay_drops_what_an_earlier_part_has(query: Engine, names: Names, id_a
     staged = query.orphans or []
     query.emulator.advance(LEASE)
     staging = Staging(query.location, names.subscription, query.offsets[-1].stream, epoch=2**62)
-    late = PullPartition(staging, query.offsets[-1].batch, 2, 5000, 10**7, False)
+    late = PullPartition(staging, query.offsets[-1].batch, 2, 5000, 10**7)
     query.read([late])
     query.start()
     query.trigger(actions=3)
@@ -190,7 +190,7 @@ def test_batch_evaluated_after_its_acks_is_refused(query: Engine, names: Names, 
     staging, session, end = query.opened.staging, query.session, query.offsets[-1]
     assert session is not None
     looks = [
-        lambda: query.read([PullPartition(staging, end.batch, 1, 100, 10**6, False)]),
+        lambda: query.read([PullPartition(staging, end.batch, 1, 100, 10**6)]),
         lambda: query.read(session.partitions(session.initial_offset(), end)),
     ]
     for look in looks:
@@ -313,7 +313,7 @@ def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Nam
         return create(staging, path, content)
 
     monkeypatch.setattr(Staging, "create", together)
-    pulled = PullPartition(staging, 7, 1, 50, 10**6, False)
+    pulled = PullPartition(staging, 7, 1, 50, 10**6)
     seen: list[list[str]] = []
     tasks = [threading.Thread(target=lambda: seen.append(query.read([pulled]))) for _ in range(2)]
     for each in tasks:
@@ -343,7 +343,7 @@ def test_put_whose_answer_is_lost_nacks_nothing(query: Engine, names: Names, mon
         raise GenericError("error sending request")
 
     staging.create("7/part-0", part([]))
-    pulled = PullPartition(staging, 7, 1, 50, 10**6, False)
+    pulled = PullPartition(staging, 7, 1, 50, 10**6)
     with monkeypatch.context() as patch:
         patch.setattr(obstore, "put", unanswered)
         with pytest.raises(StagingError, match="cannot be used"):

@@ -12,13 +12,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+import pyarrow as pa
 from google.pubsub_v1 import types
 
 from pubsub_spark.codec.envelope import received
+from pubsub_spark.read.recent_ids import Digests, digests
 from pubsub_spark.read.staged_part import PartBuilder
 
 SUBSCRIPTION = "projects/test-project/subscriptions/test-subscription"
 SILENCE = None
+
+
+def ids(*texts: str) -> Digests:
+    """The digests of deduplication ids."""
+    return digests(pa.array(texts, pa.string()))
 
 
 class StatusError(grpc.RpcError):

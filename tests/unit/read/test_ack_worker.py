@@ -21,12 +21,13 @@ from pubsub_spark.read.deduplication import Deduplication
 from pubsub_spark.read.driver_stream import DriverStream
 from pubsub_spark.read.lease_extender import LeaseExtender
 from pubsub_spark.read.leases import LEASE_SECONDS, STREAM_LEASE_SECONDS, TRACK_AFTER_SECONDS, Leases
+from pubsub_spark.read.recent_ids import merged
 from pubsub_spark.read.staged_part import PartBuilder
 from pubsub_spark.read.staging import Staging
 from pubsub_spark.read.streaming_pull import StreamSettings
 from pubsub_spark.read.task_acks import HeldAcks, SentAcks
 from tests.unit.read import service
-from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError, response
+from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError, ids, response
 
 LONG = 30.0
 
@@ -56,9 +57,10 @@ class Driver:
             self.leases.plan(batch, self.now)
         self.staging.create(f"{batch}/part-{part}", service.part(texts))
 
-    def recent_ids(self) -> list[str]:
-        found: list[str] = self.deduplication.ids_to_exclude(0.0).to_pylist()
-        return found
+    def is_recent(self, *texts: str) -> bool:
+        """Whether these ids are the recent ids, and all of them."""
+        recent = [each.digests for each in self.deduplication.ids_to_exclude(0.0)]
+        return merged(recent).tolist() == merged([ids(*texts)]).tolist()
 
 
 @pytest.fixture
@@ -162,7 +164,7 @@ def test_messages_whose_lease_expired_before_the_tasks_acks_are_recent(driver: D
     driver.worker.release([SentAcks(1, 1, 1)])
 
     assert driver.worker.flush(LONG)
-    assert ["id-a"] == driver.recent_ids()
+    assert driver.is_recent("id-a")
 
 
 def test_messages_of_a_late_ack_are_recent(driver: Driver):
@@ -172,7 +174,7 @@ def test_messages_of_a_late_ack_are_recent(driver: Driver):
     driver.worker.commit(1)
 
     assert driver.worker.flush(LONG)
-    assert ["id-a"] == driver.recent_ids()
+    assert driver.is_recent("id-a")
 
 
 def test_messages_of_an_ack_in_time_are_not_recent(driver: Driver):
@@ -181,7 +183,7 @@ def test_messages_of_an_ack_in_time_are_not_recent(driver: Driver):
     driver.worker.commit(1)
 
     assert driver.worker.flush(LONG)
-    assert [] == driver.recent_ids()
+    assert driver.is_recent()
 
 
 def test_messages_of_a_refused_ack_are_recent_and_counted(driver: Driver):
@@ -191,7 +193,7 @@ def test_messages_of_a_refused_ack_are_recent_and_counted(driver: Driver):
     driver.worker.commit(1)
 
     assert driver.worker.flush(LONG)
-    assert ["id-a"] == driver.recent_ids()
+    assert driver.is_recent("id-a")
     assert (0, 1) == (driver.worker.acknowledged, driver.worker.failed_acks)
 
 
@@ -212,7 +214,7 @@ def test_unanswered_acks_keep_the_batch_staged(driver: Driver, monkeypatch: pyte
         driver.worker.acknowledged,
         driver.worker.failed_acks,
     )
-    assert [] == driver.recent_ids()
+    assert driver.is_recent()
 
 
 def test_long_batch_is_extended(driver: Driver):
@@ -443,7 +445,7 @@ def test_acks_go_on_where_files_may_not_be_deleted(driver: Driver, monkeypatch: 
         raise StagingError("no right to delete")
 
     monkeypatch.setattr(Staging, call, refused)
-    driver.deduplication._recent.add(pa.array(["x"]), 0)
+    driver.deduplication._recent.add(ids("x"), 0)
     driver.stage(1, 0, "a")
     driver.stage(2, 0, "b")
     driver.worker.commit(2)
@@ -518,17 +520,16 @@ def test_connection_that_is_closed_by_a_stop_is_no_error(
     assert "cannot be read" not in caplog.text
 
 
-def test_recent_ids_do_not_hold_the_memory_of_ack_ids(driver: Driver):
-    """Receipts are read section by section, and of each only the ids stay: a restart may read 100 batches."""
+def test_recent_ids_of_a_restart_take_little_memory(driver: Driver):
+    """Of receipts, which are read section by section, 16 bytes an id stay: a restart may read 100 batches."""
     arrived = received([response(f"a{n}" for n in range(1000))])
     builder = PartBuilder(None)  # as on local disks: what is read is not copied
     builder.add(arrived.messages, arrived.receipts)
     driver.staging.create("1/part-0", builder.buffers("idle"))
     driver.deduplication.add_all(1, driver.staging.parts(1))
 
-    [(_, ids)] = driver.deduplication._recent._added
-    assert 1000 == len(ids)
-    assert [None, None] == [buffer.parent for buffer in ids.buffers() if buffer is not None]
+    [run] = driver.deduplication._recent.runs
+    assert (16_000, None) == (run.ids.digests.nbytes, run.ids.digests.base)
 
 
 def test_unreadable_staging_is_tried_again(driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: Any):

@@ -1,11 +1,9 @@
 """Deduplication: which messages may be delivered again, and the dropping of their rows."""
 
-import pyarrow as pa
-
 from pubsub_spark.codec.envelope import Received, received
-from pubsub_spark.read.deduplication import RecentIds, drop_duplicates, exclude
-from pubsub_spark.read.leases import LEASE_SECONDS
-from tests.unit.read.service import response
+from pubsub_spark.read.deduplication import drop_duplicates, exclude, repeated_ids
+from pubsub_spark.read.recent_ids import IdSet, merged
+from tests.unit.read.service import ids, response
 
 
 def arrival(texts: str) -> Received:
@@ -19,12 +17,12 @@ def texts(kept: Received) -> list[str]:
 def test_no_recent_ids_drop_nothing():
     """The usual case costs nothing and changes nothing."""
     got = arrival("ab")
-    assert got is exclude(got, pa.array([], pa.string()))
+    assert got is exclude(got, [])
 
 
 def test_recent_ids_are_dropped():
     """Rows of recent ids are left out, wherever they are; the others keep their order."""
-    recent = pa.array(["id-b", "id-d", "id-x"], pa.string())
+    recent = [IdSet(merged([ids(*each)])) for each in (["id-b", "id-x"], ["id-d"])]
     assert [["a", "c"], []] == [texts(exclude(arrival(group), recent)) for group in ("abc", "d")]
 
 
@@ -35,13 +33,9 @@ def test_the_first_of_a_deduplication_id_stays():
     ]
 
 
-def test_recent_for_the_longest_lease():
-    """An id is dropped for as long as its old lease may bring it again, and no longer."""
-    recent = RecentIds()
-    recent.add(pa.array(["a"]), now=0)
-    recent.add(pa.array(["b", "c"]), now=100)
-    recent.add(pa.array([], pa.string()), now=100)
+def test_ids_that_an_earlier_part_has_are_repeated():
+    """Earlier in the order of the parts that are given, whatever their numbers."""
+    found = repeated_ids({part: ids(*texts) for part, texts in {0: "a", 3: "abc", 1: "xcb", 2: "y"}.items()})
 
-    for now, left in [(LEASE_SECONDS - 1, ["a", "b", "c"]), (LEASE_SECONDS, ["b", "c"]), (LEASE_SECONDS + 100, [])]:
-        recent.forget(now)
-        assert left == recent.ids.to_pylist()
+    expected = {3: merged([ids("a")]).tolist(), 1: merged([ids("c", "b")]).tolist()}
+    assert expected == {part: each.tolist() for part, each in found.items()}

@@ -54,7 +54,7 @@ def test_each_attempt_has_a_client_id_of_its_own(staging: Staging):
     """A speculative, retried or zombie attempt must not take over the stream state of another, as the API asks."""
     service = Service()
     backend: Any = SimpleNamespace(connect=lambda: service)
-    partition = PullPartition(staging, 1, 1, 10, 10**6, False)
+    partition = PullPartition(staging, 1, 1, 10, 10**6)
     for _ in range(3):
         staging.create("1/part-0", part([]))
         list(partition_reader.read(partition, options(idleTimeout="50ms"), backend))

@@ -19,31 +19,31 @@ def footer(rows: int, ended: str, oldest: float | None = None, dropped: int = 0)
 
 def test_budget_is_shared_equally():
     """Ten messages for three tasks are four, three and three."""
-    shares = Budget(10, 3000).shares(STAGING, 1, 3, 0, 0, False)
+    shares = Budget(10, 3000).shares(STAGING, 1, 3, 0, 0)
 
     assert [(1, 4, 1000), (2, 3, 1000), (3, 3, 1000)] == [(s.part, s.max_messages, s.max_bytes) for s in shares]
 
 
 def test_driver_stream_uses_up_budget():
     """Messages of the driver stream are not pulled for again."""
-    assert [6] == [share.max_messages for share in Budget(10, 3000).shares(STAGING, 1, 1, 4, 100, False)]
+    assert [6] == [share.max_messages for share in Budget(10, 3000).shares(STAGING, 1, 1, 4, 100, ())]
 
 
 def test_every_share_has_room_for_a_byte():
     """A limit of 0 bytes would be none; fewer bytes than tasks are one for each."""
-    assert [1, 1, 1] == [share.max_bytes for share in Budget(10, 2).shares(STAGING, 1, 3, 0, 0, False)]
+    assert [1, 1, 1] == [share.max_bytes for share in Budget(10, 2).shares(STAGING, 1, 3, 0, 0)]
 
 
 def test_spent_budget_asks_nobody():
     """When the driver stream alone has used up messages or bytes there are no pulls."""
-    assert [] == Budget(10, 3000).shares(STAGING, 1, 3, 10, 100, False)
-    assert [] == Budget(10, 3000).shares(STAGING, 1, 3, 1, 3000, False)
+    assert [] == Budget(10, 3000).shares(STAGING, 1, 3, 10, 100)
+    assert [] == Budget(10, 3000).shares(STAGING, 1, 3, 1, 3000)
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10**9), st.integers(1, 50), st.integers(0, 10_000))
 def test_shares_add_up(messages: int, volume: int, partitions: int, buffered: int):
     """Shares are never empty, and never more than the budget in all."""
-    shares = Budget(messages, volume).shares(STAGING, 1, partitions, buffered, 0, False)
+    shares = Budget(messages, volume).shares(STAGING, 1, partitions, buffered, 0)
 
     assert max(0, messages - buffered) == sum(share.max_messages for share in shares)
     assert all(share.max_messages >= 1 and share.max_bytes >= 1 for share in shares)
@@ -128,4 +128,4 @@ def test_idle_pull_beside_busy_ones_says_nothing():
 
 def test_shares_name_their_streams():
     """Each task is told how many streams it opens."""
-    assert [3, 3] == [share.streams for share in Budget(10, 3000).shares(STAGING, 1, 2, 0, 0, False, streams=3)]
+    assert [3, 3] == [share.streams for share in Budget(10, 3000).shares(STAGING, 1, 2, 0, 0, (), streams=3)]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import obstore
-import pyarrow as pa
 import pytest
 from obstore.exceptions import PermissionDeniedError
 from obstore.store import MemoryStore
@@ -18,10 +17,11 @@ from pubsub_spark.errors import StagingError
 from pubsub_spark.read import staged_part
 from pubsub_spark.read import staging as module
 from pubsub_spark.read.leases import LEASE_SECONDS
+from pubsub_spark.read.recent_ids import merged
 from pubsub_spark.read.staged_part import footer, messages
-from pubsub_spark.read.staging import Staging, mounted_folder, open_store, part_path
+from pubsub_spark.read.staging import Staging, mounted_folder, open_store, part_path, recent_path
 from tests.conftest import Bucket
-from tests.unit.read.service import SUBSCRIPTION, part, response
+from tests.unit.read.service import SUBSCRIPTION, ids, part, response
 
 
 @pytest.fixture(params=["files", "file URL", "memory", "S3"])
@@ -168,12 +168,13 @@ def test_foreign_names_are_left_alone(staging: Staging):
 
 
 def test_excluded_ids_are_read_as_written(staging: Staging):
-    """A batch drops the same messages in every task."""
-    assert [] == staging.excluded_ids(1).to_pylist()
-    staging.write_excluded_ids(1, pa.array(["a", "b"]))
-    staging.write_excluded_ids(1, pa.array(["c"]))
+    """A batch drops the same messages in every task; a file that is gone is a sentence."""
+    path = staging.write_excluded_ids(1, ids("a", "b"))
+    staging.write_excluded_ids(1, ids("c"))
 
-    assert ["a", "b"] == staging.excluded_ids(1).to_pylist()
+    assert merged([ids("a", "b")]).tolist() == staging.ids(path).digests.tolist()
+    with pytest.raises(StagingError, match=r"The file `.*/2/excluded-ids` is gone .* start the query again"):
+        staging.ids("2/excluded-ids")
 
 
 def test_area_after_a_batch_of_another_is_not_new(staging: Staging):
@@ -191,17 +192,11 @@ def test_area_after_a_batch_of_another_is_not_new(staging: Staging):
 )
 def test_recent_ids_are_of_a_topic(staging: Staging, written: str | None, read: str | None, found: bool):
     """A subscription that was made anew on another topic may have other messages with the same ids."""
-    staging.write_recent_ids(pa.array(["1"]), written)
+    staging.write_recent_ids(recent_path(1, 1), ids("1"), written)
 
-    assert (["1"] if found else []) == staging.recent_ids(read).to_pylist()
-
-
-def test_repeated_ids_are_of_one_part(staging: Staging):
-    """A replay drops other messages from each part."""
-    staging.write_repeated_ids(1, 2, pa.array(["a", "b"]))
-
-    assert ["a", "b"] == staging.repeated_ids(1, 2).to_pylist()
-    assert [] == staging.repeated_ids(1, 1).to_pylist()
+    assert {recent_path(1, 1): ids("1").tolist() if found else [[], []]} == {
+        path: ids.tolist() for path, ids in staging.recent_ids(read).items()
+    }
 
 
 def test_executor_that_sees_the_area_finds_the_token(staging: Staging):
@@ -406,7 +401,7 @@ def test_local_files_are_private(tmp_path: Path):
         staging.write_token()
         staging.create(part_path(1, 0), [b"part"])
         staging.begin_run(0.0)
-        staging.write_recent_ids(pa.array(["a"]))
+        staging.write_recent_ids(recent_path(0, 1), ids("a"))
         staging.delete_acknowledged([], 0)
     finally:
         os.umask(before)

@@ -35,7 +35,7 @@ def sent(connection: Any, staging: Staging, *parts: HeldAcks) -> list[SentAcks]:
 
 def test_each_part_is_one_tasks():
     """Five held parts are the work of two tasks, three and two of them."""
-    shares = Budget(10, 10).shares(Staging("", SUBSCRIPTION, "stream"), 8, 2, 0, 0, excludes=False)
+    shares = Budget(10, 10).shares(Staging("", SUBSCRIPTION, "stream"), 8, 2, 0, 0)
     parts = [HeldAcks(7, part, 100) for part in range(1, 6)]
 
     first, second = assign(shares, parts)
