@@ -25,7 +25,9 @@ def rows(emulator: Emulator, names: Names, **options: str) -> Rows:
     """The rows of `decode=topic` with a schema of one int."""
     given = {"subscriptionId": names.subscription, "endpoint": emulator.endpoint, "decode": "topic"} | options
     revision = SchemaRevision(names.schema, "1", "AVRO", SCHEMA)
-    return Rows(ReadOptions.parse(given, {}), EmulatorBackend(emulator.endpoint), TopicSchema("BINARY", revision))
+    parsed = ReadOptions.parse(given, {})
+    backend = EmulatorBackend(emulator.endpoint, parsed.connect_timeout)
+    return Rows(parsed, backend, TopicSchema("BINARY", revision))
 
 
 ATTRIBUTES = {"kind": "test", "googclient_schemaencoding": "BINARY"}
