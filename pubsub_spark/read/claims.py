@@ -14,7 +14,7 @@ So no task waits for another, and what a part gives never changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from itertools import count
 
 from ..errors import StagingError
@@ -41,9 +41,13 @@ def claim(staging: Staging, batch: int, part: int, ids: Digests) -> list[IdSet]:
             )
 
 
-def of_batch(staging: Staging, batch: int) -> dict[int, Digests]:
-    """The claims of a batch: the part of each and its sorted ids, in their order."""
-    return dict(_claims(staging, batch, 1))
+def of_batch(staging: Staging, batch: int, parts: Container[int]) -> dict[int, Digests]:
+    """The claims of these parts of a batch: the part of each and its sorted ids, in their order.
+
+    A task that outlives its driver may claim after the manifest; its part is none of the batch, and its messages come
+    again.
+    """
+    return {part: ids for part, ids in _claims(staging, batch, 1) if part in parts}
 
 
 def _claims(staging: Staging, batch: int, first: int) -> Iterator[tuple[int, Digests]]:

@@ -85,7 +85,7 @@ class Deduplication:
         now = self._clock()
         with self._leases.lock:
             parts = {part for part in lengths if self._every_batch or self._leases.is_expired(batch, part, now)}
-        claimed = claims.of_batch(self._staging, batch) if self._every_batch and lengths.keys() - {0} else {}
+        claimed = claims.of_batch(self._staging, batch, lengths) if self._every_batch and lengths.keys() - {0} else {}
         ids = recent_ids.merged(list(claimed.values()))
         self._add_digests(ids)
         self._add_parts(batch, lengths, parts - claimed.keys())
@@ -98,8 +98,9 @@ class Deduplication:
     def add_replayed(self, batch: int, lengths: Mapping[int, int]) -> dict[int, Digests]:
         """Add all parts of a batch that is replayed; the ids that each repeats of an earlier part (`repeated_ids`)."""
         ids: dict[int, Digests] = {}
-        claimed = [part for part in claims.of_batch(self._staging, batch) if part in lengths]
-        for part in dict.fromkeys([*({0} & lengths.keys()), *claimed, *sorted(lengths)]):
+        claimed = claims.of_batch(self._staging, batch, lengths)
+        order = dict.fromkeys([0, *claimed, *sorted(lengths)])
+        for part in (part for part in order if part in lengths):
             receipts = self._staging.receipts(batch, part, lengths[part])
             ids[part] = recent_ids.merged([digests(each.column("deduplication_id")) for each in receipts])
             self._add_digests(ids[part])

@@ -28,7 +28,7 @@ def test_the_first_claim_of_an_id_has_its_row(staging: Staging):
     """In the order of the claims; a part that is read again gives the same."""
     assert ["abc", "d", "e"] == [given(staging, 3, "abc"), given(staging, 1, "bcd"), given(staging, 2, "ade")]
     assert ["d", "e", "abc"] == [given(staging, 1, "bcd"), given(staging, 2, "ade"), given(staging, 3, "abc")]
-    assert [3, 1, 2] == list(claims.of_batch(staging, 1))
+    assert [3, 1, 2] == list(claims.of_batch(staging, 1, range(1, 4)))
 
 
 def test_each_id_is_given_once_by_parts_at_once(staging: Staging):
