@@ -23,9 +23,9 @@ from .staging import Staging, claim_path
 
 
 def claim(staging: Staging, batch: int, part: int, ids: Digests) -> list[IdSet]:
-    """Claim the ids of a staged part, unless that was done before; the claims before it."""
+    """Claim the ids of a staged part, sorted, unless that was done before; the claims before it."""
     earlier: list[IdSet] = []
-    content = serialized([ids], part=part)
+    content = serialized(ids, part=part)
     while True:
         for other, claimed in _claims(staging, batch, len(earlier) + 1):
             if other == part:

@@ -34,9 +34,9 @@ import pyarrow.compute as pc
 
 from ..codec.envelope import Received
 from ..errors import StagingError
-from . import claims, recent_ids
+from . import claims
 from .leases import Leases
-from .recent_ids import Digests, IdSet, RecentIds, digests
+from .recent_ids import Digests, IdSet, RecentIds, digests, is_in, merged
 from .staging import MISSING, Staging, recent_path
 
 
@@ -64,7 +64,7 @@ class Deduplication:
         self._recent = RecentIds()
         self._files_lock = threading.Lock()
         saved = staging.recent_ids(topic)
-        self._recent.add(recent_ids.merged(list(saved.values())), clock())
+        self._recent.add(merged(list(saved.values())), clock())
         self._files: dict[str, frozenset[int]] = dict.fromkeys(saved, frozenset())  # the batches that may read each
         self._lengths: dict[int, dict[int, int]] = {}  # of the parts of committed batches
         self._expired: set[tuple[int, int]] = set()  # (batch, part) added by `add_expired`
@@ -86,7 +86,7 @@ class Deduplication:
         with self._leases.lock:
             parts = {part for part in lengths if self._every_batch or self._leases.is_expired(batch, part, now)}
         claimed = claims.of_batch(self._staging, batch, lengths) if self._every_batch and lengths.keys() - {0} else {}
-        ids = recent_ids.merged(list(claimed.values()))
+        ids = merged(list(claimed.values()))
         self._add_digests(ids)
         self._add_parts(batch, lengths, parts - claimed.keys())
         return int(np.count_nonzero((ids[:, 1:] == ids[:, :-1]).all(axis=0)))
@@ -102,7 +102,7 @@ class Deduplication:
         order = dict.fromkeys([0, *claimed, *sorted(lengths)])
         for part in (part for part in order if part in lengths):
             receipts = self._staging.receipts(batch, part, lengths[part])
-            ids[part] = recent_ids.merged([digests(each.column("deduplication_id")) for each in receipts])
+            ids[part] = merged([digests(each.column("deduplication_id")) for each in receipts])
             self._add_digests(ids[part])
         return repeated_ids(ids)
 
@@ -150,7 +150,7 @@ class Deduplication:
                 runs = {recent_path(self._staging.epoch, run.number): run for run in self._recent.runs}
             for path, run in runs.items():
                 if path not in self._files:
-                    self._staging.write_recent_ids(path, run.ids.digests, self._topic)
+                    self._staging.write_ids(path, run.ids.digests, self._topic)
             with self._leases.lock:
                 planned = frozenset(self._leases.uncommitted)
             self._files |= dict.fromkeys(runs, planned)
@@ -185,7 +185,7 @@ def exclude(received: Received, ids: Sequence[IdSet]) -> Received:
     """The received messages and their receipts without those that have one of these deduplication ids."""
     if not ids:
         return received
-    return _only(received, ~recent_ids.is_in(digests(received.receipts.column("deduplication_id")), ids))
+    return _only(received, ~is_in(digests(received.receipts.column("deduplication_id")), ids))
 
 
 def drop_duplicates(received: Sequence[Received]) -> list[Received]:
@@ -196,20 +196,20 @@ def drop_duplicates(received: Sequence[Received]) -> list[Received]:
     mask = np.zeros(len(ids), dtype=bool)
     mask[first.to_numpy()] = True
     ends = np.cumsum([0, *(each.messages.num_rows for each in received)])
-    return [_only(each, pa.array(mask[ends[i] : ends[i + 1]])) for i, each in enumerate(received)]
+    return [_only(each, mask[ends[i] : ends[i + 1]]) for i, each in enumerate(received)]
 
 
 def repeated_ids(ids: Mapping[int, Digests]) -> dict[int, Digests]:
     """The ids of each part that a part before it has, too, in the order of `ids`; without the parts that have none."""
     before, found = RecentIds(), {}
     for part, each in ids.items():
-        repeated = each[:, recent_ids.is_in(each, [run.ids for run in before.runs])]
+        repeated = each[:, is_in(each, [run.ids for run in before.runs])]
         if repeated.shape[1]:
-            found[part] = recent_ids.merged([repeated])
+            found[part] = merged([repeated])
         before.add(each, 0.0)
     return found
 
 
-def _only(received: Received, wanted: pa.BooleanArray | np.ndarray[Any, Any]) -> Received:
+def _only(received: Received, wanted: np.ndarray[Any, Any]) -> Received:
     mask = pa.array(wanted)
     return Received(received.messages.filter(mask), received.receipts.filter(mask))

@@ -54,8 +54,8 @@ _EXTENSION_TIMEOUT_SECONDS = 30.0  # the next extension sends what was not answe
 # Until a pull begins. What a batch excludes is known when it is planned: later the leases of other batches may expire,
 # which nobody extends or acknowledges when the store does not give their ack ids.
 _MAX_WAIT_SECONDS = STREAM_LEASE_SECONDS / 2
-_excluded: dict[tuple[Staging, str], IdSet] = {}  # by file, for the last part that this process has pulled
 _NACK_TIMEOUT_SECONDS = 10.0  # messages that are not nacked are delivered again when their lease expires
+_excluded: dict[tuple[Staging, str], IdSet] = {}  # by file, for the last part that this process has pulled
 
 
 def read(partition: Partition, options: ReadOptions, backend: Backend) -> Iterator[pa.RecordBatch]:
@@ -72,7 +72,7 @@ def read(partition: Partition, options: ReadOptions, backend: Backend) -> Iterat
             if content is None:
                 yield from _pulled(partition, options, backend, began)
             else:
-                yield from _given(partition, options, list(staged_part.messages(content)))
+                yield from _given(partition, options, staged_part.messages(content))
         case StagedPartition():
             for part in partition.parts:
                 messages = _staged(partition.staging, part_path(partition.batch, part))
@@ -156,7 +156,7 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, be
             waited,
         )
         staging.create(path, staging.part_builder().buffers("idle", **_told_by_spark()))
-        yield from _given(partition, options, list(_staged(staging, path)))
+        yield from _given(partition, options, _staged(staging, path))
         return
     with backend.connect() as connection:
         task_acks = TaskAcks(connection, staging, partition.acks)
@@ -172,18 +172,31 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, be
             messages = list(_staged(staging, path))
     del buffers
     freeze_imports()
-    yield from _given(partition, options, messages)
+    yield from _given(partition, options, _drained(messages))
 
 
-def _given(partition: PullPartition, options: ReadOptions, messages: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of a staged part; with `idAttribute`, those whose ids it claims. messages: emptied meanwhile."""
-    staging, batch, part = partition.staging, partition.batch, partition.part
-    if options.id_attribute is not None and any(each.num_rows for each in messages):
-        ids = [digests(deduplication_ids(each, options.id_attribute)) for each in messages]
-        earlier = claims.claim(staging, batch, part, merged(ids))
+def _given(
+    partition: PullPartition, options: ReadOptions, messages: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a staged part; with `idAttribute`, those whose ids it claims."""
+    if options.id_attribute is not None:
+        messages = _claimed(partition, list(messages), options.id_attribute)
+    partition.staging.record_given(partition.batch, partition.part)
+    yield from messages
+
+
+def _claimed(partition: PullPartition, messages: list[pa.RecordBatch], id_attribute: str) -> Iterator[pa.RecordBatch]:
+    """Claim the ids of a staged part; the messages that no other part has claimed before."""
+    if any(each.num_rows for each in messages):
+        ids = [digests(deduplication_ids(each, id_attribute)) for each in messages]
+        earlier = claims.claim(partition.staging, partition.batch, partition.part, merged(ids))
         if earlier:
             messages = [m.filter(pa.array(~is_in(d, earlier))) for m, d in zip(messages, ids, strict=True)]
-    staging.record_given(batch, part)
+    return _drained(messages)
+
+
+def _drained(messages: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The record batches of a list, which does not keep those that were given."""
     while messages:
         yield messages.pop(0)
 

@@ -27,6 +27,7 @@ import pyarrow as pa
 from .leases import LEASE_SECONDS
 
 _SLOT_SECONDS = 60.0
+_MAX_PREFIX_BITS = 24  # 2 MB of memory, and 16 MB while they are found
 Digests: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.uint64]]  # shape (2, number of ids)
 
 
@@ -46,8 +47,8 @@ def merged(parts: Sequence[Digests]) -> Digests:
 class IdSet:
     """A set of ids that is looked into: sorted digests, and which prefixes occur in them.
 
-    A prefix has so many bits that one in sixteen occurs at the most. Ids whose prefix does not occur, which are nearly
-    all of those that are not in the set, are told by one look at memory that is small.
+    A prefix has so many bits that one in sixteen occurs at the most, up to a million ids. Ids whose prefix does not
+    occur, which are nearly all of those that are not in the set, are told by one look at memory that is small.
     """
 
     def __init__(self, ids: Digests) -> None:
@@ -56,7 +57,7 @@ class IdSet:
     @cached_property
     def _prefixes(self) -> tuple[np.uint64, np.ndarray[Any, Any]]:
         """How far a digest is shifted for its prefix, and a bit for each prefix, eight to a byte."""
-        bits = max(3, 4 + self.digests.shape[1].bit_length())
+        bits = min(max(3, 4 + self.digests.shape[1].bit_length()), _MAX_PREFIX_BITS)
         shift = np.uint64(64 - bits)
         occurs = np.zeros(1 << bits, np.bool_)
         occurs[self.digests[0] >> shift] = True
@@ -89,13 +90,13 @@ def is_in(wanted: Digests, sets: Iterable[IdSet]) -> np.ndarray[tuple[int], np.d
     return found
 
 
-def serialized(parts: Sequence[Digests], **metadata: str | int | None) -> bytes:
-    """A file of digests, sorted: an Arrow stream, with metadata."""
+def serialized(ids: Digests, **metadata: str | int | None) -> bytes:
+    """A file of sorted digests: an Arrow stream, with metadata."""
     texts = {name: str(value) for name, value in metadata.items() if value is not None}
     schema = pa.schema([("first", pa.uint64()), ("second", pa.uint64())], texts)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays([pa.array(each) for each in merged(parts)], schema=schema))
+        writer.write_batch(pa.RecordBatch.from_arrays([pa.array(each) for each in ids], schema=schema))
     return bytes(sink.getvalue().to_pybytes())
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from .deduplication import Deduplication
 from .partitions import Partition, replay_partitions
 from .recent_ids import Digests
-from .staging import MISSING, Staging
+from .staging import MISSING, Staging, repeated_path
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +21,6 @@ def plan_replay(staging: Staging, deduplication: Deduplication, batch: int) -> S
     with suppress(*MISSING):  # the batch has just been acknowledged and deleted
         repeats = deduplication.add_replayed(batch, staging.parts(batch))
     for part, ids in repeats.items():
-        staging.write_repeated_ids(batch, part, ids)
+        staging.write_ids(repeated_path(batch, part), ids)
     _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, staging.subscription, len(staged))
     return replay_partitions(staging, batch, staged, list(repeats))

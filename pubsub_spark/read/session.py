@@ -49,7 +49,7 @@ from .pull import IDLE_AFTER_MESSAGES_SECONDS
 from .recent_ids import digests, merged
 from .replay import plan_replay
 from .staged_part import Footer
-from .staging import Staging, part_path
+from .staging import Staging, excluded_path, part_path
 from .streaming_pull import StreamSettings
 from .task_acks import HeldAcks, SentAcks, assign
 
@@ -427,7 +427,8 @@ class Session:
             may_repeat = self.options.id_attribute is not None or (lease is not None and lease.is_expired(self.clock()))
             if taken and may_repeat:  # tasks may pull the same again
                 ids = [digests(received.receipts.column("deduplication_id")) for received in taken]
-                excludes.append(staging.write_excluded_ids(batch, merged(ids)))
+                excludes.append(excluded_path(batch))
+                staging.write_ids(excludes[-1], merged(ids))
             partitions, streams = self.fetch_partitions, self.options.streams_per_partition or self._streams
             shares = budget.shares(staging, batch, partitions, driver_part.rows, driver_part.bytes, excludes, streams)
             if shares:

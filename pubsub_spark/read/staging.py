@@ -88,6 +88,11 @@ def claim_path(batch: int, number: int) -> str:
     return f"{batch}/{_CLAIM}-{number}"
 
 
+def excluded_path(batch: int) -> str:
+    """The path of the deduplication ids of the driver's part, whose messages the batch's tasks drop."""
+    return f"{batch}/{_EXCLUDED_IDS}"
+
+
 def repeated_path(batch: int, part: int) -> str:
     """The path of the deduplication ids whose messages a replay drops from a part."""
     return f"{batch}/{_REPEATED_IDS}-{part}"
@@ -273,15 +278,9 @@ class Staging:
         """Record that rows of a staged part are given to Spark; once, however often it is called."""
         self.create(given_path(batch, part), [])
 
-    def write_repeated_ids(self, batch: int, part: int, ids: Digests) -> None:
-        """Write the deduplication ids whose messages a replay drops from a part."""
-        self.create(repeated_path(batch, part), [serialized([ids])])
-
-    def write_excluded_ids(self, batch: int, ids: Digests) -> str:
-        """Write deduplication ids of the driver's part, whose messages the batch's tasks drop; the path."""
-        path = f"{batch}/{_EXCLUDED_IDS}"
-        self.create(path, [serialized([ids])])
-        return path
+    def write_ids(self, path: str, ids: Digests, topic: str | None = None) -> None:
+        """Write deduplication ids, which are sorted; once. topic: of recent ids, for a restart."""
+        self.create(path, [serialized(ids, topic=topic)])
 
     def ids(self, path: str) -> IdSet:
         """The deduplication ids in a file whose messages a task drops; StagingError when the file is gone."""
@@ -292,10 +291,6 @@ class Staging:
                 "cleaners and lifecycle rules from `stagingLocation` and start the query again."
             )
         return IdSet(deserialized(content)[0])
-
-    def write_recent_ids(self, path: str, ids: Digests, topic: str | None = None) -> None:
-        """Write the deduplication ids of messages that may be delivered again, for a restart. topic: theirs."""
-        self.create(path, [serialized([ids], topic=topic)])
 
     def recent_ids(self, topic: str | None = None) -> dict[str, Digests]:
         """The deduplication ids that earlier runs wrote, by path; none of another topic's, for ids are of a topic."""
@@ -308,8 +303,7 @@ class Staging:
 
     def delete_recent_ids(self, path: str) -> None:
         """Delete a file of recent ids that another one replaces."""
-        with suppress(*MISSING):
-            self._ask(obstore.delete, path)
+        self._delete(path)
 
     def record_malformed(self, batch: int, part: int, count: int) -> None:
         """Record how many payloads of a part could not be decoded; once, however often it is called."""
@@ -367,8 +361,7 @@ class Staging:
 
     def delete_owner(self, epoch: int) -> None:
         """Delete the file of an earlier owner."""
-        with suppress(*MISSING):
-            self._ask(obstore.delete, f"{_OWNERS}/{epoch}")
+        self._delete(f"{_OWNERS}/{epoch}")
 
     def last_acknowledged(self) -> int:
         """The number of the last batch that was acknowledged and deleted; 0 when none was."""
@@ -388,8 +381,7 @@ class Staging:
         if leased_until > now:
             self._put(_UNFINISHED_RUN, str(leased_until).encode())
         else:
-            with suppress(*MISSING):
-                self._ask(obstore.delete, _UNFINISHED_RUN)
+            self._delete(_UNFINISHED_RUN)
 
     def is_new(self) -> bool:
         """Whether nothing was ever staged here; false for a checkpoint that was put back to its start."""
@@ -419,9 +411,12 @@ class Staging:
         """Delete the files of ours under a prefix of this stream's folder; how many they were."""
         ours = [f"{prefix}{name}" for name in self._names(prefix) if _OURS.fullmatch(f"{prefix}{name}")]
         for name in ours:
-            with suppress(*MISSING):
-                self._ask(obstore.delete, name)
+            self._delete(name)
         return len(ours)
+
+    def _delete(self, path: str) -> None:
+        with suppress(*MISSING):
+            self._ask(obstore.delete, path)
 
     def _names(self, folder: str) -> dict[str, int]:
         """The names and sizes in bytes of the files in a folder of this stream ("" or with a final slash) and below."""

@@ -437,7 +437,7 @@ def test_number_of_the_last_batch_is_written_once_for_many(driver: Driver, monke
     assert [] == driver.staging.batches()
 
 
-@pytest.mark.parametrize("call", ["delete_acknowledged", "write_recent_ids"])
+@pytest.mark.parametrize("call", ["delete_acknowledged", "write_ids"])
 def test_acks_go_on_where_files_may_not_be_deleted(driver: Driver, monkeypatch: pytest.MonkeyPatch, call: str):
     """Without the permission to delete or overwrite files batches are acknowledged, and their files are left."""
 

@@ -99,7 +99,7 @@ def test_a_batch_costs_what_it_has(batches: int, monkeypatch: pytest.MonkeyPatch
 
 def test_file_has_its_ids_sorted_and_its_metadata():
     """As Arrow, for whoever looks into the staging area."""
-    content, metadata = deserialized(serialized([ids("b"), ids("a")], topic="t", part=3, nothing=None))
+    content, metadata = deserialized(serialized(merged([ids("b"), ids("a")]), topic="t", part=3, nothing=None))
 
     assert (merged([ids("a", "b")]).tolist(), {"topic": "t", "part": "3"}) == (content.tolist(), metadata)
-    assert (2, 0) == deserialized(serialized([]))[0].shape
+    assert (2, 0) == deserialized(serialized(merged([])))[0].shape

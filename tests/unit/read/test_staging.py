@@ -19,7 +19,15 @@ from pubsub_spark.read import staging as module
 from pubsub_spark.read.leases import LEASE_SECONDS
 from pubsub_spark.read.recent_ids import merged
 from pubsub_spark.read.staged_part import footer, messages
-from pubsub_spark.read.staging import Staging, mounted_folder, open_store, part_path, recent_path
+from pubsub_spark.read.staging import (
+    Staging,
+    excluded_path,
+    mounted_folder,
+    open_store,
+    part_path,
+    recent_path,
+    repeated_path,
+)
 from tests.conftest import Bucket
 from tests.unit.read.service import SUBSCRIPTION, ids, part, response
 
@@ -169,10 +177,10 @@ def test_foreign_names_are_left_alone(staging: Staging):
 
 def test_excluded_ids_are_read_as_written(staging: Staging):
     """A batch drops the same messages in every task; a file that is gone is a sentence."""
-    path = staging.write_excluded_ids(1, ids("a", "b"))
-    staging.write_excluded_ids(1, ids("c"))
+    staging.write_ids(excluded_path(1), merged([ids("a", "b")]))
+    staging.write_ids(excluded_path(1), ids("c"))
 
-    assert merged([ids("a", "b")]).tolist() == staging.ids(path).digests.tolist()
+    assert merged([ids("a", "b")]).tolist() == staging.ids(excluded_path(1)).digests.tolist()
     with pytest.raises(StagingError, match=r"The file `.*/2/excluded-ids` is gone .* start the query again"):
         staging.ids("2/excluded-ids")
 
@@ -192,11 +200,19 @@ def test_area_after_a_batch_of_another_is_not_new(staging: Staging):
 )
 def test_recent_ids_are_of_a_topic(staging: Staging, written: str | None, read: str | None, found: bool):
     """A subscription that was made anew on another topic may have other messages with the same ids."""
-    staging.write_recent_ids(recent_path(1, 1), ids("1"), written)
+    staging.write_ids(recent_path(1, 1), ids("1"), written)
 
     assert {recent_path(1, 1): ids("1").tolist() if found else [[], []]} == {
         path: ids.tolist() for path, ids in staging.recent_ids(read).items()
     }
+
+
+def test_repeated_ids_are_of_one_part(staging: Staging):
+    """A replay drops other messages from each part."""
+    staging.write_ids(repeated_path(1, 2), merged([ids("a", "b")]))
+
+    assert merged([ids("a", "b")]).tolist() == staging.ids(repeated_path(1, 2)).digests.tolist()
+    assert staging.read(repeated_path(1, 1)) is None
 
 
 def test_executor_that_sees_the_area_finds_the_token(staging: Staging):
@@ -401,7 +417,7 @@ def test_local_files_are_private(tmp_path: Path):
         staging.write_token()
         staging.create(part_path(1, 0), [b"part"])
         staging.begin_run(0.0)
-        staging.write_recent_ids(recent_path(0, 1), ids("a"))
+        staging.write_ids(recent_path(0, 1), ids("a"))
         staging.delete_acknowledged([], 0)
     finally:
         os.umask(before)
