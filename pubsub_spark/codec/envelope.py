@@ -128,8 +128,20 @@ def deduplication_ids(messages: pa.RecordBatch, name: str | None) -> pa.StringAr
 
 
 def attribute(messages: pa.RecordBatch, name: str) -> pa.StringArray:
-    """The values of one attribute, null where a message does not have it."""
-    return pc.map_lookup(messages.column("attributes"), pa.scalar(name), "first")
+    """The values of one attribute, null where a message does not have it; the first where it has several."""
+    maps = messages.column("attributes")
+    if maps.null_count:
+        maps = maps.take(pa.array(np.arange(len(maps))))  # a null may hide entries; a taken one does not
+    first, last = _span(maps)
+    keys, values = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
+    found = np.flatnonzero(np.asarray(pc.equal(keys, name)))
+    counts = np.diff(_offsets(maps))
+    rows = np.repeat(np.arange(len(maps)), counts)[found]
+    if len(found) == len(maps) and (np.diff(rows) == 1).all():
+        return values.take(pa.array(found))
+    places = np.full(len(maps), -1)
+    places[rows[::-1]] = found[::-1]  # of several the first is written last
+    return values.take(pa.array(places, mask=places < 0))
 
 
 def size(messages: pa.RecordBatch) -> int:
@@ -145,10 +157,15 @@ def size(messages: pa.RecordBatch) -> int:
 
 def _span(array: pa.Array) -> tuple[int, int]:
     """The first offset and the last of an array with offsets."""
+    offsets = _offsets(array)
+    return int(offsets[0]), int(offsets[-1])
+
+
+def _offsets(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """The offsets of an array that has them, one more than its values."""
     if not len(array):
-        return 0, 0
-    places = np.frombuffer(array.buffers()[1], np.int32)
-    return int(places[array.offset]), int(places[array.offset + len(array)])
+        return np.zeros(1, np.int32)
+    return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
 
 
 def _null_where(array: pa.Array, absent: pa.BooleanArray) -> pa.Array:

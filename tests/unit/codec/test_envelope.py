@@ -1,10 +1,11 @@
-"""How much a batch of messages holds."""
+"""How much a batch of messages holds, and the values of an attribute in it."""
 
 import datetime
 
 import pyarrow as pa
+import pytest
 
-from pubsub_spark.codec.envelope import MESSAGES, size
+from pubsub_spark.codec.envelope import MESSAGES, attribute, size
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -32,3 +33,45 @@ def test_size_is_what_was_published():
     assert [22, 16, 0] == [size(all_of_it), size(all_of_it.slice(1)), size(all_of_it.slice(4))]
     assert 16 == size(all_of_it.filter(pa.array([False, True, True, True])))
     assert 0 == size(messages())
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        [{"k": "1"}, {"k": "2"}, {"k": "3"}],
+        [{"a": "", "k": "1"}, {"k": "2", "kk": "3"}, {"k": "", "a": "4"}],
+        [{"k": "1"}, {}, {"a": "2"}],
+        [{}, None, {"k": "1"}],
+        [{}, {}],
+        [None, None],
+        [],
+    ],
+)
+def test_attribute_of_each_message(attributes: list[dict[str, str] | None]):
+    """Its value, null where there is none, also in a part of a batch."""
+    batch = messages(*((b"", each) for each in attributes))
+    expected = [each.get("k") if each else None for each in attributes]
+
+    assert expected == attribute(batch, "k").to_pylist()
+    assert expected[1:] == attribute(batch.slice(1), "k").to_pylist()
+    assert expected[:2] == attribute(batch.slice(0, 2), "k").to_pylist()
+
+
+def test_attribute_that_comes_twice_has_its_first_value():
+    """As protobuf's wire format lets it: one message with the entry twice, the other without."""
+    batch = messages((b"", {"k": "1", "a": "2"}), (b"", {}))
+    maps = batch.column("attributes")
+    twice = pa.MapArray.from_arrays(maps.offsets, pa.array(["k", "k"]), maps.items)
+    batch = batch.set_column(2, MESSAGES.field(2), twice)
+
+    assert ["1", None] == attribute(batch, "k").to_pylist()
+
+
+def test_entries_behind_a_null_are_not_found():
+    """An array may have entries where it is null."""
+    batch = messages((b"", {"k": "1"}), (b"", {"k": "2"}))
+    maps = batch.column("attributes")
+    hidden = pa.MapArray.from_arrays(maps.offsets, maps.keys, maps.items, mask=pa.array([True, False]))
+    batch = batch.set_column(2, MESSAGES.field(2), hidden)
+
+    assert [None, "2"] == attribute(batch, "k").to_pylist()
