@@ -242,13 +242,23 @@ class Cursors:
         edges[1::2] = self.at
         edges[-1] = edges[-2] if count else 0
         if self.batch.any_fell_back:  # inactive cursors stand behind all others; Arrow wants edges that never fall
-            edges[np.repeat(self.inactive(), 2).nonzero()] = 0
-            edges[-1] = 0
-            np.maximum.accumulate(edges, out=edges)
+            _close_gaps(edges, np.flatnonzero(self.inactive()))
         whole = pa.Array.from_buffers(
             pa.binary(), 2 * count, [None, pa.py_buffer(edges.astype(np.int32)), self.batch.buffer]
         )
         return whole.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+
+
+def _close_gaps(edges: Longs, inactive: Longs) -> None:
+    """Give inactive cursors, of rising index, segments of no bytes where the one before them ends."""
+    if not len(inactive):
+        return
+    breaks = np.diff(inactive, prepend=-2) != 1
+    first_of_run = inactive[np.flatnonzero(breaks)[np.cumsum(breaks) - 1]]
+    before = np.where(first_of_run > 0, edges[2 * first_of_run - 1], 0)
+    edges[2 * inactive] = before
+    edges[2 * inactive + 1] = before
+    edges[-1] = edges[-2]
 
 
 def offsets_of(array: pa.Array) -> Longs:

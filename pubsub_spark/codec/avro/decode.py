@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pubsub_spark.codec.avro import error_locator
 from pubsub_spark.codec.avro.columns import batches, compile_columns
-from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS, Bits, merge
+from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS, Bits, merge, offsets_of
 from pubsub_spark.codec.avro.definition import AvroDefinition
 from pubsub_spark.codec.avro.mismatch import Mismatch, Unresolvable
 from pubsub_spark.codec.avro.types import column_of, value_type
@@ -88,8 +88,8 @@ class AvroDecoder:
             return column, pa.nulls(len(data), pa.string())
         faults: dict[int, Mismatch] = {}
         again: dict[int, bytes] = {}
-        for row in np.flatnonzero(batch.fell_back).tolist():
-            message = data[row].as_py()
+        fallen = np.flatnonzero(batch.fell_back)
+        for row, message in zip(fallen.tolist(), data.take(pa.array(fallen)).to_pylist(), strict=True):
             fault = self._fault(message)
             if fault:
                 faults[row] = fault
@@ -101,9 +101,7 @@ class AvroDecoder:
                 again[row] = rewritten
         refused = self._refused(faults.values())
         if not again and not column.null_count:
-            index = np.zeros(len(data), np.int32)
-            index[list(faults)] = np.arange(len(faults), dtype=np.int32)
-            return _with_nulls(column, batch.fell_back), refused[1].take(pa.array(index, mask=~batch.fell_back))
+            return _with_nulls(column, batch.fell_back), _spread_texts(refused[1], batch.fell_back)
         good = np.flatnonzero(~batch.fell_back)
         kept = column.take(pa.array(good)), pa.nulls(len(good), pa.string())
         decoded_again = self._binary(pa.array(again.values(), pa.binary()))
@@ -133,3 +131,12 @@ def _with_nulls(column: pa.StructArray, absent: Bits) -> pa.StructArray:
     valid = pa.py_buffer(np.packbits(~absent, bitorder="little"))
     children = [column.field(place) for place in range(column.type.num_fields)]
     return pa.Array.from_buffers(column.type, len(column), [valid], children=children)
+
+
+def _spread_texts(texts: pa.StringArray, present: Bits) -> pa.StringArray:
+    """The texts at the places that are `present`, null elsewhere; the texts are not copied."""
+    sizes = np.zeros(len(present) + 1, np.int32)
+    sizes[1:][present] = np.diff(offsets_of(texts))
+    valid = pa.py_buffer(np.packbits(present, bitorder="little"))
+    offsets = pa.py_buffer(np.cumsum(sizes, dtype=np.int32))
+    return pa.Array.from_buffers(pa.string(), len(present), [valid, offsets, texts.buffers()[2]])

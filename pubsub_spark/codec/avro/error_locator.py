@@ -109,9 +109,9 @@ def _number(data: Data, at: int) -> tuple[int, int]:
 
 def _text(data: Data, at: int) -> tuple[str, int]:
     size, start = _number(data, at)
-    after = _bytes(None, data, at, None)
+    after = _segment_end(size, data, start)
     try:
-        return str(data[start : start + size], "utf-8"), after
+        return str(data[start:after], "utf-8"), after
     except UnicodeDecodeError:
         raise Mismatch("is not valid UTF-8") from None
 
@@ -146,8 +146,13 @@ def _int(_: Node, data: Data, at: int, __: _Budget) -> int:
     return at
 
 
-def _bytes(_: Node | None, data: Data, at: int, __: _Budget | None) -> int:
+def _bytes(_: Node, data: Data, at: int, __: _Budget) -> int:
     size, at = _number(data, at)
+    return _segment_end(size, data, at)
+
+
+def _segment_end(size: int, data: Data, at: int) -> int:
+    """Where `size` bytes that begin at `at` end."""
     if size < 0:
         raise Mismatch(f"has the length {size}")
     if at + size > len(data):
