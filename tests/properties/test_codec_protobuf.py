@@ -483,8 +483,26 @@ def test_json_is_the_same_alone_and_among_many(drawn):
     columns = compile_reader(definition.message)
     alone = JsonReader(definition.message_class)
 
-    rows, payloads = columns.binary(many) if columns else ([], pa.array([], pa.binary()))
+    rows, payloads = columns.binary(pa.array(many, pa.binary())) if columns else ([], pa.array([], pa.binary()))
 
     read = {row: payload for row, payload in zip(rows, payloads.to_pylist(), strict=True) if row < len(texts)}
     for row, payload in read.items():
         assert alone.read(many[row]) == definition.message_class.FromString(payload), texts[row]
+
+
+@LAW
+@given(odd_json())
+def test_a_batch_of_json_is_read_as_each_text_alone(drawn):
+    """Each text, repeated so that its batch is worth it, is read by columns as by the reader of single messages."""
+    definition, texts = drawn
+    columns = compile_reader(definition.message)
+    alone = JsonReader(definition.message_class)
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+
+        many = pa.array([data] * 64, pa.binary())
+        rows, payloads = columns.binary(many) if columns else ([], pa.array([], pa.binary()))
+
+        assert len(rows) in (0, 64)
+        for payload in payloads.unique().to_pylist():
+            assert alone.read(data) == definition.message_class.FromString(payload), text

@@ -7,6 +7,7 @@ column_tree    a message's descriptor as a tree of columns     types         a c
 ptars_schema   the schema given to `ptars`                     decode        payloads to columns
 column_arrays  the arrays that ptars makes, as columns         encode        columns to payloads
 row_reader     message objects to rows, value by value         json_columns  JSON messages to columns
+json_batches   the same by Arrow's JSON reader                 json_arrays   what both do with arrays
 json_values    many JSON texts, parsed                         json_texts    columns to JSON messages
 codec          the functions that `codec.registry` calls
 

@@ -310,10 +310,11 @@ def _to_binary(
     data: pa.Array, writer: ProtobufDefinition, columns: JsonColumnReader | None, reasons: dict[int, str]
 ) -> pa.Array:
     """The binary form of JSON messages; an empty message, and a reason, for a text that is not one."""
-    texts = data.fill_null(b"").to_pylist()
-    rows, payloads = columns.binary(texts) if columns else ([], pa.array([], pa.binary()))
-    if len(rows) == len(texts):
+    data = data.fill_null(b"")
+    rows, payloads = columns.binary(data) if columns else ([], pa.array([], pa.binary()))
+    if len(rows) == len(data):
         return payloads
+    texts = data.to_pylist()
     others = sorted(set(range(len(texts))).difference(rows)) if rows else range(len(texts))
     read = []
     for row in others:

@@ -8,9 +8,11 @@ import pyarrow as pa
 import pytest
 from google.protobuf import json_format
 
-from pubsub_spark.codec.protobuf import parse
+from pubsub_spark.codec.protobuf import ProtobufDefinition, json_batches, parse
+from pubsub_spark.codec.protobuf.column_tree import build_column_tree
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
+from pubsub_spark.codec.protobuf.json import UNCOMMON
 from pubsub_spark.codec.protobuf.json_columns import JsonColumnReader, compile_reader
 
 ALL_FORMS = """syntax = "proto3";
@@ -30,6 +32,12 @@ message M {
 COMMON = 100  # messages in the common form beside each one that is looked at
 DEFINITION = parse(ALL_FORMS)
 DECODER = ProtobufDecoder(DEFINITION)
+WITHOUT_MAPS = parse(
+    ALL_FORMS.replace("map<int32, Inner> by_number = 14;", "")
+    .replace("google.protobuf.Any any = 19;", "")
+    .replace("map<bool, double> flags = 20;", "")
+)
+BATCH_DECODER = ProtobufDecoder(WITHOUT_MAPS)
 
 MEMBERS: list[Any] = [
     *(
@@ -80,9 +88,9 @@ TEXTS = [
 ]
 
 
-def expected(text: bytes) -> Any:
+def expected(text: bytes, definition: ProtobufDefinition = DEFINITION) -> Any:
     """What `json_format` reads of a text: the message, or None."""
-    message: Any = DEFINITION.message_class()
+    message: Any = definition.message_class()
     try:
         if not text.decode().strip().startswith("{"):
             return None
@@ -105,13 +113,93 @@ def test_what_columns_read_is_what_json_format_reads(text):
     texts = [b'{"i": %d, "s": "x", "inner": {"s": "y"}, "t": "2024-01-01T00:00:00Z"}' % n for n in range(COMMON)]
     texts[50] = text
 
-    rows, payloads = column_reader().binary(texts)
+    rows, payloads = column_reader().binary(pa.array(texts, pa.binary()))
 
     assert payloads.null_count == 0
     read = dict(zip(rows, payloads.to_pylist(), strict=True))
     assert set(range(COMMON)) - {50} <= read.keys()
     for row, payload in read.items():
         assert expected(texts[row]) == DEFINITION.message_class.FromString(payload)
+
+
+def batch_reader() -> json_batches.JsonBatchReader:
+    reader = json_batches.compile_reader(build_column_tree(WITHOUT_MAPS.message), WITHOUT_MAPS.message)
+    assert reader is not None
+    return reader
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_what_arrow_reads_is_what_json_format_reads(text):
+    """Of a schema without maps: a batch is read as json_format reads its texts, or not at all."""
+    message = expected(text, WITHOUT_MAPS)
+    columns = compile_reader(WITHOUT_MAPS.message)
+    assert columns is not None
+    texts = pa.array([b'{"s": "before"}', *[text] * COMMON, b'{"s": "behind"}'], pa.binary())
+
+    value, error = BATCH_DECODER.decode(texts, "JSON")
+    try:
+        batch_reader().read(texts)
+    except UNCOMMON:
+        read: list[int] = []
+    else:
+        read, payloads = columns.binary(texts)
+        assert message is not None
+        assert {message.SerializeToString(deterministic=True)} == {
+            WITHOUT_MAPS.message_class.FromString(payload).SerializeToString(deterministic=True)
+            for payload in payloads.to_pylist()[1:-1]
+        }
+
+    assert len(read) in (0, len(texts))
+    assert [message is None] * COMMON == error.is_valid().to_pylist()[1:-1]
+    assert ["before", "behind"] == [value[0].as_py()["s"], value[-1].as_py()["s"]]
+
+
+def test_common_forms_are_read_by_arrow():
+    """Every kind of field, given and absent, in one batch."""
+    texts = [
+        b'{"i": -7, "bigNumber": "18446744073709551615", "d": 1, "f": 0.5, "b": true, "s": "a\\n\\u00e9:"}',
+        b'{"e": "B", "t": "2024-02-29T23:59:59.5Z", "span": "-1.5s", "w": "3", "inner": {"s": "x", "numbers": ["1"]}}',
+        b'{"inners": [{}, {"numbers": ["-1", "2"]}], "es": ["A", "B"], "left": "", "o": 0, "ds": [1, 2.5]}',
+        b'{"raw": "//4="}',
+        b'{ "right" : 0 , "inner" : { }, "inners" : null, "s": null}',
+        b"{}",
+    ]
+
+    column = batch_reader().read(pa.array(texts, pa.binary()))
+
+    assert len(texts) == len(column)
+    value, error = BATCH_DECODER.decode(pa.array(texts * 20, pa.binary()), "JSON")
+    assert error.null_count == len(texts) * 20
+    messages: list[Any] = [expected(text, WITHOUT_MAPS) for text in texts]
+    alone = BATCH_DECODER.decode(pa.array([message.SerializeToString() for message in messages], pa.binary())).value
+    assert alone.to_pylist() * 20 == value.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [b'{"inners": [{"s": "a"}', b"{}]}", b"{}{}"],
+        [b'{"s": "}', b'{", "left": "}', b'{"}', b"{}{}{}"],
+        [b'{"inner": {}', b"{}", b"{}}{}"],
+        [b'{"i": 1', b',"b": true}', b"{}{}"],
+        [b"", b"{}{}"],
+        [b'\xef\xbb\xbf{"i": 1}'],
+        [b'{"s": "\xff"}'],
+    ],
+)
+def test_texts_that_are_objects_only_together_are_refused(texts):
+    """Arrow reads a stream: as many objects as texts are not yet one in each."""
+    with pytest.raises(UNCOMMON):
+        batch_reader().read(pa.array(texts, pa.binary()))
+
+
+def test_a_part_of_a_batch_is_read_like_a_whole():
+    """Texts of a slice, whose bytes begin somewhere in their buffer."""
+    texts = pa.array([b"not JSON", b'{"i": 1}', b'{"i": 2}', b"}"], pa.binary())
+
+    column = batch_reader().read(texts.slice(1, 2))
+
+    assert [1, 2] == column.field(0).to_pylist()
 
 
 def test_a_text_that_goes_on_in_the_next_is_none():
@@ -129,7 +217,7 @@ def test_common_forms_are_read_in_columns():
     """Messages in the common form are all read by columns, as many as there are."""
     texts = [b'{"bigNumber": "%d", "t": "2024-01-01T00:00:00.5Z", "es": ["A"], "left": "a:b"}' % n for n in range(1000)]
 
-    rows, payloads = column_reader().binary(texts)
+    rows, payloads = column_reader().binary(pa.array(texts, pa.binary()))
 
     assert list(range(1000)) == rows
     assert (
