@@ -50,8 +50,10 @@ test-matrix: java  ## the Spark scenarios under every Python and PySpark of MATR
 bench: java $(READY)  ## how fast it is on this machine, in ratios taken in one run
 	$(BIN)/python benchmarks/codec.py
 	$(BIN)/python benchmarks/codec_protobuf.py
+	$(BIN)/python benchmarks/codec_stream.py
+	$(BIN)/python benchmarks/transform_stream.py
 	$(BIN)/python benchmarks/emulator.py
-	for what in throughput memory; do $(BIN)/python benchmarks/write.py $$what || exit; done
+	for what in throughput keys payloads memory; do $(BIN)/python benchmarks/write.py $$what || exit; done
 	for what in throughput client latency memory linear; do $(BIN)/python benchmarks/read.py $$what || exit; done
 
 clean:  ## everything that can be made again

@@ -2,6 +2,8 @@
 
     python benchmarks/write.py throughput [--messages N]   df.write, without and with 1000 ordering keys, against a sink
                                                            that counts Arrow batches, and against PublisherClient
+    python benchmarks/write.py keys [--messages N]         with more and more ordering keys, and what gRPC alone needs
+    python benchmarks/write.py payloads                    large payloads, against bytes that only cross a socket
     python benchmarks/write.py memory                      peak memory of a task as its rows grow
 
 Everything publishes to `write_server.py`, which answers at once, in a process of its own on the same cores; `local[2]`,
@@ -14,8 +16,10 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from google.pubsub_v1 import types
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark_types
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
@@ -42,6 +47,8 @@ from pubsub_spark.write.plan import WritePlan  # noqa: E402
 TOPIC = "projects/bench/topics/write"
 REPETITIONS = 3
 KEYS = 1000
+MANY_KEYS = (1000, 10_000, 100_000, 500_000)
+PAYLOADS = (100, 10_000, 1_000_000)  # bytes
 
 
 @contextmanager
@@ -104,12 +111,7 @@ def best(runs: Mapping[str, Callable[[], int]]) -> dict[str, float]:
 def throughput(messages: int) -> None:
     """The table of rates and ratios."""
     spark = session()
-    columns = [
-        "cast(lpad(string(id), 100, '0') AS binary) data",
-        "map('kind', 'flight', 'origin', if(id % 2 = 0, 'JFK', 'LGA')) attributes",
-    ]
-    rows = cached(spark.range(0, messages, 1, 2).selectExpr(*columns))
-    keyed = cached(spark.range(0, messages, 1, 2).selectExpr(*columns, f"concat('key', id % {KEYS}) ordering_key"))
+    rows, keyed = cached(made(spark, messages)), cached(made(spark, messages, KEYS))
     with server() as address:
         rates = best(
             {
@@ -129,6 +131,131 @@ def throughput(messages: int) -> None:
     print(f"{f'df.write, {KEYS} ordering keys':36}{ordered:12,.0f}/s{ordered / unordered:8.2f} x unordered")
 
 
+def keys(messages: int) -> None:
+    """The table of rates by the number of ordering keys: a request has messages of one key only."""
+    spark = session()
+    print(f"{'ordering keys':>16}{'messages/s':>14}{'of unordered':>14}{'a request':>12}{'requests/s':>12}")
+    with server() as address:
+        written(spark, made(spark, messages // 10), address, messages // 10)
+        unordered = 0.0
+        for count in (0, *MANY_KEYS):
+            rows = cached(made(spark, messages, count))
+            summary = WriteSummary(spark)
+            start = time.perf_counter()
+            written(spark, rows, address, messages, summary)
+            seconds = time.perf_counter() - start
+            rows.unpersist()
+            unordered = unordered or messages / seconds
+            requests = summary.value.requests
+            ratio = messages / seconds / unordered
+            print(f"{count:16,}{messages / seconds:14,.0f}{ratio:14.3f}{messages / requests:12.1f}", end="")
+            print(f"{requests / seconds:12,.0f}", flush=True)
+        spark.stop()
+        print(f"\ngRPC alone, requests of one message, one process: {requests_of_grpc(address):,.0f} requests/s")
+
+
+def requests_of_grpc(address: str, requests: int = 50_000) -> float:
+    """Requests/s of calls with a ready-made body, eight in flight, and nothing done with their answers."""
+    body = types.PublishRequest.pb()(topic=TOPIC, messages=[types.PubsubMessage.pb()(data=b"x" * 100)])
+    data, slots, ended = body.SerializeToString(), threading.Semaphore(8), threading.Semaphore(0)
+
+    def on_end(_: Any) -> None:
+        slots.release()
+        ended.release()
+
+    with EmulatorBackend(address).connect() as connection:
+        start = time.perf_counter()
+        for _ in range(requests):
+            slots.acquire()
+            connection.publish(TOPIC, data, 60).add_done_callback(on_end)
+        for _ in range(requests):
+            ended.acquire()
+        return requests / (time.perf_counter() - start)
+
+
+def payloads() -> None:
+    """The table of MB/s by the size of the payload, and what two senders get through a socket."""
+    spark = session()
+    total = 2 * 10**9
+    sockets = max(megabytes_through_sockets(total) for _ in range(REPETITIONS))
+    print(f"two processes that send bytes to a third, which drops them: {sockets:,.0f} MB/s\n")
+    print(f"{'payload':>12}{'df.write, MB/s':>16}{'of the socket':>16}{'gRPC, MB/s':>14}{'of gRPC':>10}")
+    with server() as address:
+        for size in PAYLOADS:
+            messages = min(2_000_000, total // 4 // size)
+            rows = cached(spark.range(0, messages, 1, 2).selectExpr(f"cast(repeat('x', {size}) AS binary) data"))
+            rates = best(
+                {
+                    "write": lambda rows=rows, messages=messages: written(spark, rows, address, messages),  # type: ignore[misc]
+                    "grpc": lambda size=size, messages=messages: ready_made(address, size, messages),  # type: ignore[misc]
+                }
+            )
+            rows.unpersist()
+            write, grpc = (rate * size / 1e6 for rate in rates.values())
+            print(f"{size:12,}{write:16,.0f}{write / sockets:16.2f}{grpc:14,.0f}{write / grpc:10.2f}", flush=True)
+    spark.stop()
+
+
+def ready_made(address: str, size: int, messages: int) -> int:
+    """Two processes that send ready-made requests by gRPC and do nothing else."""
+    command = [sys.executable, __file__, "ready-made", "--address", address, "--size", str(size)]
+    senders = [subprocess.Popen([*command, "--messages", str(messages // 2)]) for _ in range(2)]
+    assert not any(sender.wait() for sender in senders)
+    return messages
+
+
+def send_ready_made(address: str, size: int, messages: int) -> None:
+    """Send the messages in requests as large as the options let ours be, four in flight."""
+    of_request = max(1, min(1000, WriteOptions.parse({"topicId": TOPIC}, {}).max_batch_bytes // (size + 10)))
+    many = [types.PubsubMessage.pb()(data=b"x" * size)] * of_request
+    body = types.PublishRequest.pb()(topic=TOPIC, messages=many).SerializeToString()
+    slots = threading.Semaphore(4)
+    with EmulatorBackend(address).connect() as connection:
+        for _ in range(-(-messages // of_request)):
+            slots.acquire()
+            connection.publish(TOPIC, body, 60).add_done_callback(lambda _: slots.release())
+        for _ in range(4):
+            slots.acquire()
+
+
+def megabytes_through_sockets(total: int) -> float:
+    """MB/s of two processes that send to this one, a thread of which reads each connection."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    send = (
+        "import socket, sys\n"
+        "connection, data = socket.create_connection(('127.0.0.1', int(sys.argv[1]))), bytes(2**20)\n"
+        "for _ in range(int(sys.argv[2]) // 2**20): connection.sendall(data)\n"
+    )
+    command = [sys.executable, "-c", send, str(listener.getsockname()[1]), str(total // 2)]
+    senders = [subprocess.Popen(command) for _ in range(2)]
+
+    def drain(connection: socket.socket) -> None:
+        buffer = bytearray(2**20)
+        while connection.recv_into(buffer):
+            pass
+
+    threads = [threading.Thread(target=drain, args=[listener.accept()[0]]) for _ in senders]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - start
+    assert not any(sender.wait() for sender in senders)
+    listener.close()
+    return total / 1e6 / seconds
+
+
+def made(spark: SparkSession, messages: int, count: int = 0) -> DataFrame:
+    """Messages of 100 bytes with two attributes, and with so many ordering keys unless that is 0."""
+    columns = [
+        "cast(lpad(string(id), 100, '0') AS binary) data",
+        "map('kind', 'flight', 'origin', if(id % 2 = 0, 'JFK', 'LGA')) attributes",
+    ]
+    columns += [f"concat('key', id % {count}) ordering_key"] if count else []
+    return spark.range(0, messages, 1, 2).selectExpr(*columns)
+
+
 def cached(rows: DataFrame) -> DataFrame:
     rows.cache().count()
     return rows
@@ -139,8 +266,10 @@ def counted(rows: DataFrame, messages: int) -> int:
     return messages
 
 
-def written(spark: SparkSession, rows: DataFrame, address: str, messages: int) -> int:
-    summary = WriteSummary(spark)
+def written(
+    spark: SparkSession, rows: DataFrame, address: str, messages: int, summary: WriteSummary | None = None
+) -> int:
+    summary = summary or WriteSummary(spark)
     options = {"backend": "emulator", "endpoint": address, "topicId": TOPIC}
     rows.write.format(summary.format).mode("append").options(**options).save()
     assert messages == summary.value.messages, f"{summary.value} of {messages}"
@@ -196,12 +325,20 @@ def task(rows: int, keys: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["throughput", "memory", "task"])
+    parser.add_argument("what", choices=["throughput", "keys", "payloads", "memory", "task", "ready-made"])
     parser.add_argument("--messages", type=int, default=2_000_000)
     parser.add_argument("--keys", type=int, default=0)
+    parser.add_argument("--address", default="")
+    parser.add_argument("--size", type=int, default=0)
     given = parser.parse_args()
     if given.what == "throughput":
         throughput(given.messages)
+    elif given.what == "keys":
+        keys(min(given.messages, 500_000))
+    elif given.what == "payloads":
+        payloads()
+    elif given.what == "ready-made":
+        send_ready_made(given.address, given.size, given.messages)
     elif given.what == "memory":
         memory()
     else:

@@ -1,5 +1,7 @@
 """A Pub/Sub server that answers Publish at once: a message id for every message, and nothing kept.
 
+Its topic has the schema of the demo's flights, for those who ask for it.
+
     python benchmarks/write_server.py          prints its port; ends with its standard input
 
 It reads of a request only how many messages there are (each stays bytes), so that it is never the bottleneck on the
@@ -11,12 +13,18 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.pubsub_v1 import types
 
+sys.path[:0] = [str(Path(__file__).parent.parent)]
+
+from pubsub_spark.demo import flights  # noqa: E402
+
+SCHEMA = "projects/bench/schemas/flight"
 _FIRST_ID = 10**16
 
 
@@ -41,13 +49,30 @@ def answer(messages: int) -> bytes:
     return made
 
 
+@cache
+def resources() -> dict[str, bytes]:
+    """The answers to the calls that look for the topic and its schema, by the end of their names."""
+    settings = types.SchemaSettings(schema=SCHEMA, encoding=types.Encoding.BINARY)
+    topic = types.Topic(name="projects/bench/topics/write", schema_settings=settings)
+    schema = types.Schema(
+        name=SCHEMA, type_=types.Schema.Type.AVRO, definition=flights.avro_schema(), revision_id="f11947ab"
+    )
+    revisions = types.ListSchemaRevisionsResponse(schemas=[schema])
+    return {
+        "GetTopic": types.Topic.serialize(topic),
+        "GetSchema": types.Schema.serialize(schema),
+        "ListSchemaRevisions": types.ListSchemaRevisionsResponse.serialize(revisions),
+    }
+
+
 class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Publish, whoever calls it."""
+    """Publish, whoever calls it, and what is asked before."""
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         if details.method.endswith("/Publish"):
             return grpc.unary_unary_rpc_method_handler(lambda body, _: answer(len(Skim.FromString(body).messages)))
-        return None
+        known = resources().get(details.method.rpartition("/")[2])
+        return known and grpc.unary_unary_rpc_method_handler(lambda *_: known)
 
 
 def main() -> None:

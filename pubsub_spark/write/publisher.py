@@ -17,7 +17,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, Self
 
 import grpc
@@ -74,7 +74,8 @@ class Publisher:
     def send(self, request: EncodedRequest) -> None:
         """Publish a request, now or when its turn comes; blocks while flow control asks. Raises the first failure."""
         with self._changed:
-            self._wait_for(lambda: self._queue.has_capacity or self._error is not None)
+            if not self._queue.has_capacity:
+                self._wait_for(lambda: self._queue.has_drained or self._error is not None)
             if self._error is None:
                 self._queue.add(request)
             sendable = self._take_sendable()
@@ -216,9 +217,15 @@ class Publisher:
 def _message_ids(response: bytes) -> list[str]:
     """The ids in a serialized PublishResponse; none where the bytes are not one."""
     from google.protobuf.message import DecodeError
-    from google.pubsub_v1.types import PublishResponse
 
     try:
-        return list(PublishResponse.pb().FromString(response).message_ids)
+        return list(_response_class().FromString(response).message_ids)
     except DecodeError:
         return []
+
+
+@cache
+def _response_class() -> Any:
+    from google.pubsub_v1.types import PublishResponse
+
+    return PublishResponse.pb()

@@ -5,9 +5,9 @@ Three rules, as in Google's PublisherClient:
 - at most `max_in_flight` requests are in flight;
 - one request of an ordering key (of a topic) is in flight or waits for its retry; the next leaves the key's queue when
   it is confirmed, so the messages of a key arrive in their order;
-- flow control: the caller adds no request while `has_capacity` is false, so the memory of a task does not grow with
-  the rows it writes. Counted is the memory that Python needs for a request, not its body alone: with one small message
-  for each of many keys, the objects are most of it.
+- flow control: the caller adds no request while `has_capacity` is false, and then waits until `has_drained`, so the
+  memory of a task does not grow with the rows it writes. Counted is the memory that Python needs for a request, not its
+  body alone: with one small message for each of many keys, the objects are most of it.
 
 After a request has failed for good the caller adds nothing more. The queue of its key is dropped, and so are queued
 requests without a key; requests of other keys are still sent, so each key ends with a prefix of its messages.
@@ -25,6 +25,8 @@ TopicAndKey = tuple[str, str]
 # The objects that Python keeps for an outstanding request beside its body: the request, its key, its place in the
 # queues and in the scheduler's heap, its attempts. Measured with tracemalloc while 20,000 keys await a retry.
 _OBJECT_BYTES = 1000
+# The share of the memory that is still used when a caller that waited goes on.
+_RESUME_SHARE = 0.75
 
 
 def memory_bytes(request: EncodedRequest) -> int:
@@ -51,6 +53,11 @@ class RequestQueue:
     def has_capacity(self) -> bool:
         """Whether flow control lets the caller add another request."""
         return self.outstanding_bytes < self._max_outstanding_bytes
+
+    @property
+    def has_drained(self) -> bool:
+        """Whether a caller that waits for capacity may go on: with some of it, so as not to wake for every response."""
+        return self.outstanding_bytes < self._max_outstanding_bytes * _RESUME_SHARE
 
     @property
     def has_outstanding(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub_spark.write.request_queue import RequestQueue
+from pubsub_spark.write.request_queue import RequestQueue, memory_bytes
 from pubsub_spark.write.requests import EncodedRequest
 
 
@@ -75,6 +75,21 @@ def test_no_capacity_until_bytes_are_confirmed():
     queue.confirm(big)
     assert queue.has_capacity
     assert not queue.has_outstanding
+
+
+def test_a_caller_that_waited_goes_on_when_a_quarter_is_free():
+    """Many requests are added at a time, and not one for each answer."""
+    queue = RequestQueue(max_in_flight=8, max_outstanding_bytes=4 * memory_bytes(request()))
+    requests = [request() for _ in range(4)]
+    for each in requests:
+        queue.add(each)
+    assert not queue.has_capacity
+    queue.take_sendable()
+    queue.confirm(requests[0])
+    assert queue.has_capacity
+    assert not queue.has_drained
+    queue.confirm(requests[1])
+    assert queue.has_drained
 
 
 def test_a_failure_drops_the_queue_of_its_key_and_all_without_key():
