@@ -57,7 +57,8 @@ class ReadPubSub:
 
 def register_function(spark: SparkSession) -> None:
     """Register the function in a session; which kind of function that is the session's kind says (Connect or not)."""
-    spark.udtf.register(NAME, cast("UserDefinedTableFunction", udtf(ReadPubSub)))
+    # Rows are made one by one here; with `useArrow` Spark would ask for pandas, and warn where it is missing.
+    spark.udtf.register(NAME, cast("UserDefinedTableFunction", udtf(ReadPubSub, useArrow=False)))
 
 
 def _is_constant(argument: AnalyzeArgument) -> bool:

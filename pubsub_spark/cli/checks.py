@@ -343,6 +343,9 @@ def message_out_and_in(resources: Resources, topic: str | None, project: str | N
     with ExitStack() as ending:  # also of Ctrl-C: what was made is deleted
         findings: list[Finding] = []
         try:
+            if topic is not None and (schema := _schema_of(resources, topic)):
+                remedy = "Leave out `--topic` to send it on a temporary topic."
+                return [Finding("a message", "skipped", f"`{topic}` has the schema `{schema}`", remedy)]
             if topic is None:
                 resources.create("topics", types.Topic(name=on), on)
                 ending.callback(_deleted, resources, "topics", on, findings)
@@ -353,6 +356,14 @@ def message_out_and_in(resources: Resources, topic: str | None, project: str | N
         except PubSubError as error:
             findings.append(_of_error("a message", error))
     return findings
+
+
+def _schema_of(resources: Resources, topic: str) -> str:
+    """The schema that messages of a topic must fit; "" if there is none, or the caller may not look at the topic."""
+    try:
+        return str(resources.get("topics", topic).schema_settings.schema)
+    except ForbiddenError:
+        return ""
 
 
 def _sent_and_pulled(resources: Resources, topic: str, subscription: str) -> list[Finding]:

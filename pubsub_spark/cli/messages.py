@@ -67,12 +67,24 @@ def publish(
             made = [
                 types.PubsubMessage(data=data, attributes=attributes, ordering_key=ordering_key or "") for data in batch
             ]
-            published = resources.publish(name, made)
+            published = _published(resources, name, made, encode)
             ids += published
             if not service.as_json:
                 typer.echo("\n".join(published))
     if service.as_json:
         print_json({"messageIds": ids})
+
+
+def _published(resources: Resources, topic: str, messages: Sequence[Any], encode: str) -> list[str]:
+    """The ids of messages that were published; InvalidError with advice where a schema refuses what is not encoded."""
+    from ..errors import InvalidError
+
+    try:
+        return resources.publish(topic, messages)
+    except InvalidError as error:
+        if encode == "none" and "schema" in str(error):
+            raise InvalidError(f"{error} `--encode topic` encodes lines of JSON by that schema.") from None
+        raise
 
 
 def pull(
@@ -167,11 +179,21 @@ def _temporary_subscription(resources: Resources, topic: str) -> str:
 
     from google.pubsub_v1 import types
 
+    from ..errors import MissingError, PubSubError
+
     project = topic.split("/")[1]
     name = f"projects/{project}/subscriptions/pubsub-spark-tail-{uuid.uuid4().hex[:12]}"
     ttl = datetime.timedelta(seconds=_EXPIRATION_SECONDS)
     made = types.Subscription(name=name, topic=topic, expiration_policy={"ttl": ttl}, message_retention_duration=ttl)
-    resources.create("subscriptions", made, name, [("Topic", topic)])
+    try:
+        resources.create("subscriptions", made, name, [("Topic", topic)])
+    except MissingError as error:
+        of_that_id = topic.replace("/topics/", "/subscriptions/")
+        try:
+            resources.get("subscriptions", of_that_id)
+        except PubSubError:
+            raise error from None
+        raise MissingError(f"{error} `{of_that_id}` exists: follow it with `--subscription`.") from None
     return name
 
 

@@ -177,12 +177,14 @@ def test_publish_encodes_and_pull_decodes(run: Run, emulator: Emulator):
     lines = '{"a": 1, "b": {"string": "tagged"}}\n{"a": 2, "b": "plain"}\n'
     run("publish", "flights", "--encode", "topic", stdin=lines)
     wrong = run("publish", "flights", "--encode", "topic", stdin='{"a": "no"}\n', code=1)
+    plain = run("publish", "flights", stdin=lines, code=1)
 
     pulled = said(run, "pull", "all", "--limit", "10")
     assert [{"a": 1, "b": "tagged"}, {"a": 2, "b": "plain"}] == [each["value"] for each in pulled]
     assert [b"\x02\x02\x0ctagged", b"\x04\x02\x0aplain"] == [record.data for record in emulator.messages(SUB)]
     assert wrong.stderr.startswith("Line 1 is not a message of the schema `projects/my-project/schemas/record@")
     assert 1 == wrong.stderr.count("\n")
+    assert plain.stderr.endswith("`--encode topic` encodes lines of JSON by that schema.\n")
     assert 2 == emulator.backlog(SUB)
 
 
@@ -205,6 +207,19 @@ def test_tail_of_a_topic_takes_nothing(run: Run, emulator: Emulator, environment
     assert "\x1b" not in json.dumps(shown)
     assert following.startswith("following projects/my-project/subscriptions/pubsub-spark-tail-")
     assert [SUB] == [each["name"] for each in said(run, "subscriptions", "list")]
+
+
+def test_tail_of_a_subscription_that_is_taken_for_a_topic(run: Run, emulator: Emulator):
+    """The error says which option follows a subscription, where there is one of that id and no topic."""
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC)
+
+    meant = run("tail", SUB.rpartition("/")[2], code=1)
+    neither = run("tail", "nothing", code=1)
+
+    assert meant.stderr.endswith(f"`{SUB}` exists: follow it with `--subscription`.\n")
+    assert "--subscription" not in neither.stderr
+    assert "projects/my-project/topics/nothing` does not exist" in neither.stderr
 
 
 def test_tail_of_a_subscription_gives_back(run: Run, emulator: Emulator):

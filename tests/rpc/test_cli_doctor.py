@@ -52,6 +52,22 @@ def test_everything_is_right(environment: dict[str, str], emulator: Emulator, tm
     assert [TOPIC] == [each["name"] for each in json.loads(listed.stdout)]
 
 
+def test_no_message_is_tried_on_a_topic_with_a_schema(environment: dict[str, str]):
+    """The message of the doctor's own would not fit: that is no finding against the topic."""
+    definition = 'syntax = "proto3"; message M { string a = 1; }'
+    for command in (
+        ["schemas", "create", "record", "--type", "protocol-buffer", "--definition", definition],
+        ["topics", "create", "typed", "--schema", "record", "--message-encoding", "json"],
+    ):
+        subprocess.run([*COMMAND[:3], *command], capture_output=True, env=environment, check=True)
+    code, found = doctor(environment, "--topic", "typed", "--try")
+
+    schema = "projects/my-project/schemas/record"
+    assert (0, "skipped") == (code, found["a message"]["state"]), found
+    assert found["a message"]["found"] == f"`projects/my-project/topics/typed` has the schema `{schema}`"
+    assert "`--topic`" in found["a message"]["remedy"]
+
+
 def test_what_is_wrong_has_a_remedy(environment: dict[str, str], tmp_path: Path):
     """Each wrong finding says what to do, and the command ends with 1."""
     code, found = doctor(environment, "--subscription", "gone")
