@@ -162,6 +162,7 @@ class _Call:
     path: bytes
     window: int
     most: int | None = None  # messages of a StreamingPull; None until its first request is there
+    most_bytes: int = 0  # of a StreamingPull
     answered: bool = False  # whether the response headers are out
     half_closed: bool = False  # whether the client has said all
     sent: int = 0  # responses
@@ -283,6 +284,7 @@ class _Connection:
         if len(call.request) >= 5 + length:
             first = types.StreamingPullRequest.pb().FromString(bytes(call.request[5 : 5 + length]))
             call.most = first.max_outstanding_messages if first.max_outstanding_messages > 0 else _MAX_WINDOW_BYTES
+            call.most_bytes = first.max_outstanding_bytes if first.max_outstanding_bytes > 0 else _MAX_WINDOW_BYTES
 
     def _end(self, number: int, call: _Call) -> None:
         """Send the response of a unary call, or the end of a stream."""
@@ -311,7 +313,10 @@ class _Connection:
             if call.response is None:
                 small = call.most <= PER_RESPONSE
                 outstanding = call.sent - canned.small_acknowledged + call.acknowledged if small else call.sent
-                if outstanding * per_response >= call.most or call.half_closed or (due := canned.take()) is None:
+                is_full = (
+                    outstanding * per_response >= call.most or outstanding * len(canned.pool[0]) >= call.most_bytes
+                )
+                if is_full or call.half_closed or (due := canned.take()) is None:
                     return
                 if not call.answered:
                     self._socket.sendall(_frame(_HEADERS, _END_HEADERS, number, _RESPONSE_HEADERS))

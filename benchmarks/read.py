@@ -321,7 +321,7 @@ def streams() -> None:
 
         def speed(server: Sequence[str], share: float = 1, messages: int = messages, **options: Any) -> float:
             most = int(messages * share)
-            return read_canned(spark, most, server=server, backlog=10**9, skipped=5, maxFetchPeriod="2s", **options)
+            return read_canned(spark, most, server=server, backlog=10**9, skipped=7, maxFetchPeriod="2s", **options)
 
         free, server = _with_server_share(partial(speed, plain))
         many, limited_server = _with_server_share(partial(speed, limited))

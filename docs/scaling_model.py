@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 # https://cloud.google.com/pubsub/quotas#resource_limits
 STREAM_BYTES_PER_SECOND = 10e6
-STREAMS_PER_TASK = 16  # as sized here: `streamsPerPartition` is doubled up to 32
+STREAMS_PER_TASK = 16  # as sized here: `streamsPerPartition` is doubled up to 64
 
 # Seconds of a core for a message, and for a byte of its payload, everything together: `benchmarks/read.py streams`, the
 # column without a limit (457,182, 224,389 and 31,627 messages/s of 100 B, 1 KB and 10 KB on two cores, a busy machine).

@@ -1,8 +1,8 @@
 """The driver's own StreamingPull: its buffered messages say that there is a batch to plan now.
 
 It is kept open with small limits. Its messages become part 0 of the next batch; they are staged then, and until then
-their leases are extended through `due` and `extended`. `is_flow_controlled` says that the service holds messages back
-because the stream's limits are reached: there are more than this stream can serve.
+their leases are extended through `due` and `extended`. `is_saturated` says that the service holds messages back because
+the stream's limits are reached, or sends as fast as it does on one stream: there are more than this stream can serve.
 
 Runs on the driver and is used by two threads, Spark's calls and the ack worker; every method takes the lock.
 """
@@ -26,11 +26,13 @@ from ..codec.envelope import Received, received, size
 from ..errors import PubSubError, ServiceError
 from .health import Change, StreamHealth
 from .leases import Lease
+from .partitions import AT_LIMIT, STREAM_BYTES_PER_SECOND
 from .streaming_pull import DRAIN_SECONDS, StreamingPull, StreamSettings
 
 MAX_MESSAGES = 1000
 MAX_BYTES = 4 * 2**20
 _log = logging.getLogger(__name__)
+_RATE_SECONDS = 2.0  # over which the rate is measured: a single burst is no backlog
 _MAX_DRAIN_POLLS = 10  # when the stream is closed; a service that goes on sending is cut off
 
 
@@ -56,6 +58,7 @@ class DriverStream:
         self._outstanding: deque[tuple[int, int]] = deque()  # messages and their bytes, as the service counts them
         self._reopened = 0
         self._flow_controlled = False
+        self._arrived: deque[tuple[float, int]] = deque()  # when, and bytes of responses, in the last _RATE_SECONDS
         self._polled = clock()
         self._stream = StreamingPull(connection, settings, has_room=self._has_room)
 
@@ -79,6 +82,7 @@ class DriverStream:
                 self._reopened = self._stream.reopened
                 self._outstanding = self._sizes()
             if responses:
+                self._arrived.append((self._clock(), sum(map(len, responses))))
                 arrived = received(responses)
                 if arrived.messages.num_rows:
                     lease = Lease(last_poll, self.settings.lease_seconds)
@@ -155,6 +159,19 @@ class DriverStream:
     def is_flow_controlled(self) -> bool:
         """Whether the service has held messages back since the last `take`."""
         return self._flow_controlled
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether there is more than this stream can serve, as far as it shows.
+
+        With quick batches a stream of large messages is never flow-controlled, whatever waits behind it: then it runs
+        at the bytes per second that the service sends on a stream at the most.
+        """
+        with self._lock:
+            while self._arrived and self._arrived[0][0] < self._clock() - _RATE_SECONDS:
+                self._arrived.popleft()
+            volume = sum(volume for _, volume in self._arrived)
+        return self._flow_controlled or volume >= AT_LIMIT * STREAM_BYTES_PER_SECOND * _RATE_SECONDS
 
     @property
     def oldest_publish_time(self) -> float | None:

@@ -1,8 +1,8 @@
 """The input partitions of a batch, and the rule that chooses them.
 
 Pure values. At low volume a batch is the driver stream's messages alone. Executors pull once the driver stream has been
-full, and from then on batch after batch until a batch comes back with every pull idle: one small answer from the
-service is no proof of an empty backlog, a batch full of them is.
+full, or has run at the service's limit of bytes per second, and from then on batch after batch until a batch comes back
+with every pull idle: one small answer from the service is no proof of an empty backlog, a batch full of them is.
 
 The driver stream's messages are part 0 in the staging area. In a backlog the first task gives its rows before its own:
 a task for a thousand rows would keep a core from pulling for as long as it takes to start one. A replay has the same
@@ -120,9 +120,9 @@ class Budget:
 
 
 # https://cloud.google.com/pubsub/quotas#resource_limits: 10 MB/s for each open stream
-_STREAM_BYTES_PER_SECOND = 10e6
-_AT_LIMIT, _UNLIMITED, _SPARE = 0.6, 1.5, 0.25  # rates of a stream, in units of that; setting up takes some of the time
-_MAX_STREAMS = 32
+STREAM_BYTES_PER_SECOND = 10e6
+AT_LIMIT, _UNLIMITED, _SPARE = 0.6, 1.5, 0.25  # rates of a stream, in units of that; setting up takes some of the time
+_MAX_STREAMS = 64  # a connection to Google's servers carries 100 calls at a time, and acks are among them
 
 
 def next_streams(streams: int, pulls: Sequence[Footer]) -> int:
@@ -134,10 +134,10 @@ def next_streams(streams: int, pulls: Sequence[Footer]) -> int:
     busy = [pull for pull in pulls if pull.ended != "idle" and pull.pull_seconds > 0]
     if not busy:
         return max(1, streams // 2)
-    rate = sum(pull.pull_bytes / pull.pull_seconds for pull in busy) / len(busy) / streams / _STREAM_BYTES_PER_SECOND
+    rate = sum(pull.pull_bytes / pull.pull_seconds for pull in busy) / len(busy) / streams / STREAM_BYTES_PER_SECOND
     if rate < _SPARE:
         return max(1, streams // 2)
-    return min(_MAX_STREAMS, 2 * streams) if _AT_LIMIT <= rate <= _UNLIMITED else streams
+    return min(_MAX_STREAMS, 2 * streams) if AT_LIMIT <= rate <= _UNLIMITED else streams
 
 
 def is_backlogged(footers: Sequence[Footer], drained_from: float | None = None) -> bool:

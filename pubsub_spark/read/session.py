@@ -201,7 +201,7 @@ class Session:
         return {
             "subscription": self.options.subscription,
             **health_metrics(stream.health, time.monotonic()),
-            "backlogged": self._backlogged or (buffered > 0 and stream.is_flow_controlled),
+            "backlogged": self._backlogged or (buffered > 0 and stream.is_saturated),
             "intakePaused": self._held_back,
             "bufferedMessages": buffered,
             "inFlightBatches": len(in_flight) + is_planned,
@@ -293,7 +293,7 @@ class Session:
             self.counts += counts
             self._footers[batch] = footers
             sent += (SentAcks(*each) for footer in pulls for each in footer.sent_acks)
-            pulls_again = self._backlogged or opened.stream.is_flow_controlled
+            pulls_again = self._backlogged or opened.stream.is_saturated
             if pulled and pulls_again and batch > self._task_acks_after:
                 held += (HeldAcks(batch, part, length) for part, length in lengths.items() if part > 0)
             known = max((f.spark_batch for f in pulls if f.spark_batch is not None), default=None)
@@ -403,7 +403,7 @@ class Session:
             self._token_written = self.clock()
             staging.write_token()
         stream.poll()
-        is_flow_controlled, oldest_arrival = stream.is_flow_controlled, stream.oldest_arrival
+        is_saturated, oldest_arrival = stream.is_saturated, stream.oldest_arrival
         lease, taken = stream.take(budget.messages, budget.bytes)
         opened.deduplication.add_expired()
         excluded_ids = opened.deduplication.ids_to_exclude(self.clock() if oldest_arrival is None else oldest_arrival)
@@ -422,7 +422,7 @@ class Session:
         opened.extender.keep(batch, 0, [received.receipts.column("ack_id") for received in taken])
         driver_part = staged_part.footer(content)
         self._footers[batch] = [driver_part]
-        if self._backlogged or is_flow_controlled:
+        if self._backlogged or is_saturated:
             excludes = opened.deduplication.write()
             may_repeat = self.options.id_attribute is not None or (lease is not None and lease.is_expired(self.clock()))
             if taken and may_repeat:  # tasks may pull the same again

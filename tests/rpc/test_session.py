@@ -67,6 +67,29 @@ def test_backlog_is_pulled_by_tasks(query: Engine, names: Names):
     assert any(len(rows) > 1000 for rows in query.written.values())
 
 
+def test_tasks_pull_when_the_driver_stream_runs_at_its_rate_limit(
+    query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch
+):
+    """Batches so quick that the driver stream is never full, of 1.5 MB each: after 12 MB in two seconds tasks pull."""
+    monkeypatch.setattr(query, "clock", lambda: 100.0)  # all of it at one time
+    query.budget = Budget(1000, 10**9)
+    query.start()
+    query.trigger()
+    kinds = []
+    for number in range(1, 10):
+        query.emulator.publish(names.topic, str(number) * 1_500_000)
+        buffered(query, 1)
+        assert not query.opened.stream.is_flow_controlled
+        query.trigger()
+        [partitions] = query.session._partitions.values()  # type: ignore[union-attr]
+        kinds.append({type(partition) for partition in partitions})
+        query.trigger()
+        acked(query, number)
+
+    assert [{DriverPartition}] * 7 + [{PullPartition}] == kinds[:8]
+    assert [str(number) for number in range(1, 10)] == [row[0] for row in query.rows]
+
+
 def test_tasks_send_the_acks_of_a_backlog(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
     """The driver sends the acks of its own messages and of the last batch; tasks send those of the batch before."""
     sent_by: list[tuple[bool, int]] = []

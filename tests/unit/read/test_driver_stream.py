@@ -117,6 +117,28 @@ def test_stream_at_its_limit_is_flow_controlled():
         assert not stream.is_flow_controlled
 
 
+def test_stream_at_the_rate_limit_is_saturated():
+    """Batches that are quick enough keep a stream from its limits; it is saturated at 6 MB/s for two seconds."""
+    clock = [0.0]  # seconds
+    service = Service(scripts=[[]])
+    with opened(service, clock=lambda: clock[0]) as stream:
+        found = []
+        for clock[0] in (0.5, 1.0, 1.5, 1.9, 3.6):
+            service.calls[0].say(response(["x" * 1_100_000]))  # an id and an ack id are as long as the payload here
+            wait(stream, 1)
+            taken(stream)
+            stream.record_acks(1)
+            found.append((stream.is_flow_controlled, stream.is_saturated))
+        assert [(False, saturated) for saturated in (False, False, False, True, False)] == found
+
+
+def test_flow_controlled_stream_is_saturated():
+    """A stream whose limits are reached is saturated, however slow it is."""
+    with opened(Service(scripts=[[response("ab")]]), max_messages=2) as stream:
+        wait(stream, 2)
+        assert stream.is_saturated
+
+
 def test_unacknowledged_messages_count_for_flow_control():
     """Taken messages are still outstanding; only an acknowledgement makes room."""
     service = Service(scripts=[[response("a")]])

@@ -103,7 +103,8 @@ def pulled(streams: int, megabytes_per_second: float, ended: str = "period") -> 
     [
         (1, [9.5], 2),  # at the limit of 10 MB/s
         (2, [9.0, 9.9], 4),
-        (32, [9.9], 32),  # no more than 32
+        (32, [9.9], 64),
+        (64, [9.9], 64),  # no more than 64
         (4, [4.0], 4),  # below the limit: the task or the backlog is slower
         (4, [2.0], 2),  # half of them would do
         (1, [2.0], 1),
