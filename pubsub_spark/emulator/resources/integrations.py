@@ -9,6 +9,7 @@ nothing, it says so: an export or an ingestion by its state, a transform of anot
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from functools import partial
@@ -57,6 +58,11 @@ _BIGTABLE_DELIMITER = 50  # bytes, at most
 # https://cloud.google.com/storage/docs/buckets#naming; of misspellings the one that is named there.
 _BUCKET = re.compile(r"(?=.{3,222}$)(?!goog)(?!.*(google|g00gle))(?!\d+(\.\d+){3}$)[a-z0-9]([a-z0-9_.-]*[a-z0-9])?")
 _BUCKET_COMPONENT = 63  # characters between dots, at most
+# https://cloud.google.com/pubsub/docs/create-cloudstorage-subscription#file_names
+_DATETIME_FORMAT = re.compile(r"(?:YYYY|YY|MM|DD|hh|mm|ss|T|Z|\+00:00|[-_:/])*")
+_DATETIME_MATCHER = re.compile(r"YYYY|YY|MM|DD|hh|mm|ss|T|Z|\+00:00")
+_SAME_MATCHER = {"YYYY": "YY", "+00:00": "Z"}  # two forms of the year, and of the offset
+_REQUIRED_MATCHERS = frozenset({"YY", "MM", "DD", "hh", "mm", "ss"})
 _GCS_BYTES = (1000, 10 * 1024**3)
 _GCS_LEAST_MESSAGES = 1000
 _GCS_DURATION_SECONDS = 5 * limits.MINUTE
@@ -93,6 +99,8 @@ def _fill_cloud_storage(config: Any, subscription: Any) -> None:
     _check_bucket("cloud_storage_config.bucket", config.bucket)
     if config.filename_suffix.endswith("/"):
         raise _bad("cloud_storage_config.filename_suffix", config.filename_suffix)
+    if config.filename_datetime_format and not _is_datetime_format(config.filename_datetime_format):
+        raise _bad("cloud_storage_config.filename_datetime_format", config.filename_datetime_format)
     if not config.HasField("max_duration"):
         config.max_duration.seconds = _GCS_DURATION_SECONDS
     duration = config.max_duration.seconds + config.max_duration.nanos / 1e9
@@ -107,6 +115,14 @@ def _fill_cloud_storage(config: Any, subscription: Any) -> None:
         limits.check_at_least("max_messages", config.max_messages, _GCS_LEAST_MESSAGES)
     if config.WhichOneof("output_format") is None:
         config.text_config.SetInParent()
+
+
+def _is_datetime_format(text: str) -> bool:
+    """Whether a format names each part of date and time once, `T` and the offset at most once, and delimiters only."""
+    if not _DATETIME_FORMAT.fullmatch(text):
+        return False
+    found = Counter(_SAME_MATCHER.get(matcher, matcher) for matcher in _DATETIME_MATCHER.findall(text))
+    return found.keys() >= _REQUIRED_MATCHERS and set(found.values()) == {1}
 
 
 def _check_bigtable(config: Any, _: Any) -> None:

@@ -1,8 +1,11 @@
 """The objects that Cloud Storage subscriptions write: their names, and text or Avro in them. Pure.
 
-As Google documents them: the name is prefix, datetime, `_`, an id and suffix; text is the data of each message and a
-newline; Avro is a file of records with `data`, or with the fields of the topic's Avro schema, and where metadata are
-wanted with subscription, message id, publish time and attributes, among which an ordering key is.
+As Google documents them: the name is prefix, datetime, `_` (or the delimiter in which the datetime's format ends), id
+and suffix; text is the data of each message and a newline; Avro is a file of records with `data`, or with the fields of the
+topic's Avro schema, and where metadata are wanted with subscription, message id, publish time and attributes, among
+which an ordering key is.
+
+https://cloud.google.com/pubsub/docs/create-cloudstorage-subscription#file_names
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ DEFAULT_DATETIME = "YYYY-MM-DDThh:mm:ss+00:00"
 
 _ELEMENTS = {"YYYY": "%Y", "YY": "%y", "MM": "%m", "DD": "%d", "hh": "%H", "mm": "%M", "ss": "%S"}
 _ELEMENT = re.compile("|".join(_ELEMENTS))
+_DELIMITERS = ("-", "_", ":", "/")
 _METADATA_FIELDS: list[dict[str, Any]] = [
     {"name": "subscription_name", "type": "string"},
     {"name": "message_id", "type": "string"},
@@ -49,7 +53,8 @@ def object_name(config: Any, opened: float, unique: str) -> str:
     moment = datetime.fromtimestamp(opened, UTC)
     form = config.filename_datetime_format or DEFAULT_DATETIME
     shown = _ELEMENT.sub(lambda found: moment.strftime(_ELEMENTS[found[0]]), form)
-    return f"{config.filename_prefix}{shown}_{unique}{config.filename_suffix}"
+    delimiter = "" if form.endswith(_DELIMITERS) else "_"
+    return f"{config.filename_prefix}{shown}{delimiter}{unique}{config.filename_suffix}"
 
 
 def encoder(config: Any) -> Encode:

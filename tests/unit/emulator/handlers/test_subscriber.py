@@ -117,6 +117,21 @@ def bigtable(**key: Any) -> dict[str, Any]:
         ),
         ({"cloud_storage_config": {"bucket": "gs://bucket"}}, "INVALID_ARGUMENT", "cloud_storage_config.bucket"),
         ({"cloud_storage_config": {"bucket": "bbb", "filename_suffix": "x/"}}, "INVALID_ARGUMENT", "filename_suffix"),
+        *(
+            (
+                {"cloud_storage_config": {"bucket": "bbb", "filename_datetime_format": form}},
+                "INVALID_ARGUMENT",
+                "filename_datetime_format",
+            )
+            for form in (
+                "YYYY-MM-DD",  # without the time
+                "YY-YYYY-MM-DD-hh-mm-ss",
+                "YYYY-MMM-DD-hh-mm-ss",
+                "YYYY-MM-DDThh:mm:ssTZ",
+                "YYYY-MM-DDThh:mm:ssZ+00:00",
+                "YYYY-MM-DD hh:mm:ss",
+            )
+        ),
         ({"cloud_storage_config": {"bucket": "bbb", "max_bytes": 999}}, "INVALID_ARGUMENT", "max_bytes"),
         ({"cloud_storage_config": {"bucket": "bbb", "max_messages": 999}}, "INVALID_ARGUMENT", "max_messages"),
         ({"cloud_storage_config": {"bucket": "bbb", "max_duration": seconds(59)}}, "INVALID_ARGUMENT", "max_duration"),

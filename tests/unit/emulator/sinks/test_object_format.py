@@ -46,7 +46,8 @@ def topic_schema(*texts: str, encoding: str = "BINARY") -> TopicSchema:
         ({}, "2023-09-25T04:10:00+00:00_id"),
         ({"filename_prefix": "log/", "filename_suffix": ".avro"}, "log/2023-09-25T04:10:00+00:00_id.avro"),
         ({"filename_datetime_format": "YYYY/MM/DD-hh_mm_ss"}, "2023/09/25-04_10_00_id"),
-        ({"filename_datetime_format": "YY:DD"}, "23:25_id"),
+        ({"filename_datetime_format": "YY:MM:DDhhmmssZ"}, "23:09:25041000Z_id"),
+        ({"filename_datetime_format": "YYYY-MM-DDThh_mm_ss-"}, "2023-09-25T04_10_00-id"),
     ],
 )
 def test_names_are_made_of_prefix_datetime_and_suffix(fields, name):
