@@ -1,9 +1,9 @@
 """The objects that Cloud Storage subscriptions write: their names, and text or Avro in them. Pure.
 
 As Google documents them: the name is prefix, datetime, `_` (or the delimiter in which the datetime's format ends), id
-and suffix; text is the data of each message and a newline; Avro is a file of records with `data`, or with the fields of the
-topic's Avro schema, and where metadata are wanted with subscription, message id, publish time and attributes, among
-which an ordering key is.
+and suffix; text is the data of each message and a newline; Avro is a file of records with `data`, or with the fields
+of the topic's Avro schema, and where metadata are wanted with subscription, message id, publish time and attributes,
+among which an ordering key is.
 
 https://cloud.google.com/pubsub/docs/create-cloudstorage-subscription#file_names
 """
