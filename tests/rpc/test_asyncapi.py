@@ -9,7 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+from pubsub_spark.codec.protobuf.protoc import compile_text
 from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.api import protos
+from tests.rpc.conftest import Client
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "flights.asyncapi.yaml"
@@ -54,6 +59,26 @@ def test_export_is_what_apply_would_make(emulator: Emulator, tmp_path: Path):
     emulator.reset()
     assert {"create"} == set(actions(run("apply", exported, "--json", **host)))
     assert exported.read_text() == run("asyncapi", "export", **host).stdout
+
+
+def test_export_names_a_compiled_schema(emulator: Emulator, tmp_path: Path):
+    """A compiled schema has no definition as a text: the document names it, and says why there is no payload."""
+    host = {"PUBSUB_EMULATOR_HOST": emulator.endpoint}
+    [file] = compile_text('syntax = "proto3"; message M { int32 count = 1; }').file
+    compiled = {"root_message": "M", "compiled_bytes": FileDescriptorSet(file=[file]).SerializeToString()}
+    schema = protos.Schema(type_=1, compiled_proto_schema=compiled)
+    Client(emulator.endpoint).ask("SchemaService/CreateSchema", parent="projects/p", schema_id="number", schema=schema)
+    emulator.create_topic("projects/p/topics/numbers", schema="projects/p/schemas/number", encoding="JSON")
+    exported = tmp_path / "exported.yaml"
+
+    result = run("asyncapi", "export", "--output", exported, **host)
+
+    assert 0 == result.returncode, result.stderr
+    assert (
+        "The schema is compiled" in exported.read_text() and "name: projects/p/schemas/number" in exported.read_text()
+    )
+    again = run("apply", exported, "--json", **host)
+    assert {"none"} == set(actions(again)), again.stderr
 
 
 def test_change_of_the_document_is_an_update(emulator: Emulator, tmp_path: Path):

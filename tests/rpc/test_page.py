@@ -16,7 +16,9 @@ from urllib.parse import urlencode
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
+from pubsub_spark.codec.protobuf.protoc import compile_text
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from tests.rpc.conftest import SUB, TOPIC, Client
@@ -98,6 +100,20 @@ def test_overview_has_every_resource(running, browser):
     assert "Backlog: 2; 2 at most in the last minute" in page
     assert "projects/other/topics/typed" not in re.findall(r'scope="row"><a[^>]*>([^<]+)', browser.get("/?project=p"))
     assert "before" not in browser.get("/?find=typed").replace("no-before", "")
+
+
+def test_compiled_schema_is_shown_and_not_committed_by_a_form(running, browser):
+    """Its files are shown as text, which is no definition that a form could commit."""
+    [file] = compile_text('syntax = "proto3"; message M { int32 count = 1; }').file
+    compiled = {"root_message": "M", "compiled_bytes": FileDescriptorSet(file=[file]).SerializeToString()}
+    schema = protos.Schema(type_=1, compiled_proto_schema=compiled)
+    Client(running.endpoint).ask("SchemaService/CreateSchema", parent="projects/p", schema_id="flight", schema=schema)
+
+    page = browser.get(f"/page/{SCHEMA}")
+
+    assert "root_message: M" in page and "count" in page
+    assert "commit a revision with <code>CommitSchema</code>" in page
+    assert "commit-schema" not in page
 
 
 def test_pages_of_resources(running, browser):

@@ -273,7 +273,8 @@ def _schema(parts: Parts, name: str, _: Query) -> View:
     values = {
         "name": name,
         "type": schema.latest.definition.type,
-        "definition": compiled_protobuf.readable(schema.latest.definition.text),
+        "definition": schema.latest.definition.text,
+        "is_compiled": compiled_protobuf.of_text(schema.latest.definition.text) is not None,
         "revisions": revisions[::-1],
         "topics": users,
     }
