@@ -54,7 +54,8 @@ def duration(text: str) -> float:
     return _quantity(text, "duration", "`500ms`, `10s` or `5m`")
 
 
-def _size(text: str) -> int:
+def size(text: str) -> int:
+    """The bytes of a size such as `64m` or `1g`; ValueError when it is none."""
     return int(_quantity(text, "size", "`64m` or `1g`"))
 
 
@@ -80,7 +81,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "integer": _integer,
     "boolean": _boolean,
     "duration": duration,
-    "size": _size,
+    "size": size,
     "timestamp": timestamp,
     "list": _list,
 }

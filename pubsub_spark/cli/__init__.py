@@ -26,6 +26,7 @@ app = typer.Typer(
     help="Google Cloud Pub/Sub for Apache Spark: resources, messages, a doctor, an emulator and the demo.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its tables cut the names of options off on a terminal of 80 columns
 )
 
 # Of families that are commands of their own, and of those that are groups of commands.

@@ -7,7 +7,7 @@ its place. 0 is success, 1 an error (one sentence on standard error), 2 a call t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
@@ -102,8 +102,13 @@ def one_sentence() -> Iterator[None]:
         exit_with(str(error))
 
 
-def command(app: typer.Typer, *names: str, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function that takes a `Service` first, under each name, with the service's options in its place."""
+def command(
+    app: typer.Typer, *names: str, flags: Mapping[str, Any] | None = None, **settings: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function that takes a `Service` first, under each name, with the service's options in its place.
+
+    flags: further parameters and their types, which the function takes as keywords; None where they are not given.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         def run(
@@ -117,8 +122,15 @@ def command(app: typer.Typer, *names: str, **settings: Any) -> Callable[[Callabl
                 function(Service(project, endpoint, credentials_file, as_json), **arguments)
 
         hints = get_type_hints(function, include_extras=True)
-        own = list(inspect.signature(function).parameters.values())[1:]
-        shared = {"project": Project, "endpoint": Endpoint, "credentials_file": CredentialsFile, "as_json": Json}
+        _, *taken = inspect.signature(function).parameters.values()
+        own = [parameter for parameter in taken if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+        last = {
+            **(flags or {}),
+            "project": Project,
+            "endpoint": Endpoint,
+            "credentials_file": CredentialsFile,
+            "as_json": Json,
+        }
         parameters = [
             *(p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in own),
             *(
@@ -128,7 +140,7 @@ def command(app: typer.Typer, *names: str, **settings: Any) -> Callable[[Callabl
                     default=False if name == "as_json" else None,
                     annotation=hint,
                 )
-                for name, hint in shared.items()
+                for name, hint in last.items()
             ),
         ]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

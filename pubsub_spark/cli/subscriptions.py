@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from . import exports
 from .command import Service, command, exit_with, pairs, seconds
 from .resources import field, group, labels_after, print_resource, short
 
@@ -106,7 +107,7 @@ def _fields(
     return found
 
 
-@command(app, "create")
+@command(app, "create", flags=exports.FLAGS)
 def create(
     service: Service,
     name: Annotated[str, typer.Argument(metavar="NAME")],
@@ -128,6 +129,7 @@ def create(
     min_delay: MinDelay = None,
     max_delay: MaxDelay = None,
     push: Push = None,
+    **export: Any,
 ) -> None:
     """Create a subscription. Messages that were published before are not in it."""
     from google.pubsub_v1 import types
@@ -145,6 +147,8 @@ def create(
         max_delay,
         push,
     )
+    if push is not None and exports.config(export):
+        exit_with("`--push-endpoint` and an export exclude each other.", 2)
     subscription = types.Subscription(
         name=service.full(name, "subscriptions"),
         topic=service.full(topic, "topics"),
@@ -152,6 +156,7 @@ def create(
         enable_message_ordering=ordering,
         filter=message_filter or "",
         **fields,
+        **exports.config(export),
     )
     used = [("Topic", subscription.topic), ("Topic", subscription.dead_letter_policy.dead_letter_topic)]
     with service.connect() as resources:

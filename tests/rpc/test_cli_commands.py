@@ -65,6 +65,35 @@ def test_topics(run: Run, emulator: Emulator):
     assert [] == said(run, "topics", "list", "--project", "my-project")
 
 
+def test_exports(run: Run, emulator: Emulator):
+    """Subscriptions that write objects and rows are created with the flags of gcloud."""
+    emulator.create_topic(TOPIC)
+    objects = said(
+        run, "subscriptions", "create", "lake", "--topic", "flights", "--cloud-storage-bucket", "lake",
+        "--cloud-storage-file-prefix", "flights/", "--cloud-storage-file-suffix", ".avro",
+        "--cloud-storage-file-datetime-format", "YYYY-MM-DD/hh_mm_ssZ", "--cloud-storage-max-duration", "2m",
+        "--cloud-storage-max-bytes", "20m", "--cloud-storage-max-messages", "5000",
+        "--cloud-storage-output-format", "avro", "--cloud-storage-write-metadata",
+    )["cloudStorageConfig"]  # fmt: skip
+    rows = said(
+        run, "subscriptions", "create", "rows", "--topic", "flights", "--bigquery-table", "p.d.t",
+        "--use-table-schema", "--write-metadata", "--drop-unknown-fields",
+    )["bigqueryConfig"]  # fmt: skip
+
+    assert "NOT_FOUND" == objects.pop("state") == rows.pop("state")  # this emulator has neither
+    assert {
+        "bucket": "lake",
+        "filenamePrefix": "flights/",
+        "filenameSuffix": ".avro",
+        "filenameDatetimeFormat": "YYYY-MM-DD/hh_mm_ssZ",
+        "maxDuration": "120s",
+        "maxBytes": str(20 * 2**20),
+        "maxMessages": "5000",
+        "avroConfig": {"writeMetadata": True},
+    } == objects
+    assert {"table": "p.d.t", "useTableSchema": True, "writeMetadata": True, "dropUnknownFields": True} == rows
+
+
 def test_subscriptions(run: Run, emulator: Emulator):
     """A subscription has the settings of the flags; those that an update does not name stay."""
     emulator.create_topic(TOPIC)
@@ -270,6 +299,40 @@ def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
         (["topics", "create", "flights", "--labels", "k"], 2, "`k` is not of the form `KEY=VALUE`."),
         (["subscriptions", "create", "all", "--topic", "gone"], 1, "Topic `projects/my-project/topics/gone` does not"),
         (["subscriptions", "update", "all"], 2, "Nothing to change: "),
+        (
+            ["subscriptions", "create", "all", "--topic", "flights", "--write-metadata"],
+            2,
+            "`--write-metadata` needs `--bigquery-table`",
+        ),
+        (
+            ["subscriptions", "create", "all", "--topic", "flights", "--cloud-storage-file-prefix", "a"],
+            2,
+            "`--cloud-storage-file-prefix` needs `--cloud-storage-bucket`",
+        ),
+        (
+            [
+                *("subscriptions", "create", "all", "--topic", "flights", "--cloud-storage-bucket", "lake"),
+                "--cloud-storage-write-metadata",
+            ],
+            2,
+            "`--cloud-storage-write-metadata` needs `--cloud-storage-output-format avro`",
+        ),
+        (
+            [
+                *("subscriptions", "create", "all", "--topic", "flights", "--cloud-storage-bucket", "lake"),
+                *("--bigquery-table", "p.d.t"),
+            ],
+            2,
+            "`--cloud-storage-bucket` and `--bigquery-table` exclude each other",
+        ),
+        (
+            [
+                *("subscriptions", "create", "all", "--topic", "flights", "--cloud-storage-bucket", "lake"),
+                *("--push-endpoint", "http://localhost"),
+            ],
+            2,
+            "`--push-endpoint` and an export exclude each other",
+        ),
         (["schemas", "create", "s-1", "--type", "xml", "--definition", "{}"], 2, "`--type` must be `avro` or"),
         (["schemas", "create", "s-1", "--type", "avro", "--definition", "{"], 1, "Pub/Sub refuses to create Schema"),
         (["snapshots", "create", "before", "--subscription", "gone"], 1, "Subscription `projects/my-project/subscr"),
