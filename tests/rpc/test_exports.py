@@ -227,6 +227,24 @@ def test_killed_emulator_exports_everything(tmp_path: Path):
         assert published == set(lines(tmp_path))
 
 
+def test_killed_emulator_does_not_keep_what_it_had_leased(tmp_path: Path):
+    """An object that was open at `kill -9` is written within `max_duration` of the next start, not after its leases."""
+    (tmp_path / "lake").mkdir()
+    with process(tmp_path, tmp_path / "data") as endpoint:
+        client = Client(endpoint)
+        with client.channel:
+            client.ask("Publisher/CreateTopic", name=TOPIC)
+            config = {"bucket": "lake", "max_duration": {"seconds": 60}}
+            client.ask("Subscriber/CreateSubscription", name=SUB, topic=TOPIC, cloud_storage_config=config)
+            client.publish({"data": b"a"}, {"data": b"b"})
+        wait_until(lambda: tell(endpoint, "backlog")[SUB]["leased"] == 2)
+
+    with process(tmp_path, tmp_path / "data") as endpoint:
+        wait_until(lambda: tell(endpoint, "backlog")[SUB]["leased"] == 2)
+        tell(endpoint, "advance", {"seconds": 61})
+        wait_until(lambda: ["a", "b"] == sorted(lines(tmp_path)))
+
+
 class BigQuery:
     """A subscription to a DuckDB table of the test's own."""
 

@@ -297,6 +297,10 @@ class Broker:
             self.events.append(Released(subscription.name, numbers))
         self._schedule(subscription, now)
 
+    def release_all(self, subscription: Subscription, now: float) -> None:
+        """Take back all leases; nothing is counted against their messages."""
+        self.release(subscription, subscription.leased_numbers(), now)
+
     # Counters, as of the last `tick`; kept as things change, so that to ask costs nothing
 
     def backlog(self, subscription: Subscription) -> int:

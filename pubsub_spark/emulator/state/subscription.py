@@ -238,6 +238,10 @@ class Subscription:
                 self._returned.append(delivery)
         self._notify_one()
 
+    def leased_numbers(self) -> list[int]:
+        """The numbers of the leases of all messages that somebody holds."""
+        return [delivery.number for delivery in self._leases]
+
     def finish_dead_letter(self, delivery: Delivery) -> None:
         """Remove a message that was forwarded to the dead-letter topic."""
         self._finish([delivery])
