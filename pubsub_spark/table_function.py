@@ -1,8 +1,8 @@
 """The table function `read_pubsub(...)` of SQL: a batch read, with the options as named arguments.
 
 A Python table function of Spark runs once and ends, so it reads what `spark.read` reads: up to `maxMessages` messages,
-which are given back. Options are parsed and the schema is chosen in `analyze`, once, on the driver; the reader travels
-with the result of the analysis to the task.
+which are given back. Options are parsed, the subscription is looked at and the schema is chosen in `analyze`, once, on
+the driver; the reader travels with the result of the analysis to the task.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ class ReadPubSub:
 
     @staticmethod
     def analyze(**arguments: AnalyzeArgument) -> ReadAnalysis:
-        """The columns that the options ask for. Raises OptionsError for options that cannot work."""
+        """The columns that the options ask for. Raises OptionsError, and what `PubSubBatchReader.check` does."""
         moving = [name for name, argument in arguments.items() if not _is_constant(argument)]
         if moving:
             raise OptionsError([f"`{name}` must be a constant in `{NAME}`, not a column" for name in moving])
         given = {name: _text(each.value) for name, each in arguments.items() if each.value is not None}
         source = PubSubDataSource(given)
         schema = source.schema()
-        return ReadAnalysis(schema, reader=cast("PubSubBatchReader", source.reader(schema)))
+        reader = cast("PubSubBatchReader", source.reader(schema))
+        reader.check()
+        return ReadAnalysis(schema, reader=reader)
 
     def eval(self, **_: Any) -> Iterator[tuple[Any, ...]]:
         """The rows of up to `maxMessages` messages."""

@@ -36,8 +36,14 @@ class PubSubBatchReader(DataSourceReader):
         self._rows = rows
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One partition, so that `maxMessages` is one limit."""
+        """One partition, so that `maxMessages` is one limit; MissingError and the like before any task is started."""
+        self.check()
         return [InputPartition(0)]
+
+    def check(self) -> None:
+        """Raise what is wrong with the subscription: MissingError, ForbiddenError, ResourceError or ServiceError."""
+        with self._backend.connect() as connection:
+            subscription.check(connection.admin, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """The rows of up to `maxMessages` messages of the subscription."""
@@ -51,7 +57,6 @@ class PubSubBatchReader(DataSourceReader):
             max_bytes=options.max_bytes_per_trigger,
         )
         with self._backend.connect() as connection:
-            subscription.check(connection.admin, options)
             arrived: list[Received] = []
             result = pull(connection, settings, options.max_fetch_period, options.idle_timeout, arrived.append)
             ack_ids = (received.receipts.column("ack_id") for received in arrived)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from pubsub_spark.emulator import Emulator
@@ -134,3 +135,16 @@ def test_table_function_refuses_in_a_sentence(spark: SparkSession, emulator: Emu
         spark.sql("SELECT * FROM read_pubsub(subscriptionId => 'projects/p/subscriptions/s-1', maxMessage => 1)")
     with pytest.raises(Exception, match="`subscriptionId` must be a constant in `read_pubsub`, not a column"):
         spark.sql("SELECT * FROM VALUES ('s-1') AS t(s), LATERAL read_pubsub(subscriptionId => s)")
+    gone = "projects/p/subscriptions/gone"
+    with pytest.raises(AnalysisException, match=f"Subscription `{gone}` does not exist at .* correct its name"):
+        spark.sql(f"SELECT * FROM read_pubsub(endpoint => '{emulator.endpoint}', subscriptionId => '{gone}')")
+
+
+def test_missing_subscription_is_found_before_a_task_starts(spark: SparkSession, emulator: Emulator):
+    """A batch read of one fails while Spark plans it, once, and not in each attempt of a task."""
+    read = spark.read.format("pubsub").option("endpoint", emulator.endpoint)
+    rows = read.option("subscriptionId", "projects/p/subscriptions/gone").load()
+
+    with pytest.raises(Exception, match="Subscription `projects/p/subscriptions/gone` does not exist") as raised:
+        rows.collect()
+    assert isinstance(raised.value, AnalysisException)
