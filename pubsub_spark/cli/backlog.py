@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import datetime
 import json
-import time
+import signal
+import threading
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
@@ -70,17 +71,31 @@ def backlog(
     from rich.console import Console
     from rich.live import Live
 
+    interrupted = _interrupted()
     try:
         if service.as_json:
-            while True:
+            while not interrupted.is_set():
                 typer.echo(json.dumps(_backlogs(service, wanted, project)))
-                time.sleep(interval)
+                interrupted.wait(interval)
+            return
         with Live(console=Console(), auto_refresh=False) as live:
-            while True:
+            while not interrupted.is_set():
                 live.update(_table(_backlogs(service, wanted, project)), refresh=True)
-                time.sleep(interval)
+                interrupted.wait(interval)
     except KeyboardInterrupt:
         return
+
+
+def _interrupted() -> threading.Event:
+    """Set at the first Ctrl-C, which is a KeyboardInterrupt from the second one on: gRPC can swallow one in a call."""
+    event = threading.Event()
+
+    def interrupt(*_: Any) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, interrupt)
+    return event
 
 
 def seek(

@@ -70,7 +70,8 @@ class ExportWorkers:
         self._end(name)
         if not any(each.is_alive and each.subscription is subscription for each in self._ended):
             # Nobody else pulls here: what is leased was leased by an emulator that was killed.
-            self._engine.broker.release_all(subscription, self._engine.clock.now())
+            broker = self._engine.broker
+            broker.release(subscription, broker.leased_numbers(subscription), self._engine.clock.now())
         self._workers[name] = ExportWorker(self._engine, subscription, field, config, self._destinations[field](config))
 
     def _end(self, name: str) -> None:

@@ -297,11 +297,11 @@ class Broker:
             self.events.append(Released(subscription.name, numbers))
         self._schedule(subscription, now)
 
-    def release_all(self, subscription: Subscription, now: float) -> None:
-        """Take back all leases; nothing is counted against their messages."""
-        self.release(subscription, subscription.leased_numbers(), now)
-
     # Counters, as of the last `tick`; kept as things change, so that to ask costs nothing
+
+    def leased_numbers(self, subscription: Subscription) -> list[int]:
+        """The numbers of the leases of all messages that a consumer holds."""
+        return subscription.leased_numbers()
 
     def backlog(self, subscription: Subscription) -> int:
         """The number of unacked messages, those that a consumer holds included."""

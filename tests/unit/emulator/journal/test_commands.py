@@ -21,8 +21,8 @@ BODY = b"\x0a\x01a"
 DAY = 86_400.0
 # What asks the broker without changing it, and what fills one that was loaded.
 READS = {
-    "backlog", "due", "oldest_unacked", "origin_of", "outstanding", "scheduled", "snapshot_expiry", "topic_of", "wait",
-    "add_subscription", "resume",
+    "backlog", "due", "leased_numbers", "oldest_unacked", "origin_of", "outstanding", "scheduled", "snapshot_expiry",
+    "topic_of", "wait", "add_subscription", "resume",
 }  # fmt: skip
 WITH_THEIR_OWN_COMMAND = {"take", "clear"}
 
