@@ -5,8 +5,8 @@
 # MAGIC Step by step what `make demo` does: flights that left New York in 2013 are published from a DataFrame, read
 # MAGIC again with Structured Streaming, counted by carrier and hour, and compared with the file they came from.
 # MAGIC
-# MAGIC The notebook runs on Databricks, and as plain Python: `python notebooks/1_stream_to_table.py`. It takes the first 20,000
-# MAGIC flights; set `FLIGHTS` to another number, or to 336776 for all of them.
+# MAGIC The notebook runs on Databricks, and as plain Python: `python notebooks/1_stream_to_table.py`. It needs the extra `demo`, which
+# MAGIC brings the flights, and takes the first 20,000; set `FLIGHTS` to another number, or to 336776 for all of them.
 
 # COMMAND ----------
 

@@ -8,7 +8,7 @@
 # MAGIC A batch that was interrupted is given to Spark again from the staging area, with the same rows, so a sink that writes each batch
 # MAGIC once (Parquet, Delta) has each message once.
 # MAGIC
-# MAGIC It needs no account: a Pub/Sub emulator runs in this process. On Databricks the job would be a job of its own; here it is a process.
+# MAGIC It needs no account: a Pub/Sub emulator runs in this process. The extra `demo` brings what draws the picture. On Databricks the job would be a job of its own; here it is a process.
 
 # COMMAND ----------
 
