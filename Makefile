@@ -8,12 +8,12 @@ NODE  := $(VENV)/node_modules
 # Python/PySpark: the oldest and the newest of both, what Spark 4.2 changed for streaming sources, the oldest dependencies.
 MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/lowest
 
-.PHONY: demo test test-fast soak soak-speed kills lint docs notebooks tables test-matrix bench clean java
+.PHONY: demo test test-fast soak soak-speed kills lint docs notebooks tables test-matrix bench clean java browser
 
 demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven complete
 	@$(BIN)/pubsub-spark demo
 
-test: lint java $(NODE)  ## linter, type checker, import contracts, tests; the promise on the oldest Spark, too
+test: lint java browser $(NODE)  ## linter, type checker, import contracts, tests; the promise on the oldest Spark, too
 	$(BIN)/pytest -n 2 --dist worksteal
 	.ci/matrix -t tests/spark/test_read.py any/4.0
 
@@ -67,5 +67,5 @@ $(READY): pyproject.toml .ci/environment
 $(NODE): $(READY)
 	@.ci/environment node $(VENV)
 
-java:
-	@.ci/environment java
+java browser:
+	@.ci/environment $@

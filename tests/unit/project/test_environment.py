@@ -99,3 +99,30 @@ def test_unfit_python_is_one_sentence(machine, tmp_path: Path, python3: str):
     assert words.startswith("Python 3.11 or newer with its venv module is needed, and here is ")
     assert 1 == words.count("\n")
     assert not (tmp_path / "venv").exists()
+
+
+def test_missing_browser_is_one_sentence(machine, tmp_path: Path):
+    """Outside CI nobody gets a browser by running tests: it is said that tests are skipped, and they run."""
+    code, words = run(tmp_path, "browser", CI="")
+
+    assert 0 == code
+    assert words.startswith("Chromium is not installed: the tests of the emulator's page in a browser will be skipped")
+    assert 1 == words.count("\n")
+
+
+def test_browser_is_installed_for_ci(machine, tmp_path: Path):
+    """With CI=true root installs Debian's Chromium, and nothing is said."""
+    machine("id", "echo 0")
+    machine("timeout", 'shift; "$@"')
+    machine("sh", f"""exec {shutil.which("sh")} "$@" """)
+    machine("apt-get", f'echo "$@" >> {tmp_path}/installed')
+
+    assert (0, "") == run(tmp_path, "browser", CI="true")
+    assert "update\ninstall -y chromium\n" == (tmp_path / "installed").read_text()
+
+
+def test_browser_that_is_there_is_taken(machine, tmp_path: Path):
+    """Where there is a browser nothing is installed and nothing is said."""
+    machine("google-chrome", "exit 1")
+
+    assert (0, "") == run(tmp_path, "browser", CI="true")
