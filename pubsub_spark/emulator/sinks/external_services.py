@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,16 @@ class ExternalServices:
             from pubsub_spark.emulator.sinks.ingestion_cloud_storage import CloudStorageSource
             from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 
-            root = StorageRoot(str(self.storage_root))
-            made["cloud_storage"] = lambda settings, marks: CloudStorageSource(root, settings, marks)
-        if (endpoint := self.kinesis_endpoint) is not None:
-            from pubsub_spark.emulator.sinks.ingestion_kinesis import KinesisSource, check_boto3
+            made["cloud_storage"] = partial(CloudStorageSource, StorageRoot(str(self.storage_root)))
+        if self.kinesis_endpoint is not None:
+            from pubsub_spark.emulator.sinks.ingestion_kinesis import KinesisSource
 
-            check_boto3()
-            made["aws_kinesis"] = lambda settings, marks: KinesisSource(endpoint, settings, marks)
+            _require("boto3", "boto3", "Ingestion from Kinesis")
+            made["aws_kinesis"] = partial(KinesisSource, self.kinesis_endpoint)
         return made
+
+
+def _require(module: str, package: str, use: str) -> None:
+    """Raise OSError where a module is missing that nothing else needs."""
+    if find_spec(module) is None:
+        raise OSError(f"{use} needs `{package}`; run `pip install {package}`.")

@@ -7,8 +7,8 @@ killed is read again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 import obstore
 
@@ -18,13 +18,12 @@ from pubsub_spark.emulator.sinks.ingestion_source import Marks, Portion, SourceE
 from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 
 _DENIED = (PermissionError, obstore.exceptions.PermissionDeniedError, obstore.exceptions.UnauthenticatedError)
+_STATES = {"PERMISSION_DENIED": "CLOUD_STORAGE_PERMISSION_DENIED", "NOT_FOUND": "BUCKET_NOT_FOUND"}
 _Seen = tuple[str, str, int]  # name, e-tag or time, and size of an object
 
 
 class CloudStorageSource:
     """The objects of one bucket that the settings mean."""
-
-    states: ClassVar[Mapping[str, int]] = {"ACTIVE": 1, "PERMISSION_DENIED": 2, "NOT_FOUND": 4}
 
     def __init__(self, root: StorageRoot, settings: Any, marks: Marks) -> None:
         self._root = root
@@ -46,10 +45,10 @@ class CloudStorageSource:
                     yield Portion(f"`{path}`", ingestion_format.messages(self._settings, content), part, mark)
             self._candidates = found
         except DestinationError as problem:
-            raise SourceError(problem.state, str(problem)) from None
+            raise SourceError(_STATES.get(problem.state, "ACTIVE"), str(problem)) from None
         except _DENIED as problem:
             sentence = f"The bucket `{self._settings.bucket}` may not be read; allow it ({problem})."
-            raise SourceError("PERMISSION_DENIED", sentence) from None
+            raise SourceError(_STATES["PERMISSION_DENIED"], sentence) from None
         except (OSError, obstore.exceptions.BaseError) as problem:  # gone meanwhile, or a store that is away
             sentence = f"The bucket `{self._settings.bucket}` cannot be read now: {problem}"
             raise SourceError("ACTIVE", sentence) from None

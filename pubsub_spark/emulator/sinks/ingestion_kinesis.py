@@ -6,9 +6,9 @@ The credentials are those of the environment, as boto3 finds them. Needs `boto3`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
 from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, Marks, Portion, SourceError
 
@@ -19,23 +19,8 @@ _EXPIRED = "ExpiredIteratorException"
 _DENIED = ("AccessDeniedException", "UnrecognizedClientException", "InvalidSignatureException")
 
 
-def check_boto3() -> None:
-    """Raise OSError where boto3 is missing."""
-    try:
-        import_module("boto3")
-    except ModuleNotFoundError:
-        raise OSError("Ingestion from Kinesis needs `boto3`; run `pip install boto3`.") from None
-
-
 class KinesisSource:
     """The records of one stream."""
-
-    states: ClassVar[Mapping[str, int]] = {
-        "ACTIVE": 1,
-        "KINESIS_PERMISSION_DENIED": 2,
-        "STREAM_NOT_FOUND": 4,
-        "CONSUMER_NOT_FOUND": 5,
-    }
 
     def __init__(self, endpoint: str, settings: Any, marks: Marks) -> None:
         self._stream, self._consumer = settings.stream_arn, settings.consumer_arn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class IngestedMessage(NamedTuple):
@@ -27,7 +27,7 @@ class Portion(NamedTuple):
 
 
 class SourceError(Exception):
-    """The reason why a source gives nothing now, with the state of the topic's settings that follows from it."""
+    """The reason why a source gives nothing now, and what the enum `State` of the topic's settings calls it."""
 
     def __init__(self, state: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -35,12 +35,7 @@ class SourceError(Exception):
 
 
 class IngestionSource(Protocol):
-    """The source of one topic, made from its settings and the marks that are kept.
-
-    states: those of its settings that it can have, with their numbers.
-    """
-
-    states: ClassVar[Mapping[str, int]]
+    """The source of one topic, made from its settings and the marks that are kept."""
 
     def new(self) -> Iterator[Portion]:
         """What has come; a portion is read, and its mark kept, before the next is asked for.

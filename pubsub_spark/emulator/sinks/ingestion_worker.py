@@ -149,7 +149,7 @@ class IngestionWorker:
 
     def _show(self, state: str) -> None:
         """Set the state of the topic, and of its settings, where it is another."""
-        number = self._source.states[state]
+        number = self.settings.DESCRIPTOR.enum_types_by_name["State"].values_by_name[state].number
         with self._engine.open() as (broker, _):
             topic = broker.topics.get(self._topic.name)
             source, settings = _source_of(topic.resource) if topic is not None else ("", None)
