@@ -101,6 +101,10 @@ def emulator(
     kinesis_endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="A server of Kinesis' API (moto), from which topics ingest.")
     ] = None,
+    kafka_endpoint: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A Kafka broker, which stands for Event Hubs, MSK and Confluent Cloud."),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Serve in the background, and return when ready.")] = False,
     stop: Annotated[
         bool, typer.Option("--stop", help="End the emulator that was detached on this port, and return then.")
@@ -155,6 +159,7 @@ def emulator(
         bigquery_root=bigquery_root,
         bigquery_endpoint=bigquery_endpoint,
         kinesis_endpoint=kinesis_endpoint,
+        kafka_endpoint=kafka_endpoint,
     )
     raise typer.Exit(code)
 

@@ -96,7 +96,7 @@ class Emulator:
 
     `storage_root` is a folder of buckets (or `gs://`, `s3://`) in which Cloud Storage subscriptions write,
     `bigquery_root` one of DuckDB files for BigQuery subscriptions, `bigquery_endpoint` a server of BigQuery's REST API,
-    `kinesis_endpoint` one of Kinesis' API, from which topics ingest.
+    `kinesis_endpoint` one of Kinesis' API and `kafka_endpoint` a Kafka broker, from which topics ingest.
 
     `data_dir` is a folder that keeps everything, for the next emulator that is given it. `fsync` says when it must be
     on the disk: before a `group` of calls is answered, before each `call` is, or `never`, which the end of the machine
@@ -120,6 +120,7 @@ class Emulator:
         bigquery_root: Path | str | None = None,
         bigquery_endpoint: str | None = None,
         kinesis_endpoint: str | None = None,
+        kafka_endpoint: str | None = None,
         on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self.host = host
@@ -131,7 +132,9 @@ class Emulator:
         self._data_dir = data_dir
         self._fsync = fsync
         self._allow_hosts = allow_hosts
-        self._external = ExternalServices(storage_root, bigquery_root, bigquery_endpoint, kinesis_endpoint)
+        self._external = ExternalServices(
+            storage_root, bigquery_root, bigquery_endpoint, kinesis_endpoint, kafka_endpoint
+        )
         self._allow_well_known_imports = allow_well_known_imports
         self._on_failure = on_failure
         self._parts: _Parts | None = None

@@ -46,6 +46,7 @@ def serve(
     bigquery_root: Path | None = None,
     bigquery_endpoint: str | None = None,
     kinesis_endpoint: str | None = None,
+    kafka_endpoint: str | None = None,
 ) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
 
@@ -78,6 +79,7 @@ def serve(
             bigquery_root=bigquery_root,
             bigquery_endpoint=bigquery_endpoint,
             kinesis_endpoint=kinesis_endpoint,
+            kafka_endpoint=kafka_endpoint,
             on_failure=partial(os.kill, os.getpid(), signal.SIGTERM),  # who has failed is stopped as by a signal
         ) as emulator:
             if config is not None and not emulator.is_restored:

@@ -1,9 +1,10 @@
 """Exports (BigQuery, Cloud Storage, Bigtable), ingestion from foreign sources, transforms: their checks and defaults.
 
 Exports run where the emulator has been given their destination (`sinks.export_worker`), ingestion where it has a
-storage root or the endpoint of Kinesis (`sinks.ingestion_worker`), and JavaScript (`runtime.transforms`). The rest does
-not exist here. What is asked for is checked as the service checks it, kept and returned; and where it would silently do
-nothing, it says so: an export or an ingestion by its state, a transform of another kind by UNIMPLEMENTED.
+storage root or the endpoint of Kinesis or of Kafka (`sinks.ingestion_worker`), and JavaScript (`runtime.transforms`).
+The rest does not exist here. What is asked for is checked as the service checks it, kept and returned; and where it
+would silently do nothing, it says so: an export or an ingestion by its state, a transform of another kind by
+UNIMPLEMENTED.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ class ExternalServices:
     bigquery_root: Path | str | None = None
     bigquery_endpoint: str | None = None
     kinesis_endpoint: str | None = None
+    kafka_endpoint: str | None = None
 
     def destinations(self) -> Destinations:
         """What makes a destination of each configuration that runs; OSError when one of them cannot be used."""
@@ -69,6 +70,11 @@ class ExternalServices:
 
             _require("boto3", "boto3", "Ingestion from Kinesis")
             made["aws_kinesis"] = partial(KinesisSource, self.kinesis_endpoint)
+        if self.kafka_endpoint is not None:
+            from pubsub_spark.emulator.sinks.ingestion_kafka import SERVICES, KafkaSource
+
+            _require("confluent_kafka", "confluent-kafka", "Ingestion from Kafka")
+            made |= {name: partial(KafkaSource, each, self.kafka_endpoint) for name, each in SERVICES.items()}
         return made
 
 

@@ -1,0 +1,158 @@
+"""A Kafka topic as a source, which is what Amazon MSK, Confluent Cloud and Azure Event Hubs are: each record once.
+
+All three are read from the one broker that the emulator was given, each partition from its oldest record. No consumer
+group is joined and no offset committed: the marks say how far a partition is read. Needs `confluent-kafka`, which
+nothing else does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from itertools import islice
+from typing import Any, NamedTuple
+
+from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, Marks, Portion, SourceError
+
+_log = logging.getLogger("pubsub_spark.emulator")
+
+_ANSWER_SECONDS = 3.0
+_RECORDS, _FETCH_SECONDS = 5000, 0.25  # of all partitions, at a time
+_ATTRIBUTES, _NAME_BYTES, _VALUE_BYTES = 100, 256, 1024  # of a message, at most
+
+
+class Service(NamedTuple):
+    """What one of the services calls its topic, and the states of its settings."""
+
+    topic: str
+    unreachable: str
+    denied: str
+    missing: str
+
+
+SERVICES = {
+    "aws_msk": Service("topic", "CLUSTER_NOT_FOUND", "MSK_PERMISSION_DENIED", "TOPIC_NOT_FOUND"),
+    "confluent_cloud": Service(
+        "topic", "UNREACHABLE_BOOTSTRAP_SERVER", "CONFLUENT_CLOUD_PERMISSION_DENIED", "TOPIC_NOT_FOUND"
+    ),
+    "azure_event_hubs": Service(
+        "event_hub", "NAMESPACE_NOT_FOUND", "EVENT_HUBS_PERMISSION_DENIED", "EVENT_HUB_NOT_FOUND"
+    ),
+}
+
+
+class KafkaSource:
+    """The records of one topic."""
+
+    def __init__(self, service: Service, endpoint: str, settings: Any, marks: Marks) -> None:
+        self._service = service
+        self._endpoint = endpoint
+        self._topic: str = getattr(settings, service.topic)
+        self._marks = marks  # of a partition, the offset that is read next
+        self._made: Any = None
+        self._assigned: set[int] = set()  # partitions
+
+    def new(self) -> Iterator[Portion]:
+        """The records of each partition that have come."""
+        kafka: Any = import_module("confluent_kafka")
+        try:
+            consumer = self._consumer(kafka)
+            self._assign(consumer, self._partitions(consumer), kafka)
+            records = consumer.consume(_RECORDS, _FETCH_SECONDS)
+        except kafka.KafkaException as problem:
+            raise self._failed(problem.args[0], kafka.KafkaError) from None
+        partitions = defaultdict(list)
+        errors = [each.error() for each in records if each.error() is not None]
+        for each in records:
+            if each.error() is None:
+                partitions[each.partition()].append(each)
+        for partition, some in partitions.items():
+            messages = (_message(each, kafka.TIMESTAMP_NOT_AVAILABLE) for each in some)
+            where = f"partition {partition} of `{self._topic}`"
+            yield Portion(where, messages, self._part(partition), str(some[-1].offset() + 1))
+        if errors:
+            raise self._failed(errors[0], kafka.KafkaError)
+
+    def _consumer(self, kafka: Any) -> Any:
+        if self._made is None:
+            self._made = kafka.Consumer(
+                {
+                    "bootstrap.servers": self._endpoint,
+                    "group.id": "pubsub-emulator",  # one must be named; it is never joined
+                    "enable.auto.commit": False,
+                    "auto.offset.reset": "earliest",  # also where the offset of a mark is there no more
+                    "log_level": 0,  # what fails is a state of the topic
+                }
+            )
+        return self._made
+
+    def _partitions(self, consumer: Any) -> set[int]:
+        if not self._topic:
+            sentence = f"The settings name no topic of Kafka; set `{self._service.topic}`."
+            raise SourceError(self._service.missing, sentence)
+        found = consumer.list_topics(self._topic, timeout=_ANSWER_SECONDS).topics[self._topic]
+        if found.error is not None:
+            raise self._failed(found.error, type(found.error))
+        return set(found.partitions)
+
+    def _assign(self, consumer: Any, partitions: set[int], kafka: Any) -> None:
+        if new := partitions - self._assigned:
+            begin = {each: int(self._marks.get(self._part(each), kafka.OFFSET_BEGINNING)) for each in new}
+            consumer.incremental_assign([kafka.TopicPartition(self._topic, *each) for each in begin.items()])
+            self._assigned |= new
+
+    def _part(self, partition: int) -> str:
+        return f"kafka://{self._topic}/{partition}"
+
+    def _failed(self, error: Any, codes: Any) -> SourceError:
+        """What follows from an error; what was read ahead is given up, and the next look begins at the marks."""
+        self._made, self._assigned = None, set()
+        code = error.code()
+        if code in (codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_TOPIC, codes._UNKNOWN_PARTITION, codes.TOPIC_EXCEPTION):
+            return SourceError(self._service.missing, f"The topic `{self._topic}` of Kafka does not exist; create it.")
+        if code in (codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED, codes._AUTHENTICATION):
+            sentence = f"The topic `{self._topic}` of Kafka may not be read; allow it ({error.str()})."
+            return SourceError(self._service.denied, sentence)
+        if code in (codes._TRANSPORT, codes._ALL_BROKERS_DOWN, codes._TIMED_OUT, codes._RESOLVE):
+            sentence = f"The Kafka broker at `{self._endpoint}` does not answer; start it ({error.str()})."
+            return SourceError(self._service.unreachable, sentence)
+        return SourceError("ACTIVE", f"The topic `{self._topic}` of Kafka cannot be read now: {error.str()}")
+
+
+def _message(record: Any, no_timestamp: int) -> IngestedMessage:
+    kind, milliseconds = record.timestamp()
+    metadata = {
+        "kafka.topic": record.topic(),
+        "kafka.partition": str(record.partition()),
+        "kafka.offset": str(record.offset()),
+    }
+    if kind != no_timestamp:
+        metadata["kafka.timestamp"] = str(milliseconds)
+    if record.key() is not None:
+        metadata["key"] = _text(record.key())
+    headers = {name: _text(value or b"") for name, value in record.headers() or ()}  # the last of each name
+    given = {**metadata, **headers, **metadata}  # metadata first, and in place of headers of their names
+    fit = within_limits(given)
+    if left_out := given.keys() - fit.keys():
+        where = (record.offset(), record.partition(), record.topic())
+        _log.warning("Attributes of offset %d of partition %d of `%s` are left out: %s", *where, sorted(left_out))
+    return IngestedMessage(record.value() or b"", fit)
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")  # attributes are text
+
+
+def within_limits(attributes: Mapping[str, str]) -> dict[str, str]:
+    """The attributes without those for which Pub/Sub would refuse the message.
+
+    The service documents that they are left out (`IngestionFailureEvent.ApiViolationReason`).
+    """
+    return dict(islice((each for each in attributes.items() if _fits(*each)), _ATTRIBUTES))
+
+
+def _fits(name: str, value: str) -> bool:
+    allowed = name != "" and not name.lower().startswith("goog")
+    return allowed and len(name.encode()) <= _NAME_BYTES and len(value.encode()) <= _VALUE_BYTES
