@@ -168,8 +168,8 @@ class Emulator:
             metrics = Metrics(engine)
             engine.add_listener(metrics.follow)
             with engine.open() as (broker, _):
+                state.announce()  # first: to listeners a subscription is created before it is updated
                 integrations.reset_states(broker, running)
-                state.announce()
             optional = (tracing.interceptor(), recorder if self._record else None)
             recent_calls = RecentCalls(engine.now)
             around = (metrics, recent_calls, *optional, log, InjectFaults(faults, engine))

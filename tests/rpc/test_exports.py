@@ -245,6 +245,46 @@ def test_killed_emulator_does_not_keep_what_it_had_leased(tmp_path: Path):
         wait_until(lambda: ["a", "b"] == sorted(lines(tmp_path)))
 
 
+def test_killed_emulator_does_not_double_what_it_could_not_write(tmp_path: Path):
+    """What was waiting for a bucket at `kill -9` is written once after the next start."""
+    with process(tmp_path, tmp_path / "data") as endpoint:
+        client = Client(endpoint)
+        with client.channel:
+            client.ask("Publisher/CreateTopic", name=TOPIC)
+            config = {"bucket": "lake", "max_duration": {"seconds": 60}}
+            client.ask("Subscriber/CreateSubscription", name=SUB, topic=TOPIC, cloud_storage_config=config)
+            client.publish({"data": b"a"}, {"data": b"b"})
+        wait_until(lambda: tell(endpoint, "backlog")[SUB]["leased"] == 2)
+        tell(endpoint, "advance", {"seconds": 61})
+        wait_until(lambda: tell(endpoint, "backlog")[SUB]["leased"] == 0)
+
+    (tmp_path / "lake").mkdir()
+    with process(tmp_path, tmp_path / "data") as endpoint:
+        wait_until(lambda: tell(endpoint, "backlog")[SUB]["leased"] >= 2)
+        tell(endpoint, "advance", {"seconds": 61})
+        wait_until(lambda: tell(endpoint, "backlog")[SUB]["undelivered"] == 0)
+
+        assert ["a", "b"] == sorted(lines(tmp_path))
+        assert 0 == tell(endpoint, "backlog")[SUB]["leased"]
+
+
+def test_a_subscription_that_becomes_an_export_leaves_leases_to_those_who_pulled(emulator, client, tmp_path):
+    """A message that a client holds is not exported while its lease lasts, and the client's ack is good."""
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC, ack_deadline_seconds=600)
+    emulator.publish(TOPIC, "held")
+    [held] = client.ask("Subscriber/Pull", subscription=SUB, max_messages=1).received_messages
+    config = {"name": SUB, "topic": TOPIC, "cloud_storage_config": {"bucket": "lake", "max_duration": {"seconds": 60}}}
+    client.ask("Subscriber/UpdateSubscription", subscription=config, update_mask={"paths": ["cloud_storage_config"]})
+    emulator.publish(TOPIC, "exported")
+    wait_until(lambda: 2 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
+
+    client.ask("Subscriber/Acknowledge", subscription=SUB, ack_ids=[held.ack_id])
+    drain(emulator, 61)
+
+    assert ["exported"] == lines(tmp_path)
+
+
 class BigQuery:
     """A subscription to a DuckDB table of the test's own."""
 

@@ -55,7 +55,16 @@ class ExportWorkers:
             elif isinstance(event, Deleted):
                 self._end(event.name)
             elif isinstance(event, Created | Updated) and collection(event.name) == "subscriptions":
+                if isinstance(event, Created):
+                    self._release(event.name, event.resource)
                 self._configure(event.name, event.resource)
+
+    def _release(self, name: str, resource: Any) -> None:
+        """Take back what an emulator that was killed had leased to its own worker; a new subscription has no leases."""
+        subscription = self._engine.broker.subscriptions.get(name)
+        if subscription is not None and any(resource.HasField(each) for each in self._destinations):
+            broker = self._engine.broker
+            broker.release(subscription, broker.leased_numbers(subscription), self._engine.clock.now())
 
     def _configure(self, name: str, resource: Any) -> None:
         field = next((each for each in self._destinations if resource.HasField(each)), None)
@@ -68,10 +77,6 @@ class ExportWorkers:
         if present is not None and present.config == config and present.subscription is subscription:
             return
         self._end(name)
-        if not any(each.is_alive and each.subscription is subscription for each in self._ended):
-            # Nobody else pulls here: what is leased was leased by an emulator that was killed.
-            broker = self._engine.broker
-            broker.release(subscription, broker.leased_numbers(subscription), self._engine.clock.now())
         self._workers[name] = ExportWorker(self._engine, subscription, field, config, self._destinations[field](config))
 
     def _end(self, name: str) -> None:

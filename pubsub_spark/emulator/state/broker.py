@@ -300,7 +300,7 @@ class Broker:
     # Counters, as of the last `tick`; kept as things change, so that to ask costs nothing
 
     def leased_numbers(self, subscription: Subscription) -> list[int]:
-        """The numbers of the leases of all messages that a consumer holds."""
+        """The numbers of all leases, also of messages that were released and not handed out again."""
         return subscription.leased_numbers()
 
     def backlog(self, subscription: Subscription) -> int:

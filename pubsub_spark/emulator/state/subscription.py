@@ -226,7 +226,7 @@ class Subscription:
         else is handed the message.
         """
         for delivery in map(self._leases.get, numbers):
-            if delivery is None:
+            if delivery is None or delivery.deadline == NEVER:  # the latter was taken back before
                 continue
             self._release_quota(delivery)
             if self._is_ordered(delivery):
@@ -239,7 +239,7 @@ class Subscription:
         self._notify_one()
 
     def leased_numbers(self) -> list[int]:
-        """The numbers of the leases of all messages that somebody holds."""
+        """The numbers of all leases, also of messages that were released and not handed out again."""
         return [delivery.number for delivery in self._leases]
 
     def finish_dead_letter(self, delivery: Delivery) -> None:

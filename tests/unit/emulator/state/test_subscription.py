@@ -218,6 +218,19 @@ def test_unsent_message_goes_to_the_next_consumer():
     assert [stale] == subscription.ack([stale], now=1)
 
 
+def test_unsent_message_that_is_released_again_comes_once():
+    """Released twice before anybody takes it, a message is still one, and nobody holds it after its ack."""
+    subscription = subscribed("a")
+    subscription.release(subscription.take(Consumer(), now=0).numbers)
+    subscription.release(subscription.leased_numbers())
+
+    taken = subscription.take(Consumer(), now=1)
+
+    assert ["a"] == texts(taken)
+    assert [] == subscription.ack([*taken.numbers], now=1)
+    assert 0 == subscription.outstanding
+
+
 def test_unsent_message_waits_as_long_as_it_must():
     """An unsent message has no deadline: it is redelivered once, and has not failed."""
     subscription = subscribed("a", ack_deadline=10)
