@@ -9,8 +9,9 @@ from __future__ import annotations
 import datetime
 import json
 import signal
-import threading
+from contextlib import suppress
 from http import HTTPStatus
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
@@ -71,31 +72,39 @@ def backlog(
     from rich.console import Console
     from rich.live import Live
 
-    interrupted = _interrupted()
-    try:
+    interrupts = _interrupts()
+    with suppress(KeyboardInterrupt):
         if service.as_json:
-            while not interrupted.is_set():
+            typer.echo(json.dumps(_backlogs(service, wanted, project)))
+            while not _comes_within(interval, interrupts):
                 typer.echo(json.dumps(_backlogs(service, wanted, project)))
-                interrupted.wait(interval)
             return
         with Live(console=Console(), auto_refresh=False) as live:
-            while not interrupted.is_set():
+            live.update(_table(_backlogs(service, wanted, project)), refresh=True)
+            while not _comes_within(interval, interrupts):
                 live.update(_table(_backlogs(service, wanted, project)), refresh=True)
-                interrupted.wait(interval)
-    except KeyboardInterrupt:
-        return
 
 
-def _interrupted() -> threading.Event:
-    """Set at the first Ctrl-C, which is a KeyboardInterrupt from the second one on: gRPC can swallow one in a call."""
-    event = threading.Event()
+def _interrupts() -> SimpleQueue[int]:
+    """Gets the first Ctrl-C, which is a KeyboardInterrupt from the second one on: gRPC can swallow one in a call.
 
-    def interrupt(*_: Any) -> None:
-        event.set()
+    A queue, for a signal handler that sets an Event waits for ever where it interrupts a wait for that Event.
+    """
+    interrupts: SimpleQueue[int] = SimpleQueue()
+
+    def interrupt(number: int, _: Any) -> None:
+        interrupts.put(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     signal.signal(signal.SIGINT, interrupt)
-    return event
+    return interrupts
+
+
+def _comes_within(seconds: float, interrupts: SimpleQueue[int]) -> bool:
+    with suppress(Empty):
+        interrupts.get(timeout=seconds)
+        return True
+    return False
 
 
 def seek(
