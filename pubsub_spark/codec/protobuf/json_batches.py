@@ -140,10 +140,17 @@ def _scalar(node: Node, field: FieldDescriptor) -> _Plan | None:
     if pa.types.is_integer(type_) and type_.bit_width == 64:
         return _Plan(pa.string(), lambda array: _long_integers(array, type_))
     if pa.types.is_floating(type_):
-        return _Plan(pa.float64(), lambda array: json_arrays.floats(array, type_))
+        return _Plan(pa.float64(), lambda array: _floats(array, type_))
     if pa.types.is_binary(type_):
         return _Plan(pa.string(), _bytes)
     return _Plan(type_, lambda array: array)
+
+
+def _floats(numbers: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Doubles, rounded to the type; no negative zero, for of `-0` json_format makes 0, and of `-0.0` a negative one."""
+    values = numbers.drop_null().to_numpy()
+    json_arrays.require(not np.signbit(values[values == 0]).any())
+    return json_arrays.floats(numbers, type_)
 
 
 def _long_integers(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
