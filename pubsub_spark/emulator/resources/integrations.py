@@ -60,7 +60,7 @@ _BIGTABLE_DELIMITER = 50  # bytes, at most
 _BUCKET = re.compile(r"(?=.{3,222}$)(?!goog)(?!.*(google|g00gle))(?!\d+(\.\d+){3}$)[a-z0-9]([a-z0-9_.-]*[a-z0-9])?")
 _BUCKET_COMPONENT = 63  # characters between dots, at most
 # https://cloud.google.com/pubsub/docs/create-cloudstorage-subscription#file_names
-_DATETIME_FORMAT = re.compile(r"(?:YYYY|YY|MM|DD|hh|mm|ss|T|Z|\+00:00|[-_:/])*")
+_DATETIME_FORMAT = re.compile(r"(?:YY|MM|DD|hh|mm|ss|T|Z|\+00:00|[-_:/])*")
 _DATETIME_MATCHER = re.compile(r"YYYY|YY|MM|DD|hh|mm|ss|T|Z|\+00:00")
 _SAME_MATCHER = {"YYYY": "YY", "+00:00": "Z"}  # two forms of the year, and of the offset
 _REQUIRED_MATCHERS = frozenset({"YY", "MM", "DD", "hh", "mm", "ss"})

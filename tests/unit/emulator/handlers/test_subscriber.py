@@ -130,6 +130,7 @@ def bigtable(**key: Any) -> dict[str, Any]:
                 "YYYY-MM-DDThh:mm:ssTZ",
                 "YYYY-MM-DDThh:mm:ssZ+00:00",
                 "YYYY-MM-DD hh:mm:ss",
+                "Y" * 200 + "X",  # with two ways to read each four, for ever
             )
         ),
         ({"cloud_storage_config": {"bucket": "bbb", "max_bytes": 999}}, "INVALID_ARGUMENT", "max_bytes"),
