@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import StagingError
 from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.driver_stream import DriverStream
 from pubsub_spark.read.partitions import Budget, Partition, PullPartition
 from tests.engine import CrashError, Engine
 
@@ -48,9 +49,11 @@ class ReadStream(RuleBasedStateMachine):
     """Publish, trigger, crash, restart, let leases expire, let dead tasks finish: in any order."""
 
     emulator: Emulator  # one for all runs; names differ
+    is_saturated = False  # whether the driver stream runs at the service's limit of bytes per second
 
     def __init__(self) -> None:
         super().__init__()
+        ReadStream.is_saturated = False
         stem = f"run-{uuid.uuid4().hex}"
         self.topic, self.subscription = (
             f"projects/test-project/topics/{stem}",
@@ -66,22 +69,39 @@ class ReadStream(RuleBasedStateMachine):
             max_fetch_period=0.1,
         )
         self.engine = Engine(self.emulator, options, self.location)
+        self.by_id = False
         self.published: list[str] = []
         self.orphans: list[Partition] = []
 
-    @initialize(messages=st.integers(1, 100), passes_start=st.booleans())
-    def budget(self, messages: int, passes_start: bool) -> None:
+    @initialize(messages=st.integers(1, 100), passes_start=st.booleans(), by_id=st.booleans())
+    def budget(self, messages: int, passes_start: bool, by_id: bool) -> None:
         """With small budgets a few messages are a backlog; Spark 4.0 and 4.1 do not pass the committed offset."""
         self.engine.passes_start = passes_start
         self.engine.budget = Budget(messages, 10**6)
-        self.engine.options = ReadOptions(**{**self.engine.options.__dict__, "max_messages_per_trigger": messages})
+        self.by_id = by_id
+        more = {"max_messages_per_trigger": messages, "id_attribute": "id" if by_id else None}
+        self.engine.options = ReadOptions(**{**self.engine.options.__dict__, **more})
         self.engine.start()
 
     @rule(count=st.integers(1, 60))
     def publish(self, count: int) -> None:
         texts = [f"m{len(self.published) + n}" for n in range(count)]
-        self.emulator.publish(self.topic, *texts)
+        self._send(texts)
         self.published += texts
+
+    @precondition(lambda machine: machine.by_id)
+    @rule(count=st.integers(1, 60))
+    def publish_again(self, count: int) -> None:
+        """A publisher sends what it has sent before, as other messages with the same ids."""
+        self._send(self.published[-count:])
+
+    def _send(self, texts: list[str]) -> None:
+        self.emulator.publish(self.topic, *({"data": text.encode(), "attributes": {"id": text}} for text in texts))
+
+    @rule(is_saturated=st.booleans())
+    def rate(self, is_saturated: bool) -> None:
+        """Tasks pull although the driver stream is not full; or no more, though acks are held for them."""
+        ReadStream.is_saturated = is_saturated
 
     @precondition(running)
     @rule(actions=st.integers(1, 2))
@@ -176,6 +196,8 @@ def test_promise_holds(monkeypatch: pytest.MonkeyPatch):
     """No order of publishing, crashes, restarts, lost leases and zombie tasks breaks the promise."""
     with Emulator() as emulator:
         monkeypatch.setattr(ReadStream, "emulator", emulator, raising=False)
+        saturated = property(lambda stream: stream.is_flow_controlled or ReadStream.is_saturated)
+        monkeypatch.setattr(DriverStream, "is_saturated", saturated)
         from hypothesis.stateful import run_state_machine_as_test
 
         run_state_machine_as_test(
