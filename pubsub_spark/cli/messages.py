@@ -82,7 +82,7 @@ def _published(resources: Resources, topic: str, messages: Sequence[Any], encode
     try:
         return resources.publish(topic, messages)
     except InvalidError as error:
-        if encode == "none" and "schema" in str(error):
+        if encode == "none" and "schema" in str(error).replace(topic, ""):  # which may be named so
             raise InvalidError(f"{error} `--encode topic` encodes lines of JSON by that schema.") from None
         raise
 

@@ -217,6 +217,16 @@ def test_publish_encodes_and_pull_decodes(run: Run, emulator: Emulator):
     assert 2 == emulator.backlog(SUB)
 
 
+def test_a_topic_that_is_named_schema_has_none(run: Run, emulator: Emulator):
+    """Of a message that is refused for its attributes, `publish` does not say that a schema wants another form."""
+    emulator.create_topic("projects/my-project/topics/schema-events")
+
+    refused = run("publish", "schema-events", "--message", "a", "--attribute", "goog_x=1", code=1)
+
+    assert "not valid (key=goog_x)" in refused.stderr
+    assert "--encode" not in refused.stderr
+
+
 def test_tail_of_a_topic_takes_nothing(run: Run, emulator: Emulator, environment: dict[str, str]):
     """`tail TOPIC` shows a copy of what is published, leaves other subscriptions alone, and its own goes at the end."""
     emulator.create_topic(TOPIC)
