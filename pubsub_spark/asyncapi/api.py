@@ -17,7 +17,8 @@ from pathlib import Path
 
 from .. import names
 from ..codec.definition import Encoding
-from ..codec.schema_types import SchemaType
+from ..codec.schema_types import SchemaType, codec_module, parse
+from ..errors import SchemaError
 from .bindings import PROTOCOL, ChannelBinding, MessageBinding, channel_binding, check_empty, message_binding
 from .document import AsyncApiError, Value, load
 
@@ -103,12 +104,21 @@ class _Reader:
             is_ours |= server.text("protocol") == PROTOCOL
         topics: dict[tuple[str, str], str] = {}  # by the place of the channel
         for key, channel in self.document.get("channels").entries():
+            if not _is_mapping(channel):
+                continue
             topic = self._topic(key, channel, is_ours)
             if topic is not None:
                 found = channel.followed()
                 topics[str(found.file), ".".join(map(str, found.keys))] = topic.name
                 for name, message in self._channel_messages(channel):
-                    self._add_message(name, message, topic)
+                    if _is_mapping(message):
+                        self._add_message(name, message, topic)
+        channels = self.document.get("channels")
+        if channels.value and not self.api.topics and not self.document.documents.problems:
+            channels.complain(
+                f"no channel is one of Pub/Sub: give one a `{PROTOCOL}` binding (`{{}}` is enough), or a server the "
+                f"protocol `{PROTOCOL}`"
+            )
         for name, operation, channel, action in self._operations():
             check_empty(operation, "operation")
             found = channel.followed()
@@ -124,7 +134,7 @@ class _Reader:
     def _topic(self, key: str, channel: Value, is_ours: bool) -> Topic | None:
         binding = channel_binding(channel)
         if binding is None:
-            if channel.get("bindings", PROTOCOL) or not is_ours or channel.get("bindings"):
+            if not is_ours or channel.get("bindings").value:
                 return None  # a wrong binding, or a channel of another protocol
             binding = ChannelBinding()
         given = binding.topic or (key if self._is_version_2 else channel.text("address")) or key
@@ -159,9 +169,14 @@ class _Reader:
         """Name, operation, channel, and `send` or `receive`."""
         if not self._is_version_2:
             for name, operation in self.document.get("operations").entries():
+                if not _is_mapping(operation):
+                    continue
                 action = operation.text("action")
                 if action not in ("send", "receive"):
                     operation.complain(f"`action` must be send or receive, got `{action or ''}`")
+                channel = operation.followed().value.get("channel")
+                if not isinstance(channel, dict) or "$ref" not in channel:
+                    operation.complain("`channel` must be a `$ref` to one of the channels")
                 yield name, operation, operation.get("channel"), action or ""
             return
         for _, channel in self.document.get("channels").entries():
@@ -193,7 +208,7 @@ class _Reader:
         elif topic.binding.schema is not None:
             binding = replace(binding, schema=topic.binding.schema)
             self._add_schema(message, Schema(topic.binding.schema, kind, payload))
-        fields = _fields(message, payload if kind == "AVRO" else None)
+        fields = _fields(message, kind, payload)
         self.api.messages.setdefault(name, []).append(Message(name, topic.name, binding, fields))
 
     def _add_schema(self, place: Value, schema: Schema) -> None:
@@ -243,23 +258,34 @@ class _Reader:
             return None
 
 
-def _plain(value: Value) -> object:
-    """A value with all references in it followed."""
+def _is_mapping(value: Value) -> bool:
+    """Whether a value is a mapping; a complaint where it is another one."""
     found = value.followed()
+    if found and not isinstance(found.value, dict):
+        value.complain(f"this must be a mapping, got {type(found.value).__name__}")
+    return isinstance(found.value, dict)
+
+
+def _plain(value: Value, above: frozenset[tuple[Path, tuple[str | int, ...]]] = frozenset()) -> object:
+    """A value with all references in it followed; a complaint where one leads back to what it is in (`above`)."""
+    found = value.followed()
+    if (found.file, found.keys) in above:
+        value.complain("this `$ref` leads back to what it is in; an Avro type is named by its `name`")
+        return None
+    above |= {(found.file, found.keys)}
     if isinstance(found.value, dict):
-        return {name: _plain(each) for name, each in found.entries()}
+        return {name: _plain(each, above) for name, each in found.entries()}
     if isinstance(found.value, list):
-        return [_plain(each) for _, each in found.entries()]
+        return [_plain(each, above) for _, each in found.entries()]
     return found.value
 
 
-def _fields(message: Value, avro: str | None) -> frozenset[str] | None:
+def _fields(message: Value, kind: SchemaType | None, definition: str | None) -> frozenset[str] | None:
     """The names of a payload's fields on the first level; None where they are not known."""
-    if avro is not None:
+    if kind is not None and definition is not None:
         try:
-            schema = json.loads(avro)
-        except ValueError:
+            return frozenset(field.name for field in codec_module(kind).value_type(parse(kind, definition)))
+        except (ValueError, SchemaError):  # the plan says what is wrong with the definition
             return None
-        return frozenset(each["name"] for each in schema.get("fields", ())) if isinstance(schema, dict) else None
     properties = message.get("payload", "schema", "properties") or message.get("payload", "properties")
     return frozenset(properties.value) if isinstance(properties.value, dict) else None

@@ -46,7 +46,7 @@ _MESSAGE = {
     "orderingKey": {"type": "string"},
     "schema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
 }
-_TYPED = {"type": "object", "properties": {"name": {"type": "string"}, "type": {"type": "string"}}}
+_TYPED = {"type": "object", "properties": {"name": {"type": "string"}, "type": {"enum": ["avro", "protobuf"]}}}
 _RULES: dict[tuple[Kind, str], dict[str, Any]] = {
     ("channel", "0.1.0"): {"properties": {**_CHANNEL, "topic": {"type": "string"}}, "required": ["topic"]},
     ("channel", "0.2.0"): {"properties": _CHANNEL},
@@ -117,11 +117,16 @@ def check_empty(owner: Value, kind: Kind) -> None:
 
 
 def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
-    binding = owner.get("bindings", PROTOCOL)
-    if not binding:
+    bindings = owner.get("bindings")
+    if bindings and not isinstance(bindings.value, dict):
+        bindings.complain(f"this must be a mapping, got `{bindings.value}`")
+    if not isinstance(bindings.value, dict) or PROTOCOL not in bindings.value:
         return None
+    binding = bindings.get(PROTOCOL)
     if not isinstance(binding.value, dict):
-        binding.complain(f"this must be a mapping, got `{binding.value}`")
+        if binding or bindings.value[PROTOCOL] is None:  # a `$ref` that leads nowhere is told already
+            got = f"got `{binding.value}`" if binding else "and is empty: write `{}`"
+            binding.complain(f"this must be a mapping, {got}")
         return None
     version = str(binding.value.get("bindingVersion", DEFAULT_VERSION))
     rules = _RULES.get((kind, DEFAULT_VERSION if version == "latest" else version))
@@ -154,6 +159,8 @@ def _sentence(error: ValidationError) -> str:
             return f"`{missing}` is required"
         case "type":
             return f"this must be of type {error.validator_value}, got `{error.instance}`"
+        case "enum":
+            return f"this must be {' or '.join(error.validator_value)}, got `{error.instance}`"
         case "pattern" if "json" in str(error.validator_value):
             return f"`encoding` must be JSON or BINARY, got `{error.instance}`"
         case "pattern":

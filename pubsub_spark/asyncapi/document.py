@@ -1,7 +1,7 @@
 """An AsyncAPI document as values that know their place: file, path and line.
 
-YAML is read by PyYAML (JSON is YAML), and a `$ref` is followed inside the document and into other files, never to the
-network; a circle of references is an error. A file ending in `.proto` is one text. Every complaint about a document has
+YAML is read by PyYAML (JSON is YAML; what JSON has no type for, such as a date, is text), and a `$ref` is followed inside
+the document and into other files, never to the network; a circle of references is an error. A file ending in `.proto` is one text. Every complaint about a document has
 a place, and all of them come together in one AsyncApiError.
 """
 
@@ -12,12 +12,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import yaml
 
 from ..errors import PubSubError
 
 _MOST_BYTES = 10 * 2**20  # of one file
+_MOST_VALUES = (
+    500_000  # of all files: an alias repeats what it names, and a few lines of them can be millions of values
+)
+_TEXT_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "merge", "value")}
 
 
 class AsyncApiError(PubSubError):
@@ -80,6 +85,8 @@ class Value:
                 return Value(None, self.documents, self.file, self.keys)
             seen.add((target.file, target.keys))
             found = target
+        if isinstance(found.value, dict) and not isinstance(found.value.get("$ref", ""), str):
+            found.complain("`$ref` must be a text")
         return found
 
     def complain(self, sentence: str) -> None:
@@ -129,7 +136,9 @@ class Documents:
         file = (source.file.parent / name).resolve() if name else source.file
         value: Any = self._read(file, source)
         keys: tuple[str | int, ...] = ()
-        for part in (part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]):
+        if pointer and not pointer.startswith("/"):
+            value = None
+        for part in (part.replace("~1", "/").replace("~0", "~") for part in unquote(pointer).split("/")[1:]):
             key: str | int = int(part) if isinstance(value, list) and part.isdigit() else part
             try:
                 value, keys = value[key], (*keys, key)
@@ -148,7 +157,7 @@ class Documents:
             try:
                 if file.stat().st_size > _MOST_BYTES:
                     raise ValueError(f"a document has {_MOST_BYTES:,} bytes at most")
-                text = file.read_text()
+                text = file.read_text(encoding="utf-8")
                 if file.suffix == ".proto":
                     self._files[file] = text
                 else:
@@ -156,8 +165,12 @@ class Documents:
                     self._files[file] = None if node is None else self._value(file, node, ())
             except OSError as error:
                 self._complain(source, f"`{file}` cannot be read: {error.strerror}")
-            except (yaml.YAMLError, ValueError, RecursionError) as error:
+            except (yaml.YAMLError, UnicodeDecodeError) as error:
                 self._complain(source, f"`{file}` is neither YAML nor JSON: {' '.join(str(error).split())}")
+            except RecursionError:
+                self._complain(source, f"`{file}` is nested too deeply, or an alias (`*name`) stands in what it names")
+            except ValueError as error:
+                self._complain(source, f"`{file}` cannot be used: {error}")
         return self._files[file]
 
     def _complain(self, source: Value | None, sentence: str) -> None:
@@ -169,17 +182,29 @@ class Documents:
     def _value(self, file: Path, node: yaml.Node, keys: tuple[str | int, ...]) -> Any:
         """The value of a YAML node, whose line is noted."""
         self._lines[file, keys] = node.start_mark.line + 1
+        if len(self._lines) > _MOST_VALUES:
+            raise ValueError(f"with what its aliases repeat it has more than {_MOST_VALUES:,} values")
         if isinstance(node, yaml.MappingNode):
             value: dict[str, Any] = {}
+            inherited: dict[str, Any] = {}
             for key_node, value_node in node.value:
                 key = str(key_node.value)
+                if (
+                    key == "<<"
+                ):  # YAML's merge key: the entries of another mapping, or of several, the first before others
+                    merged = self._value(file, value_node, keys)
+                    for each in reversed(merged if isinstance(merged, list) else [merged]):
+                        if not isinstance(each, dict):
+                            raise ValueError(f"`<<` in line {key_node.start_mark.line + 1} names no mapping")
+                        inherited |= each
+                    continue
                 if key in value:
                     raise ValueError(f"`{key}` stands twice in one mapping, in line {key_node.start_mark.line + 1}")
                 value[key] = self._value(file, value_node, (*keys, key))
-            return value
+            return inherited | value
         if isinstance(node, yaml.SequenceNode):
             return [self._value(file, item, (*keys, index)) for index, item in enumerate(node.value)]
-        return _SCALARS.construct_object(node, deep=True)
+        return node.value if node.tag in _TEXT_TAGS else _SCALARS.construct_object(node, deep=True)
 
 
 _SCALARS = yaml.constructor.SafeConstructor()

@@ -16,8 +16,14 @@ _FORMATS = {
 }
 
 
-def document(project: str, schemas: Mapping[str, Any], topics: Iterable[Any], subscriptions: Iterable[Any]) -> str:
-    """The document, as YAML of AsyncAPI 3.0.0.
+def document(
+    project: str,
+    schemas: Mapping[str, Any],
+    topics: Iterable[Any],
+    subscriptions: Iterable[Any],
+    as_json: bool = False,
+) -> str:
+    """The document of AsyncAPI 3.0.0, as YAML or as JSON.
 
     schemas: by full name, with definitions. Subscriptions of deleted topics are left out: nothing sends to them.
     """
@@ -31,6 +37,8 @@ def document(project: str, schemas: Mapping[str, Any], topics: Iterable[Any], su
         "channels": channels,
         "operations": operations,
     }
+    if as_json:
+        return f"{json.dumps(made, indent=2, ensure_ascii=False)}\n"
     return str(yaml.dump(made, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120))
 
 

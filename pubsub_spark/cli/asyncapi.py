@@ -66,8 +66,9 @@ def run(service: Service, file: Path, dry_run: bool = False, quiet: bool = False
             try:
                 applying.carry_out(resources, step)
             except PubSubError as error:
-                rest = f"{done} of {len(planned.changes)} changes are made; run it again for the others."
-                exit_with(f"{error} {rest}")
+                made = ", ".join(f"{each.kind} `{each.resource.name}`" for each in planned.changes[:done])
+                so_far = f"{done} of {len(planned.changes)} changes are made{f' ({made})' if made else ''}"
+                exit_with(f"{error} {so_far}; run it again for the others.")
     return planned
 
 
@@ -114,7 +115,7 @@ def export(
         Path | None, typer.Option(dir_okay=False, help="The file to write.", show_default="standard output")
     ] = None,
 ) -> None:
-    """Write the AsyncAPI document of the topics, schemas and subscriptions of a project."""
+    """Write the AsyncAPI document of the topics, schemas and subscriptions of a project, as YAML or as JSON."""
     try:
         from ..asyncapi.export import document
     except ModuleNotFoundError as error:
@@ -125,12 +126,12 @@ def export(
         topics = resources.listed("topics", project)
         names = {topic.schema_settings.schema for topic in topics if "/" in topic.schema_settings.schema}
         schemas = {name: resources.get("schemas", name) for name in sorted(names)}
-        text = document(project, schemas, topics, resources.listed("subscriptions", project))
+        text = document(project, schemas, topics, resources.listed("subscriptions", project), service.as_json)
     if output is None:
         typer.echo(text, nl=False)
     else:
         try:
-            output.write_text(text)
+            output.write_text(text, encoding="utf-8")
         except OSError as error:
             exit_with(f"`{output}` cannot be written: {error.strerror}. Give another path.")
 

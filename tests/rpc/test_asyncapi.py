@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from pubsub_spark.codec.protobuf.protoc import compile_text
@@ -56,6 +57,8 @@ def test_export_is_what_apply_would_make(emulator: Emulator, tmp_path: Path):
 
     assert 0 == result.returncode, result.stderr
     assert {"none"} == set(actions(run("apply", exported, "--json", **host)))
+    as_json = run("asyncapi", "export", "--json", **host).stdout
+    assert yaml.safe_load(exported.read_text()) == json.loads(as_json)
     emulator.reset()
     assert {"create"} == set(actions(run("apply", exported, "--json", **host)))
     assert exported.read_text() == run("asyncapi", "export", **host).stdout
@@ -114,7 +117,8 @@ def test_conflict_and_refusal_are_sentences(emulator: Emulator):
     emulator.fail("CreateTopic", "PERMISSION_DENIED", message="no")
     refused = run("apply", EXAMPLE, **host)
     assert 1 == refused.returncode
-    assert "1 of 4 changes are made; run it again for the others." in refused.stderr
+    made = "1 of 4 changes are made (Schema `projects/p/schemas/flight`); run it again for the others."
+    assert made in refused.stderr
     assert 0 == run("apply", EXAMPLE, **host).returncode
 
 

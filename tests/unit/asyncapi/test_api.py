@@ -103,3 +103,83 @@ channels:
 """)
     with pytest.raises(AsyncApiError, match="the topic's schema is `projects/p/schemas/one`, and the message's is"):
         read(path, "p")
+
+
+def test_payload_that_refers_to_itself_ends(tmp_path: Path):
+    """A `$ref` from within a payload to that payload is a complaint at its place, and no endless one."""
+    path = tmp_path / "api.yaml"
+    path.write_text("""
+asyncapi: 3.0.0
+channels:
+  flights:
+    bindings: {googlepubsub: {schemaSettings: {name: node, encoding: JSON}}}
+    messages:
+      m: {payload: {schemaFormat: application/vnd.apache.avro, schema: {$ref: '#/components/schemas/node'}}}
+components:
+  schemas:
+    node: {type: record, name: Node, fields: [{name: next, type: {$ref: '#/components/schemas/node'}}]}
+""")
+    with pytest.raises(
+        AsyncApiError, match=r"line 10, `components.schemas.node.fields.0.type`: this `\$ref` leads back"
+    ):
+        read(path, "p")
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ("  topic-b: 5", "line 5, `channels.topic-b`: this must be a mapping, got int."),
+        ("  topic-b: {$ref: 7}", "line 5, `channels.topic-b`: `$ref` must be a text."),
+        ("  topic-b: {bindings: 3}", "line 5, `channels.topic-b.bindings`: this must be a mapping, got `3`."),
+        (
+            "  topic-b: {bindings: {googlepubsub: {}}, messages: {m: []}}",
+            "messages.m`: this must be a mapping, got list.",
+        ),
+        ("operations: {o: 5}", "line 5, `operations.o`: this must be a mapping, got int."),
+        (
+            "operations: {o: {action: receive}}",
+            "line 5, `operations.o`: `channel` must be a `$ref` to one of the channels.",
+        ),
+        ("operations: {o: {action: receive, channel: topic-a}}", "`channel` must be a `$ref` to one of the channels."),
+    ],
+)
+def test_what_would_be_left_out_in_silence_is_told(tmp_path: Path, lines: str, sentence: str):
+    """A channel, message or operation that is none has its sentence."""
+    path = tmp_path / "api.yaml"
+    path.write_text(f"asyncapi: 3.0.0\n\nchannels:\n  topic-a: {{bindings: {{googlepubsub: {{}}}}}}\n{lines}\n")
+
+    with pytest.raises(AsyncApiError) as refused:
+        read(path, "p")
+    assert sentence in str(refused.value)
+
+
+def test_document_of_another_protocol_is_told(tmp_path: Path):
+    """A document without any channel of Pub/Sub says what makes one; one without channels is empty."""
+    path = tmp_path / "api.yaml"
+    path.write_text("asyncapi: 3.0.0\nchannels: {flights: {address: flights}}\n")
+    with pytest.raises(AsyncApiError, match="no channel is one of Pub/Sub: give one a `googlepubsub` binding"):
+        read(path, "p")
+
+    path.write_text("asyncapi: 3.0.0\nchannels: {}\n")
+    assert {} == read(path, "p").topics
+    path.write_text("asyncapi: 3.0.0\nservers: {s: {protocol: googlepubsub}}\nchannels: {flights: {bindings: {}}}\n")
+    assert {"projects/p/topics/flights"} == set(read(path, "p").topics)
+
+
+def test_fields_of_a_protobuf_payload_are_known(tmp_path: Path):
+    """Whether an ordering key is a field is known of Protocol Buffers, too."""
+    path = tmp_path / "api.yaml"
+    path.write_text("""
+asyncapi: 3.0.0
+channels:
+  flights:
+    bindings: {googlepubsub: {schemaSettings: {name: flight, encoding: JSON}}}
+    messages:
+      m:
+        payload:
+          schemaFormat: application/vnd.google.protobuf;version=3
+          schema: 'syntax = "proto3"; message F { string tail_number = 1; }'
+""")
+    [message] = read(path, "p").messages["m"]
+
+    assert {"tail_number"} == message.fields

@@ -75,6 +75,12 @@ def test_version_0_1_0_has_topic_and_type(tmp_path: Path):
         ("message", {"schema": {"name": "s", "type": "avro"}}, "`type` is not a property of this binding"),
         ("message", {"schema": {}}, "`name` is required"),
         ("message", "text", "this must be a mapping, got `text`"),
+        ("channel", None, "this must be a mapping, and is empty: write `{}`"),
+        (
+            "message",
+            {"bindingVersion": "0.1.0", "schema": {"name": "s", "type": "thrift"}},
+            "this must be avro or protobuf, got `thrift`",
+        ),
         ("operation", {"ack": True}, "`ack` is not a property of this binding; it has bindingVersion"),
     ],
 )
