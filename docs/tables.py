@@ -17,12 +17,13 @@ from google.pubsub_v1 import types
 from grpc import StatusCode
 from pyspark.sql.types import DataType, StructType
 
+from pubsub_spark.asyncapi.api import read
 from pubsub_spark.backend import GLOBAL_ENDPOINT, EmulatorBackend
 from pubsub_spark.backend.status import failure
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from pubsub_spark.declare import table
-from pubsub_spark.errors import OptionsError, PubSubError
+from pubsub_spark.errors import AsyncApiError, OptionsError, PubSubError
 from pubsub_spark.options import ReadOptions, ServiceOptions, WriteOptions
 from pubsub_spark.read.rows import Rows
 from pubsub_spark.read.staging import Staging
@@ -46,6 +47,11 @@ _MEANING = {
 _SCHEMA = SchemaRevision(
     "projects/p/schemas/s", "1", "AVRO", '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}'
 )
+_DOCUMENT = """asyncapi: 3.0.0
+channels:
+  flights:
+    bindings: {googlepubsub: {labels: {team: 7}, retention: 1d}}
+"""
 _MISTAKES = {"maxmessage": "5", "ackDeadlineSeconds": "5"}  # Spark hands over names in lower case
 
 
@@ -71,13 +77,28 @@ def options(cls: type[ServiceOptions]) -> str:
     return "\n".join(line for line in table(cls).splitlines() if line not in shared)
 
 
-def error() -> str:
-    """What three mistakes at once look like."""
+def _mistaken_options() -> PubSubError:
     try:
         ReadOptions.parse(_MISTAKES, {})
-    except OptionsError as refused:
-        return f"```text\nOptionsError: {refused}\n```"
+    except OptionsError as error:
+        return error
     raise AssertionError("options that cannot work were taken")
+
+
+def error() -> str:
+    """What three mistakes at once look like."""
+    return f"```text\nOptionsError: {_mistaken_options()}\n```"
+
+
+def _mistaken_document() -> PubSubError:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "flights.yaml"
+        path.write_text(_DOCUMENT)
+        try:
+            read(path, "my-project")
+        except AsyncApiError as error:
+            return AsyncApiError(path.name, error.problems)
+    raise AssertionError("a document that cannot be used was taken")
 
 
 _REFUSED = (  # what Pub/Sub answers, and what was asked
@@ -129,7 +150,8 @@ def _invisible_staging() -> PubSubError:
 
 def refusals() -> str:
     """One example of each class of error, made by the code that raises it."""
-    examples = [*_refusals(), _unreadable_schema(), _undecodable_payload(), _invisible_staging()]
+    documents = [_mistaken_options(), _mistaken_document()]
+    examples = [*documents, *_refusals(), _unreadable_schema(), _undecodable_payload(), _invisible_staging()]
     return "```text\n" + "\n".join(f"{type(each).__name__}: {each}" for each in examples) + "\n```"
 
 

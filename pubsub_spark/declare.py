@@ -205,7 +205,7 @@ def _fields(options: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
 def _unknown(key: str, options: type[Declared]) -> str:
     for name, reply in options.elsewhere.items():
         if key.lower() == name.lower():
-            return f"`{key}` {reply}"
+            return f"`{name}` {reply}"
     beside: list[type[Any]] = options.__bases__[0].__subclasses__()
     for other in beside:
         if key.lower() in (option.name.lower() for option in other.declared()):

@@ -2,6 +2,7 @@
 
     PubSubError
     ├── OptionsError        the caller's: options that cannot work, all complaints at once
+    ├── AsyncApiError       the document's of `asyncapi` and `apply`: all that is wrong with it, with its lines
     ├── DataError           the data's: a row that cannot be published, a payload that cannot be decoded
     │   ├── RowError        one of the rows that are being encoded; their task says which that is of its partition
     │   └── SchemaError     a schema that cannot be used: not found, not supported, does not fit the columns
@@ -35,6 +36,19 @@ class OptionsError(PubSubError):
 
     def __reduce__(self) -> tuple[type[OptionsError], tuple[tuple[str, ...]]]:
         return type(self), (self.problems,)
+
+
+class AsyncApiError(PubSubError):
+    """An AsyncAPI document that cannot be used. problems: a sentence each, with its place."""
+
+    def __init__(self, path: str, problems: Sequence[str]) -> None:
+        self.path = path
+        self.problems = tuple(problems)
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        super().__init__(f"`{path}` has {count}:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+    def __reduce__(self) -> tuple[type[AsyncApiError], tuple[str, tuple[str, ...]]]:
+        return type(self), (self.path, self.problems)
 
 
 class DataError(PubSubError):

@@ -41,6 +41,7 @@ class ServiceOptions(Declared):
         "startingOffsets": "is Kafka's; a subscription has its own position, or give `startingTimestamp` or "
         "`startingSnapshot`",
         "maxOffsetsPerTrigger": "is Kafka's; the limit of a micro-batch is `maxMessagesPerTrigger`",
+        "minPartitions": "is Kafka's; the number of tasks that pull is `numFetchPartitions`",
         "topic": "is Kafka's; a topic is named by `topicId`",
     }
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from .. import names
 from ..codec.definition import Encoding
 from ..codec.schema_types import SchemaType, codec_module, parse
-from ..errors import SchemaError
+from ..errors import AsyncApiError, SchemaError
 from .bindings import PROTOCOL, ChannelBinding, MessageBinding, channel_binding, check_empty, message_binding
-from .document import AsyncApiError, Value, load
+from .document import Value, load
 
 # What a payload's `schemaFormat` begins with, and the schema type of Pub/Sub.
 _FORMATS: dict[str, SchemaType] = {

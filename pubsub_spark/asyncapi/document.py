@@ -1,13 +1,14 @@
 """An AsyncAPI document as values that know their place: file, path and line.
 
-YAML is read by PyYAML (JSON is YAML; what JSON has no type for, such as a date, is text), and a `$ref` is followed inside
-the document and into other files, never to the network; a circle of references is an error. A file ending in `.proto` is one text. Every complaint about a document has
-a place, and all of them come together in one AsyncApiError.
+YAML is read by PyYAML (JSON is YAML; what JSON has no type for, such as a date, is text), and a `$ref` is followed
+inside the document and into other files, never to the network; a circle of references is an error. A file ending in
+`.proto` is one text. Every complaint about a document has a place, and all of them come together in one
+AsyncApiError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,26 +17,13 @@ from urllib.parse import unquote
 
 import yaml
 
-from ..errors import PubSubError
+from ..errors import AsyncApiError
 
 _MOST_BYTES = 10 * 2**20  # of one file
 _MOST_VALUES = (
     500_000  # of all files: an alias repeats what it names, and a few lines of them can be millions of values
 )
 _TEXT_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "merge", "value")}
-
-
-class AsyncApiError(PubSubError):
-    """An AsyncAPI document that cannot be used. problems: a sentence each, with its place."""
-
-    def __init__(self, path: str, problems: Sequence[str]) -> None:
-        self.path = path
-        self.problems = tuple(problems)
-        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-        super().__init__(f"`{path}` has {count}:\n" + "\n".join(f"  {problem}" for problem in problems))
-
-    def __reduce__(self) -> tuple[type[AsyncApiError], tuple[str, tuple[str, ...]]]:
-        return type(self), (self.path, self.problems)
 
 
 @dataclass(frozen=True)

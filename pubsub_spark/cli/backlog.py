@@ -9,7 +9,8 @@ from __future__ import annotations
 import datetime
 import json
 import signal
-from contextlib import suppress
+import sys
+from contextlib import nullcontext, suppress
 from http import HTTPStatus
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
@@ -73,16 +74,18 @@ def backlog(
     from rich.live import Live
 
     interrupts = _interrupts()
-    with suppress(KeyboardInterrupt):
-        if service.as_json:
-            typer.echo(json.dumps(_backlogs(service, wanted, project)))
-            while not _comes_within(interval, interrupts):
-                typer.echo(json.dumps(_backlogs(service, wanted, project)))
-            return
-        with Live(console=Console(), auto_refresh=False) as live:
-            live.update(_table(_backlogs(service, wanted, project)), refresh=True)
-            while not _comes_within(interval, interrupts):
-                live.update(_table(_backlogs(service, wanted, project)), refresh=True)
+    is_live = sys.stdout.isatty() and not service.as_json
+    with suppress(KeyboardInterrupt), Live(console=Console(), auto_refresh=False) if is_live else nullcontext() as live:
+        while True:
+            found = _backlogs(service, wanted, project)
+            if live is not None:
+                live.update(_table(found), refresh=True)
+            elif service.as_json:
+                typer.echo(json.dumps(found))
+            else:
+                print_table(_HEADING, _rows(found))
+            if _comes_within(interval, interrupts):
+                return
 
 
 def _interrupts() -> SimpleQueue[int]:

@@ -62,7 +62,7 @@ def start(arguments: Sequence[str], timeout: float) -> Running:
         log_path.unlink()
         if line is None:
             exit_with(f"The emulator was not ready after {timeout:g} seconds; give it more with `--timeout`.")
-        exit_with(said[-1] if said else "The emulator ended at once, without a word; start it without `--detach`.")
+        exit_with("\n".join(said) or "The emulator ended at once, without a word; start it without `--detach`.")
     process.returncode = 0  # left behind: or subprocess warns that it still runs
     running = Running(process.pid, line.removeprefix(_EXPORT).strip())
     _keep(running, log_path)
@@ -94,7 +94,9 @@ def wait_ready(endpoint: str, timeout: float) -> None:
     ends = time.monotonic() + timeout
     while _get(endpoint, "/healthz") is None:
         if time.monotonic() > ends:
-            exit_with(f"No emulator answers at `{endpoint}` after {timeout:g} seconds; is it started, and there?")
+            exit_with(
+                f"No emulator answers at `{endpoint}` after {timeout:g} s. Start one, or correct `--host` and `--port`."
+            )
         time.sleep(_POLL_SECONDS)
 
 

@@ -9,9 +9,16 @@ from typing import Annotated, Literal
 import typer
 
 from . import asyncapi, detached
-from .command import Project, Service, exit_with, one_sentence
+from .command import Json, Project, Service, exit_with, one_sentence
+from .output import print_json
 
-_NOT_SERVING = ("detach", "stop", "wait_ready", "timeout")  # options that are not for the process that serves
+_NOT_SERVING = (
+    "detach",
+    "stop",
+    "wait_ready",
+    "timeout",
+    "as_json",
+)  # options that are not for the process that serves
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +38,7 @@ def demo(
     rows: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Only the first N flights, for an emulator that is slow.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Publish a year of flights, read them into a table, and prove that none is missing."""
     from rich.console import Console
@@ -40,11 +48,13 @@ def demo(
     try:
         from ..demo import run
 
-        complete = run(endpoint, output, rows, Console())
+        complete = run(endpoint, output, rows, Console(stderr=as_json))
     except ModuleNotFoundError as error:
-        exit_with(f"The demo needs `{error.name}`; run `pip install 'pubsub-spark[demo]'`.")
+        exit_with(f"The demo needs `{error.name}`; install pubsub-spark with its extra `demo`.")
     except (PubSubError, LookupError, RuntimeError) as error:
         exit_with(str(error))
+    if as_json:
+        print_json({"complete": complete, "output": str(output)})
     if not complete:
         raise typer.Exit(1)
 
@@ -115,23 +125,32 @@ def emulator(
     timeout: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Of `--detach`, `--stop` and `--wait-ready`.")
     ] = 30,
+    as_json: Json = False,
 ) -> None:
     """Serve Pub/Sub until Ctrl-C or SIGTERM; prints the environment variable that clients use."""
     if detach + stop + wait_ready > 1:
         exit_with("Give one of `--detach`, `--stop` and `--wait-ready`.", 2)
     if stop:
         ended = detached.stop(port, timeout)
+        if as_json:
+            print_json(ended._asdict())
         typer.echo(f"The emulator at {ended.endpoint} has ended (process id {ended.pid}).", err=True)
         return
     if wait_ready:
         endpoint = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         detached.wait_ready(endpoint, timeout)
-        typer.echo(f"export PUBSUB_EMULATOR_HOST={endpoint}")
+        if as_json:
+            print_json({"endpoint": endpoint})
+        else:
+            typer.echo(f"export PUBSUB_EMULATOR_HOST={endpoint}")
         return
     if detach:
         arguments = detached.arguments_of(context.command, context.params, _NOT_SERVING)
         running = detached.start(arguments, timeout)
-        typer.echo(f"export PUBSUB_EMULATOR_HOST={running.endpoint}")
+        if as_json:
+            print_json({**running._asdict(), "log": str(detached.log_of(running))})
+        else:
+            typer.echo(f"export PUBSUB_EMULATOR_HOST={running.endpoint}")
         about = f"process id {running.pid}, log {detached.log_of(running)}"
         typer.echo(f"The emulator runs at {running.endpoint} ({about}).", err=True)
         return
@@ -160,6 +179,7 @@ def emulator(
         bigquery_endpoint=bigquery_endpoint,
         kinesis_endpoint=kinesis_endpoint,
         kafka_endpoint=kafka_endpoint,
+        as_json=as_json,
     )
     raise typer.Exit(code)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..names import Collection
-from .command import Service, command
+from .command import Service, command, exit_with
 from .output import as_dict, print_fields, print_json, print_table
 
 Columns = Mapping[str, Callable[[dict[str, Any]], str]]
@@ -70,6 +70,13 @@ def print_resource(resource: Any, service: Service) -> None:
     """Print a resource as the service returned it."""
     fields = as_dict(resource)
     (print_json if service.as_json else print_fields)(fields)
+
+
+def paths_of(fields: Mapping[str, Any], **cleared: bool) -> set[str]:
+    """The paths of an update: fields that flags set, and those that a `--clear-...` flag empties; never both."""
+    for name in (each for each, is_cleared in cleared.items() if is_cleared and each in fields):
+        exit_with(f"`--clear-{name.replace('_', '-')}` and a flag that sets the same exclude each other.", 2)
+    return {*fields, *(name for name, is_cleared in cleared.items() if is_cleared)}
 
 
 def labels_after(

@@ -64,13 +64,20 @@ def commit(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     definition: Definition = None,
     file: File = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--type", metavar="avro|protocol-buffer", help="Its language, which stays.", show_default="as it is"
+        ),
+    ] = None,
 ) -> None:
     """Commit a new revision of a schema, which must be compatible with the newest. `update` is the same."""
     from google.pubsub_v1 import types
 
     full, text = service.full(name, "schemas"), _definition(definition, file)
+    given = None if kind is None else _type(kind)
     with service.connect() as resources:
-        schema = types.Schema(name=full, type_=resources.get("schemas", full).type_, definition=text)
+        schema = types.Schema(name=full, type_=given or resources.get("schemas", full).type_, definition=text)
         print_resource(resources.commit_schema(full, schema), service)
 
 

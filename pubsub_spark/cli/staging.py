@@ -72,7 +72,7 @@ def clean(
     from ..errors import PubSubError
 
     if not stream and older_than is None:
-        exit_with("Nothing is removed unasked: name streams with `--stream ID`, or say `--older-than DAYS`.")
+        exit_with("Nothing is removed unasked: name streams with `--stream ID`, or say `--older-than DAYS`.", 2)
     now = datetime.datetime.now(datetime.UTC)
     named, streams = set(stream or ()), _streams(location)
     unknown = named.difference(found.staging.stream for found in streams)

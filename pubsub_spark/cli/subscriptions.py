@@ -9,7 +9,7 @@ import typer
 
 from . import exports
 from .command import Service, command, exit_with, pairs, seconds
-from .resources import field, group, labels_after, print_resource, short
+from .resources import field, group, labels_after, paths_of, print_resource, short
 
 app = group(
     "subscriptions",
@@ -89,7 +89,7 @@ def _fields(
         found["message_retention_duration"] = datetime.timedelta(seconds=retention)
     if expiration is not None:
         never = expiration.lower() == "never"
-        found["expiration_policy"] = {} if never else {"ttl": datetime.timedelta(seconds=seconds(expiration))}
+        found["expiration_policy"] = {} if never else {"ttl": datetime.timedelta(seconds=_period(expiration))}
     if dead_letter is not None:
         found["dead_letter_policy"] = {
             "dead_letter_topic": service.full(dead_letter, "topics"),
@@ -105,6 +105,14 @@ def _fields(
     if push is not None:
         found["push_config"] = {"push_endpoint": push}
     return found
+
+
+def _period(text: str) -> float:
+    """The seconds of `--expiration-period`."""
+    try:
+        return seconds(text)
+    except typer.BadParameter:
+        exit_with(f"`--expiration-period` must be `never` or a duration of days or hours (`30d`), got `{text}`.", 2)
 
 
 @command(app, "create", flags=exports.FLAGS)
@@ -204,11 +212,7 @@ def update(
         max_delay,
         push,
     )
-    paths = {*fields}
-    if clear_dead_letter:
-        paths.add("dead_letter_policy")
-    if clear_retry:
-        paths.add("retry_policy")
+    paths = paths_of(fields, dead_letter_policy=clear_dead_letter, retry_policy=clear_retry)
     with service.connect() as resources:
         if update_labels or remove_labels or clear_labels:
             paths.add("labels")

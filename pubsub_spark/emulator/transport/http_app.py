@@ -227,7 +227,7 @@ class PageOnDemand:
                 try:
                     self._page = await self._dispatcher.run(self._make)
                 except ModuleNotFoundError as missing:
-                    why = f"The page needs `{missing.name}`; run `pip install 'pubsub-spark[emulator]'`.\n"
+                    why = f"The page needs `{missing.name}`; install pubsub-spark with its extra `emulator`.\n"
                     return PlainTextResponse(why, 501)
             return self._page
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pubsub_spark.asyncapi.document import AsyncApiError, load
+from pubsub_spark.asyncapi.document import load
+from pubsub_spark.errors import AsyncApiError
 
 
 def written(folder: Path, text: str, name: str = "api.yaml") -> Path:
