@@ -245,6 +245,8 @@ class _Reader:
             for each in messages
         )
         ordering = operation.get(_ORDERING)
+        if ordering and not isinstance(ordering.value, bool):
+            ordering.complain(f"this must be true or false, got `{ordering.value}`")
         if full in self.api.subscriptions:
             operation.complain(f"Subscription `{full}` is another operation's, too")
         self.api.subscriptions[full] = Subscription(full, topic, bool(ordering.value) if ordering else keyed)

@@ -117,6 +117,9 @@ def check_empty(owner: Value, kind: Kind) -> None:
 
 
 def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
+    for _, trait in owner.get("traits").entries():
+        if trait.get("bindings", PROTOCOL):
+            trait.complain(f"a `{PROTOCOL}` binding in `traits` is not read; write it where the trait is used")
     bindings = owner.get("bindings")
     if bindings and not isinstance(bindings.value, dict):
         bindings.complain(f"this must be a mapping, got `{bindings.value}`")

@@ -2,7 +2,8 @@
 
 Pure: what exists is an argument. Only what the document says is compared, so labels, retention and the rest of a topic
 whose binding is silent stay as they are. A second plan, after the first was carried out, has nothing to do. What cannot
-be changed (the type of a schema, the topic or ordering of a subscription) is a conflict, a sentence each.
+be changed (the type of a schema, a definition that may not follow its newest revision, the topic or ordering of a
+subscription) is a conflict, a sentence each.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Literal
 
 from ..codec import schema_types
 from ..codec.compiled_protobuf import definition_of
+from ..codec.definition import IncompatibleSchema
 from .api import Api, Schema, Subscription, Topic
 
 Action = Literal["create", "update", "none"]
@@ -68,9 +70,10 @@ def plan(api: Api, existing: Existing) -> Plan:
 
 
 def _schema(wanted: Schema, existing: Any, conflicts: list[str]) -> Step:
+    parsed = None
     if wanted.definition is not None:
         try:
-            schema_types.parse(wanted.type or "AVRO", wanted.definition)
+            parsed = schema_types.parse(wanted.type or "AVRO", wanted.definition)
         except ValueError as error:
             conflicts.append(f"Schema `{wanted.name}` has no valid definition in the document: {error}")
     if existing is None:
@@ -87,8 +90,20 @@ def _schema(wanted: Schema, existing: Any, conflicts: list[str]) -> Step:
             f"Schema `{wanted.name}` is of type {existing.type_.name}, which cannot be changed to {wanted.type}. Give "
             "the document's schema another name."
         )
-    same = _canonical(str(wanted.type), definition_of(existing)) == _canonical(str(wanted.type), wanted.definition)
-    return Step("none", wanted) if same else Step("update", wanted, ("definition",), ("a new revision",))
+        return Step("none", wanted)
+    if _canonical(str(wanted.type), definition_of(existing)) == _canonical(str(wanted.type), wanted.definition):
+        return Step("none", wanted)
+    if parsed is not None:
+        try:
+            schema_types.check_compatible(schema_types.parse(wanted.type or "AVRO", definition_of(existing)), parsed)
+        except IncompatibleSchema as error:
+            conflicts.append(
+                f"Schema `{wanted.name}` cannot have the document's definition as its next revision: {error}. Change "
+                "the definition, or give the document's schema another name."
+            )
+        except ValueError:
+            pass  # a revision that only the service can parse: it says itself what may follow it
+    return Step("update", wanted, ("definition",), ("a new revision",))
 
 
 def _canonical(kind: str, definition: str) -> Any:

@@ -128,17 +128,26 @@ components:
 @pytest.mark.parametrize(
     ("lines", "sentence"),
     [
-        ("  topic-b: 5", "line 5, `channels.topic-b`: this must be a mapping, got int."),
-        ("  topic-b: {$ref: 7}", "line 5, `channels.topic-b`: `$ref` must be a text."),
-        ("  topic-b: {bindings: 3}", "line 5, `channels.topic-b.bindings`: this must be a mapping, got `3`."),
+        ("  topic-b: 5", "line 6, `channels.topic-b`: this must be a mapping, got int."),
+        ("  topic-b: {$ref: 7}", "line 6, `channels.topic-b`: `$ref` must be a text."),
+        ("  topic-b: {bindings: 3}", "line 6, `channels.topic-b.bindings`: this must be a mapping, got `3`."),
         (
             "  topic-b: {bindings: {googlepubsub: {}}, messages: {m: []}}",
             "messages.m`: this must be a mapping, got list.",
         ),
-        ("operations: {o: 5}", "line 5, `operations.o`: this must be a mapping, got int."),
+        (
+            "    messages: {m: {traits: [{bindings: {googlepubsub: {orderingKey: a}}}]}}",
+            "messages.m.traits.0`: a `googlepubsub` binding in `traits` is not read; write it where the trait is used.",
+        ),
+        (
+            "operations: {oo-o: {action: receive, channel: {$ref: '#/channels/topic-a'}, "
+            "x-enable-message-ordering: no!}}",
+            "x-enable-message-ordering`: this must be true or false, got `no!`.",
+        ),
+        ("operations: {o: 5}", "line 6, `operations.o`: this must be a mapping, got int."),
         (
             "operations: {o: {action: receive}}",
-            "line 5, `operations.o`: `channel` must be a `$ref` to one of the channels.",
+            "line 6, `operations.o`: `channel` must be a `$ref` to one of the channels.",
         ),
         ("operations: {o: {action: receive, channel: topic-a}}", "`channel` must be a `$ref` to one of the channels."),
     ],
@@ -146,7 +155,7 @@ components:
 def test_what_would_be_left_out_in_silence_is_told(tmp_path: Path, lines: str, sentence: str):
     """A channel, message or operation that is none has its sentence."""
     path = tmp_path / "api.yaml"
-    path.write_text(f"asyncapi: 3.0.0\n\nchannels:\n  topic-a: {{bindings: {{googlepubsub: {{}}}}}}\n{lines}\n")
+    path.write_text(f"asyncapi: 3.0.0\n\nchannels:\n  topic-a:\n    bindings: {{googlepubsub: {{}}}}\n{lines}\n")
 
     with pytest.raises(AsyncApiError) as refused:
         read(path, "p")

@@ -53,7 +53,8 @@ def test_only_what_differs_is_updated():
 
 def test_other_definition_is_a_new_revision():
     """A definition that differs is committed as a revision."""
-    wider = replace(SCHEMA, definition=AVRO.replace('"int"', '"long"'))
+    more = ', {"name": "b", "type": "int", "default": 0}]'
+    wider = replace(SCHEMA, definition=AVRO.replace("]", more))
 
     [step] = plan(replace(API, schemas={SCHEMA.name: wider}), made()).changes
 
@@ -61,7 +62,7 @@ def test_other_definition_is_a_new_revision():
 
 
 def test_what_cannot_be_changed_is_a_conflict():
-    """The topic and ordering of a subscription, and the type of a schema, are sentences, and nothing is changed."""
+    """The topic and ordering of a subscription, a schema's type, what cannot follow its revision: a sentence each."""
     for api, sentence in (
         (replace(API, subscriptions={SUBSCRIPTION.name: replace(SUBSCRIPTION, topic="other")}), "is of Topic"),
         (replace(API, subscriptions={SUBSCRIPTION.name: replace(SUBSCRIPTION, ordering=True)}), "does not deliver"),
@@ -70,6 +71,10 @@ def test_what_cannot_be_changed_is_a_conflict():
             "is of type AVRO",
         ),
         (replace(API, schemas={SCHEMA.name: replace(SCHEMA, definition="{}")}), "no valid definition"),
+        (
+            replace(API, schemas={SCHEMA.name: replace(SCHEMA, definition=AVRO.replace('"int"', '"string"'))}),
+            "cannot have the document's definition as its next revision: The new revision cannot read",
+        ),
     ):
         assert any(sentence in conflict for conflict in plan(api, made()).conflicts), sentence
 
