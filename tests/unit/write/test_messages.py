@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -108,6 +109,20 @@ def test_ordering_key_from_any_column():
     assert ["7", ""] == [
         row["ordering_key"] for row in sent(batch, schema(data=BINARY, device=LONG), orderingKey="DEVICE")
     ]
+
+
+@pytest.mark.parametrize("path", [("user", "id"), ("value", "user", "id")], ids=".".join)
+def test_ordering_key_from_a_field_of_the_payload(path: tuple[str, ...]):
+    """An AsyncAPI message's `orderingKey` may be the path of a field, whether the payload is the row or a `value`."""
+    user = pa.array([{"id": 7}, {"id": None}, None], pa.struct([("id", pa.int64())]))
+    payload = pa.StructArray.from_arrays([user], ["user"]) if path[0] == "value" else user
+    batch = pa.RecordBatch.from_arrays([payload], [path[0]])
+    options = WriteOptions.parse({"topicId": "projects/p/topics/ttt"}, {})
+    found = ColumnMapping.of(struct_type(pa.struct(batch.schema)), replace(options, ordering_field=("user", "id")))
+
+    made = to_messages(batch, found, lambda rows: pa.array([b"x"] * len(rows)))
+
+    assert ["7", "", ""] == made["ordering_key"].to_pylist()
 
 
 def test_a_topic_for_each_row():
