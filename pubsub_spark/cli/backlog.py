@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import typer
 
 from .command import Service, command, exit_with
-from .output import print_json, print_table
+from .output import print_json, print_table, table_of
 from .snapshots import moment
 
 if TYPE_CHECKING:
@@ -150,9 +150,7 @@ def _rows(backlogs: dict[str, Backlog]) -> list[list[str]]:
 
 
 def _table(backlogs: dict[str, Backlog]) -> Table:
-    from rich.table import Table
-
-    table = Table(*_HEADING, box=None, header_style="bold")
+    table = table_of(_HEADING)
     for row in _rows(backlogs):
         table.add_row(*row)
     return table

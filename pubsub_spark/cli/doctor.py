@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .command import Service, command, pairs
-from .output import print_json, print_table
+from .output import print_json, print_table, table_of
 
 if TYPE_CHECKING:
     from ..options import ReadOptions, WriteOptions
@@ -69,10 +69,9 @@ def _print(findings: list[Finding]) -> None:
         print_table(["", "check", "found", "remedy"], rows)
         return
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table("", "check", "found", "remedy", box=None, header_style="bold")
+    table = table_of(("", "check", "found", "remedy"))
     for each in findings:
         word, colour = _SHOWN[each.state]
         table.add_row(Text(word, style=colour), Text(each.check), Text(each.found), Text(each.remedy, style="bold"))

@@ -1,7 +1,6 @@
 """The output of commands: JSON, a table, or the fields of a resource in lines.
 
-On a terminal tables are rich's, and long work has a progress bar. Into a pipe go columns of plain text that are never
-cut off.
+On a terminal tables are rich's, and long work has a progress bar. Into a pipe go columns of plain text, a row a line.
 """
 
 from __future__ import annotations
@@ -9,9 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 T = TypeVar("T")
 
@@ -40,13 +42,19 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def table_of(heading: Sequence[str]) -> Table:
+    """A table for a terminal, without rows. A cell that does not fit goes on in the next line: names are never cut."""
+    from rich.table import Column, Table
+
+    return Table(*(Column(each, overflow="fold") for each in heading), box=None, header_style="bold")
+
+
 def print_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under a heading."""
     if sys.stdout.isatty():
         from rich.console import Console
-        from rich.table import Table
 
-        table = Table(*heading, box=None, header_style="bold")
+        table = table_of(heading)
         for row in rows:
             table.add_row(*(_escaped(cell) for cell in row))
         Console().print(table)

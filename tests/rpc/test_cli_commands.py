@@ -187,15 +187,33 @@ def test_publish_of_much_shows_its_progress(emulator: Emulator, environment: dic
     lines = "".join(f"line {number}\n" for number in range(5000)).encode()
     ended = subprocess.run(command, input=lines, stdout=subprocess.PIPE, stderr=there, env=environment, check=False)
     os.close(there)
+
+    assert 0 == ended.returncode
+    assert 5000 == len(json.loads(ended.stdout)["messageIds"])
+    assert "publishing" in shown_on(terminal)
+
+
+def shown_on(terminal: int) -> str:
+    """What was written to a terminal that nobody else has open any more."""
     shown = b""
     with contextlib.suppress(OSError):  # the end of a terminal
         while read := os.read(terminal, 65536):
             shown += read
     os.close(terminal)
+    return shown.decode()
 
-    assert 0 == ended.returncode
-    assert 5000 == len(json.loads(ended.stdout)["messageIds"])
-    assert b"publishing" in shown
+
+def test_names_are_whole_on_a_narrow_terminal(emulator: Emulator, environment: dict[str, str]):
+    """What does not fit into a column goes on in its next line: a name that is cut off names nothing."""
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC)
+    terminal, there = pty.openpty()
+    command = [*COMMAND, "backlog", "--once"]
+    subprocess.run(command, stdout=there, env={**environment, "COLUMNS": "50", "TERM": "dumb"}, check=True)
+    os.close(there)
+    _, *rows = shown_on(terminal).splitlines()
+
+    assert SUB == "".join(row.split()[0] for row in rows)
 
 
 def test_publish_encodes_and_pull_decodes(run: Run, emulator: Emulator):
