@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from . import asyncapi, backlog, doctor, local, messages, options, schemas, snapshots, staging, subscriptions, topics
+from .command import command
 
 __all__ = ["app"]
 
@@ -34,6 +35,10 @@ for family in (asyncapi, doctor, messages, backlog, options, local):
     family.register(app)
 for group in (asyncapi, topics, subscriptions, snapshots, schemas, staging):
     app.add_typer(group.app)
+# Where gcloud has these three, too.
+command(topics.app, "publish")(messages.publish)
+command(subscriptions.app, "pull")(messages.pull)
+command(subscriptions.app, "seek")(backlog.seek)
 
 
 def _print_version(asked: bool) -> None:

@@ -149,14 +149,14 @@ def test_snapshots_and_seek(run: Run, emulator: Emulator):
     emulator.publish(TOPIC, b"one")
     run("snapshots", "create", "before", "--subscription", "all")
     labelled = said(run, "snapshots", "update", "before", "--update-labels", "k=v")
-    run("pull", "all", "--auto-ack")
+    run("subscriptions", "pull", "all", "--auto-ack")
     assert 0 == emulator.backlog(SUB)
 
     run("seek", "all", "--snapshot", "before")
     assert 1 == emulator.backlog(SUB)
     assert {"k": "v"} == labelled["labels"]
     assert [labelled] == said(run, "snapshots", "list")
-    run("seek", "all", "--time", "2099-01-01T00:00:00Z")
+    run("subscriptions", "seek", "all", "--time", "2099-01-01T00:00:00Z")
     assert 0 == emulator.backlog(SUB)
     run("snapshots", "delete", "before")
     assert "Give `--time` or `--snapshot`, and not both.\n" == run("seek", "all", code=2).stderr
@@ -170,7 +170,7 @@ def test_publish_takes_lines_and_files(run: Run, emulator: Emulator, tmp_path: P
     run("publish", "flights", "--attribute", "k=v,w=x", "--ordering-key", "me", stdin="one\ntwo\n")
     run("publish", "flights", str(tmp_path / "lines"))
     run("publish", "flights", "--whole", str(tmp_path / "lines"))
-    ids = said(run, "publish", "flights", "--message", "six")["messageIds"]
+    ids = said(run, "topics", "publish", "flights", "--message", "six")["messageIds"]
 
     records = emulator.messages(SUB)
     assert [b"one", b"two", b"three", b"four", b"three\r\n\nfour", b"six"] == [record.data for record in records]
