@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .command import Service, command, exit_with, pairs
-from .output import print_json, progress
+from .output import print_json, printed_at_the_end, progress
 
 if TYPE_CHECKING:
     from ..backend.resources import Resources
@@ -61,7 +61,7 @@ def publish(
     name, attributes = service.full(topic, "topics"), pairs(attribute)
     payloads = [text.encode() for text in message] if message else _payloads(files or [], whole)
     ids: list[str] = []
-    with service.connect() as resources:
+    with service.connect() as resources, printed_at_the_end(service.as_json, {"messageIds": ids}):
         encoded = _encoded(resources, name, payloads) if encode == "topic" else payloads
         for batch in progress(_requests(encoded), "publishing"):
             made = [
@@ -71,8 +71,6 @@ def publish(
             ids += published
             if not service.as_json:
                 typer.echo("\n".join(published))
-    if service.as_json:
-        print_json({"messageIds": ids})
 
 
 def _published(resources: Resources, topic: str, messages: Sequence[Any], encode: str) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
@@ -40,6 +41,16 @@ def as_dict(message: Any) -> dict[str, Any]:
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+@contextmanager
+def printed_at_the_end(as_json: bool, done: Any) -> Iterator[None]:
+    """With `as_json`, prints what the block has added to `done`, also when an error ends it: so much is done."""
+    try:
+        yield
+    finally:
+        if as_json:
+            print_json(done)
 
 
 def table_of(heading: Sequence[str]) -> Table:

@@ -9,7 +9,7 @@ import typer
 
 from ..names import Collection
 from .command import Service, command, exit_with
-from .output import as_dict, print_fields, print_json, print_table
+from .output import as_dict, print_fields, print_json, print_table, printed_at_the_end
 
 Columns = Mapping[str, Callable[[dict[str, Any]], str]]
 
@@ -49,13 +49,13 @@ def group(collection: Collection, columns: Columns) -> typer.Typer:
 
     def delete(service: Service, names: Annotated[list[str], typer.Argument(metavar="NAME...")]) -> None:
         full = [service.full(each, collection) for each in names]
-        with service.connect() as resources:
+        deleted: list[str] = []
+        with service.connect() as resources, printed_at_the_end(service.as_json, {"deleted": deleted}):
             for name in full:
                 resources.delete(collection, name)
+                deleted.append(name)
                 if not service.as_json:
                     typer.echo(f"deleted {name}")
-        if service.as_json:
-            print_json({"deleted": full})
 
     list_.__doc__ = f"List the {collection} of a project."
     describe.__doc__ = f"Show a {one}: an id or a full name{', with `@REVISION`' if collection == 'schemas' else ''}."

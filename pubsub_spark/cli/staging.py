@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .command import Json, exit_with
-from .output import print_json, print_table, progress
+from .output import print_json, print_table, printed_at_the_end, progress
 
 if TYPE_CHECKING:
     from ..read.staged_streams import StagedStream
@@ -80,19 +80,18 @@ def clean(
         ids = " or ".join(f"`{each}`" for each in sorted(unknown))
         exit_with(f"No stream has the id {ids}, so nothing is removed. `pubsub-spark staging ls` lists what there is.")
     done: list[dict[str, object]] = []
-    for found in progress(streams, "removing"):
-        old = older_than is not None and now - found.changed > datetime.timedelta(days=older_than)
-        if old or found.staging.stream in named:
-            try:
-                removed = found.remove()
-            except PubSubError as error:
-                exit_with(str(error))
-            done.append({"stream": found.staging.stream, "removed": removed, "left": found.files - removed})
-            left = f", left {found.files - removed} that are not ours" if removed < found.files else ""
-            if not as_json:
-                typer.echo(f"removed {removed} files of stream {found.staging.stream}{left}")
-    if as_json:
-        print_json(done)
+    with printed_at_the_end(as_json, done):
+        for found in progress(streams, "removing"):
+            old = older_than is not None and now - found.changed > datetime.timedelta(days=older_than)
+            if old or found.staging.stream in named:
+                try:
+                    removed = found.remove()
+                except PubSubError as error:
+                    exit_with(str(error))
+                done.append({"stream": found.staging.stream, "removed": removed, "left": found.files - removed})
+                left = f", left {found.files - removed} that are not ours" if removed < found.files else ""
+                if not as_json:
+                    typer.echo(f"removed {removed} files of stream {found.staging.stream}{left}")
 
 
 def _streams(location: str | None) -> list[StagedStream]:

@@ -193,6 +193,19 @@ def test_publish_of_much_shows_its_progress(emulator: Emulator, environment: dic
     assert "publishing" in shown_on(terminal)
 
 
+def test_json_says_what_was_done_before_an_error(run: Run, emulator: Emulator):
+    """Of several deletions, or requests of messages, the first of which succeed, the JSON has those."""
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC)
+    lines = "\n".join([*map(str, range(1000)), "x" * 10_000_001])
+    published = run("publish", "flights", "--json", stdin=lines, code=1)
+    deleted = run("topics", "delete", "flights", "gone", "--json", code=1)
+
+    assert 1000 == len(json.loads(published.stdout)["messageIds"]) == emulator.backlog(SUB)
+    assert {"deleted": [TOPIC]} == json.loads(deleted.stdout)
+    assert "Topic `projects/my-project/topics/gone` does not exist" in deleted.stderr
+
+
 def shown_on(terminal: int) -> str:
     """What was written to a terminal that nobody else has open any more."""
     shown = b""
