@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,11 +18,14 @@ _File = Annotated[Path, typer.Argument(metavar="FILE", help="An AsyncAPI documen
 
 
 def is_document(path: Path) -> bool:
-    """Whether a file says that it is an AsyncAPI document."""
+    """Whether a file says that it is an AsyncAPI document: by a key on its first level, in YAML or in JSON."""
+    import yaml
+
     try:
-        return re.search(r"""^[\s{]*["']?asyncapi["']?\s*:""", path.read_text(), re.MULTILINE) is not None
-    except (OSError, ValueError):
+        root = yaml.compose(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return False
+    return isinstance(root, yaml.MappingNode) and any(key.value == "asyncapi" for key, _ in root.value)
 
 
 def register(parent: typer.Typer) -> None:
