@@ -53,11 +53,11 @@ def backlog(
         list[str] | None, typer.Argument(metavar="[SUBSCRIPTION]...", show_default="all of the project")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print it once and end.")] = False,
-    interval: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Between two looks.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Time between two updates.")] = 2.0,
 ) -> None:
     """Show how many messages wait in subscriptions, again and again until Ctrl-C. Nothing is pulled.
 
-    Google Cloud tells it through Cloud Monitoring, some minutes late; an emulator has to be this one.
+    Google Cloud tells it through Cloud Monitoring, some minutes late; of emulators only `pubsub-spark emulator` does.
     """
     wanted = [service.full(each, "subscriptions") for each in subscriptions or ()]
     project = service.project if not wanted else None
@@ -115,7 +115,12 @@ def seek(
     subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
     moment_: Annotated[
         datetime.datetime | None,
-        typer.Option("--time", parser=moment, metavar="TIME", help="Acknowledged before, unacknowledged from then on."),
+        typer.Option(
+            "--time",
+            parser=moment,
+            metavar="TIME",
+            help="Messages published before count as acknowledged, others come again.",
+        ),
     ] = None,
     snapshot: Annotated[str | None, typer.Option(metavar="NAME", help="The position that a snapshot has kept.")] = None,
 ) -> None:

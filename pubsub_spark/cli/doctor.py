@@ -33,7 +33,9 @@ def doctor(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An option of the read or the write; may be repeated."),
     ] = None,
-    spark: Annotated[bool, typer.Option("--spark/--no-spark", help="Start Spark and look for the source.")] = True,
+    spark: Annotated[
+        bool, typer.Option("--spark/--no-spark", help="Start Spark and check that it finds this data source.")
+    ] = True,
     send: Annotated[
         bool,
         typer.Option(

@@ -84,7 +84,7 @@ def emulator(
     ] = "group",
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A name of this machine with a dot, by which browsers may look inside."),
+        typer.Option(metavar="NAME", help="A host name with a dot by which browsers may open the emulator's page."),
     ] = None,
     record: Annotated[
         bool, typer.Option("--record", help="Keep calls and acked messages for `/_emulator/calls` and `/messages`.")
@@ -117,13 +117,13 @@ def emulator(
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Serve in the background, and return when ready.")] = False,
     stop: Annotated[
-        bool, typer.Option("--stop", help="End the emulator that was detached on this port, and return then.")
+        bool, typer.Option("--stop", help="End the emulator that was detached on this port, and wait for its end.")
     ] = False,
     wait_ready: Annotated[
         bool, typer.Option("--wait-ready", help="Return when an emulator answers at this host and port.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Of `--detach`, `--stop` and `--wait-ready`.")
+        float, typer.Option(min=0, metavar="SECONDS", help="How long `--detach`, `--stop` and `--wait-ready` wait.")
     ] = 30,
     as_json: Json = False,
 ) -> None:

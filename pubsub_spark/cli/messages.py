@@ -88,12 +88,12 @@ def _published(resources: Resources, topic: str, messages: Sequence[Any], encode
 def pull(
     service: Service,
     subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most messages.")] = 1,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many messages at the most.")] = 1,
     auto_ack: Annotated[bool, typer.Option("--auto-ack", help="Acknowledge them: nobody gets them again.")] = False,
     decode: Annotated[bool, typer.Option("--decode/--raw", help="Decode by the topic's schema.")] = True,
 ) -> None:
-    """Pull messages. Without `--auto-ack` they are given back, which counts as a failed delivery where a dead-letter
-    topic is."""
+    """Pull messages. Without `--auto-ack` they are given back, which counts as a failed delivery on a subscription with
+    a dead-letter topic."""
     name = service.full(subscription, "subscriptions")
     with service.connect() as resources:
         decoder = _Decoder(service, resources, _topic_of(resources, name)) if decode else _Decoder(service)
@@ -121,7 +121,7 @@ def tail(
 
     Of a topic: a temporary subscription gets a copy of each message from now on, and is deleted at the end; others
     notice nothing. With `--subscription` each message is held for a moment and given back: its readers get it later and
-    perhaps out of order, and where a dead-letter topic is that counts as a failed delivery.
+    perhaps out of order, and on a subscription with a dead-letter topic that counts as a failed delivery.
     """
     if (topic is None) == (subscription is None):
         exit_with("Name a topic, or a subscription with `--subscription`, and not both.", 2)

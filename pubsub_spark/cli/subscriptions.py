@@ -126,7 +126,7 @@ def create(
         bool, typer.Option("--enable-message-ordering", help="Deliver messages of one key in their order.")
     ] = False,
     message_filter: Annotated[
-        str | None, typer.Option(metavar="FILTER", help="Deliver messages with such attributes alone.")
+        str | None, typer.Option(metavar="FILTER", help="Deliver only messages whose attributes match.")
     ] = None,
     retention: Retention = None,
     retain_acked: RetainAcked = None,
