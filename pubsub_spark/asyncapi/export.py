@@ -75,7 +75,8 @@ def _message(schema: Any) -> dict[str, Any]:
 
 
 def _operation(subscription: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {"action": "receive", "channel": {"$ref": f"#/channels/{_id(subscription.topic)}"}}
+    channel = _id(subscription.topic).replace("~", "~0").replace("%", "%25")  # both mean something in a `$ref`
+    made: dict[str, Any] = {"action": "receive", "channel": {"$ref": f"#/channels/{channel}"}}
     if subscription.enable_message_ordering:
         made["x-enable-message-ordering"] = True
     return made
