@@ -196,13 +196,15 @@ def _temporary_subscription(resources: Resources, topic: str) -> str:
 
 
 def _topic_of(resources: Resources, subscription: str) -> str | None:
-    """The topic of a subscription, None when the caller may not look at it."""
+    """The topic of a subscription, None when it was deleted or the caller may not look at it."""
     from ..errors import ForbiddenError
+    from ..names import DELETED_TOPIC
 
     try:
-        return str(resources.get("subscriptions", subscription).topic)
+        topic = str(resources.get("subscriptions", subscription).topic)
     except ForbiddenError:
         return None
+    return None if topic == DELETED_TOPIC else topic
 
 
 class _Decoder:

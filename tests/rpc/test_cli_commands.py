@@ -258,6 +258,16 @@ def test_a_topic_that_is_named_schema_has_none(run: Run, emulator: Emulator):
     assert "--encode" not in refused.stderr
 
 
+def test_pull_after_the_topic_was_deleted(run: Run, emulator: Emulator):
+    """The messages that a subscription of a deleted topic still has are shown as they are."""
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC)
+    emulator.publish(TOPIC, b"one")
+    run("topics", "delete", "flights")
+
+    assert ["one"] == [each["data"] for each in said(run, "pull", "all")]
+
+
 def test_tail_of_a_topic_takes_nothing(run: Run, emulator: Emulator, environment: dict[str, str]):
     """`tail TOPIC` shows a copy of what is published, leaves other subscriptions alone, and its own goes at the end."""
     emulator.create_topic(TOPIC)
