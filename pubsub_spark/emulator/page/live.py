@@ -62,6 +62,7 @@ class Live:
     def __init__(self, engine: Engine, recent_calls: RecentCalls) -> None:
         self._engine = engine
         self._recent_calls = recent_calls
+        self._viewers = 0
         self._watched: Counter[str] = Counter()  # viewers by name of what they look at
         self._samples: dict[str, deque[Sample]] = {}
         self._counts: Counter[tuple[str, str]] = Counter()  # messages by (`published` or `acked`, resource)
@@ -73,6 +74,7 @@ class Live:
 
     async def watch(self, names: Sequence[str]) -> AsyncGenerator[str, None]:
         """The events of these topics and subscriptions, one a second, until the viewer leaves."""
+        self._viewers += 1
         self._watched.update(names)
         if self._sampling is None and not self._closed:
             self._engine.add_listener(self._listen)
@@ -82,6 +84,7 @@ class Live:
                 yield f"data: {json.dumps(self._message(names))}\n\n"
                 await self._ticked.wait()
         finally:
+            self._viewers -= 1
             self._watched.subtract(names)
             self._watched += Counter()  # drops those with no viewer
 
@@ -105,21 +108,25 @@ class Live:
         try:
             while idle < _LINGER_TICKS:
                 await asyncio.sleep(_TICK_SECONDS)
-                idle = 0 if self._watched else idle + 1
+                idle = 0 if self._viewers else idle + 1
                 passed, last = loop.time() - last, loop.time()
                 self._add_samples(passed)
-                self._ticked.set()
-                self._ticked = asyncio.Event()
+                self._tick()
         except Exception:  # it must not end the emulator; a viewer's browser asks again
             _log.exception("The samples for the page failed")
         finally:
             self._sampling = None
-            self._ticked.set()
+            self._tick()
             self._engine.remove_listener(self._listen)
             with self._engine.open():
                 self._samples.clear()
                 self._counts.clear()
                 self._changes.clear()
+
+    def _tick(self) -> None:
+        """Wake who waits now, and nobody who comes later: the next viewer would send without an end."""
+        self._ticked.set()
+        self._ticked = asyncio.Event()
 
     def _add_samples(self, passed: float) -> None:
         with self._engine.open() as (broker, now):

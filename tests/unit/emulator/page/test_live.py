@@ -85,3 +85,43 @@ def test_close_ends_every_viewer(handlers):
             seen.close()
 
     assert 1 == asyncio.run(look())
+
+
+def test_viewer_after_a_pause_waits_for_the_tick(pair, monkeypatch):
+    """Who looks again after nobody has is sent one event a tick, and leaves the event loop to others meanwhile."""
+    monkeypatch.setattr(live, "_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(live, "_LINGER_TICKS", 1)
+
+    async def look():
+        seen = Live(pair.engine, RecentCalls(pair.engine.now))
+        first = seen.watch([SUBSCRIPTION])
+        await anext(first)
+        await first.aclose()
+        await asyncio.gather(*filter(None, [seen._sampling]))
+        monkeypatch.setattr(live, "_TICK_SECONDS", 60)
+        again = seen.watch([SUBSCRIPTION])
+        await anext(again)
+        second = asyncio.ensure_future(anext(again))
+        await asyncio.sleep(0)
+        waits = not second.done()
+        seen.close()
+        await asyncio.wait([second])
+        return waits
+
+    assert asyncio.run(look())
+
+
+def test_viewer_of_no_resource_is_not_sent_away(pair, monkeypatch):
+    """The log of calls watches no topic or subscription, and stays live all the same."""
+    monkeypatch.setattr(live, "_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(live, "_LINGER_TICKS", 1)
+
+    async def look():
+        seen = Live(pair.engine, RecentCalls(pair.engine.now))
+        events = seen.watch([])
+        for _ in range(3):
+            await anext(events)
+        seen.close()
+        return [each async for each in events]
+
+    assert [] == asyncio.run(look())
