@@ -129,6 +129,28 @@ def test_message_is_published_and_appears_by_itself(page):
                            arg="[data-field=backlog] polyline")  # fmt: skip
 
 
+def test_tabs_that_nobody_sees_leave_their_connections(page, emulator):
+    """A browser has six connections to a server: a seventh tab opens, and one that is seen again is up to date."""
+    tabs = [page, *(page.context.new_page() for _ in range(6))]
+    for tab in tabs:  # a headless browser takes every tab for one that is seen
+        tab.goto(f"/page/{LIVE}")
+        see(tab.get_by_text("There is no unacked message."))
+        turn(tab, hidden=True)
+    emulator.publish(TOPIC, flight("UA", 7))
+
+    turn(page, hidden=False)
+
+    see(page.get_by_text('{ "carrier": "UA", "delay": { "int": 11 }, "state": "DEPARTED" }').first)
+
+
+def turn(tab, *, hidden: bool) -> None:
+    """Make the tab one that is hidden, or seen."""
+    tab.evaluate("""hidden => {
+        Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });
+        document.dispatchEvent(new Event('visibilitychange'));
+    }""", hidden)  # fmt: skip
+
+
 def test_message_is_acked_and_sought_back(page, emulator):
     """A person pulls, chooses and acks a message, and gets it back by a snapshot."""
     page.goto(f"/page/{TOPIC}")

@@ -3,7 +3,10 @@
 "use strict";
 
 const body = document.body;
+const kinds = ["resources", "messages", "calls"]; // of changes, and of lists that show them
 let shown = null; // the counts of changes that the lists on the page are of
+let events = null;
+let isFresh = !document.hidden; // whether the lists are of the moment when events begin
 
 function update(event) {
   const tick = JSON.parse(event.data);
@@ -19,15 +22,15 @@ function update(event) {
     }
   }
   const before = shown;
-  shown = { resources: tick.resources, messages: tick.messages, calls: tick.calls };
-  if (before) refresh(Object.keys(shown).filter((kind) => shown[kind] !== before[kind]));
+  shown = Object.fromEntries(kinds.map((kind) => [kind, tick[kind]]));
+  if (before) refresh(kinds.filter((kind) => shown[kind] !== before[kind]));
 }
 
 // A list in which somebody chooses or moves stays as it is.
 const isInUse = (list) => list.querySelector("input:checked") || list.contains(document.activeElement);
 
-async function refresh(kinds) {
-  const lists = [...document.querySelectorAll("[data-refresh]")].filter((list) => kinds.includes(list.dataset.refresh));
+async function refresh(changed) {
+  const lists = [...document.querySelectorAll("[data-refresh]")].filter((list) => changed.includes(list.dataset.refresh));
   if (!lists.length) return;
   const answer = await fetch(body.dataset.path, { headers: { Accept: "text/html" } });
   if (!answer.ok) return;
@@ -53,4 +56,22 @@ document.addEventListener("change", (event) => {
   for (const box of document.querySelectorAll('input[name="lease"]')) box.checked = event.target.checked;
 });
 
-if (body.dataset.live) new EventSource(body.dataset.live).onmessage = update;
+// A browser has six connections to a server, for all of its tabs: one that nobody sees leaves them to the others.
+function watch() {
+  if (document.hidden) {
+    events?.close();
+    events = null;
+  } else if (!events) {
+    events = new EventSource(body.dataset.live);
+    events.onmessage = update;
+    events.onopen = () => {
+      if (!isFresh) refresh(kinds);
+      isFresh = false;
+    };
+  }
+}
+
+if (body.dataset.live) {
+  watch();
+  document.addEventListener("visibilitychange", watch);
+}
