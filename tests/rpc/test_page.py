@@ -429,6 +429,19 @@ def test_streams_show_their_flow_control(running, browser):
     client.channel.close()
 
 
+def test_an_export_cannot_be_pulled(running, browser):
+    """The page of an export says that its messages wait for that, and in which state it is; it offers no Pull."""
+    name = f"{SUB}-export"
+    running.create_subscription(name, TOPIC, bigquery_config={"table": "p.d.t"})
+    running.publish(TOPIC, "a")
+
+    view = browser.get(f"/page/{name}")
+
+    assert "waits to be exported, the state is NOT_FOUND" in view
+    assert "/page/actions/pull" not in view
+    assert "/page/actions/pull" in browser.get(f"/page/{SUB}")
+
+
 def test_events_are_live(running, browser):
     """The events of a view have the counters of its subscriptions, and grow with what happens."""
     browser._connection.request("GET", f"/page/live?name={SUB}")

@@ -21,7 +21,7 @@ from pubsub_spark.emulator.handlers.publisher import find_topic
 from pubsub_spark.emulator.handlers.subscriber import find
 from pubsub_spark.emulator.page import forms, payloads, rows
 from pubsub_spark.emulator.page.live import Live
-from pubsub_spark.emulator.resources import limits, resource_validation
+from pubsub_spark.emulator.resources import integrations, limits, resource_validation
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
 from pubsub_spark.emulator.runtime.engine import Engine
@@ -80,7 +80,8 @@ def _overview(parts: Parts, query: Query) -> View:
 
     with parts.engine.open() as (broker, now):
         schemas = parts.engine.state.schemas
-        projects = {name.split("/")[1] for each in (broker.topics, broker.subscriptions, schemas) for name in each}
+        collections = (broker.topics, broker.subscriptions, schemas, broker.snapshots)
+        projects = {name.split("/")[1] for each in collections for name in each}
         tables = {
             "topics": listed("topics", broker.topics).map(lambda name: _topic_row(broker, name)),
             "subscriptions": listed("subscriptions", broker.subscriptions).map(
@@ -168,16 +169,16 @@ def _subscription(parts: Parts, name: str, query: Query) -> View:
         schemas = [payloads.schema_of(each.message.attributes, parts.engine.state.schemas) for each in found]
         topic = broker.topic_of(name)
         snapshots = topic.snapshots if topic is not None else ()
-        is_push = resource_validation.kind(subscription.resource) == "push"
+        kind = resource_validation.kind(subscription.resource)
         values = {
             "name": name,
             "topic": subscription.resource.topic,
             "filter": subscription.resource.filter,
             "settings": _settings(subscription.resource),
             "fields": parts.live.fields(name, broker, now),
-            "consumers": [_consumer(each, streams, is_push) for each in subscription.consumers.connected],
+            "consumers": [_consumer(each, streams, kind == "push") for each in subscription.consumers.connected],
             "snapshots": sorted(snapshots),
-            "can_pull": not subscription.resource.detached and not is_push,
+            "can_pull": kind == "pull" and not subscription.resource.detached,
             "now": rows.moment(now),
             "pager": partial(_address, rows.address(name), query, "messages"),
         }
@@ -232,6 +233,9 @@ def _why_ready(subscription: Subscription) -> str:
     consumers = subscription.consumers.connected
     if subscription.resource.push_config.push_endpoint:
         return "waits to be pushed"
+    if export := integrations.export_of(subscription.resource):
+        state = json_format.MessageToDict(getattr(subscription.resource, export))["state"]
+        return f"waits to be exported, the state is {state}"
     if not consumers:
         return "no consumer is connected"
     if not any(each.has_room for each in consumers):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 _LIMIT_SECONDS = 0.5  # for one message, as the service documents
 _MAX_MEMORY_BYTES = 128 * 1024 * 1024
+_MAX_DATA_BYTES = 10_000_000  # of one message, whether it was published or made so
 _NAME = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 _FIELDS = frozenset({"data", "attributes"})
 
@@ -155,6 +156,8 @@ def _outcome(answer: Any, message: Transformable) -> Outcome:
         json.dumps(dict(attributes), ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return TransformError("it returned half of a surrogate pair, which is no text")
+    if len(data) > _MAX_DATA_BYTES:
+        return TransformError(f"it returned {len(data):,} bytes of `data`, and {_MAX_DATA_BYTES:,} is the maximum")
     return Transformable(data, attributes, message.metadata)
 
 

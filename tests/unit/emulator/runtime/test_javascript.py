@@ -50,6 +50,7 @@ def test_attributes_that_are_left_out_stay():
         ("return {data: 'x', attributes: {a: 1}}", "`attributes` must be an object of texts"),
         ("return {data: 1n}", "TypeError: Do not know how to serialize a BigInt"),
         ("return {data: '\\ud800'}", "it returned half of a surrogate pair, which is no text"),
+        ("return {data: 'x'.repeat(1e7 + 1)}", "it returned 10,000,001 bytes of `data`, and 10,000,000 is the maximum"),
         ("return require('fs')", "ReferenceError: require is not defined"),
     ],
 )  # fmt: skip
