@@ -131,7 +131,7 @@ def test_message_is_pushed_and_acked(emulator, endpoint, push):
     [(path, headers, body)] = endpoint.wait_for(1)
 
     assert "/hook?key=1" == path
-    assert "application/json" == headers["Content-Type"]
+    assert ("application/json", "CloudPubSub-Google") == (headers["Content-Type"], headers["User-Agent"])
     document = json.loads(body)
     assert SUB == document["subscription"]
     assert ("aGVsbG8=", {"k": "v"}) == (document["message"]["data"], document["message"]["attributes"])

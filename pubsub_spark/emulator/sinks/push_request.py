@@ -32,8 +32,11 @@ LONGEST_PAUSE_SECONDS = 60.0
 # Only these can stand in an HTTP header; an attribute that cannot is left out of an unwrapped push.
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+USER_AGENT = "CloudPubSub-Google"  # of the service, by which receivers tell its pushes from other requests
 # The envelope of the request itself is not a message's to change.
-_RESERVED_HEADERS = frozenset({"authorization", "connection", "content-length", "host", "transfer-encoding"})
+_RESERVED_HEADERS = frozenset(
+    {"authorization", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
+)
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,7 @@ class Poster:
                 "POST",
                 self._target,
                 body,
-                headers,
+                {"User-Agent": push_request.USER_AGENT, **headers},
                 retries=False,
                 redirect=False,
                 timeout=urllib3.Timeout(total=timeout),
