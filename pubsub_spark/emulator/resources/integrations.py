@@ -59,6 +59,9 @@ _BIGTABLE_DELIMITER = 50  # bytes, at most
 # https://cloud.google.com/storage/docs/buckets#naming; of misspellings the one that is named there.
 _BUCKET = re.compile(r"(?=.{3,222}$)(?!goog)(?!.*(google|g00gle))(?!\d+(\.\d+){3}$)[a-z0-9]([a-z0-9_.-]*[a-z0-9])?")
 _BUCKET_COMPONENT = 63  # characters between dots, at most
+# https://cloud.google.com/storage/docs/objects#naming
+_RESERVED_OBJECTS = ".well-known/acme-challenge/"
+_OBJECT_NAME_BYTES = 1024
 # https://cloud.google.com/pubsub/docs/create-cloudstorage-subscription#file_names
 _DATETIME_FORMAT = re.compile(r"(?:YY|MM|DD|hh|mm|ss|T|Z|\+00:00|[-_:/])*")
 _DATETIME_MATCHER = re.compile(r"YYYY|YY|MM|DD|hh|mm|ss|T|Z|\+00:00")
@@ -98,8 +101,7 @@ def _check_bigquery(config: Any, _: Any) -> None:
 
 def _fill_cloud_storage(config: Any, subscription: Any) -> None:
     _check_bucket("cloud_storage_config.bucket", config.bucket)
-    if config.filename_suffix.endswith("/"):
-        raise _bad("cloud_storage_config.filename_suffix", config.filename_suffix)
+    _check_object_name(config.filename_prefix, config.filename_suffix)
     if config.filename_datetime_format and not _is_datetime_format(config.filename_datetime_format):
         raise _bad("cloud_storage_config.filename_datetime_format", config.filename_datetime_format)
     if not config.HasField("max_duration"):
@@ -116,6 +118,14 @@ def _fill_cloud_storage(config: Any, subscription: Any) -> None:
         limits.check_at_least("max_messages", config.max_messages, _GCS_LEAST_MESSAGES)
     if config.WhichOneof("output_format") is None:
         config.text_config.SetInParent()
+
+
+def _check_object_name(prefix: str, suffix: str) -> None:
+    if prefix.startswith(_RESERVED_OBJECTS) or any(each in prefix for each in "\r\n"):
+        raise _bad("cloud_storage_config.filename_prefix", prefix)
+    if suffix.endswith("/") or any(each in suffix for each in "\r\n"):
+        raise _bad("cloud_storage_config.filename_suffix", suffix)
+    limits.check_at_most("object_name_size", len(f"{prefix}{suffix}".encode()), _OBJECT_NAME_BYTES)
 
 
 def _is_datetime_format(text: str) -> bool:

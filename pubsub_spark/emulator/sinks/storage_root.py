@@ -57,6 +57,10 @@ class StorageRoot:
             raise DestinationError(
                 "PERMISSION_DENIED", f"The bucket `{bucket}` may not be written; allow it ({problem})."
             ) from None
+        except ValueError as problem:  # `a//b` and `../a` are names in Cloud Storage, and none that obstore can write
+            raise DestinationError(
+                "PERMISSION_DENIED", f"The bucket `{bucket}` takes no object `{name}` here; rename it ({problem})."
+            ) from None
         except BaseError as problem:
             if "Permission denied" in str(problem):  # of a local file, which obstore does not tell apart
                 raise DestinationError(

@@ -117,6 +117,18 @@ def bigtable(**key: Any) -> dict[str, Any]:
         ),
         ({"cloud_storage_config": {"bucket": "gs://bucket"}}, "INVALID_ARGUMENT", "cloud_storage_config.bucket"),
         ({"cloud_storage_config": {"bucket": "bbb", "filename_suffix": "x/"}}, "INVALID_ARGUMENT", "filename_suffix"),
+        ({"cloud_storage_config": {"bucket": "bbb", "filename_suffix": "x\n"}}, "INVALID_ARGUMENT", "filename_suffix"),
+        ({"cloud_storage_config": {"bucket": "bbb", "filename_prefix": "x\r"}}, "INVALID_ARGUMENT", "filename_prefix"),
+        (
+            {"cloud_storage_config": {"bucket": "bbb", "filename_prefix": ".well-known/acme-challenge/x"}},
+            "INVALID_ARGUMENT",
+            "filename_prefix",
+        ),
+        (
+            {"cloud_storage_config": {"bucket": "bbb", "filename_prefix": "ü" * 513}},
+            "INVALID_ARGUMENT",
+            "The value for object_name_size is too large. You passed 1026",
+        ),
         *(
             (
                 {"cloud_storage_config": {"bucket": "bbb", "filename_datetime_format": form}},

@@ -49,6 +49,18 @@ def test_denied_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         root.put("bucket", "a", b"x")
 
 
+@pytest.mark.parametrize("name", ["a//b", "../a", "./a"])
+def test_name_that_cannot_be_written(tmp_path: Path, name: str):
+    """A name that is one in Cloud Storage alone is refused with a state, and nothing is written beside the bucket."""
+    (tmp_path / "bucket").mkdir()
+
+    with pytest.raises(DestinationError, match=f"The bucket `bucket` takes no object `{name}` here") as error:
+        StorageRoot(str(tmp_path)).put("bucket", name, b"x")
+
+    assert "PERMISSION_DENIED" == error.value.state
+    assert [tmp_path / "bucket"] == list(tmp_path.rglob("*"))
+
+
 @pytest.mark.parametrize("url", ["/nowhere/at/all", "ftp://host/x"])
 def test_what_is_no_root_is_a_sentence(url: str):
     """A root that cannot be one is refused at the start."""
