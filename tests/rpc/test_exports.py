@@ -373,7 +373,7 @@ def test_rows_that_do_not_fit_are_dead_letters(bigquery):
     """A message that is no row of the table is nacked until it is a dead letter; its neighbours are rows."""
     emulator, _, tables = bigquery
     tables.run("CREATE SCHEMA lake")
-    tables.run("CREATE TABLE lake.news (a INTEGER NOT NULL)")
+    tables.run("CREATE TABLE lake.news (a INTEGER NOT NULL, bytes BLOB)")
     dead, grave = "projects/p/topics/dead", "projects/p/subscriptions/grave"
     emulator.create_topic(dead)
     emulator.create_subscription(grave, dead)
@@ -385,8 +385,9 @@ def test_rows_that_do_not_fit_are_dead_letters(bigquery):
         dead_letter_policy={"dead_letter_topic": dead, "max_delivery_attempts": 5},
         retry_policy={"minimum_backoff": {}, "maximum_backoff": {}},
     )
-    emulator.publish(TOPIC, '{"a": 1}', '{"a": "x"}', "no", '{"b": 1}', '{"a": 2}')
+    deep = "[" * 50_000
+    emulator.publish(TOPIC, '{"a": 1}', '{"a": "x"}', "no", '{"b": 1}', '{"a": 3, "bytes": "abc"}', deep, '{"a": 2}')
     drain(emulator, 11)
 
     assert [(1,), (2,)] == tables.run("SELECT DISTINCT a FROM lake.news ORDER BY a")
-    assert 3 == emulator.backlog(grave)
+    assert 5 == emulator.backlog(grave)

@@ -70,11 +70,13 @@ class DuckDbTable:
 
     def insert(self, rows: Sequence[Row]) -> Sequence[int]:
         """Insert all rows at once, or where that fails one after the other; the indexes of those that fail."""
-        values = [{name: self._value(name, value) for name, value in row.items()} for row in rows]
+        values = [self._values(row) for row in rows]
         with self._opened() as connection:
-            if self._is_inserted(connection, values):
+            if None not in values and self._is_inserted(connection, values):
                 return ()
-            return [index for index, row in enumerate(values) if not self._is_inserted(connection, [row])]
+            return [
+                index for index, row in enumerate(values) if row is None or not self._is_inserted(connection, [row])
+            ]
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -103,9 +105,15 @@ class DuckDbTable:
             return False
         return True
 
-    def _value(self, name: str, value: Any) -> Any:
-        """A value for its column: bytes come as base64 where they were JSON."""
-        return base64.b64decode(value) if isinstance(value, str) and self._types[name] == "BYTES" else value
+    def _values(self, row: Row) -> Row | None:
+        """The values for the columns: bytes come as base64 where they were JSON; None where they are none."""
+        try:
+            return {
+                name: base64.b64decode(value) if isinstance(value, str) and self._types[name] == "BYTES" else value
+                for name, value in row.items()
+            }
+        except ValueError:
+            return None
 
 
 def _type(type_: str) -> str:

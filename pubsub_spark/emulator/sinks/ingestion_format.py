@@ -32,18 +32,29 @@ def messages(settings: Any, content: bytes) -> Iterator[IngestedMessage]:
 
 
 def _avro(content: bytes) -> Iterator[IngestedMessage]:
-    records = fastavro.reader(BytesIO(content), return_named_type=True)
-    for record in records:
-        data = BytesIO()
-        fastavro.schemaless_writer(data, records.writer_schema, record)
-        yield IngestedMessage(data.getvalue(), {})
+    try:
+        records = fastavro.reader(BytesIO(content), return_named_type=True)
+        for record in records:
+            data = BytesIO()
+            fastavro.schemaless_writer(data, records.writer_schema, record)
+            yield IngestedMessage(data.getvalue(), {})
+    except Exception as problem:
+        raise _no_avro(problem) from None
 
 
 def _pubsub_avro(content: bytes) -> Iterator[IngestedMessage]:
-    for record in fastavro.reader(BytesIO(content)):
-        if not isinstance(record, dict) or not isinstance(record.get("data"), bytes):
-            raise ValueError("its records have no `data`, as those of a Cloud Storage subscription have")
-        yield IngestedMessage(record["data"], dict(record.get("attributes") or {}))
+    try:
+        for record in fastavro.reader(BytesIO(content)):
+            if not isinstance(record, dict) or not isinstance(record.get("data"), bytes):
+                raise ValueError("its records have no `data`, as those of a Cloud Storage subscription have")
+            yield IngestedMessage(record["data"], dict(record.get("attributes") or {}))
+    except Exception as problem:
+        raise _no_avro(problem) from None
+
+
+def _no_avro(problem: Exception) -> ValueError:
+    """What fastavro, zlib or a codec says of bytes that are no Avro file, of whatever class."""
+    return ValueError(str(problem) or type(problem).__name__)
 
 
 def glob_pattern(glob: str) -> re.Pattern[str]:
@@ -52,6 +63,15 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
     `*` and `?` stop at a slash, `**` does not; `[abc]`, `[!abc]` and `{one,other}` are as in Cloud Storage.
     """
     return re.compile("".join(map(_regex, _GLOB.finditer(glob or "**"))), re.DOTALL)
+
+
+def _is_regex(text: str) -> bool:
+    """Whether it can be compiled, as `[z-a]` cannot."""
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
 
 
 def _regex(piece: re.Match[str]) -> str:
@@ -66,7 +86,8 @@ def _regex(piece: re.Match[str]) -> str:
         return "[^/]"
     if group:
         inside = group[1:-1].replace("\\", "\\\\").replace("[", "\\[")
-        return f"[^{inside[1:]}]" if inside[0] == "!" and len(inside) > 1 else f"[{inside}]"
+        pattern = f"[^{inside[1:]}]" if inside[0] == "!" and len(inside) > 1 else f"[{inside}]"
+        return pattern if _is_regex(pattern) else re.escape(group)
     if choices is not None:
         return f"(?:{'|'.join(glob_pattern(each).pattern if each else '' for each in choices.split(','))})"
     return re.escape(literal)

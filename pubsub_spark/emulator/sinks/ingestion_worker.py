@@ -25,8 +25,6 @@ _LOOK_SECONDS = 0.5
 _STOP_SECONDS = 10.0
 _BATCH_MESSAGES, _BATCH_BYTES = 1000, 5_000_000  # of one Publish, below its limits
 _ACTIVE, _RESOURCE_ERROR = 1, 2  # of Topic.State
-# What fastavro raises for an object that is no Avro file is of these.
-_OTHER_FORMAT = (ValueError, EOFError, IndexError, KeyError, TypeError, StopIteration)
 
 Publish = Callable[[bytes], bytes]  # of a serialized PublishRequest
 
@@ -130,7 +128,7 @@ class IngestionWorker:
         try:
             for batch in _batches(messages):
                 self._send(where, batch)
-        except _OTHER_FORMAT as problem:
+        except ValueError as problem:
             _log.warning("The object %s of %s is not of the format to ingest: %s", where, self._topic.name, problem)
 
     def _send(self, where: str, batch: list[IngestedMessage]) -> None:

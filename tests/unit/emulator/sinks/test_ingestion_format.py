@@ -56,6 +56,8 @@ def test_other_formats_are_refused():
     with pytest.raises(ValueError):
         list(messages(settings(avro_format={}), b"no avro at all"))
     other = avro({"type": "record", "name": "M", "fields": [{"name": "x", "type": "int"}]}, [{"x": 1}])
+    with pytest.raises(ValueError, match="type"):  # fastavro says so by a class of its own
+        list(messages(settings(avro_format={}), other.replace(b'"type"', b'"typo"')))
     with pytest.raises(ValueError, match="no `data`"):
         list(messages(settings(pubsub_avro_format={}), other))
 
@@ -70,6 +72,7 @@ def test_other_formats_are_refused():
         ("[ab]-{one,other}.*", ["a-one.txt", "b-other.csv"], ["c-one.txt", "a-two.txt"]),
         ("[!a]", ["b"], ["a"]),
         ("a.b+(c)", ["a.b+(c)"], ["axb+(c)"]),
+        ("[z-a]", ["[z-a]"], ["a", "b"]),
     ],
 )
 def test_globs(glob, yes, no):
