@@ -20,6 +20,7 @@ from pubsub_spark.emulator.resources import integrations, limits
 from pubsub_spark.emulator.state.settings import Settings
 
 _KMS_KEY = re.compile(r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+")
+_HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+")  # a name, or an address
 _PUSH_VERSION = "x-goog-version"  # the one attribute of a PushConfig
 _PUSH_VERSIONS = ("v1beta1", "v1beta2", "v1")  # the last two are names of one format
 _NEVER = float("inf")
@@ -125,7 +126,7 @@ def push_config(given: Any) -> None:
 def _is_web_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        return parts.scheme in ("http", "https") and bool(_HOST.fullmatch(parts.hostname or "")) and parts.port != 0
     except ValueError:
         return False
 

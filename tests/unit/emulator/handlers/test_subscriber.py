@@ -99,6 +99,10 @@ def bigtable(**key: Any) -> dict[str, Any]:
         ({"dead_letter_policy": {"dead_letter_topic": TOPIC + "x"}}, "NOT_FOUND", "(resource=topicx)"),
         ({"filter": "attributes.a ="}, "INVALID_ARGUMENT", "Invalid filter"),
         ({"push_config": {"push_endpoint": "no-url"}}, "INVALID_ARGUMENT", "Invalid push endpoint given (endpoint=no-"),
+        *(
+            ({"push_config": {"push_endpoint": endpoint}}, "INVALID_ARGUMENT", "Invalid push endpoint given")
+            for endpoint in ("http://a b/", "http://%zz/", "http://[::1%0a]/", "http://[::1", "http://x:0/")
+        ),
         (
             {"push_config": {"push_endpoint": "http://localhost", "attributes": {"x-goog-version": "v9"}}},
             "INVALID_ARGUMENT",
