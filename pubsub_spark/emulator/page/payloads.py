@@ -64,6 +64,8 @@ def shown(data: bytes, schema: SchemaOfMessage | None) -> Payload:
         return Payload(_cut(_indented(decoded(data, schema))), kind)
     except (InvalidMessage, ValueError) as problem:
         return _plain(data)._replace(problem=str(problem))
+    except RecursionError:
+        return _plain(data)._replace(problem="it is nested too deeply to be shown as JSON")
 
 
 def decoded(data: bytes, schema: SchemaOfMessage) -> Any:

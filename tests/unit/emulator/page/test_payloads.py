@@ -27,6 +27,16 @@ def test_payload_that_does_not_fit_is_shown_as_it_is():
     assert "ends" in found.problem or "`a`" in found.problem
 
 
+def test_payload_that_is_nested_deeply_is_shown_as_it_is():
+    """A message of two hundred levels is one that fits; JSON of it is more than Python recurses."""
+    text = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "R"]}]}'
+    schema = SCHEMA._replace(definition=schema_types.parse("AVRO", text))
+
+    found = shown(b"\x02" * 200 + b"\0", schema)
+
+    assert "it is nested too deeply to be shown as JSON" == found.problem
+
+
 def test_payload_without_schema():
     """JSON is indented, text is text, and what is neither is hexadecimal."""
     assert ("JSON", '{\n  "a": 1\n}') == (shown(b'{"a":1}', None).kind, shown(b'{"a":1}', None).text)
