@@ -71,8 +71,9 @@ class DuckDbTable:
     def insert(self, rows: Sequence[Row]) -> Sequence[int]:
         """Insert all rows at once, or where that fails one after the other; the indexes of those that fail."""
         values = [self._values(row) for row in rows]
+        readable = [row for row in values if row is not None]
         with self._opened() as connection:
-            if None not in values and self._is_inserted(connection, values):
+            if len(readable) == len(rows) and self._is_inserted(connection, readable):
                 return ()
             return [
                 index for index, row in enumerate(values) if row is None or not self._is_inserted(connection, [row])
