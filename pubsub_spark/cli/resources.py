@@ -1,4 +1,4 @@
-"""`list`, `describe` and `delete`, which are the same for each collection of resources."""
+"""What is the same for each collection of resources: `list`, `describe`, `delete`, and what an `update` does."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from ..names import Collection
-from .command import Service, command, exit_with
+from .command import Service, command, exit_with, pairs
 from .output import as_dict, print_fields, print_json, print_table, printed_at_the_end
+
+# Parameters of `update` and their types: `update_labels` is the flag `--update-labels`.
+LABEL_FLAGS: Mapping[str, Any] = {
+    "update_labels": Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels to set.")],
+    "remove_labels": Annotated[list[str] | None, typer.Option(metavar="KEY,...", help="Labels to remove.")],
+    "clear_labels": Annotated[bool | None, typer.Option("--clear-labels", help="Remove all labels.")],
+}
 
 Columns = Mapping[str, Callable[[dict[str, Any]], str]]
 
@@ -72,17 +79,39 @@ def print_resource(resource: Any, service: Service) -> None:
     (print_json if service.as_json else print_fields)(fields)
 
 
-def paths_of(fields: Mapping[str, Any], **cleared: bool) -> set[str]:
-    """The paths of an update: fields that flags set, and those that a `--clear-...` flag empties; never both."""
-    for name in (each for each, is_cleared in cleared.items() if is_cleared and each in fields):
+def update_resource(
+    service: Service,
+    collection: Collection,
+    message: type[Any],
+    name: str,
+    fields: Mapping[str, Any],
+    labels: Mapping[str, Any],
+    **cleared: bool,
+) -> None:
+    """Change a resource and print it; the end of the command where no flag names anything to change.
+
+    message: the resource's type in `google.pubsub_v1`. fields: those that flags set. labels: what `LABEL_FLAGS` got.
+    cleared: fields, and whether a `--clear-...` flag empties them.
+    """
+    full, fields, paths = service.full(name, collection), dict(fields), _paths(fields, cleared)
+    with service.connect() as resources:
+        if any(labels.values()):
+            before = {} if labels["clear_labels"] else resources.get(collection, full).labels
+            fields["labels"] = _labels_after(before, pairs(labels["update_labels"]), labels["remove_labels"])
+            paths.add("labels")
+        if not paths:
+            exit_with(f"Nothing to change: `pubsub-spark {collection} update --help` lists the settings.", 2)
+        print_resource(resources.update(collection, message(name=full, **fields), paths), service)
+
+
+def _paths(fields: Mapping[str, Any], cleared: Mapping[str, bool]) -> set[str]:
+    """The paths of an update: what is set and what is emptied; never both."""
+    emptied = {name for name, is_cleared in cleared.items() if is_cleared}
+    for name in sorted(emptied & fields.keys()):
         exit_with(f"`--clear-{name.replace('_', '-')}` and a flag that sets the same exclude each other.", 2)
-    return {*fields, *(name for name, is_cleared in cleared.items() if is_cleared)}
+    return {*fields, *emptied}
 
 
-def labels_after(
-    labels: Mapping[str, str], update: Mapping[str, str], remove: list[str] | None, clear: bool
-) -> dict[str, str]:
-    """The labels of a resource after `--update-labels`, `--remove-labels` and `--clear-labels`."""
-    kept = {} if clear else dict(labels)
+def _labels_after(labels: Mapping[str, str], update: Mapping[str, str], remove: list[str] | None) -> dict[str, str]:
     dropped = {each for text in remove or () for each in text.split(",")}
-    return {key: value for key, value in (kept | dict(update)).items() if key not in dropped}
+    return {key: value for key, value in {**labels, **update}.items() if key not in dropped}

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .command import Service, command, exit_with, pairs
-from .resources import field, group, labels_after, print_resource, short
+from .command import Service, command, pairs
+from .resources import LABEL_FLAGS, field, group, print_resource, short, update_resource
 
 app = group("snapshots", {"topic": short("topic"), "expires": field("expireTime")})
 
@@ -37,26 +37,17 @@ def create(
         print_resource(resources.create("snapshots", request, full, [("Subscription", of)]), service)
 
 
-@command(app, "update")
+@command(app, "update", flags=LABEL_FLAGS)
 def update(
     service: Service,
     name: Annotated[str, typer.Argument(metavar="NAME")],
-    update_labels: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels to set.")] = None,
-    remove_labels: Annotated[list[str] | None, typer.Option(metavar="KEY,...", help="Labels to remove.")] = None,
-    clear_labels: Annotated[bool, typer.Option("--clear-labels", help="Remove all labels.")] = False,
     expire_time: Annotated[
         datetime.datetime | None, typer.Option(parser=moment, metavar="TIME", help="When the snapshot is deleted.")
     ] = None,
+    **labels: Any,
 ) -> None:
     """Change labels or the expiry of a snapshot."""
     from google.pubsub_v1 import types
 
-    full = service.full(name, "snapshots")
-    fields: dict[str, Any] = {} if expire_time is None else {"expire_time": expire_time}
-    with service.connect() as resources:
-        if update_labels or remove_labels or clear_labels:
-            before = {} if clear_labels else dict(resources.get("snapshots", full).labels)
-            fields["labels"] = labels_after(before, pairs(update_labels), remove_labels, clear_labels)
-        if not fields:
-            exit_with("Nothing to change: `pubsub-spark snapshots update --help` lists the settings.", 2)
-        print_resource(resources.update("snapshots", types.Snapshot(name=full, **fields), fields), service)
+    fields = {} if expire_time is None else {"expire_time": expire_time}
+    update_resource(service, "snapshots", types.Snapshot, name, fields, labels)

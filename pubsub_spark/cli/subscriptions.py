@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from . import exports
 from .command import Service, command, exit_with, pairs, seconds
-from .resources import field, group, labels_after, paths_of, print_resource, short
+from .resources import LABEL_FLAGS, field, group, print_resource, short, update_resource
 
 app = group(
     "subscriptions",
@@ -22,47 +23,52 @@ app = group(
     },
 )
 
-AckDeadline = Annotated[
-    int | None, typer.Option("--ack-deadline", min=10, max=600, metavar="SECONDS", help="The ack deadline.")
-]
-Retention = Annotated[
-    float | None,
-    typer.Option(
-        "--message-retention-duration",
-        parser=seconds,
-        metavar="DURATION",
-        help="Keep messages so long (10m to 31d).",
-    ),
-]
-RetainAcked = Annotated[
-    bool | None,
-    typer.Option("--retain-acked-messages/--no-retain-acked-messages", help="Keep acknowledged messages, too."),
-]
-Expiration = Annotated[
-    str | None,
-    typer.Option(
-        "--expiration-period", metavar="DURATION|never", help="Delete the subscription when unused for so long."
-    ),
-]
-ExactlyOnce = Annotated[
-    bool | None,
-    typer.Option("--enable-exactly-once-delivery/--no-enable-exactly-once-delivery", help="Exactly-once delivery."),
-]
-DeadLetter = Annotated[
-    str | None, typer.Option("--dead-letter-topic", metavar="NAME", help="Topic for messages that fail too often.")
-]
-Attempts = Annotated[
-    int | None, typer.Option("--max-delivery-attempts", min=5, max=100, help="Deliveries before dead-lettering.")
-]
-MinDelay = Annotated[
-    float | None,
-    typer.Option("--min-retry-delay", parser=seconds, metavar="DURATION", help="Shortest delay of a redelivery."),
-]
-MaxDelay = Annotated[
-    float | None,
-    typer.Option("--max-retry-delay", parser=seconds, metavar="DURATION", help="Longest delay of a redelivery."),
-]
-Push = Annotated[str | None, typer.Option("--push-endpoint", metavar="URL", help="Push messages here.")]
+# Parameters of `create` and `update`, and their types.
+_FLAGS: Mapping[str, Any] = {
+    "ack_deadline": Annotated[
+        int | None, typer.Option("--ack-deadline", min=10, max=600, metavar="SECONDS", help="The ack deadline.")
+    ],
+    "retention": Annotated[
+        float | None,
+        typer.Option(
+            "--message-retention-duration",
+            parser=seconds,
+            metavar="DURATION",
+            help="Keep messages so long (10m to 31d).",
+        ),
+    ],
+    "retain_acked": Annotated[
+        bool | None,
+        typer.Option("--retain-acked-messages/--no-retain-acked-messages", help="Keep acknowledged messages, too."),
+    ],
+    "expiration": Annotated[
+        str | None,
+        typer.Option(
+            "--expiration-period", metavar="DURATION|never", help="Delete the subscription when unused for so long."
+        ),
+    ],
+    "exactly_once": Annotated[
+        bool | None,
+        typer.Option("--enable-exactly-once-delivery/--no-enable-exactly-once-delivery", help="Exactly-once delivery."),
+    ],
+    "dead_letter": Annotated[
+        str | None, typer.Option("--dead-letter-topic", metavar="NAME", help="Topic for messages that fail too often.")
+    ],
+    "attempts": Annotated[
+        int | None, typer.Option("--max-delivery-attempts", min=5, max=100, help="Deliveries before dead-lettering.")
+    ],
+    "min_delay": Annotated[
+        float | None,
+        typer.Option("--min-retry-delay", parser=seconds, metavar="DURATION", help="Shortest delay of a redelivery."),
+    ],
+    "max_delay": Annotated[
+        float | None,
+        typer.Option("--max-retry-delay", parser=seconds, metavar="DURATION", help="Longest delay of a redelivery."),
+    ],
+    "push": Annotated[
+        str | None, typer.Option("--push-endpoint", metavar="URL", help='Push messages here; "" to pull them.')
+    ],
+}
 
 
 def _fields(
@@ -115,47 +121,25 @@ def _period(text: str) -> float:
         exit_with(f"`--expiration-period` must be `never` or a duration of days or hours (`30d`), got `{text}`.", 2)
 
 
-@command(app, "create", flags=exports.FLAGS)
+@command(app, "create", flags={**_FLAGS, **exports.FLAGS})
 def create(
     service: Service,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     topic: Annotated[str, typer.Option(metavar="NAME", help="The topic to subscribe to.")],
     labels: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels.")] = None,
-    ack_deadline: AckDeadline = None,
     ordering: Annotated[
         bool, typer.Option("--enable-message-ordering", help="Deliver messages of one key in their order.")
     ] = False,
     message_filter: Annotated[
         str | None, typer.Option(metavar="FILTER", help="Deliver only messages whose attributes match.")
     ] = None,
-    retention: Retention = None,
-    retain_acked: RetainAcked = None,
-    expiration: Expiration = None,
-    exactly_once: ExactlyOnce = None,
-    dead_letter: DeadLetter = None,
-    attempts: Attempts = None,
-    min_delay: MinDelay = None,
-    max_delay: MaxDelay = None,
-    push: Push = None,
-    **export: Any,
+    **given: Any,
 ) -> None:
     """Create a subscription. Messages that were published before are not in it."""
     from google.pubsub_v1 import types
 
-    fields = _fields(
-        service,
-        ack_deadline,
-        retention,
-        retain_acked,
-        expiration,
-        exactly_once,
-        dead_letter,
-        attempts,
-        min_delay,
-        max_delay,
-        push,
-    )
-    if push is not None and exports.config(export):
+    export = exports.config({flag: given.pop(flag) for flag in exports.FLAGS})
+    if given["push"] is not None and export:
         exit_with("`--push-endpoint` and an export exclude each other.", 2)
     subscription = types.Subscription(
         name=service.full(name, "subscriptions"),
@@ -163,61 +147,35 @@ def create(
         labels=pairs(labels),
         enable_message_ordering=ordering,
         filter=message_filter or "",
-        **fields,
-        **exports.config(export),
+        **_fields(service, **given),
+        **export,
     )
     used = [("Topic", subscription.topic), ("Topic", subscription.dead_letter_policy.dead_letter_topic)]
     with service.connect() as resources:
         print_resource(resources.create("subscriptions", subscription, subscription.name, used), service)
 
 
-@command(app, "update")
+@command(app, "update", flags={**LABEL_FLAGS, **_FLAGS})
 def update(
     service: Service,
     name: Annotated[str, typer.Argument(metavar="NAME")],
-    update_labels: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels to set.")] = None,
-    remove_labels: Annotated[list[str] | None, typer.Option(metavar="KEY,...", help="Labels to remove.")] = None,
-    clear_labels: Annotated[bool, typer.Option("--clear-labels", help="Remove all labels.")] = False,
-    ack_deadline: AckDeadline = None,
-    retention: Retention = None,
-    retain_acked: RetainAcked = None,
-    expiration: Expiration = None,
-    exactly_once: ExactlyOnce = None,
-    dead_letter: DeadLetter = None,
-    attempts: Attempts = None,
     clear_dead_letter: Annotated[
         bool, typer.Option("--clear-dead-letter-policy", help="Redeliver for ever, without a dead-letter topic.")
     ] = False,
-    min_delay: MinDelay = None,
-    max_delay: MaxDelay = None,
     clear_retry: Annotated[bool, typer.Option("--clear-retry-policy", help="Redeliver at once.")] = False,
-    push: Annotated[
-        str | None, typer.Option("--push-endpoint", metavar="URL", help='Push messages here; "" to pull them.')
-    ] = None,
+    **given: Any,
 ) -> None:
     """Change settings of a subscription; those that are not named stay. Topic, filter and ordering never change."""
     from google.pubsub_v1 import types
 
-    full = service.full(name, "subscriptions")
-    fields = _fields(
+    labels = {flag: given.pop(flag) for flag in LABEL_FLAGS}
+    update_resource(
         service,
-        ack_deadline,
-        retention,
-        retain_acked,
-        expiration,
-        exactly_once,
-        dead_letter,
-        attempts,
-        min_delay,
-        max_delay,
-        push,
+        "subscriptions",
+        types.Subscription,
+        name,
+        _fields(service, **given),
+        labels,
+        dead_letter_policy=clear_dead_letter,
+        retry_policy=clear_retry,
     )
-    paths = paths_of(fields, dead_letter_policy=clear_dead_letter, retry_policy=clear_retry)
-    with service.connect() as resources:
-        if update_labels or remove_labels or clear_labels:
-            paths.add("labels")
-            before = {} if clear_labels else dict(resources.get("subscriptions", full).labels)
-            fields["labels"] = labels_after(before, pairs(update_labels), remove_labels, clear_labels)
-        if not paths:
-            exit_with("Nothing to change: `pubsub-spark subscriptions update --help` lists the settings.", 2)
-        print_resource(resources.update("subscriptions", types.Subscription(name=full, **fields), paths), service)

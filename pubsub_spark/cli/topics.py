@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from .command import Service, command, exit_with, pairs, seconds
-from .resources import field, group, labels_after, paths_of, print_resource, short
+from .resources import LABEL_FLAGS, field, group, print_resource, short, update_resource
 
 app = group(
     "topics",
@@ -19,34 +20,38 @@ app = group(
     },
 )
 
-Retention = Annotated[
-    float | None,
-    typer.Option(
-        "--message-retention-duration",
-        parser=seconds,
-        metavar="DURATION",
-        help="Keep messages so long (10m to 31d).",
-    ),
-]
-Schema = Annotated[str | None, typer.Option(metavar="NAME", help="The schema that messages must have.")]
-Encoding = Annotated[
-    str | None,
-    typer.Option("--message-encoding", metavar="json|binary", help="Encoding of messages with a schema."),
-]
-First = Annotated[
-    str | None, typer.Option("--first-revision-id", metavar="ID", help="The oldest revision that messages may have.")
-]
-Last = Annotated[
-    str | None, typer.Option("--last-revision-id", metavar="ID", help="The newest revision that messages may have.")
-]
-Regions = Annotated[
-    str | None,
-    typer.Option(
-        "--message-storage-policy-allowed-regions", metavar="REGION,...", help="Regions where messages may be stored."
-    ),
-]
-KEY = Annotated[str | None, typer.Option("--topic-encryption-key", metavar="NAME", help="A key of Cloud KMS.")]
-
+# Parameters of `create` and `update`, and their types.
+_FLAGS: Mapping[str, Any] = {
+    "retention": Annotated[
+        float | None,
+        typer.Option(
+            "--message-retention-duration",
+            parser=seconds,
+            metavar="DURATION",
+            help="Keep messages so long (10m to 31d).",
+        ),
+    ],
+    "schema": Annotated[str | None, typer.Option(metavar="NAME", help="The schema that messages must have.")],
+    "encoding": Annotated[
+        str | None,
+        typer.Option("--message-encoding", metavar="json|binary", help="Encoding of messages with a schema."),
+    ],
+    "first": Annotated[
+        str | None,
+        typer.Option("--first-revision-id", metavar="ID", help="The oldest revision that messages may have."),
+    ],
+    "last": Annotated[
+        str | None, typer.Option("--last-revision-id", metavar="ID", help="The newest revision that messages may have.")
+    ],
+    "regions": Annotated[
+        str | None,
+        typer.Option(
+            "--message-storage-policy-allowed-regions",
+            metavar="REGION,...",
+            help="Regions where messages may be stored.",
+        ),
+    ],
+}
 _ENCODINGS = {"json": "JSON", "binary": "BINARY"}
 
 
@@ -79,58 +84,47 @@ def _fields(
     return found
 
 
-@command(app, "create")
+@command(app, "create", flags=_FLAGS)
 def create(
     service: Service,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     labels: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels.")] = None,
-    retention: Retention = None,
-    schema: Schema = None,
-    encoding: Encoding = None,
-    first: First = None,
-    last: Last = None,
-    regions: Regions = None,
-    key: KEY = None,
+    key: Annotated[
+        str | None, typer.Option("--topic-encryption-key", metavar="NAME", help="A key of Cloud KMS.")
+    ] = None,
+    **given: Any,
 ) -> None:
     """Create a topic."""
     from google.pubsub_v1 import types
 
-    fields = _fields(service, retention, schema, encoding, first, last, regions)
+    fields = _fields(service, **given)
     topic = types.Topic(name=service.full(name, "topics"), labels=pairs(labels), kms_key_name=key or "", **fields)
     used = [("Schema", topic.schema_settings.schema)]
     with service.connect() as resources:
         print_resource(resources.create("topics", topic, topic.name, used), service)
 
 
-@command(app, "update")
+@command(app, "update", flags={**LABEL_FLAGS, **_FLAGS})
 def update(
     service: Service,
     name: Annotated[str, typer.Argument(metavar="NAME")],
-    update_labels: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels to set.")] = None,
-    remove_labels: Annotated[list[str] | None, typer.Option(metavar="KEY,...", help="Labels to remove.")] = None,
-    clear_labels: Annotated[bool, typer.Option("--clear-labels", help="Remove all labels.")] = False,
-    retention: Retention = None,
     clear_retention: Annotated[
         bool, typer.Option("--clear-message-retention-duration", help="Keep no messages for seeks.")
     ] = False,
-    schema: Schema = None,
-    encoding: Encoding = None,
-    first: First = None,
-    last: Last = None,
     clear_schema: Annotated[bool, typer.Option("--clear-schema-settings", help="Take the schema away.")] = False,
-    regions: Regions = None,
+    **given: Any,
 ) -> None:
     """Change settings of a topic; those that are not named stay."""
     from google.pubsub_v1 import types
 
-    full = service.full(name, "topics")
-    fields = _fields(service, retention, schema, encoding, first, last, regions)
-    paths = paths_of(fields, message_retention_duration=clear_retention, schema_settings=clear_schema)
-    with service.connect() as resources:
-        if update_labels or remove_labels or clear_labels:
-            paths.add("labels")
-            before = {} if clear_labels else dict(resources.get("topics", full).labels)
-            fields["labels"] = labels_after(before, pairs(update_labels), remove_labels, clear_labels)
-        if not paths:
-            exit_with("Nothing to change: `pubsub-spark topics update --help` lists the settings.", 2)
-        print_resource(resources.update("topics", types.Topic(name=full, **fields), paths), service)
+    labels = {flag: given.pop(flag) for flag in LABEL_FLAGS}
+    update_resource(
+        service,
+        "topics",
+        types.Topic,
+        name,
+        _fields(service, **given),
+        labels,
+        message_retention_duration=clear_retention,
+        schema_settings=clear_schema,
+    )
