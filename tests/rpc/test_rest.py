@@ -75,6 +75,19 @@ def said_to(emulator, request):
         return b"".join(iter(lambda: connection.recv(65_536), b""))
 
 
+def test_page_of_another_site_publishes_nothing(rest, emulator):
+    """A browser sends a form's POST for any page; its Origin tells. A name that nobody told the emulator is taken."""
+    set_up(emulator)
+    path, body = f"/v1/{TOPIC}:publish", {"messages": [{"data": "aGVsbG8="}]}
+
+    foreign = rest("POST", path, body, **{"Content-Type": "text/plain"}, Origin="http://evil.example.com")
+    named = rest("POST", path, body, Host="host.docker.internal:8085")
+
+    assert (403, 200) == (foreign[0], named[0])
+    assert "because it is another site than" in foreign[1]
+    assert 1 == emulator.backlog(SUB)
+
+
 def test_root_says_ok(rest):
     """The path that health checks of containers ask for is answered as Google's emulator answers it."""
     assert (200, "Ok\n") == rest("GET", "/")

@@ -3,7 +3,8 @@
 Which request stands for which RPC is `transcoding`'s; the RPC is answered by the same dispatcher as gRPC's, so that
 limits, errors, faults and records are the same whichever way a request came. Beside the API there are a few documents:
 `/` and `/healthz` say that the server is up, `/oauth2/...` publish the key that signs pushes. The verbs for tests at
-`/_emulator/...`, `/metrics` and the page, which browsers get at `/`, are behind the guard of `origin`.
+`/_emulator/...`, `/metrics` and the page, which browsers get at `/`, are behind the guard of `origin`; of the API it
+refuses foreign pages alone.
 
 A Pull whose client has left is cancelled, so that no message is leased to it. A client that has only half-closed its
 connection looks the same from here; an RPC that does not wait is carried out and answered in either case. A body is
@@ -96,7 +97,7 @@ class HttpServer:
             *(route(path, document) for path, document in content.documents.items()),
             Route("/metrics", metrics, middleware=[guard]),
             Mount("/_emulator", app=VerbApi(dispatcher, content.verbs), middleware=[guard]),
-            Mount("", app=JsonApi(dispatcher)),
+            Mount("", app=JsonApi(dispatcher), middleware=[Middleware(Guard, None)]),
         ]
         app = Starlette(routes=routes)
         self._config = uvicorn.Config(

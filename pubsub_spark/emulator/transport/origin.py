@@ -1,4 +1,4 @@
-"""The guard of what browsers must not reach from foreign pages: verbs, metrics and the page of the emulator.
+"""The guard against foreign pages in a browser: of verbs, metrics and the page of the emulator, and of its API.
 
 A page on the web can make a browser send requests to a server on the same machine. Two rules refuse them:
 
@@ -7,7 +7,8 @@ A page on the web can make a browser send requests to a server on the same machi
     Origin   a request that a browser sends for another site names that site, and is refused. The Origin, where there
              is one, must be the server's own.
 
-The API itself is not guarded: whoever reaches the port may use it, as with every emulator.
+The API has the second rule alone: containers and proxies reach it under names that nobody told it, and whoever reaches
+the port may use it, as with every emulator.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 class Guard:
     """An ASGI application that answers 403, with one sentence, what the rules refuse; the rest goes to `app`."""
 
-    def __init__(self, app: ASGIApp, allowed_hosts: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, allowed_hosts: Collection[str] | None) -> None:
         self._app = app
-        self._allowed_hosts = frozenset(each.lower() for each in allowed_hosts)
+        self._allowed_hosts = None if allowed_hosts is None else frozenset(each.lower() for each in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -35,9 +36,12 @@ class Guard:
         await app(scope, receive, send)
 
 
-def refusal(host: str, origin: str | None, scheme: str, allowed_hosts: Collection[str]) -> str | None:
-    """Why a request with these headers is refused, as one sentence; None when it is accepted."""
-    if not _is_accepted(_name(host).lower(), allowed_hosts):
+def refusal(host: str, origin: str | None, scheme: str, allowed_hosts: Collection[str] | None) -> str | None:
+    """Why a request with these headers is refused, as one sentence; None when it is accepted.
+
+    allowed_hosts: names beside those that are accepted always, in lower case; None accepts every name.
+    """
+    if allowed_hosts is not None and not _is_accepted(_name(host).lower(), allowed_hosts):
         return f"The host `{_name(host)}` is not one of this emulator's; start it with `--allow-host {_name(host)}`."
     own = f"{scheme}://{host}"
     if origin is not None and origin.lower() != own.lower():

@@ -40,6 +40,12 @@ def test_foreign_hosts_are_refused(host):
     )
 
 
+def test_every_host_is_accepted_where_none_are_told():
+    """The API refuses foreign pages alone."""
+    assert refusal("evil.example.com", None, "http", None) is None
+    assert refusal("evil.example.com", "http://other.com", "http", None) is not None
+
+
 @pytest.mark.parametrize(
     "origin", ["https://127.0.0.1:8085", "http://127.0.0.1:8086", "http://127.0.0.1", "http://evil.com", "null", ""]
 )
