@@ -76,6 +76,12 @@ _TOKEN_SERVER_UNREACHABLE = re.compile(
 )
 _METADATA_SERVER = re.compile(r"metadata\.google\.internal|169\.254\.169\.254|metadata server", re.IGNORECASE)
 
+_SCHEMA_DELETED = (
+    ResourceError,
+    "{resource} takes no messages, because its schema was deleted. Give the topic another schema, or none. ({detail})",
+)
+_SCHEMA_IS_DELETED = re.compile(r"schema.*deleted", re.IGNORECASE)  # what NOT_FOUND says of a topic that is there
+
 _ROLES = {
     "publish to": "`roles/pubsub.publisher`",
     "pull from": "`roles/pubsub.subscriber`",
@@ -107,6 +113,8 @@ def failure(code: grpc.StatusCode, detail: str, verb: str, kind: str, name: str,
     cls, sentence = _SENTENCES.get(code, _OTHERWISE)
     if is_credential_failure(code, detail):
         cls, sentence = _CREDENTIALS_FAILED
+    elif code is Code.NOT_FOUND and verb == "publish to" and _SCHEMA_IS_DELETED.search(detail.replace(name, "")):
+        cls, sentence = _SCHEMA_DELETED
     role = _ROLES.get(verb, "`roles/pubsub.viewer`")
     return cls(
         sentence.format(

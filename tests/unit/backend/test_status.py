@@ -1,10 +1,10 @@
-"""The treatment of status codes: credentials that fail behind UNAVAILABLE."""
+"""The treatment of status codes that say less than they mean: unusable credentials, deleted schemas."""
 
 import grpc
 import pytest
 
 from pubsub_spark.backend.status import failure, is_credential_failure
-from pubsub_spark.errors import ForbiddenError, ServiceError
+from pubsub_spark.errors import ForbiddenError, MissingError, ServiceError
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 PLUGIN = "Getting metadata from plugin failed with error: "
@@ -34,3 +34,15 @@ def test_credential_failure_has_its_own_sentence():
     assert isinstance(revoked, ForbiddenError)
     assert str(revoked).startswith("The credentials for `host:443` cannot be used to pull from Subscription `s`.")
     assert isinstance(gone, ServiceError)
+
+
+def test_deleted_schema_is_not_a_missing_topic():
+    """A Publish to a topic whose schema was deleted is NOT_FOUND, as is one to a topic that is not there."""
+    name = "projects/p/topics/schema-deleted"
+    texts = ["Schema associated with topic deleted.", f"Resource not found (resource={name})."]
+    deleted, missing = (
+        failure(grpc.StatusCode.NOT_FOUND, text, "publish to", "Topic", name, "host:443") for text in texts
+    )
+
+    assert str(deleted).startswith(f"Topic `{name}` takes no messages, because its schema was deleted. Give the topic")
+    assert isinstance(missing, MissingError)
