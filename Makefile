@@ -15,7 +15,7 @@ demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven compl
 
 test: lint java browser $(NODE)  ## linter, type checker, import contracts, tests; the promise on the oldest Spark, too
 	$(BIN)/pytest -n 2 --dist worksteal
-	.ci/matrix -t tests/spark/test_read.py any/4.0
+	.ci/matrix -t 'tests/spark/test_read.py tests/spark/test_registration.py' any/4.0
 
 test-fast: $(READY)  ## the tests without Spark, for the inner loop
 	$(BIN)/pytest -q -n 2 --dist worksteal tests/unit tests/rpc
