@@ -44,10 +44,10 @@ KINDS: Final[dict[Collection, _Kind]] = {
 class Resources(Admin):
     """The calls on all four collections: list, get, create, update, delete; and messages, one call each."""
 
-    def listed(self, collection: Collection, project: str) -> list[Any]:
-        """The resources of a collection in a project (its id), all pages of them; schemas without definitions."""
+    def listed(self, collection: Collection, project: str, most: int | None = None) -> list[Any]:
+        """The resources of a collection in a project (its id): all, or `most` of them; schemas without definitions."""
         parent = "parent" if collection == "schemas" else "project"
-        request: dict[str, Any] = {parent: f"projects/{project}", "page_size": _PAGE}
+        request: dict[str, Any] = {parent: f"projects/{project}", "page_size": min(_PAGE, most or _PAGE)}
         found: list[Any] = []
         while True:
             pager = self._call(
@@ -55,8 +55,8 @@ class Resources(Admin):
             )
             page = next(pager.pages)  # the first; each of the others is a call of its own, with its own retries
             found += getattr(page, collection)
-            if not page.next_page_token:
-                return found
+            if not page.next_page_token or (most is not None and len(found) >= most):
+                return found[:most]
             request["page_token"] = page.next_page_token
 
     def get(self, collection: Collection, name: str) -> Any:
@@ -88,6 +88,31 @@ class Resources(Admin):
             "schemas", "commit_schema", {"name": name, "schema": schema}, "commit a revision of", name
         )
         return committed
+
+    def roll_back_schema(self, name: str, revision: str) -> types.Schema:
+        """The new revision of a schema, with the definition of an old one (its id)."""
+        request = {"name": name, "revision_id": revision}
+        rolled_back: types.Schema = self._call("schemas", "rollback_schema", request, "roll back", name)
+        return rolled_back
+
+    def delete_schema_revision(self, name: str) -> None:
+        """Delete the revision of a schema whose full name ends in `@revision`."""
+        self._call("schemas", "delete_schema_revision", {"name": name}, "delete", name)
+
+    def validate_schema(self, project: str, schema: types.Schema) -> None:
+        """Do nothing where a schema could be created in a project (its id); InvalidError says what is wrong with it."""
+        request = {"parent": f"projects/{project}", "schema": schema}
+        self._call("schemas", "validate_schema", request, "validate a schema in", project, "Project")
+
+    def validate_message(self, project: str, schema: types.Schema | str, message: bytes, encoding: str) -> None:
+        """Do nothing where a message is one of a schema (a full name or a definition); InvalidError says why not."""
+        request = {"parent": f"projects/{project}", "message": message, "encoding": encoding}
+        if isinstance(schema, str):
+            of = {**request, "name": schema}
+            self._call("schemas", "validate_message", of, "validate a message against", schema)
+        else:
+            of = {**request, "schema": schema}
+            self._call("schemas", "validate_message", of, "validate a message in", project, "Project")
 
     def schema_revisions(self, name: str) -> list[types.Schema]:
         """The revisions of a schema with their definitions, the newest first."""

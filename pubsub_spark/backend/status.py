@@ -89,6 +89,7 @@ _ROLES = {
     "create": "`roles/pubsub.editor`",
     "update": "`roles/pubsub.editor`",
     "commit a revision of": "`roles/pubsub.editor`",
+    "roll back": "`roles/pubsub.editor`",
     "delete": "`roles/pubsub.editor`",
     "seek": "`roles/pubsub.editor`",
 }

@@ -76,8 +76,13 @@ class Service:
         except ValueError as error:
             exit_with(f"{str(error).replace('`projectId`', '`--project`')}.", 2)
 
+    def schema_or_revision(self, given: str) -> str:
+        """The full name of a schema, with `@REVISION` where that was given."""
+        name, at, revision = given.partition("@")
+        return self.full(name, "schemas") + at + revision
+
     def the_project(self) -> str:
-        """The id of the project, which `list` needs."""
+        """The id of the project, where no name says it."""
         if not self.project:
             exit_with("Give `--project ID`, or set GOOGLE_CLOUD_PROJECT.", 2)
         return self.project

@@ -38,10 +38,13 @@ def group(collection: Collection, columns: Columns) -> typer.Typer:
         name=collection, help=f"List, describe, create, update and delete {collection}.", no_args_is_help=True
     )
 
-    def list_(service: Service) -> None:
+    def list_(
+        service: Service,
+        limit: Annotated[int | None, typer.Option(min=1, help="How many at the most.", show_default="all")] = None,
+    ) -> None:
         project = service.the_project()
         with service.connect() as resources:
-            found = [as_dict(each) for each in resources.listed(collection, project)]
+            found = [as_dict(each) for each in resources.listed(collection, project, limit)]
         if service.as_json:
             print_json(found)
         else:
@@ -49,8 +52,7 @@ def group(collection: Collection, columns: Columns) -> typer.Typer:
             print_table(list(headed), [[column(each) for column in headed.values()] for each in found])
 
     def describe(service: Service, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
-        given, at, revision = name.partition("@") if collection == "schemas" else (name, "", "")
-        full = service.full(given, collection) + at + revision
+        full = service.schema_or_revision(name) if collection == "schemas" else service.full(name, collection)
         with service.connect() as resources:
             print_resource(resources.get(collection, full), service)
 

@@ -1,7 +1,11 @@
-"""`pubsub-spark schemas`: list, describe, create, commit (or update), delete, and the differences of revisions."""
+"""`pubsub-spark schemas`: list, describe, create, delete; revisions and their differences; validation.
+
+Names and flags are gcloud's, besides `diff`.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +24,7 @@ File = Annotated[
 ]
 
 _TYPES = {"avro": "AVRO", "protocol-buffer": "PROTOCOL_BUFFER"}
+_ENCODINGS = {"json": "JSON", "binary": "BINARY"}
 
 
 def _type(text: str) -> str:
@@ -91,6 +96,93 @@ def list_revisions(service: Service, name: Annotated[str, typer.Argument(metavar
     else:
         rows = [[each["revisionId"], each.get("revisionCreateTime", "-")] for each in found]
         print_table(["revision", "created"], rows)
+
+
+@command(app, "rollback")
+def rollback(
+    service: Service,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    revision: Annotated[str, typer.Option("--revision-id", metavar="ID", help="The revision to go back to.")],
+) -> None:
+    """Commit a new revision of a schema with the definition of an old one."""
+    full = service.full(name, "schemas")
+    with service.connect() as resources:
+        print_resource(resources.roll_back_schema(full, revision), service)
+
+
+@command(app, "delete-revision")
+def delete_revision(
+    service: Service, name: Annotated[str, typer.Argument(metavar="NAME@REVISION", show_default=False)]
+) -> None:
+    """Delete a revision of a schema. The last one that is left cannot be deleted: delete the schema."""
+    if not name.partition("@")[2]:
+        exit_with(f"`{name}` does not name a revision: write `{name.rstrip('@')}@REVISION`.", 2)
+    full = service.schema_or_revision(name)
+    with service.connect() as resources:
+        resources.delete_schema_revision(full)
+    if service.as_json:
+        print_json({"deleted": [full]})
+    else:
+        typer.echo(f"deleted {full}")
+
+
+@command(app, "validate-schema")
+def validate_schema(service: Service, kind: Type, definition: Definition = None, file: File = None) -> None:
+    """Check a definition, as `create` would, and create nothing."""
+    from google.pubsub_v1 import types
+
+    schema = types.Schema(type_=_type(kind), definition=_definition(definition, file))
+    project = service.the_project()
+    with service.connect() as resources:
+        resources.validate_schema(project, schema)
+    _print_valid(service, "Schema")
+
+
+@command(app, "validate-message")
+def validate_message(
+    service: Service,
+    encoding: Annotated[
+        str, typer.Option("--message-encoding", metavar="json|binary", help="The encoding of the message.")
+    ],
+    message: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The message.", show_default="standard input")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--schema-name", metavar="NAME", help="A schema, in place of a definition.")
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option("--type", metavar="avro|protocol-buffer", help="The language of the definition.")
+    ] = None,
+    definition: Definition = None,
+    file: File = None,
+) -> None:
+    """Check a message against a schema, or against a definition, and publish nothing."""
+    from google.pubsub_v1 import types
+
+    if encoding.lower() not in _ENCODINGS:
+        exit_with(f"`--message-encoding` must be `json` or `binary`, got `{encoding}`.", 2)
+    if name is not None:
+        if kind or definition is not None or file is not None:
+            exit_with("`--schema-name` and a definition with its `--type` exclude each other.", 2)
+        schema: types.Schema | str = service.full(name, "schemas")
+        project = str(schema).split("/")[1]
+    else:
+        if kind is None:
+            exit_with("Give `--schema-name`, or a definition and its `--type`.", 2)
+        schema = types.Schema(type_=_type(kind), definition=_definition(definition, file))
+        project = service.the_project()
+    payload = sys.stdin.buffer.read() if message is None else message.encode()
+    with service.connect() as resources:
+        resources.validate_message(project, schema, payload, _ENCODINGS[encoding.lower()])
+    _print_valid(service, "Message")
+
+
+def _print_valid(service: Service, word: str) -> None:
+    """Print that the service has found nothing wrong; what it does find is an error."""
+    if service.as_json:
+        print_json({"valid": True})
+    else:
+        typer.echo(f"{word} is valid.")
 
 
 @command(app, "diff")

@@ -1,8 +1,12 @@
-"""For every test over RPCs: a client that asks any RPC by name, and what it is told."""
+"""For every test over RPCs: a client that asks any RPC by name, and commands as processes; and what they are told."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +26,9 @@ from tests.engine import Engine
 
 TOPIC, SUB, OTHER = "projects/p/topics/news", "projects/p/subscriptions/all", "projects/p/subscriptions/other"
 DAY = 86_400
+COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()"]
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 _ROUTES = {route.rpc.rpartition(".")[2]: route for route in routes.routes()}
 
@@ -121,3 +128,26 @@ def query(emulator: Emulator, names: Names, options: ReadOptions, tmp_path: Path
     yield engine
     if engine.session is not None:
         engine.crash()
+
+
+@pytest.fixture
+def environment(emulator: Emulator) -> dict[str, str]:
+    """The variables of a shell that evaluated what `pubsub-spark emulator` prints."""
+    return {**os.environ, "PUBSUB_EMULATOR_HOST": emulator.endpoint, "GOOGLE_CLOUD_PROJECT": "my-project"}
+
+
+@pytest.fixture
+def run(environment: dict[str, str]) -> Run:
+    """`run(word, ..., code=0, stdin="")` is what the command said; it ended with that code."""
+
+    def run(*words: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        ended = subprocess.run([*COMMAND, *words], input=stdin, capture_output=True, text=True, env=environment)
+        assert code == ended.returncode, ended.stdout + ended.stderr
+        return ended
+
+    return run
+
+
+def said(run: Run, *words: str, stdin: str = "") -> Any:
+    """The JSON that a command prints."""
+    return json.loads(run(*words, "--json", stdin=stdin).stdout)

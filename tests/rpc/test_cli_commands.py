@@ -1,4 +1,4 @@
-"""Each command that asks Pub/Sub, as a process of its own against the emulator: output, JSON, exit code."""
+"""Each command on messages and positions, as a process against the emulator: output, JSON, exit code; and errors."""
 
 from __future__ import annotations
 
@@ -10,157 +10,16 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pubsub_spark.emulator import Emulator
+from tests.rpc.conftest import COMMAND, Run, said
 
-COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()"]
 RECORD = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}%s]}'
 OPTIONAL = ', {"name": "b", "type": ["null", "string"], "default": null}'
 TOPIC, SUB = "projects/my-project/topics/flights", "projects/my-project/subscriptions/all"
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def environment(emulator: Emulator) -> dict[str, str]:
-    """The variables of a shell that evaluated what `pubsub-spark emulator` prints."""
-    return {**os.environ, "PUBSUB_EMULATOR_HOST": emulator.endpoint, "GOOGLE_CLOUD_PROJECT": "my-project"}
-
-
-@pytest.fixture
-def run(environment: dict[str, str]) -> Run:
-    """`run(word, ..., code=0, stdin="")` is what the command said; it ended with that code."""
-
-    def run(*words: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        ended = subprocess.run([*COMMAND, *words], input=stdin, capture_output=True, text=True, env=environment)
-        assert code == ended.returncode, ended.stdout + ended.stderr
-        return ended
-
-    return run
-
-
-def said(run: Run, *words: str, stdin: str = "") -> Any:
-    """The JSON that a command prints."""
-    return json.loads(run(*words, "--json", stdin=stdin).stdout)
-
-
-def test_topics(run: Run, emulator: Emulator):
-    """A topic is created, listed, described, changed and deleted."""
-    created = said(run, "topics", "create", "flights", "--labels", "team=data,note=ab")
-    assert {"name": TOPIC, "labels": {"team": "data", "note": "ab"}} == created
-
-    changed = said(
-        run, "topics", "update", TOPIC, "--update-labels", "env=test", "--remove-labels", "note",
-        "--message-retention-duration", "1d",
-    )  # fmt: skip
-    assert {"team": "data", "env": "test"} == changed["labels"]
-    assert [changed] == said(run, "topics", "list")
-    assert changed == said(run, "topics", "describe", "flights")
-    assert "messageRetentionDuration: 86400s" in run("topics", "describe", "flights").stdout.splitlines()
-    assert {"deleted": [TOPIC]} == said(run, "topics", "delete", "flights")
-    assert [] == said(run, "topics", "list", "--project", "my-project")
-
-
-def test_exports(run: Run, emulator: Emulator):
-    """Subscriptions that write objects and rows are created with the flags of gcloud."""
-    emulator.create_topic(TOPIC)
-    objects = said(
-        run, "subscriptions", "create", "lake", "--topic", "flights", "--cloud-storage-bucket", "lake",
-        "--cloud-storage-file-prefix", "flights/", "--cloud-storage-file-suffix", ".avro",
-        "--cloud-storage-file-datetime-format", "YYYY-MM-DD/hh_mm_ssZ", "--cloud-storage-max-duration", "2m",
-        "--cloud-storage-max-bytes", "20m", "--cloud-storage-max-messages", "5000",
-        "--cloud-storage-output-format", "avro", "--cloud-storage-write-metadata",
-    )["cloudStorageConfig"]  # fmt: skip
-    rows = said(
-        run, "subscriptions", "create", "rows", "--topic", "flights", "--bigquery-table", "p.d.t",
-        "--use-table-schema", "--write-metadata", "--drop-unknown-fields",
-    )["bigqueryConfig"]  # fmt: skip
-
-    assert "NOT_FOUND" == objects.pop("state") == rows.pop("state")  # this emulator has neither
-    assert {
-        "bucket": "lake",
-        "filenamePrefix": "flights/",
-        "filenameSuffix": ".avro",
-        "filenameDatetimeFormat": "YYYY-MM-DD/hh_mm_ssZ",
-        "maxDuration": "120s",
-        "maxBytes": str(20 * 2**20),
-        "maxMessages": "5000",
-        "avroConfig": {"writeMetadata": True},
-    } == objects
-    assert {"table": "p.d.t", "useTableSchema": True, "writeMetadata": True, "dropUnknownFields": True} == rows
-
-
-def test_subscriptions(run: Run, emulator: Emulator):
-    """A subscription has the settings of the flags; those that an update does not name stay."""
-    emulator.create_topic(TOPIC)
-    emulator.create_topic("projects/my-project/topics/dead")
-    created = said(
-        run, "subscriptions", "create", "all", "--topic", "flights", "--ack-deadline", "20",
-        "--enable-message-ordering", "--message-filter", 'attributes:"k"', "--expiration-period", "never",
-        "--dead-letter-topic", "dead", "--max-delivery-attempts", "7", "--min-retry-delay", "5s",
-    )  # fmt: skip
-    changed = said(run, "subscriptions", "update", "all", "--ack-deadline", "30", "--clear-dead-letter-policy")
-
-    assert (20, True, 'attributes:"k"', {}) == (
-        created["ackDeadlineSeconds"],
-        created["enableMessageOrdering"],
-        created["filter"],
-        created["expirationPolicy"],
-    )
-    assert {"deadLetterTopic": "projects/my-project/topics/dead", "maxDeliveryAttempts": 7} == created[
-        "deadLetterPolicy"
-    ]
-    assert {**created, "ackDeadlineSeconds": 30} == {**changed, "deadLetterPolicy": created["deadLetterPolicy"]}
-    assert "deadLetterPolicy" not in changed
-    assert ["all", "flights", "30", "True"] == run("subscriptions", "list").stdout.splitlines()[1].split()[:4]
-    run("subscriptions", "delete", "all")
-    assert [] == said(run, "subscriptions", "list")
-
-
-def test_schemas(run: Run, tmp_path: Path):
-    """A schema is created from a file; a revision is committed, listed, compared; an incompatible one is refused."""
-    (tmp_path / "r.avsc").write_text(RECORD % "")
-    first = said(run, "schemas", "create", "record", "--type", "avro", "--definition-file", str(tmp_path / "r.avsc"))
-    second = said(run, "schemas", "commit", "record", "--type", "avro", "--definition", RECORD % OPTIONAL)
-    refused = run("schemas", "update", "record", "--definition", RECORD % ', {"name": "c", "type": "int"}', code=1)
-    one, two = first["revisionId"], second["revisionId"]
-
-    assert [two, one] == [each["revisionId"] for each in said(run, "schemas", "list-revisions", "record")]
-    difference = said(run, "schemas", "diff", "record")
-    assert (one, two, "compatible") == (difference["old"], difference["new"], difference["verdict"])
-    assert '+      "name": "b",' in difference["diff"]
-    assert f"{one} after {two}: compatible" in run("schemas", "diff", "record", two, one).stdout
-    assert 1 == refused.stderr.count("\n")
-    assert "commit a revision of Schema `projects/my-project/schemas/record`" in refused.stderr
-    assert RECORD % "" == said(run, "schemas", "describe", f"record@{one}")["definition"]
-    assert f"has no revision `zz`. It has `{two}`, `{one}`." in run("schemas", "diff", "record", "zz", code=1).stderr
-    run("schemas", "delete", "record")
-    assert [] == said(run, "schemas", "list")
-
-
-def test_snapshots_and_seek(run: Run, emulator: Emulator):
-    """What was acknowledged after a snapshot comes again when a subscription is moved to it."""
-    emulator.create_topic(TOPIC)
-    emulator.create_subscription(SUB, TOPIC, retain_acked_messages=True)
-    emulator.publish(TOPIC, b"one")
-    run("snapshots", "create", "before", "--subscription", "all")
-    labelled = said(run, "snapshots", "update", "before", "--update-labels", "k=v")
-    run("subscriptions", "pull", "all", "--auto-ack")
-    assert 0 == emulator.backlog(SUB)
-
-    run("seek", "all", "--snapshot", "before")
-    assert 1 == emulator.backlog(SUB)
-    assert {"k": "v"} == labelled["labels"]
-    assert [labelled] == said(run, "snapshots", "list")
-    run("subscriptions", "seek", "all", "--time", "2099-01-01T00:00:00Z")
-    assert 0 == emulator.backlog(SUB)
-    run("snapshots", "delete", "before")
-    assert "Give `--time` or `--snapshot`, and not both.\n" == run("seek", "all", code=2).stderr
 
 
 def test_publish_takes_lines_and_files(run: Run, emulator: Emulator, tmp_path: Path):
@@ -407,6 +266,19 @@ def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
         ),
         (["schemas", "create", "s-1", "--type", "xml", "--definition", "{}"], 2, "`--type` must be `avro` or"),
         (["schemas", "create", "s-1", "--type", "avro", "--definition", "{"], 1, "Pub/Sub refuses to create Schema"),
+        (["schemas", "delete-revision", "s-1"], 2, "`s-1` does not name a revision: write `s-1@REVISION`."),
+        (
+            ["schemas", "rollback", "s-1", "--revision-id", "12ab34cd"],
+            1,
+            "Schema `projects/my-project/schemas/s-1` does",
+        ),
+        (["schemas", "validate-message", "--message-encoding", "json"], 2, "Give `--schema-name`, or a definition and"),
+        (["schemas", "validate-message", "--message-encoding", "xml"], 2, "`--message-encoding` must be `json` or"),
+        (
+            ["schemas", "validate-message", "--message-encoding", "json", "--schema-name", "s-1", "--type", "avro"],
+            2,
+            "`--schema-name` and a definition with its `--type` exclude each other.",
+        ),
         (["snapshots", "create", "before", "--subscription", "gone"], 1, "Subscription `projects/my-project/subscr"),
         (["pull", "gone"], 1, "Subscription `projects/my-project/subscriptions/gone` does not exist"),
         (["publish", "gone", "--message", "x"], 1, "Topic `projects/my-project/topics/gone` does not exist"),
