@@ -123,6 +123,8 @@ def tail(
     notice nothing. With `--subscription` each message is held for a moment and given back: its readers get it later and
     perhaps out of order, and on a subscription with a dead-letter topic that counts as a failed delivery.
     """
+    from ..errors import ServiceError
+
     if (topic is None) == (subscription is None):
         exit_with("Name a topic, or a subscription with `--subscription`, and not both.", 2)
     signal.signal(signal.SIGTERM, _interrupt)  # the temporary subscription is deleted then, too
@@ -138,6 +140,9 @@ def tail(
             _follow(service, resources, name, decoder, limit, temporary)
         except KeyboardInterrupt:
             pass
+        except ServiceError:
+            temporary = False  # what did not answer cannot delete either: the subscription expires
+            raise
         finally:
             if temporary:
                 resources.delete("subscriptions", name)
