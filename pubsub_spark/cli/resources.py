@@ -1,8 +1,8 @@
-"""What is the same for each collection of resources: `list`, `describe`, `delete`, and what an `update` does."""
+"""What is the same for each collection of resources: `list`, `describe`, `delete`, and creating and updating them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -79,6 +79,24 @@ def print_resource(resource: Any, service: Service) -> None:
     """Print a resource as the service returned it."""
     fields = as_dict(resource)
     (print_json if service.as_json else print_fields)(fields)
+
+
+def create_each(
+    service: Service, collection: Collection, wanted: Any, names: Sequence[str], others: Sequence[tuple[str, str]]
+) -> None:
+    """Create a resource of each name, and print it; in JSON one is an object, and several are an array.
+
+    wanted: what is the same for all. others: kinds and full names of other resources in it.
+    """
+    full = [service.full(each, collection) for each in names]
+    created: list[dict[str, Any]] = []
+    as_array = service.as_json and len(full) > 1
+    with service.connect() as resources, printed_at_the_end(as_array, created):
+        for name in full:
+            resource = resources.create(collection, type(wanted)(wanted, name=name), name, others)
+            created.append(as_dict(resource))
+            if not as_array:
+                print_resource(resource, service)
 
 
 def update_resource(

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from . import exports
+from . import exports, push
 from .command import Service, command, exit_with, pairs, seconds
-from .resources import LABEL_FLAGS, field, group, print_resource, short, update_resource
+from .resources import LABEL_FLAGS, create_each, field, group, short, update_resource
 
 app = group(
     "subscriptions",
@@ -65,9 +65,7 @@ _FLAGS: Mapping[str, Any] = {
         float | None,
         typer.Option("--max-retry-delay", parser=seconds, metavar="DURATION", help="Longest delay of a redelivery."),
     ],
-    "push": Annotated[
-        str | None, typer.Option("--push-endpoint", metavar="URL", help='Push messages here; "" to pull them.')
-    ],
+    **push.FLAGS,
 }
 
 
@@ -82,7 +80,7 @@ def _fields(
     attempts: int | None,
     min_delay: float | None,
     max_delay: float | None,
-    push: str | None,
+    **pushed: Any,
 ) -> dict[str, Any]:
     """The fields of Subscription that the flags set."""
     plain = {
@@ -108,9 +106,7 @@ def _fields(
         found["retry_policy"] = {
             name: datetime.timedelta(seconds=delay) for name, delay in delays.items() if delay is not None
         }
-    if push is not None:
-        found["push_config"] = {"push_endpoint": push}
-    return found
+    return {**found, **push.config(pushed)}
 
 
 def _period(text: str) -> float:
@@ -124,7 +120,7 @@ def _period(text: str) -> float:
 @command(app, "create", flags={**_FLAGS, **exports.FLAGS})
 def create(
     service: Service,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...")],
     topic: Annotated[str, typer.Option(metavar="NAME", help="The topic to subscribe to.")],
     labels: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels.")] = None,
     ordering: Annotated[
@@ -135,14 +131,13 @@ def create(
     ] = None,
     **given: Any,
 ) -> None:
-    """Create a subscription. Messages that were published before are not in it."""
+    """Create subscriptions, all with these settings. Messages that were published before are not in them."""
     from google.pubsub_v1 import types
 
     export = exports.config({flag: given.pop(flag) for flag in exports.FLAGS})
-    if given["push"] is not None and export:
+    if given["push_endpoint"] is not None and export:
         exit_with("`--push-endpoint` and an export exclude each other.", 2)
-    subscription = types.Subscription(
-        name=service.full(name, "subscriptions"),
+    wanted = types.Subscription(
         topic=service.full(topic, "topics"),
         labels=pairs(labels),
         enable_message_ordering=ordering,
@@ -150,9 +145,8 @@ def create(
         **_fields(service, **given),
         **export,
     )
-    used = [("Topic", subscription.topic), ("Topic", subscription.dead_letter_policy.dead_letter_topic)]
-    with service.connect() as resources:
-        print_resource(resources.create("subscriptions", subscription, subscription.name, used), service)
+    used = [("Topic", wanted.topic), ("Topic", wanted.dead_letter_policy.dead_letter_topic)]
+    create_each(service, "subscriptions", wanted, names, used)
 
 
 @command(app, "update", flags={**LABEL_FLAGS, **_FLAGS})

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from .command import Service, command, exit_with, pairs, seconds
-from .resources import LABEL_FLAGS, field, group, print_resource, short, update_resource
+from .resources import LABEL_FLAGS, create_each, field, group, short, update_resource
 
 app = group(
     "topics",
@@ -87,21 +87,18 @@ def _fields(
 @command(app, "create", flags=_FLAGS)
 def create(
     service: Service,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...")],
     labels: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels.")] = None,
     key: Annotated[
         str | None, typer.Option("--topic-encryption-key", metavar="NAME", help="A key of Cloud KMS.")
     ] = None,
     **given: Any,
 ) -> None:
-    """Create a topic."""
+    """Create topics, all with these settings."""
     from google.pubsub_v1 import types
 
-    fields = _fields(service, **given)
-    topic = types.Topic(name=service.full(name, "topics"), labels=pairs(labels), kms_key_name=key or "", **fields)
-    used = [("Schema", topic.schema_settings.schema)]
-    with service.connect() as resources:
-        print_resource(resources.create("topics", topic, topic.name, used), service)
+    wanted = types.Topic(labels=pairs(labels), kms_key_name=key or "", **_fields(service, **given))
+    create_each(service, "topics", wanted, names, [("Schema", wanted.schema_settings.schema)])
 
 
 @command(app, "update", flags={**LABEL_FLAGS, **_FLAGS})

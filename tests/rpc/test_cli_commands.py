@@ -264,6 +264,19 @@ def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
             2,
             "`--push-endpoint` and an export exclude each other",
         ),
+        (
+            ["subscriptions", "update", "all", "--push-auth-service-account", "me@p.iam.gserviceaccount.com"],
+            2,
+            "`--push-auth-service-account` needs `--push-endpoint`.",
+        ),
+        (
+            [
+                *("subscriptions", "create", "all", "--topic", "flights", "--push-endpoint", "http://localhost"),
+                "--push-no-wrapper-write-metadata",
+            ],
+            2,
+            "`--push-no-wrapper-write-metadata` needs `--push-no-wrapper`.",
+        ),
         (["schemas", "create", "s-1", "--type", "xml", "--definition", "{}"], 2, "`--type` must be `avro` or"),
         (["schemas", "create", "s-1", "--type", "avro", "--definition", "{"], 1, "Pub/Sub refuses to create Schema"),
         (["schemas", "delete-revision", "s-1"], 2, "`s-1` does not name a revision: write `s-1@REVISION`."),

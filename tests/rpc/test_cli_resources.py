@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from pubsub_spark.emulator import Emulator
@@ -28,6 +29,36 @@ def test_topics(run: Run, emulator: Emulator):
     assert "messageRetentionDuration: 86400s" in run("topics", "describe", "flights").stdout.splitlines()
     assert {"deleted": [TOPIC]} == said(run, "topics", "delete", "flights")
     assert [] == said(run, "topics", "list", "--project", "my-project")
+
+
+def test_several_are_created_at_once(run: Run, emulator: Emulator):
+    """Each name is a resource with the settings of the flags; those before one that fails are told."""
+    topics = said(run, "topics", "create", "flights", "trains", "--labels", "team=data")
+    subscriptions = run("subscriptions", "create", "all", "some", "--topic", "flights").stdout
+    failed = run("topics", "create", "ships", "trains", "--json", code=1)
+
+    names = [TOPIC, "projects/my-project/topics/trains"]
+    assert [{"name": each, "labels": {"team": "data"}} for each in names] == topics
+    assert [f"name: {SUB}", "name: projects/my-project/subscriptions/some"] == [
+        line for line in subscriptions.splitlines() if line.startswith("name:")
+    ]
+    assert [{"name": "projects/my-project/topics/ships"}] == json.loads(failed.stdout)
+    assert f"Topic `{names[1]}` exists already." in failed.stderr
+
+
+def test_push(run: Run, emulator: Emulator):
+    """A push subscription has the token and the format of the flags; an update of its endpoint replaces them."""
+    emulator.create_topic(TOPIC)
+    created = said(
+        run, "subscriptions", "create", "all", "--topic", "flights", "--push-endpoint", "http://127.0.0.1:9/a",
+        "--push-auth-service-account", "push@my-project.iam.gserviceaccount.com", "--push-auth-token-audience", "me",
+        "--push-no-wrapper", "--push-no-wrapper-write-metadata",
+    )["pushConfig"]  # fmt: skip
+    changed = said(run, "subscriptions", "update", "all", "--push-endpoint", "http://127.0.0.1:9/b")["pushConfig"]
+
+    token = {"serviceAccountEmail": "push@my-project.iam.gserviceaccount.com", "audience": "me"}
+    assert (token, {"writeMetadata": True}) == (created["oidcToken"], created["noWrapper"])
+    assert {"pushEndpoint"} == {*changed} - {"attributes"}
 
 
 def test_exports(run: Run, emulator: Emulator):
