@@ -9,6 +9,7 @@ joined once per message.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -205,16 +206,18 @@ def _record(node: Record, found: pa.DataType, path: str) -> Write:
 
 
 def _columns(node: Record, found: pa.StructType) -> dict[str, int | None]:
-    """The index of each field's column."""
+    """The index of each field's column; of two fields that differ only in case, a column is that of one or of none."""
     names = [column.name for column in found]
-    folded = [name.casefold() for name in names]
+    fields = [field.name for field in node.fields]
+    folded_columns = [None if name in fields else name.casefold() for name in names]
+    folded_fields = Counter(name.casefold() for name in fields if name not in names)
     places: dict[str, int | None] = {}
-    for field in node.fields:
-        if field.name in names:
-            places[field.name] = names.index(field.name)
+    for field in fields:
+        if field in names:
+            places[field] = names.index(field)
         else:
-            same = [place for place, name in enumerate(folded) if name == field.name.casefold()]
-            places[field.name] = same[0] if len(same) == 1 else None
+            same = [place for place, name in enumerate(folded_columns) if name == field.casefold()]
+            places[field] = same[0] if len(same) == 1 == folded_fields[field.casefold()] else None
     return places
 
 

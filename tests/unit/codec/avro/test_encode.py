@@ -45,6 +45,16 @@ def test_columns_are_found_by_name_in_any_order():
     assert [{"id": 5, "Name": "x"}] == read(schema, encode(schema, array))
 
 
+def test_a_column_is_of_one_field_alone():
+    """Of fields that differ only in case, a column is that of its own spelling; with another spelling it is of none."""
+    schema = definition(("id", ["null", "string"], None), ("ID", ["null", "string"], None))
+
+    array = rows([{"ID": "x"}], pa.field("ID", pa.string()))
+    assert [{"id": None, "ID": "x"}] == read(schema, encode(schema, array))
+    with pytest.raises(SchemaError, match="no field for `Id`"):
+        encode(schema, rows([{"Id": "x"}], pa.field("Id", pa.string())))
+
+
 def test_missing_column_takes_its_default_or_null():
     """A default is written, an optional field without one is null."""
     schema = definition(
