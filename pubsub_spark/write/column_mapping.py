@@ -184,8 +184,10 @@ def _mapping(columns: _ColumnResolver, options: WriteOptions, problems: list[str
             used = {data, value, attributes, ordering_key, topic, *(position for _, position in attribute_columns)}
             problems.extend(_unused(names, used, _DATABRICKS_DELIVERY_COLUMNS if databricks else frozenset()))
     else:
-        metadata = {attributes, ordering_key, topic}
-        payload = tuple(i for i, name in enumerate(names) if i not in metadata or name.lower() not in _METADATA_COLUMNS)
+        # A column of any other name that an option makes the ordering key, `topic` among them, stays in the row.
+        key_only = ordering_key is not None and names[ordering_key].lower() == "ordering_key"
+        metadata = {attributes, topic, ordering_key if key_only else None}
+        payload = tuple(i for i in range(len(names)) if i not in metadata)
         if not payload:
             problems.append("there is no column `data`, `value` or any other to make a message of")
     if options.ordering_text is not None:

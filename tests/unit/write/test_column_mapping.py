@@ -69,6 +69,16 @@ def test_what_an_option_says_instead_is_a_column_of_the_row():
     assert ((0,), 1, 2) == (by_row.payload, by_row.topic, by_row.ordering_key)
 
 
+def test_a_column_topic_that_is_the_ordering_key_stays_in_the_row():
+    """With `topicId`, `orderingKey=topic` is a column like any other; it is left out where it names the topic, too."""
+    of = schema(id=LONG, topic=STRING)
+    found = mapping(of, orderingKey="topic")
+
+    assert ((0, 1), None, 1) == (found.payload, found.topic, found.ordering_key)
+    by_row = ColumnMapping.of(of, WriteOptions.parse({"projectId": "p", "orderingKey": "topic"}, {}))
+    assert ((0,), 1, 1) == (by_row.payload, by_row.topic, by_row.ordering_key)
+
+
 @pytest.mark.parametrize(
     "of", [schema(id=LONG, ordering_key=LONG), schema(attributes=STRING), schema(attributes=spark.MapType(LONG, LONG))]
 )
