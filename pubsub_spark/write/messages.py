@@ -124,15 +124,24 @@ def _attributes_of_json(texts: pa.Array) -> pa.MapArray:
     distinct = _text(texts).dictionary_encode()
     maps: list[list[tuple[str, str]] | None] = []
     for index, text in enumerate(distinct.dictionary.to_pylist()):
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = None
-        if not (isinstance(found, dict) and all(isinstance(value, str) for value in found.values())):
+        entries = _entries_of_json(text)
+        if entries is None:
             row = pc.index(distinct.indices, index).as_py()
             raise RowError(row, "`attributes` is not a JSON object whose values are strings")
-        maps.append(list(found.items()))
+        maps.append(entries)
     return pa.array(maps, _ATTRIBUTES).take(distinct.indices)
+
+
+def _entries_of_json(text: str) -> list[tuple[str, str]] | None:
+    """The entries of a JSON object of strings; None for another text, and where a string is half a surrogate pair."""
+    try:
+        found = json.loads(text)
+        if isinstance(found, dict):
+            "".join([*found, *found.values()]).encode()  # raises for a value that is no string, or no UTF-8
+            return list(found.items())
+    except (ValueError, TypeError, RecursionError):  # the last for brackets in thousands
+        pass
+    return None
 
 
 def with_attributes(maps: pa.MapArray | None, extra: list[tuple[str, pa.StringArray]]) -> pa.MapArray:

@@ -172,7 +172,9 @@ def test_databricks_columns_round_trip():
     ] == sent(read, of, columns="databricks")
 
 
-@pytest.mark.parametrize("text", ["[1]", '{"a": 1}', "nonsense", "null"])
+@pytest.mark.parametrize(
+    "text", ["[1]", '{"a": 1}', "nonsense", "null", '{"a": "\\ud800"}', '{"\\udfff": "a"}', "[" * 100_000]
+)
 def test_attributes_that_are_no_json_object_name_their_row(text: str):
     """A text that is no JSON object of strings is an error of its row; a null text has no attributes."""
     batch = pa.RecordBatch.from_pydict(
