@@ -29,7 +29,8 @@ def dead_letters(messages: pa.RecordBatch, reasons: Iterable[tuple[int, Mapping[
         added = {key: _shortened(value) for key, value in reason.items()} | {SIZE_ATTRIBUTE: str(len(whole))}
         own = messages.column("attributes")[row].as_py() if "attributes" in messages.schema.names else []
         kept = [(key, value) for key, value in own if key not in added and _is_within_limits(key, value)]
-        attributes.append([*kept[: MAX_ATTRIBUTES - len(added)], *added.items()])
+        # The last of them: that of `idAttribute` is at the end.
+        attributes.append([*kept[-(MAX_ATTRIBUTES - len(added)) :], *added.items()])
     return pa.RecordBatch.from_pydict(
         {"data": pa.array(data, pa.binary()), "attributes": pa.array(attributes, pa.map_(pa.string(), pa.string()))}
     )

@@ -162,6 +162,16 @@ def test_oversize_rows_go_to_the_dead_letter_topic(pubsub):
     assert "10000000" == message.attributes[SIZE_ATTRIBUTE]
 
 
+def test_a_dead_letter_keeps_the_id_of_its_row(pubsub):
+    """Of more attributes than a message may have, that of `idAttribute` is among those that a dead letter keeps."""
+    many = [(f"k{i}", "v") for i in range(200)]
+    batch = rows(data=pa.array([b"a"]), attributes=pa.array([many], ATTRIBUTES))
+    run(pubsub, [batch], onOversize="deadletter", deadLetterTopic=DEAD, idAttribute="id")
+
+    [letter] = attributes(pubsub)
+    assert (100, "query/7/3/0") == (len(letter), letter["id"])
+
+
 def test_each_row_to_its_topic(pubsub):
     """Each row goes to its own topic, by id or full name; each request is for one topic."""
     batch = rows(data=pa.array([b"a", b"b", b"c"]), topic=pa.array(["one", "projects/q/topics/two", "one"]))
