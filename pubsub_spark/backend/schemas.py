@@ -31,7 +31,7 @@ def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSche
         return None
     if settings.schema == names.DELETED_SCHEMA:
         raise SchemaError(
-            f"The schema of topic `{topic}` was deleted. Give the topic another, or read without `decode`."
+            f"The schema of topic `{topic}` was deleted. Give it another or none; a reader can leave out `decode`."
         )
     encoding = ENCODINGS_BY_NUMBER.get(settings.encoding)
     if encoding is None:

@@ -77,7 +77,7 @@ class PubSubBatchWriter(datasource.DataSourceArrowWriter):
     def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         """Log the metrics of the write."""
         logs.to_stderr(self._plan.options.log_level)
-        _log.info("published to %s: %s", self._plan.options.topic or "the topics of the rows", _sum(messages))
+        _log.info("published to %s: %s", _target(self._plan), _sum(messages))
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         """Log what was published before the write failed; it cannot be taken back."""
@@ -112,7 +112,7 @@ class PubSubStreamWriter(_StreamWriter):  # type: ignore[misc]
     def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
         """Log the metrics of the micro-batch."""
         logs.to_stderr(self._plan.options.log_level)
-        _log.info("batch %d published to %s: %s", batchId, self._plan.options.topic, _sum(messages))
+        _log.info("batch %d published to %s: %s", batchId, _target(self._plan), _sum(messages))
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
         """Log what was published before the micro-batch failed; it cannot be taken back."""
@@ -132,6 +132,10 @@ def _write(
     if accumulator_id is not None:
         add_to_accumulator(accumulator_id, metrics)
     return PublishCommitMessage(partition.partition, _context().attemptNumber(), batch_id, metrics)
+
+
+def _target(plan: WritePlan) -> str:
+    return plan.options.topic or "the topics of the rows"
 
 
 def _sum(messages: Iterable[datasource.WriterCommitMessage | None]) -> WriteMetrics:

@@ -67,6 +67,21 @@ def test_a_commit_says_the_sum(caplog):
     ] == caplog.messages
 
 
+def test_a_commit_of_rows_that_name_their_topics_names_none(caplog):
+    """Where each row has its own topic, batch writes and streams say that in the place of a topic's name."""
+    columns = spark.StructType([*BYTES.fields, spark.StructField("topic", spark.StringType())])
+    options = WriteOptions.parse({"projectId": "p"}, {})
+    with caplog.at_level(logging.INFO, "pubsub_spark"):
+        PubSubBatchWriter(options, BACKEND, columns, overwrite=False).commit([])
+        PubSubStreamWriter(options, BACKEND, columns, overwrite=False).commit([], 7)
+
+    counts = "0 messages, 0 bytes, 0 requests, 0 retries, 0 rows dropped, 0 dead-lettered"
+    assert [
+        f"published to the topics of the rows: {counts}",
+        f"batch 7 published to the topics of the rows: {counts}",
+    ] == caplog.messages
+
+
 def test_an_abort_says_what_cannot_be_taken_back(caplog):
     """Tasks that failed have no message; the others' messages are out."""
     PubSubBatchWriter(OPTIONS, BACKEND, BYTES, overwrite=False).abort([None, written(1, messages=3)])
