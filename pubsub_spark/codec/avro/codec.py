@@ -29,14 +29,19 @@ def decoder(writer: Definition, reader: Definition, encoding: Encoding) -> Decod
 
 
 def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool) -> Encode:
-    """From rows to messages; SchemaError at once when a column does not fit, RowError when a row does not."""
+    """From rows to messages; SchemaError at once with every column that does not fit, RowError when a row does not."""
     avro = _avro(definition)
     types.value_type(avro.root)
-    unknown = [] if ignore_extra else unknown_columns(avro.root, source_type)
-    if unknown:
+    problems = []
+    if not ignore_extra and (unknown := unknown_columns(avro.root, source_type)):
         names = ", ".join(f"`{name}`" for name in unknown)
-        raise SchemaError(f"The schema has no field for {names}: drop it, or set ignoreExtraColumns=true")
-    binary = compile_rows(avro.root, source_type)
+        problems.append(f"The schema has no field for {names}: drop it, or set ignoreExtraColumns=true")
+    try:
+        binary = compile_rows(avro.root, source_type)
+    except SchemaError as error:
+        problems.append(str(error))
+    if problems:
+        raise SchemaError("; ".join(problems))
     return binary if encoding == "BINARY" else _as_json(avro, binary)
 
 

@@ -46,7 +46,7 @@ _MILLIS: Final = ("timestamp-millis", "local-timestamp-millis")
 
 
 def compile_rows(root: Node, type_: pa.DataType) -> Callable[[pa.StructArray], pa.BinaryArray]:
-    """The writer of messages; SchemaError, with path, expected and found type, when a column cannot fit."""
+    """The writer of messages; SchemaError, with path, expected and found type of every column that cannot fit."""
     if not pa.types.is_struct(column_of(root).type):
         root = Record("row", [Field("value", root)])
     write = _compile(root, type_, "")
@@ -186,10 +186,17 @@ def _record(node: Record, found: pa.DataType, path: str) -> Write:
         raise _unfit(node, found, path)
     columns = _columns(node, found)
     steps: list[tuple[int, Write] | bytes] = []
+    problems: list[str] = []
     for field in node.fields:
         here = _inside(path, field.name)
         place = columns[field.name]
-        steps.append(_absent(field, here) if place is None else (place, _compile(field.node, found[place].type, here)))
+        try:
+            step = _absent(field, here) if place is None else (place, _compile(field.node, found[place].type, here))
+            steps.append(step)
+        except SchemaError as error:
+            problems.append(str(error))
+    if problems:
+        raise SchemaError("; ".join(problems))
 
     def record(array: pa.StructArray, present: Present, row_of: RowOf) -> list[Buffer]:
         _check_nulls(array, present, path, row_of)

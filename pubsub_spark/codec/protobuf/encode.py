@@ -153,26 +153,37 @@ class _StructConversion:
 
 
 def _compile_struct(struct: Struct, source: pa.StructType, path: str, ignore_extra: bool) -> _StructConversion:
-    """The columns of a message and their conversions; SchemaError when one does not fit."""
+    """The columns of a message and their conversions; SchemaError with every one that does not fit."""
     if struct.unmapped:
         raise SchemaError(f"Field `{struct.unmapped[0]}` is required, and a message without fields cannot be a column")
-    found = _match(struct, source, path, ignore_extra)
+    found, extra = _match(struct, source, path)
     columns = []
+    problems = []
+    if extra and not ignore_extra:
+        names = ", ".join(f"`{name}`" for name in extra)
+        problems.append(f"The schema has no field for {names}: drop it, or set ignoreExtraColumns=true")
     for column in struct.columns:
         index = found.get(column.name)
         if index is None or pa.types.is_null(source.field(index).type):
             if column.required:
-                raise SchemaError(f"Column `{column.path}` is missing: the schema requires it")
+                problems.append(f"Column `{column.path}` is missing: the schema requires it")
             continue
-        convert = _compile(column.node, source.field(index).type, column.path, ignore_extra)
+        try:
+            convert = _compile(column.node, source.field(index).type, column.path, ignore_extra)
+        except SchemaError as error:
+            problems.append(str(error))
+            continue
         if isinstance(column.node, Scalar) and column.node.kind in ("float", "double") and not column.presence:
             convert = _without_zeros(convert)
         columns.append((index, column, convert))
+    if problems:
+        raise SchemaError("; ".join(problems))
     return _StructConversion(tuple(columns))
 
 
-def _match(struct: Struct, source: pa.StructType, path: str, ignore_extra: bool) -> dict[str, int]:
-    """The position of each field's column: by its name or, as Spark resolves names, in any case of its letters."""
+def _match(struct: Struct, source: pa.StructType, path: str) -> tuple[dict[str, int], list[str]]:
+    """The position of each field's column, by its name or, as Spark resolves names, in any case of its letters; and the
+    paths of columns of no field."""
     exact = {column.name for column in struct.columns}
     folded: dict[str, list[str]] = {}
     for column in struct.columns:
@@ -184,14 +195,12 @@ def _match(struct: Struct, source: pa.StructType, path: str, ignore_extra: bool)
         here = f"{path}.{name}" if path else name
         spellings = [name] if name in exact else folded.get(name.casefold(), [])
         if not spellings:
-            extra.append(f"`{here}`")
+            extra.append(here)
         elif len(spellings) > 1 or spellings[0] in found:
             raise SchemaError(f"Column `{here}` is not the only one for a field of message `{struct.name}`")
         else:
             found[spellings[0]] = index
-    if extra and not ignore_extra:
-        raise SchemaError(f"The schema has no field for {', '.join(extra)}: drop it, or set ignoreExtraColumns=true")
-    return found
+    return found, extra
 
 
 def _compile(node: Node, source: pa.DataType, path: str, ignore_extra: bool) -> _Convert:

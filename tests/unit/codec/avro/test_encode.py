@@ -160,6 +160,21 @@ def test_missing_column_with_a_default_that_spark_cannot_hold_is_refused():
     )
 
 
+def test_all_columns_that_do_not_fit_are_told_at_once():
+    """One error names the extra columns, those of a wrong type and those that are missing, also within a struct."""
+    inner = {"type": "record", "name": "B", "fields": [{"name": "c", "type": "int"}, {"name": "d", "type": "int"}]}
+    found = pa.struct([("a", pa.string()), ("b", pa.struct([("c", pa.string())])), ("x", pa.int32())])
+
+    with pytest.raises(SchemaError) as refused:
+        encoder(definition(("a", "int"), ("b", inner), ("e", "long")), "BINARY", found, False)
+    assert (
+        "The schema has no field for `x`: drop it, or set ignoreExtraColumns=true; "
+        "Column `a` is `string`, the schema wants `int`; Column `b.c` is `string`, the schema wants `int`; "
+        "Column `b.d` is missing: the schema wants `int` and has no default for it; "
+        "Column `e` is missing: the schema wants `bigint` and has no default for it" == str(refused.value)
+    )
+
+
 def test_extra_columns_are_refused_by_their_paths_or_ignored():
     """One sentence names the paths of all extra columns; with ignoreExtraColumns they are left out."""
     inner = {"type": "record", "name": "B", "fields": [{"name": "c", "type": "int"}]}

@@ -122,7 +122,7 @@ def test_a_column_that_does_not_fit_is_refused_at_once(field, type_, sentence):
 
 
 def test_extra_columns_are_refused_unless_ignored():
-    """One sentence names all extra columns of a level, with their paths."""
+    """One error names all extra columns, those of each level together, with their paths."""
     definition = parse(proto3("int32 a = 1; message N { int32 x = 1; } N n = 2;"))
     inner = pa.struct([("x", pa.int32()), ("y", pa.int64())])
     type_ = pa.struct([("a", pa.int32()), ("b", pa.int64()), ("c", pa.int64()), ("n", inner)])
@@ -132,7 +132,10 @@ def test_extra_columns_are_refused_unless_ignored():
         encoder(definition, "BINARY", type_, False)
     [payload] = encoder(definition, "BINARY", type_, True)(rows).to_pylist()
 
-    assert "The schema has no field for `b`, `c`: drop it, or set ignoreExtraColumns=true" == str(refused.value)
+    assert (
+        "The schema has no field for `b`, `c`: drop it, or set ignoreExtraColumns=true; "
+        "The schema has no field for `n.y`: drop it, or set ignoreExtraColumns=true" == str(refused.value)
+    )
     assert b"\x08\x01\x12\x02\x08\x04" == payload
 
 
