@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,19 @@ def test_every_row_is_published_once(spark: SparkSession, topic: Topic):
 
     expected = {(b"%d" % i, str(i // 2)): 1 for i in range(6000)}
     assert expected == Counter((message.data, message.attributes["half"]) for message in topic.messages)
+
+
+def test_a_thread_of_the_program_writes(spark: SparkSession, topic: Topic):
+    """A thread that has made a DataFrame of local rows has an active session, in which Spark finds the source."""
+
+    def write(number: int) -> None:
+        spark.createDataFrame([(1,)], "n int")
+        topic.append(spark.range(number, number + 1).selectExpr("string(id) data"))
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(write, range(4)))
+
+    assert [b"0", b"1", b"2", b"3"] == topic.data
 
 
 def test_an_empty_dataframe_is_a_success(spark: SparkSession, topic: Topic):
