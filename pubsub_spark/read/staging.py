@@ -60,12 +60,13 @@ _OURS = re.compile(
 # disks on macOS, where `/Volumes/DISK` is one that is mounted.
 _MOUNTED_LEVELS = {"/Volumes": 3, "/dbfs": 0, "/Workspace": 0}
 _VOLUMES_LEVELS_OF_MACOS = 1
-_SCHEME_WITHOUT_SLASHES = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:(?!//)")  # `dbfs:/folder`, as Hadoop writes it
+# `dbfs:/folder`, as Hadoop writes it; and `file://host/folder`, which would be a folder of the working directory.
+_NO_LOCATION = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:(?!//)|file://(?!/)")
 
 # obstore raises Python's own errors for some stores and its own for others.
 _EXISTS = (FileExistsError, AlreadyExistsError)
 MISSING = (FileNotFoundError, NotFoundError)
-REFUSED = (OSError, BaseError)
+REFUSED = (OSError, BaseError, NotImplementedError)  # the last from a store of HTTP, which cannot create only once
 
 
 def part_path(batch: int, part: int) -> str:
@@ -110,7 +111,7 @@ def default_location() -> str:
 
 def local_folder(location: str) -> Path | None:
     """The folder that a location names, None for a URL of an object store; StagingError when it is neither."""
-    if location.startswith("~") or _SCHEME_WITHOUT_SLASHES.match(location):
+    if location.startswith("~") or _NO_LOCATION.match(location):
         raise StagingError(
             f"`stagingLocation` `{location}` is neither a path nor a URL. Give the whole path from `/` on, or a URL "
             "like `gs://bucket/folder`."

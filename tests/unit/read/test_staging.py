@@ -249,9 +249,15 @@ def test_unknown_kind_of_location_is_a_sentence():
         open_store("ftp://bucket/x")
 
 
-@pytest.mark.parametrize("location", ["~/staging", "dbfs:/staging", "file:/staging"])
+def test_store_that_cannot_create_is_a_sentence():
+    """A store of plain HTTP has no create-only writes, which obstore says with an error of Python's own."""
+    with pytest.raises(StagingError, match=r"`http://127\.0\.0\.1:1/x` cannot be used: .*Give `stagingLocation`"):
+        Staging("http://127.0.0.1:1/x", SUBSCRIPTION, "s").write_token()
+
+
+@pytest.mark.parametrize("location", ["~/staging", "dbfs:/staging", "file:/staging", "file://host/staging"])
 def test_location_that_looks_like_another_is_a_sentence(location: str):
-    """Neither the shell's nor Hadoop's way to write a path makes a folder of that name in the working directory."""
+    """Neither the shell's way to write a path, nor Hadoop's, nor a host in it, makes a folder in the working directory."""
     with pytest.raises(StagingError, match="is neither a path nor a URL"):
         open_store(location)
 
