@@ -79,8 +79,9 @@ class TopicSchema:
 
     def arrow_type(self) -> pa.StructType:
         """The type of the column `value`, as Spark's `to_arrow_schema(timezone="UTC")` gives it."""
+        parsed = self.reader.parsed()
         try:
-            return _codec(self.reader.type).value_type(self.reader.parsed())
+            return _codec(self.reader.type).value_type(parsed)
         except SchemaError as error:
             raise SchemaError(f"The schema `{self.reader}` cannot be a column of Spark: {error}") from None
 

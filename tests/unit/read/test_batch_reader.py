@@ -43,10 +43,15 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull, "IDLE_AFTER_MESSAGES_SECONDS", LONG)
 
 
-def batch_read(service: Service) -> list[bytes]:
+def batch_read(service: Service, **given: Any) -> list[bytes]:
     """The payloads of up to three messages."""
     options = ReadOptions(
-        subscription_id=SUBSCRIPTION, endpoint="fake:443", max_messages=3, max_fetch_period=LONG, idle_timeout=LONG
+        subscription_id=SUBSCRIPTION,
+        endpoint="fake:443",
+        max_messages=3,
+        max_fetch_period=LONG,
+        idle_timeout=LONG,
+        **given,
     )
     backend: Any = _Backend(service)
     batches = PubSubBatchReader(options, backend, Rows(options, backend)).read(InputPartition(0))
@@ -70,4 +75,12 @@ def test_batch_read_goes_on_where_the_service_closed_its_stream():
     service = Service(scripts=[[response("ab"), Code.UNAVAILABLE], [response("c")]])
 
     assert [b"a", b"b", b"c"] == batch_read(service)
+    assert ["ack-a", "ack-b", "ack-c"] == [ack_id for seconds, ids in service.modified if not seconds for ack_id in ids]
+
+
+def test_batch_read_drops_what_was_published_twice():
+    """With `idAttribute` the later message of a name is no row, as in a stream; it is nacked like the first."""
+    service = Service(scripts=[[response("ab", name="same"), response("c", name="other")]])
+
+    assert [b"a", b"c"] == batch_read(service, id_attribute="name")
     assert ["ack-a", "ack-b", "ack-c"] == [ack_id for seconds, ids in service.modified if not seconds for ack_id in ids]
