@@ -37,14 +37,7 @@ from .lease_extender import LeaseExtender
 from .leases import STREAM_LEASE_SECONDS, Leases
 from .metrics import ReadCounts, health_metrics, unacked_count, unacked_metrics
 from .offset import Offset
-from .partitions import (
-    Budget,
-    DriverPartition,
-    Partition,
-    PullPartition,
-    is_backlogged,
-    next_streams,
-)
+from .partitions import Budget, DriverPartition, Partition, PullPartition, is_backlogged, next_streams
 from .pull import IDLE_AFTER_MESSAGES_SECONDS
 from .recent_ids import digests, merged
 from .replay import plan_replay
@@ -123,8 +116,9 @@ class Session:
         opened.stream.check_outage(self.options.fail_after)
         if self._is_held_back(opened):
             return start
-        if self._backlogged or self._has_messages(opened.stream, opened.worker):
-            self._planned = Offset(opened.staging.stream, start.batch + 1, self.options.subscription)
+        stream = opened.staging.stream  # a new one is put into the offset log at once, by a batch that may be empty
+        if self._backlogged or self._has_messages(opened.stream, opened.worker) or stream != start.stream:
+            self._planned = Offset(stream, start.batch + 1, self.options.subscription)
             return self._planned
         if self._acks_are_answered:
             opened.worker.flush(_FLUSH_TIMEOUT_SECONDS)
@@ -139,7 +133,8 @@ class Session:
         if start.batch == end.batch:
             return []
         subscription.check_offset(self.options, end)
-        opened = self._open(Offset(end.stream, start.batch))  # before the first commit `start` has another stream
+        # Before the first commit `start` has another stream.
+        opened = self._open(Offset(end.stream, start.batch), is_replay=True)
         if end.batch <= self._committed:
             return self._plan(end, opened)
         if end.batch not in self._partitions:
@@ -216,7 +211,7 @@ class Session:
             "leasesExtended": opened.extender.extended,
         }
 
-    def _open(self, start: Offset) -> _Opened:
+    def _open(self, start: Offset, is_replay: bool = False) -> _Opened:
         """Connect on the first call, when the stream's name is known; acknowledge the batches of an earlier run."""
         if self._opened is not None:
             return self._opened
@@ -227,7 +222,9 @@ class Session:
         self._token_written = self.clock()
         is_new = start.batch == 0 and staging.is_new()
         last_acknowledged = data_loss.check_not_behind(options, start.batch, staging)
-        if start.batch < last_acknowledged:  # the numbers are used again in a new area: this one may be another query's
+        # A new stream: this area may be another query's. Or it is empty, and another may have what was staged, which is
+        # not given now; a later run there would acknowledge it if the stream were the same.
+        if start.batch < last_acknowledged or (staging.is_new() and (is_replay or start.batch)):
             staging = replace(staging, stream=uuid.uuid4().hex)
             staging.begin_after(start.batch)
             last_acknowledged = start.batch

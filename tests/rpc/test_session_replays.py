@@ -454,3 +454,25 @@ def test_lost_staging_area_loses_no_message(query: Engine, names: Names, tmp_pat
     acked(query, 2)
 
     assert Counter("ab") == Counter(query.rows)
+
+
+@pytest.mark.parametrize("passes_start", [True, False], ids=["4.2", "4.0"])
+def test_area_that_is_left_and_used_again(query: Engine, names: Names, tmp_path: Path, passes_start: bool):
+    """What an area holds of a batch that was replayed in another one is not acknowledged when the query comes back."""
+    query.passes_start = passes_start
+    start_with(query, names, "a", "b", "c")
+    die_in_a_batch(query, parts=1)
+    first, query.location = query.location, str(tmp_path / "other")
+    query.start()
+    while query.trigger():
+        pass
+    query.stop()
+    query.location = first
+    query.start()
+    query.trigger()
+    query.opened.worker.flush(BOUND)
+
+    assert [] == [m.data for m in query.emulator.messages(names.subscription) if m.acked]
+    query.advance(LEASE)
+    run_until(query, 3)
+    assert Counter("abc") == Counter(query.rows)

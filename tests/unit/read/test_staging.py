@@ -257,7 +257,7 @@ def test_store_that_cannot_create_is_a_sentence():
 
 @pytest.mark.parametrize("location", ["~/staging", "dbfs:/staging", "file:/staging", "file://host/staging"])
 def test_location_that_looks_like_another_is_a_sentence(location: str):
-    """Neither the shell's way to write a path, nor Hadoop's, nor a host in it, makes a folder in the working directory."""
+    """The shell's and Hadoop's ways to write a path, or a host in it, make no folder in the working directory."""
     with pytest.raises(StagingError, match="is neither a path nor a URL"):
         open_store(location)
 
