@@ -6,8 +6,9 @@
 with batch 7, and the next batch is 8. 0 is the start. The messages of a batch are not in the offset; they are in the
 staging area, under the same `stream` and number, from before Spark has the first row until it has committed the batch.
 
-`stream` is drawn once, when a checkpoint is new, and lives in Spark's checkpoint from then on. A new checkpoint
-therefore never meets the staged files of an old one. Both fields survive a restart; nothing else does.
+`stream` is drawn when a checkpoint is new, and lives in Spark's checkpoint from then on; it is drawn anew when a query
+goes on in an area that has nothing of it. A new checkpoint therefore never meets the staged files of an old one, nor a
+query that comes back to an area what it left there. Both fields survive a restart; nothing else does.
 """
 
 from __future__ import annotations
