@@ -8,9 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from ..names import Collection
-from .command import Service, command, exit_with, pairs
+from .command import Service, command, exit_with, pairs, seconds
 from .output import as_dict, print_fields, print_json, print_table, printed_at_the_end
 
+Labels = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels.")]
+Retention = Annotated[
+    float | None,
+    typer.Option(
+        "--message-retention-duration",
+        parser=seconds,
+        metavar="DURATION",
+        help="Keep messages so long (10m to 31d).",
+    ),
+]
 # Parameters of `update` and their types: `update_labels` is the flag `--update-labels`.
 LABEL_FLAGS: Mapping[str, Any] = {
     "update_labels": Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels to set.")],

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .command import Service, command, pairs
-from .resources import LABEL_FLAGS, field, group, print_resource, short, update_resource
+from .resources import LABEL_FLAGS, Labels, field, group, print_resource, short, update_resource
 
 app = group("snapshots", {"topic": short("topic"), "expires": field("expireTime")})
 
@@ -28,7 +28,7 @@ def create(
     service: Service,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     subscription: Annotated[str, typer.Option(metavar="NAME", help="The subscription whose position is kept.")],
-    labels: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels.")] = None,
+    labels: Labels = None,
 ) -> None:
     """Keep what is not acknowledged in a subscription now, for `seek --snapshot`."""
     full, of = service.full(name, "snapshots"), service.full(subscription, "subscriptions")

@@ -10,7 +10,7 @@ import typer
 
 from . import exports, push
 from .command import Service, command, exit_with, pairs, seconds
-from .resources import LABEL_FLAGS, create_each, field, group, short, update_resource
+from .resources import LABEL_FLAGS, Labels, Retention, create_each, field, group, short, update_resource
 
 app = group(
     "subscriptions",
@@ -28,15 +28,7 @@ _FLAGS: Mapping[str, Any] = {
     "ack_deadline": Annotated[
         int | None, typer.Option("--ack-deadline", min=10, max=600, metavar="SECONDS", help="The ack deadline.")
     ],
-    "retention": Annotated[
-        float | None,
-        typer.Option(
-            "--message-retention-duration",
-            parser=seconds,
-            metavar="DURATION",
-            help="Keep messages so long (10m to 31d).",
-        ),
-    ],
+    "retention": Retention,
     "retain_acked": Annotated[
         bool | None,
         typer.Option("--retain-acked-messages/--no-retain-acked-messages", help="Keep acknowledged messages, too."),
@@ -122,7 +114,7 @@ def create(
     service: Service,
     names: Annotated[list[str], typer.Argument(metavar="NAME...")],
     topic: Annotated[str, typer.Option(metavar="NAME", help="The topic to subscribe to.")],
-    labels: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels.")] = None,
+    labels: Labels = None,
     ordering: Annotated[
         bool, typer.Option("--enable-message-ordering", help="Deliver messages of one key in their order.")
     ] = False,

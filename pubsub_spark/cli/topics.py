@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .command import Service, command, exit_with, pairs, seconds
-from .resources import LABEL_FLAGS, create_each, field, group, short, update_resource
+from .command import Service, command, exit_with, pairs
+from .resources import LABEL_FLAGS, Labels, Retention, create_each, field, group, short, update_resource
 
 app = group(
     "topics",
@@ -22,15 +22,7 @@ app = group(
 
 # Parameters of `create` and `update`, and their types.
 _FLAGS: Mapping[str, Any] = {
-    "retention": Annotated[
-        float | None,
-        typer.Option(
-            "--message-retention-duration",
-            parser=seconds,
-            metavar="DURATION",
-            help="Keep messages so long (10m to 31d).",
-        ),
-    ],
+    "retention": Retention,
     "schema": Annotated[str | None, typer.Option(metavar="NAME", help="The schema that messages must have.")],
     "encoding": Annotated[
         str | None,
@@ -88,7 +80,7 @@ def _fields(
 def create(
     service: Service,
     names: Annotated[list[str], typer.Argument(metavar="NAME...")],
-    labels: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels.")] = None,
+    labels: Labels = None,
     key: Annotated[
         str | None, typer.Option("--topic-encryption-key", metavar="NAME", help="A key of Cloud KMS.")
     ] = None,
