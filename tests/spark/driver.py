@@ -16,6 +16,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from pubsub_spark import register
 from tests.spark.scenario import through
 
 
@@ -30,9 +31,7 @@ def main(given: dict[str, Any]) -> None:
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     if "remote" in given:
-        from pubsub_spark.source import PubSubDataSource
-
-        session.dataSource.register(PubSubDataSource)
+        register(session)
     options = {
         "subscriptionId": given["subscription"],
         "endpoint": given["endpoint"],

@@ -131,12 +131,21 @@ def test_staging_area_that_executors_do_not_see(application: Application):
     assert len(MANY) == application.emulator.backlog(application.names.subscription)
 
 
-@needs_available_now
 def test_spark_connect(application: Application):
-    """Reading and writing work through Spark Connect, where the client registers the source by hand."""
+    """Reading and writing work through Spark Connect, where the client registers the source by hand.
+
+    Its server has one port for all, so one test has a query that goes on and one that ends.
+    """
     application.emulator.publish(application.names.topic, *MANY)
-    application.start(remote="local[2]")
+    application.start(remote="local[2]", trigger={"processingTime": "0 seconds"})
+    until(
+        lambda: application.emulator.backlog(application.names.subscription) == 0,
+        lambda: application.log.read_text()[-2000:],
+        seconds=180,
+    )
+    application.kill()
+    application.emulator.publish(application.names.topic, "late")
+    application.start(remote="local[2]", trigger={"availableNow": True})
 
     assert 0 == application.ends(), application.log.read_text()[-3000:]
-    assert Counter(MANY) == Counter(application.texts())
-    assert 0 == application.emulator.backlog(application.names.subscription)
+    assert Counter([*MANY, "late"]) == Counter(application.texts())
