@@ -44,8 +44,11 @@ notebooks: java $(READY)  ## the .ipynb of notebooks/, run anew from the .py
 tables: $(READY)  ## the tables and examples of README and docs/, from the code
 	$(BIN)/python docs/tables.py
 
-test-matrix: java  ## the Spark scenarios under every Python and PySpark of MATRIX
-	.ci/matrix $(MATRIX)
+test-matrix: java $(READY)  ## the Spark scenarios under every Python and PySpark of MATRIX, and the tables of what works where
+	rm -rf build/matrix
+	.ci/matrix -o build/matrix $(MATRIX)
+	$(BIN)/python docs/compatibility.py build/matrix
+	$(BIN)/python docs/tables.py
 
 bench: java $(READY)  ## how fast it is on this machine, in ratios taken in one run
 	$(BIN)/python benchmarks/codec.py

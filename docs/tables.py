@@ -29,6 +29,7 @@ from pubsub_spark.read.rows import Rows
 from pubsub_spark.read.staging import Staging
 
 sys.path.insert(0, str(Path(__file__).parent))
+import compatibility  # type: ignore[import-not-found]
 import scaling_model  # type: ignore[import-not-found]
 
 PAGES = [Path(__file__).parent.parent / "README.md", *sorted(Path(__file__).parent.glob("*.md"))]
@@ -162,6 +163,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "options: both": lambda: options(ServiceOptions),
     "options: reading": lambda: options(ReadOptions),
     "options: writing": lambda: options(WriteOptions),
+    "compatibility: Spark": compatibility.by_spark,
+    "compatibility: environments": compatibility.by_environment,
     "scaling: rates": scaling_model.rates,
     "scaling: costs": scaling_model.costs,
 }

@@ -1,12 +1,10 @@
 """What the README, the changelog and the templates say is so: tables, commands, links."""
 
-import importlib.util
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -15,6 +13,7 @@ from pubsub_spark import errors
 from pubsub_spark.cli import app
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from tests.conftest import ROOT
+from tests.unit.project.conftest import command
 
 README = (ROOT / "README.md").read_text()
 SHELL_LINES = [
@@ -22,16 +21,6 @@ SHELL_LINES = [
     for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
     for line in block.splitlines()
 ]
-
-
-def command(name: str) -> Any:
-    """The module of a command in docs/."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_tables_are_the_codes_own():
