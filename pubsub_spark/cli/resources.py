@@ -11,6 +11,8 @@ from ..names import Collection
 from .command import Service, command, exit_with, pairs, seconds
 from .output import as_dict, print_fields, print_json, print_table, printed_at_the_end
 
+ENCODINGS = {"json": "JSON", "binary": "BINARY"}  # as gcloud writes them -> as the API does
+
 Labels = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Labels.")]
 Retention = Annotated[
     float | None,

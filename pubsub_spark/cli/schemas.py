@@ -13,7 +13,7 @@ import typer
 
 from .command import Service, command, exit_with
 from .output import as_dict, print_json, print_table
-from .resources import field, group, print_resource
+from .resources import ENCODINGS, field, group, print_resource
 
 app = group("schemas", {"type": field("type"), "newest revision": field("revisionId")})
 
@@ -24,7 +24,6 @@ File = Annotated[
 ]
 
 _TYPES = {"avro": "AVRO", "protocol-buffer": "PROTOCOL_BUFFER"}
-_ENCODINGS = {"json": "JSON", "binary": "BINARY"}
 
 
 def _type(text: str) -> str:
@@ -159,7 +158,7 @@ def validate_message(
     """Check a message against a schema, or against a definition, and publish nothing."""
     from google.pubsub_v1 import types
 
-    if encoding.lower() not in _ENCODINGS:
+    if encoding.lower() not in ENCODINGS:
         exit_with(f"`--message-encoding` must be `json` or `binary`, got `{encoding}`.", 2)
     if name is not None:
         if kind or definition is not None or file is not None:
@@ -173,7 +172,7 @@ def validate_message(
         project = service.the_project()
     payload = sys.stdin.buffer.read() if message is None else message.encode()
     with service.connect() as resources:
-        resources.validate_message(project, schema, payload, _ENCODINGS[encoding.lower()])
+        resources.validate_message(project, schema, payload, ENCODINGS[encoding.lower()])
     _print_valid(service, "Message")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from .command import Service, command, exit_with, pairs
-from .resources import LABEL_FLAGS, Labels, Retention, create_each, field, group, short, update_resource
+from .resources import ENCODINGS, LABEL_FLAGS, Labels, Retention, create_each, field, group, short, update_resource
 
 app = group(
     "topics",
@@ -44,7 +44,6 @@ _FLAGS: Mapping[str, Any] = {
         ),
     ],
 }
-_ENCODINGS = {"json": "JSON", "binary": "BINARY"}
 
 
 def _fields(
@@ -61,11 +60,11 @@ def _fields(
     if retention is not None:
         found["message_retention_duration"] = datetime.timedelta(seconds=retention)
     if schema is not None:
-        if (encoding or "").lower() not in _ENCODINGS:
+        if (encoding or "").lower() not in ENCODINGS:
             exit_with("`--schema` needs `--message-encoding json` or `--message-encoding binary`.", 2)
         found["schema_settings"] = {
             "schema": service.full(schema, "schemas"),
-            "encoding": _ENCODINGS[str(encoding).lower()],
+            "encoding": ENCODINGS[str(encoding).lower()],
             "first_revision_id": first or "",
             "last_revision_id": last or "",
         }
