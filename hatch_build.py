@@ -1,0 +1,65 @@
+"""The project URLs in the metadata of wheel and sdist: the code host that this clone came from.
+
+A fork, a company's mirror and the project itself each name the place where their users find the code and file an issue.
+Hatchling runs this in a clone; from an sdist it takes the URLs that the sdist's metadata already has.
+
+Plan: address of the remote `origin` -> the web page of the code host, without user and password -> one URL a label
+"""
+
+import ipaddress
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+_SCP_ADDRESS = re.compile(r"(?:[^@/]+@)?([^@:/]+\.[^@:/]+):(?!//)/?(.+)")  # git@host.name:owner/project.git
+
+
+class ProjectUrls(MetadataHookInterface):
+    """Fills the dynamic field `urls`, and says on stderr why it cannot."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        address = origin_of(Path(self.root))
+        metadata["urls"] = project_urls(address)
+        if not metadata["urls"]:
+            sys.stderr.write(
+                f"WARNING: the metadata has no project URLs, for the remote `origin` of {self.root} is"
+                f" {'no code host' if address else 'not set'}: build from a clone of the code host that users reach.\n"
+            )
+
+
+def origin_of(root: Path) -> str:
+    """Returns the address of `origin` as the clone has it, "" without one; a folder inside another clone is none."""
+    if not (root / ".git").exists():
+        return ""
+    command = ["git", "-C", str(root), "config", "--get", "remote.origin.url"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
+    except FileNotFoundError:
+        return ""
+
+
+def project_urls(address: str) -> dict[str, str]:
+    """Returns the URLs by their labels; none for a folder, a `file:` address or this machine."""
+    if scp := _SCP_ADDRESS.fullmatch(address):
+        site, path = f"https://{scp[1]}", scp[2]
+    else:
+        parts = urlsplit(address)
+        if parts.scheme not in {"https", "http", "ssh", "git"} or _is_this_machine(parts.hostname or "localhost"):
+            return {}
+        web = parts.scheme.startswith("http")
+        site = f"{parts.scheme if web else 'https'}://{parts.hostname}{f':{parts.port}' if web and parts.port else ''}"
+        path = parts.path
+    repository = f"{site}/{path.strip('/').removesuffix('.git')}"
+    return {"Repository": repository, "Issues": f"{repository}/issues", "Documentation": f"{repository}#readme"}
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
