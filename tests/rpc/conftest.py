@@ -90,6 +90,11 @@ def subscribe(emulator: Emulator) -> Callable[..., None]:
     return create
 
 
+def keyed(*texts: str, key: str = "k") -> list[dict[str, Any]]:
+    """Messages of one ordering key."""
+    return [{"data": text.encode(), "ordering_key": key} for text in texts]
+
+
 @contextmanager
 def refused(code: str, sentence: str = "") -> Iterator[Any]:
     """The block's RPC is refused with this code and a message that has the sentence in it."""

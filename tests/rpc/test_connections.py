@@ -10,7 +10,6 @@ import queue
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,10 +21,7 @@ from h2.events import DataReceived, StreamReset
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
-from pubsub_spark.emulator.emulator import EmulatorFailedError
 from pubsub_spark.emulator.handlers.streaming_pull import Stream
-from pubsub_spark.emulator.rpc.registry import Rpc
-from pubsub_spark.emulator.transport import event_loop, listener
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 from tests.rpc.frames import FrameClient
 
@@ -319,22 +315,6 @@ def test_broken_connection_is_ended(emulator, raw):
     wait_until(lambda: 0 == emulator.streams())
 
 
-def test_handler_that_fails_fails_its_call_alone(emulator, client, caplog):
-    """A mistake of ours is INTERNAL and in the log, and the emulator lives on."""
-
-    def fail(*_: object) -> bytes:
-        raise ZeroDivisionError
-
-    emulator._running.dispatcher.rpcs["/google.pubsub.v1.Publisher/GetTopic"] = Rpc(fail, lambda _: False)
-
-    with caplog.at_level(logging.ERROR), pytest.raises(grpc.RpcError) as error:
-        client.ask("Publisher/GetTopic", topic=TOPIC)
-
-    assert grpc.StatusCode.INTERNAL == error.value.code()
-    assert "ZeroDivisionError" in caplog.text
-    assert [] == client.data()
-
-
 def test_stream_whose_sending_thread_fails_ends(emulator, client, monkeypatch, caplog):
     """A stream ends when its sending task fails, as any other call does, and its messages go to somebody else."""
 
@@ -463,73 +443,6 @@ def test_advance_ends_a_delay(emulator, client):
     emulator.advance(3600)
 
     assert TOPIC == protos.Topic.FromString(delayed.result(timeout=5)).name
-
-
-def broken(*_: object) -> None:
-    raise ZeroDivisionError
-
-
-@pytest.mark.parametrize("thread", ["clock", "event loop"])
-def test_exception_on_a_background_thread_ends_the_emulator(thread, caplog, monkeypatch):
-    """The exception is logged, connections end, and every later method raises it; `stop` does, too."""
-    failed = threading.Event()
-    emulator = Emulator(on_failure=failed.set).start()
-    with grpc.insecure_channel(emulator.endpoint) as channel:
-        emulator.create_topic(TOPIC)
-        if thread == "clock":
-            with monkeypatch.context() as patched:
-                patched.setattr(emulator._running.engine, "_catch_up", broken)
-                emulator._running.engine.restart_clock()  # it looks at the clock again
-                assert failed.wait(10)
-        else:
-            loop = event_loop.shared()  # of every emulator of this process, and the others are of other tests
-            monkeypatch.setattr(loop, "on_error", {emulator._running.engine.fail})
-            loop.call(broken)
-        assert failed.wait(10)
-
-        assert "ZeroDivisionError" in caplog.text
-        with pytest.raises(EmulatorFailedError):
-            emulator.backlog(SUB)
-        with pytest.raises(grpc.RpcError):
-            channel.unary_unary("/google.pubsub.v1.Publisher/ListTopics")(b"", timeout=5)
-    with pytest.raises(EmulatorFailedError):
-        emulator.stop()
-
-
-def test_connection_that_fails_ends_alone(emulator, client, monkeypatch, caplog):
-    """The failure of one connection is logged, and all other clients are served."""
-    monkeypatch.setattr(listener, "GrpcConnection", broken)
-    with contextlib.closing(FrameClient(emulator.endpoint)) as other:
-        assert [] == list(other.events(DataReceived))
-    monkeypatch.undo()
-
-    assert "ZeroDivisionError" in caplog.text
-    assert [] == client.data()
-    assert 0 == emulator.streams()
-
-
-FAILING = """
-import threading, time
-from pubsub_spark.cli import app
-from pubsub_spark.emulator.transport import event_loop, listener
-
-def fail():  # again and again: before the emulator has started there is none to fail
-    while True:
-        time.sleep(0.5)
-        event_loop.shared().call(lambda: 1 / 0)
-
-threading.Thread(target=fail, daemon=True).start()
-app(["emulator", "--port", "0"])
-"""
-
-
-def test_process_of_an_emulator_that_failed_ends_with_an_error():
-    """`pubsub-spark emulator` logs the failure of its emulator, and exits with 1."""
-    ended = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, timeout=60)
-
-    assert 1 == ended.returncode
-    assert ended.stderr.endswith("The emulator has failed; its log has more.\n")
-    assert "ZeroDivisionError" in ended.stderr
 
 
 FORKING = """

@@ -1,75 +1,20 @@
 """The ack worker: acks follow commits, leases of long batches are extended, no failure here fails the query."""
 
-import logging
 import threading
 import time
-import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import grpc
-import pyarrow as pa
 import pytest
 
 from pubsub_spark.codec.envelope import received
-from pubsub_spark.errors import StagingError
 from pubsub_spark.read import ack_worker, acks, lease_extender
 from pubsub_spark.read.ack_worker import AckWorker
-from pubsub_spark.read.deduplication import Deduplication
-from pubsub_spark.read.driver_stream import DriverStream
-from pubsub_spark.read.lease_extender import LeaseExtender
-from pubsub_spark.read.leases import LEASE_SECONDS, STREAM_LEASE_SECONDS, TRACK_AFTER_SECONDS, Leases
-from pubsub_spark.read.recent_ids import merged
+from pubsub_spark.read.leases import LEASE_SECONDS, STREAM_LEASE_SECONDS, TRACK_AFTER_SECONDS
 from pubsub_spark.read.staged_part import PartBuilder
 from pubsub_spark.read.staging import Staging
-from pubsub_spark.read.streaming_pull import StreamSettings
 from pubsub_spark.read.task_acks import HeldAcks, SentAcks
-from tests.unit.read import service
-from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError, ids, response
-
-LONG = 30.0
-
-
-@dataclass
-class Driver:
-    """An ack worker with all that it works on, and a clock that the test sets."""
-
-    staging: Staging
-    service: Service = field(default_factory=Service)
-    leases: Leases = field(default_factory=Leases)
-    now: float = 0.0
-
-    def start(self) -> None:
-        connection: Any = self.service
-        self.stream = DriverStream(connection, StreamSettings(SUBSCRIPTION, "stream-0", 60, 1000, 10**6), self.clock)
-        self.deduplication = Deduplication(self.staging, self.leases, self.clock)
-        self.extender = LeaseExtender(connection, self.staging, self.leases, self.stream, self.clock)
-        self.worker = AckWorker(connection, self.staging, self.leases, self.stream, self.deduplication, self.extender)
-
-    def clock(self) -> float:
-        return self.now
-
-    def stage(self, batch: int, part: int, *texts: str) -> None:
-        """Plan a batch, and stage one of its parts."""
-        with self.leases.lock:
-            self.leases.plan(batch, self.now)
-        self.staging.create(f"{batch}/part-{part}", service.part(texts))
-
-    def is_recent(self, *texts: str) -> bool:
-        """Whether these ids are the recent ids, and all of them."""
-        recent = [each.digests for each in self.deduplication.ids_to_exclude(0.0)]
-        return merged(recent).tolist() == merged([ids(*texts)]).tolist()
-
-
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    monkeypatch.setattr(ack_worker, "_TICK_SECONDS", 0.01)
-    made = Driver(Staging(str(tmp_path), SUBSCRIPTION, uuid.uuid4().hex))
-    made.start()
-    yield made
-    made.worker.stop(LONG)
+from tests.unit.read.acking_driver import LONG, Driver
+from tests.unit.read.service import Answer, Service, StatusError, response
 
 
 def test_acks_that_take_more_than_a_turn_are_all_sent(driver: Driver, monkeypatch: pytest.MonkeyPatch):
@@ -126,7 +71,7 @@ def test_held_acks_wait_for_the_tasks(driver: Driver):
     driver.stage(1, 0, "a")
     driver.stage(1, 1, "b", "c")
     driver.worker.commit(1, [held(driver, 1, 1)])
-    _until(driver, lambda: ["ack-a"] == driver.service.acked_ids)
+    driver.until(lambda: ["ack-a"] == driver.service.acked_ids)
 
     assert driver.worker.release([SentAcks(1, 1, 2)])
     assert driver.worker.flush(LONG)
@@ -222,8 +167,8 @@ def test_long_batch_is_extended(driver: Driver):
     driver.stage(1, 0, "a")
     driver.stage(1, 1, "b")
     driver.now = TRACK_AFTER_SECONDS
-    _until(driver, lambda: len(driver.service.modified) >= 2)
-    _until(driver, lambda: not driver.leases.due(driver.now + LEASE_SECONDS / 4 - 1))
+    driver.until(lambda: len(driver.service.modified) >= 2)
+    driver.until(lambda: not driver.leases.due(driver.now + LEASE_SECONDS / 4 - 1))
 
     assert [(int(LEASE_SECONDS), ["ack-a"]), (int(LEASE_SECONDS), ["ack-b"])] == driver.service.modified
 
@@ -232,9 +177,9 @@ def test_long_batch_is_extended_again(driver: Driver):
     """A batch that takes hours keeps its leases: the second extension comes at a quarter of the first."""
     driver.stage(1, 0, "a")
     driver.now = TRACK_AFTER_SECONDS
-    _until(driver, lambda: len(driver.service.modified) == 1)
+    driver.until(lambda: len(driver.service.modified) == 1)
     driver.now = TRACK_AFTER_SECONDS + LEASE_SECONDS / 4
-    _until(driver, lambda: len(driver.service.modified) == 2)
+    driver.until(lambda: len(driver.service.modified) == 2)
 
     assert [] == driver.service.acked
 
@@ -245,10 +190,10 @@ def test_unanswered_extension_is_tried_again(driver: Driver, monkeypatch: pytest
     driver.service.answers = [StatusError(grpc.StatusCode.UNAVAILABLE)] * 2
     driver.stage(1, 0, "a")
     driver.now = TRACK_AFTER_SECONDS
-    _until(driver, lambda: len(driver.service.modified) == 3)
+    driver.until(lambda: len(driver.service.modified) == 3)
 
     assert [(int(LEASE_SECONDS), ["ack-a"])] * 3 == driver.service.modified
-    _until(driver, lambda: not driver.leases.is_expired(1, 0, STREAM_LEASE_SECONDS))
+    driver.until(lambda: not driver.leases.is_expired(1, 0, STREAM_LEASE_SECONDS))
     assert 1 == driver.extender.extended
 
 
@@ -258,7 +203,7 @@ def test_refused_extension_expires_the_lease(driver: Driver):
     driver.stage(1, 0, "a")
     driver.now = TRACK_AFTER_SECONDS
 
-    _until(driver, lambda: driver.leases.is_expired(1, 0, driver.now))
+    driver.until(lambda: driver.leases.is_expired(1, 0, driver.now))
 
 
 def test_committed_batch_is_extended_while_its_acks_are_not_answered(driver: Driver, monkeypatch: pytest.MonkeyPatch):
@@ -268,7 +213,7 @@ def test_committed_batch_is_extended_while_its_acks_are_not_answered(driver: Dri
     driver.stage(1, 0, "a")
     driver.worker.commit(1)
     driver.now = TRACK_AFTER_SECONDS
-    _until(driver, lambda: bool(driver.service.modified))
+    driver.until(lambda: bool(driver.service.modified))
 
     assert [(int(LEASE_SECONDS), ["ack-a"])] == driver.service.modified
     monkeypatch.undo()
@@ -288,119 +233,11 @@ def test_leases_are_extended_while_acks_wait(driver: Driver, monkeypatch: pytest
     driver.worker.commit(1)
     assert blocked.wait(LONG)
     driver.now = TRACK_AFTER_SECONDS
-    _until(driver, lambda: len(driver.service.modified) == 2)
+    driver.until(lambda: len(driver.service.modified) == 2)
     monkeypatch.undo()
     over.set()
 
     assert [["ack-a"], ["ack-b"]] == sorted(ids for _, ids in driver.service.modified)
-
-
-@dataclass
-class StallingStore:
-    """A store whose reads of some batches do not return before `over`."""
-
-    stalled: set[int] = field(default_factory=set)
-    over: threading.Event = field(default_factory=threading.Event)
-    reads: list[int] = field(default_factory=list)  # the batches of all reads
-
-    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("parts", "footer"):
-            monkeypatch.setattr(Staging, name, self._waiting(getattr(Staging, name)))
-
-    def _waiting(self, call: Any) -> Any:
-        def wait_and_call(staging: Staging, batch: int, *arguments: Any) -> Any:
-            self.reads.append(batch)
-            if batch in self.stalled:
-                assert self.over.wait(LONG)
-            return call(staging, batch, *arguments)
-
-        return wait_and_call
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[StallingStore]:
-    made = StallingStore()
-    made.patch(monkeypatch)
-    yield made
-    made.over.set()
-
-
-def test_stalled_read_holds_up_its_own_batch_alone(driver: Driver, store: StallingStore):
-    """The others are extended in time; when the store answers, that one is, too."""
-    for batch, text in enumerate("abc", 1):
-        driver.stage(batch, 0, text)
-    store.stalled = {1}
-    driver.now = TRACK_AFTER_SECONDS
-    _until(driver, lambda: len(driver.service.modified) == 2)
-    assert [["ack-b"], ["ack-c"]] == sorted(ids for _, ids in driver.service.modified)
-
-    store.over.set()
-    _until(driver, lambda: len(driver.service.modified) == 3)
-
-
-def test_leases_go_on_without_the_store(driver: Driver, store: StallingStore):
-    """Receipts that were read once are extended from memory: a store that stalls for an hour costs no lease."""
-    for batch, text in enumerate("abc", 1):
-        driver.stage(batch, 0, text)
-    driver.worker.commit(1)
-    assert driver.worker.flush(LONG)
-    driver.now = TRACK_AFTER_SECONDS
-    _until(driver, lambda: len(driver.service.modified) == 2)
-    store.stalled = {1, 2, 3}
-    for extension in range(1, 25):
-        driver.now = TRACK_AFTER_SECONDS + extension * LEASE_SECONDS / 4
-        _until(driver, lambda count=2 * (extension + 1): len(driver.service.modified) == count)
-
-    assert not driver.leases.is_expired(2, 0, driver.now) and not driver.leases.is_expired(3, 0, driver.now)
-
-
-def test_part_of_the_driver_is_extended_without_the_store(driver: Driver, store: StallingStore):
-    """The driver has the ack ids of what it stages itself."""
-    store.stalled = {1}
-    driver.stage(1, 0, "a")
-    with driver.leases.lock:
-        driver.leases.track(1, 0)
-    driver.extender.keep(1, 0, [pa.array(["ack-a"])])
-    driver.now = TRACK_AFTER_SECONDS
-
-    _until(driver, lambda: [(int(LEASE_SECONDS), ["ack-a"])] == driver.service.modified)
-
-
-def test_kept_receipts_are_bounded(driver: Driver, store: StallingStore, monkeypatch: pytest.MonkeyPatch):
-    """Where there is no room, receipts are read for each extension, and all of them are extended."""
-    monkeypatch.setattr(lease_extender, "_MAX_KEPT_BYTES", 20)
-    driver.stage(1, 0, "a")
-    driver.stage(2, 0, "b", "c", "d")
-    for extension in range(3):
-        driver.now = TRACK_AFTER_SECONDS + extension * LEASE_SECONDS / 4
-        _until(driver, lambda count=2 * (extension + 1): len(driver.service.modified) == count)
-
-    assert 3 == driver.service.modified.count((int(LEASE_SECONDS), ["ack-b", "ack-c", "ack-d"]))
-    assert [(1, 0)] == list(driver.extender._kept)
-
-
-def test_batch_that_cannot_be_read_is_set_aside(driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: Any):
-    """The others are acknowledged, one error is logged, and the receipts stay for a restart."""
-    footer = Staging.footer
-
-    def unreadable(staging: Staging, batch: int, part: int, length: int) -> Any:
-        if batch == 2:
-            raise StagingError("no such disk")
-        return footer(staging, batch, part, length)
-
-    monkeypatch.setattr(Staging, "footer", unreadable)
-    for batch, text in enumerate("abc", 1):
-        driver.stage(batch, 0, text)
-    driver.worker.commit(3)
-    _until(driver, lambda: driver.leases.unacknowledged == [2])
-    assert ["ack-a", "ack-c"] == driver.service.acked_ids
-    assert (1, [2]) == (driver.staging.last_acknowledged(), driver.staging.batches())
-    assert 1 == caplog.text.count("the acks of batch 2 of")
-
-    monkeypatch.undo()
-    driver.worker._set_aside.clear()
-    assert driver.worker.flush(LONG)
-    assert 3 == driver.staging.last_acknowledged()
 
 
 def test_what_was_acknowledged_is_not_sent_again(driver: Driver, monkeypatch: pytest.MonkeyPatch):
@@ -437,23 +274,6 @@ def test_number_of_the_last_batch_is_written_once_for_many(driver: Driver, monke
     assert [] == driver.staging.batches()
 
 
-@pytest.mark.parametrize("call", ["delete_acknowledged", "write_ids"])
-def test_acks_go_on_where_files_may_not_be_deleted(driver: Driver, monkeypatch: pytest.MonkeyPatch, call: str):
-    """Without the permission to delete or overwrite files batches are acknowledged, and their files are left."""
-
-    def refused(*_: object) -> None:
-        raise StagingError("no right to delete")
-
-    monkeypatch.setattr(Staging, call, refused)
-    driver.deduplication._recent.add(ids("x"), 0)
-    driver.stage(1, 0, "a")
-    driver.stage(2, 0, "b")
-    driver.worker.commit(2)
-
-    assert driver.worker.flush(LONG)
-    assert ["ack-a", "ack-b"] == driver.service.acked_ids
-
-
 def test_part_that_is_about_to_be_staged_is_waited_for(driver: Driver, caplog: pytest.LogCaptureFixture):
     """The driver has tracked the lease of its part, and is staging it."""
     with driver.leases.lock:
@@ -461,9 +281,9 @@ def test_part_that_is_about_to_be_staged_is_waited_for(driver: Driver, caplog: p
         driver.leases.track(1, 0)
     driver.now = TRACK_AFTER_SECONDS
     driver.service.calls[0].say(response("x"))
-    _until(driver, lambda: driver.stream.message_count == 1)  # the extender has polled
+    driver.until(lambda: driver.stream.message_count == 1)  # the extender has polled
     driver.stage(1, 0, "a")
-    _until(driver, lambda: bool(driver.service.modified))
+    driver.until(lambda: bool(driver.service.modified))
 
     assert "lease extensions failed" not in caplog.text
 
@@ -472,18 +292,18 @@ def test_failed_driver_stream_does_not_stop_the_extensions(driver: Driver):
     """The error waits for Spark's next call; the batch that runs keeps its leases until then."""
     driver.stage(1, 0, "a")
     driver.service.calls[0].say(grpc.StatusCode.PERMISSION_DENIED)
-    _until(driver, lambda: driver.stream._stream.ended)
+    driver.until(lambda: driver.stream._stream.ended)
     driver.now = TRACK_AFTER_SECONDS
 
-    _until(driver, lambda: bool(driver.service.modified))
+    driver.until(lambda: bool(driver.service.modified))
 
 
 def test_buffered_messages_are_extended(driver: Driver):
     """The leases of messages that are buffered for long, because Spark is slow, do not expire."""
     driver.service.calls[0].say(response("a"))
-    _until(driver, lambda: driver.stream.message_count == 1)
+    driver.until(lambda: driver.stream.message_count == 1)
     driver.now = STREAM_LEASE_SECONDS / 2
-    _until(driver, lambda: bool(driver.service.modified))
+    driver.until(lambda: bool(driver.service.modified))
 
     assert [(int(LEASE_SECONDS), ["ack-a"])] == driver.service.modified
 
@@ -491,7 +311,7 @@ def test_buffered_messages_are_extended(driver: Driver):
 def test_stop_nacks_buffered_messages(driver: Driver):
     """Buffered messages are delivered again at once, to the next reader."""
     driver.service.calls[0].say(response("ab"))
-    _until(driver, lambda: driver.stream.message_count == 2)
+    driver.until(lambda: driver.stream.message_count == 2)
     driver.worker.stop(LONG)
 
     assert [(0, ["ack-a", "ack-b"])] == driver.service.modified
@@ -530,29 +350,3 @@ def test_recent_ids_of_a_restart_take_little_memory(driver: Driver):
 
     [run] = driver.deduplication._recent.runs
     assert (16_000, None) == (run.ids.digests.nbytes, run.ids.digests.base)
-
-
-def test_unreadable_staging_is_tried_again(driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: Any):
-    """A staging area that fails for a while delays the acks, and loses none."""
-    driver.stage(1, 0, "a")
-    parts, failures = driver.staging.parts, [OSError("no route"), OSError("no route")]
-
-    def failing(staging: Staging, batch: int) -> dict[int, int]:
-        if failures:
-            raise failures.pop()
-        return parts(batch)
-
-    monkeypatch.setattr(Staging, "parts", failing)
-    monkeypatch.setattr(ack_worker, "_SET_ASIDE_SECONDS", 0.01)
-    with caplog.at_level(logging.ERROR):
-        driver.worker.commit(1)
-        _until(driver, lambda: not driver.leases.unacknowledged)
-
-    assert ["ack-a"] == driver.service.acked_ids
-    assert "cannot be read; trying again" in caplog.text
-
-
-def _until(driver: Driver, condition: Any) -> None:
-    with driver.worker._changed:
-        while not condition():
-            driver.worker._changed.wait(0.005)

@@ -9,37 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from google.protobuf.message import DecodeError
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pubsub_spark.codec.definition import Encoding
 from pubsub_spark.codec.protobuf import codec, parse
 from pubsub_spark.codec.protobuf.column_tree import SCALARS, build_column_tree
-from pubsub_spark.codec.protobuf.decode import BLOCK_ROWS, MAX_ROWS_ONE_BY_ONE, ProtobufDecoder
+from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
 from pubsub_spark.codec.spark import struct_type
 from pubsub_spark.errors import SchemaError
+from tests.unit.codec.protobuf.definitions import proto2, proto3, read
 
 DOCS = Path(__file__).parents[4] / "docs" / "types.md"
-IMPORTS = "".join(
-    f'import "google/protobuf/{name}.proto"; '
-    for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
-)
-
-
-def proto3(body: str) -> str:
-    return f'syntax = "proto3"; package p; {IMPORTS} message M {{ {body} }}'
-
-
-def proto2(body: str) -> str:
-    return f'syntax = "proto2"; package p; {IMPORTS} message M {{ {body} }}'
-
-
-def read(text: str, *payloads: bytes, encoding: Encoding = "BINARY", writer: str | None = None) -> list[Any]:
-    """Rows, and the reason in the place of a row that there is none of."""
-    value, error = codec.decoder(parse(writer or text), parse(text), encoding)(pa.array(payloads, pa.binary()))
-    value.validate(full=True)
-    pairs = zip(value.to_pylist(), error.to_pylist(), strict=True)
-    return [row if reason is None else reason for row, reason in pairs]
 
 
 def table() -> list[tuple[str, str]]:
@@ -343,151 +322,6 @@ def test_a_key_that_is_no_text_among_those_that_are():
     assert ["Field `m{}` is not valid UTF-8", {"m": []}] == read(text, payload, b"")
 
 
-@pytest.mark.parametrize(
-    ("body", "payload", "sentence"),
-    [
-        ("string s = 1;", b"\x0a\x02\xff\xfe", "Field `s` is not valid UTF-8"),
-        (
-            "message N { map<string, string> m = 2; } N n = 1;",
-            b"\x0a\x05\x12\x03\x12\x01\xff",
-            "Field `n.m.value` is not valid UTF-8",
-        ),
-        ("google.protobuf.Timestamp t = 1;", b"\x0a\x0a\x08" + b"\xff" * 8 + b"\x7f", "Field `t` is out of range: "),
-        (
-            "message N { google.protobuf.Duration d = 1; } repeated N ns = 1;",
-            b"\x0a\x0c\x0a\x0a\x08" + b"\xff" * 8 + b"\x7f",
-            "Field `ns[].d` is out of range: ",
-        ),
-        ("repeated double d = 1;", b"\x0a\x07\x00\x00\x00\x00\x00\x00\x00", "Field `d` has 7 bytes of packed values"),
-        ("int32 i = 1;", b"\x12\xf6\xff\xff\xff\xff\xff\xff\xff\xff\x01", "The message breaks off"),
-        ("int32 i = 1;", b"\x88\x80\x80\x80\x80\x80\x01\x01", "The message has no valid field number at byte 0"),
-        ("google.protobuf.Value v = 1;", b"\x0a\x09\x11\x00\x00\x00\x00\x00\x00\xf0\x7f", "Field `v` has no JSON form"),
-        ("int32 i = 1;", b"\x13" * 100 + b"\x14" * 100, "The message is nested too deeply"),
-        ("int32 i = 1;", b"\x13" * 101 + b"\x14" * 101, "The message is nested deeper than 100 levels"),
-        ("int32 i = 1;", b"\x13" * 100_000, "The message is nested deeper than 100 levels"),
-    ],
-)
-def test_a_payload_without_a_row_says_why(body, payload, sentence):
-    """A payload without a row has a reason; the rows before and after it are decoded."""
-    good, reason, also_good = read(proto3(body), b"", payload, b"")
-
-    assert good == also_good
-    assert isinstance(good, dict)
-    assert str(reason).startswith(sentence)
-
-
-def test_text_must_be_utf8_in_proto2_as_well():
-    """protobuf lets it through, a string column cannot."""
-    assert ["Field `s` is not valid UTF-8", {"s": "x"}] == read(
-        proto2("optional string s = 1;"), b"\x0a\x01\xff", b"\x0a\x01x"
-    )
-
-
-def test_required_fields_are_required():
-    """A payload without a required field, at any depth, has a reason, also an empty payload."""
-    text = proto2("required int32 a = 1; message N { required string x = 1; } repeated N ns = 2;")
-
-    assert [
-        {"a": 1, "ns": [{"x": ""}]},
-        "Field `a` is required and missing",
-        "Field `ns[0].x` is required and missing",
-    ] == read(text, b"\x08\x01\x12\x02\x0a\x00", b"", b"\x08\x01\x12\x00")
-
-
-class Counting(ProtobufDecoder):
-    """Counts the payloads that are looked at one by one."""
-
-    looked_at = 0
-
-    def _parse_error(self, payload: bytes) -> str | None:
-        self.looked_at += 1
-        return super()._parse_error(payload)
-
-
-def test_a_bad_payload_leaves_its_neighbours_on_the_fast_path():
-    """Of a hundred thousand, at most a few beside the bad one are looked at alone."""
-    count, bad = 100_000, 54_321
-    payloads = [b"\x08\x05"] * count
-    payloads[bad] = b"\x08"
-    decoder = Counting(parse(proto3("int32 i = 1;")))
-
-    value, error = decoder.decode(pa.array(payloads, pa.binary()))
-
-    assert count > 6 * BLOCK_ROWS
-    assert MAX_ROWS_ONE_BY_ONE >= decoder.looked_at
-    assert "Field `i` breaks off in a number at byte 1" == error[bad].as_py()
-    assert (1, count - 1) == (value.null_count, error.null_count)
-    assert 5 * (count - 1) == sum(row["i"] for row in value.to_pylist() if row)
-
-
-@pytest.mark.parametrize("syntax", ["proto2", "proto3"])
-def test_bad_payloads_anywhere_are_replaced_by_reasons(syntax):
-    """In all places of the chunks that are parsed at once, between messages whose length takes one to three bytes."""
-    sizes = [0, 1, 127, 128, 16_383, 16_384, 20_000]
-    good = [b"\x08\x05" + _bytes_field(b"x" * sizes[row % len(sizes)]) for row in range(211)]
-    bad = {row: payload for row, payload in enumerate(good) if row % 7 == 3 or row in (0, 15, 16, 31, 32, 33, 210)}
-    damaged = {row: (payload[:1], b"\xff", b"\x10\x01\x08")[row % 3] for row, payload in bad.items()}
-    label = "required" if syntax == "proto2" else ""
-    definition = parse(f'syntax = "{syntax}"; message M {{ {label} int32 i = 1; {label} bytes b = 2; }}')
-
-    rows = read(definition.text, *[damaged.get(row, payload) for row, payload in enumerate(good)])
-
-    assert list(bad) == [row for row, value in enumerate(rows) if isinstance(value, str)]
-    assert [rows[row] for row in bad] == [read(definition.text, payload)[0] for payload in damaged.values()]
-    assert [{"i": 5, "b": b"x" * sizes[row % len(sizes)]} for row in range(211) if row not in bad] == [
-        value for value in rows if isinstance(value, dict)
-    ]
-
-
-@pytest.mark.parametrize("label", ["", "required"])
-def test_rows_are_found_where_a_failed_parse_leaves_nothing(label):
-    """The malformed rows of a chunk are the same when upb drops what it has parsed until it fails."""
-    syntax = "proto2" if label else "proto3"
-    definition = parse(f'syntax = "{syntax}"; message M {{ {label} int32 i = 1; }}')
-    payloads = pa.array([b"\xff" if row in (0, 7, 8, 299) else b"\x08\x05" for row in range(300)], pa.binary())
-    expected = ProtobufDecoder(definition).decode(payloads).error
-    whole = definition.envelope_class
-
-    class Forgetful:
-        FromString = staticmethod(whole.FromString)
-
-        def __init__(self) -> None:
-            self._envelope = whole()
-
-        def ParseFromString(self, data: bytes) -> None:
-            try:
-                self._envelope.ParseFromString(data)
-            except DecodeError:
-                self._envelope.Clear()
-                raise
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._envelope, name)
-
-    definition.envelope_class = Forgetful
-
-    error = ProtobufDecoder(definition).decode(payloads).error
-
-    assert [0, 7, 8, 299] == [row for row, reason in enumerate(error.to_pylist()) if reason]
-    assert expected == error
-
-
-def _bytes_field(value: bytes) -> bytes:
-    length = len(value)
-    encoded = bytearray()
-    while length > 0x7F:
-        encoded.append(length & 0x7F | 0x80)
-        length >>= 7
-    return b"\x12" + bytes([*encoded, length]) + value
-
-
-def test_nothing_but_bad_payloads_is_as_many_reasons():
-    """A block of bad payloads alone has a reason for each; no row is lost or added."""
-    rows = read(proto3("int32 i = 1;"), *[b"\x08"] * 2000)
-
-    assert ["Field `i` breaks off in a number at byte 1"] * 2000 == rows
-
-
 def test_no_payloads_are_no_rows_of_the_declared_type():
     """No payloads are an empty column of the declared type."""
     decoder = ProtobufDecoder(parse(proto3("int32 i = 1; repeated string s = 2;")))
@@ -545,91 +379,6 @@ def test_revisions_meet_by_field_number(writer, reader, fields, row, encoding):
     payload = message.SerializeToString() if encoding == "BINARY" else json_format.MessageToJson(message).encode()
 
     assert [row] == read(proto3(reader), payload, encoding=encoding, writer=proto3(writer))
-
-
-def test_json_has_the_forms_of_the_mapping():
-    """All forms of the JSON mapping are read: both spellings, numbers in strings, base64, enum numbers."""
-    text = proto3(
-        "int64 big_number = 1; bytes b = 2; enum E { A = 0; B = 1; } repeated E es = 3; "
-        "google.protobuf.Timestamp t = 4; google.protobuf.Duration d = 5; google.protobuf.BoolValue w = 6; "
-        "google.protobuf.Struct s = 7; map<int32, string> m = 8; double x = 9; google.protobuf.FieldMask f = 10;"
-    )
-    row = {
-        "big_number": 2**63 - 1,
-        "b": b"\xff\xfe",
-        "es": ["B", "B", "UNKNOWN_ENUM_VALUE_E_7"],
-        "t": dt.datetime(2024, 2, 29, 12, 0, 0, 123_456, tzinfo=dt.UTC),
-        "d": dt.timedelta(seconds=-1, microseconds=-500_000),
-        "w": {"value": True},
-        "s": '{"a": [1.0, null]}',
-        "m": [(-1, "x")],
-        "x": float("-inf"),
-        "f": {"paths": ["a.b_c", "d"]},
-    }
-    json = (
-        b'{"bigNumber": "9223372036854775807", "b": "//4=", "es": ["B", 1, 7], "t": "2024-02-29T12:00:00.123456Z", '
-        b'"d": "-1.5s", "w": true, "s": {"a": [1, null]}, "m": {"-1": "x"}, "x": "-Infinity", "f": "a.bC,d"}'
-    )
-
-    assert [row, row] == read(text, json, json.replace(b"bigNumber", b"big_number"), encoding="JSON")
-
-
-@pytest.mark.parametrize(
-    ("body", "text", "row"),
-    [
-        ("float f = 1;", b'{"f": 3.4028235e38}', {"f": 3.4028234663852886e38}),
-        ("M f = 1; int32 i = 2;", b'{"i": "3"}', None),
-        ("int32 snake_case = 1; int32 i = 2;", b'{"snakeCase": null, "i": 1e2}', {"snake_case": 0, "i": 100}),
-        ("oneof c { int32 a = 1; int32 b = 2; }", b'{"a": 1, "b": null}', {"a": 1, "b": None}),
-        ("google.protobuf.Value f = 1;", b'{"f": null}', {"f": "null"}),
-        ("map<bool, string> f = 1;", b'{"f": {"true": "x"}}', {"f": [(True, "x")]}),
-        (
-            "google.protobuf.Timestamp f = 1;",
-            b'{"f": "1970-01-01T01:00:00+01:00"}',
-            {"f": dt.datetime(1970, 1, 1, tzinfo=dt.UTC)},
-        ),
-    ],
-)
-def test_json_in_usual_and_unusual_forms(body, text, row):
-    """JSON in the common forms is read by the compiled reader, in any other by json_format."""
-    definition = parse(proto3(body))
-    if row is None:
-        assert 3 == getattr(definition.json_reader.read(text), "i")  # noqa: B009 (its class is made at run time)
-    else:
-        assert [row] == read(definition.text, text, encoding="JSON")
-
-
-def test_json_that_does_not_fit_says_why():
-    """JSON that does not fit has its reason row by row, whatever the schema requires of the others."""
-    rows = read(proto2("required int32 a = 1;"), b'{"a": 1}', b"{}", b'{"a": "x"}', b"\xff", b"", encoding="JSON")
-
-    assert {"a": 1} == rows[0]
-    assert "Field `a` is required and missing" == rows[1]
-    assert rows[2].startswith("The message does not fit: Failed to parse")
-    assert "The message is not valid UTF-8, and JSON is" == rows[3]
-    assert "The message is not a JSON object" == rows[4]
-
-
-@pytest.mark.parametrize(
-    "field", ["repeated float f = 1;", "map<string, int32> f = 1;", "google.protobuf.Duration f = 1;"]
-)
-def test_a_reason_is_text_whatever_it_quotes(field):
-    """Half of a surrogate pair, which JSON may have and UTF-8 not, is escaped where the reason quotes it."""
-    [reason, other] = read(proto3(field), b'{"f": "\\ud800"}', b"{}", encoding="JSON")
-
-    assert r"\ud800" in reason
-    assert "f" in other
-
-
-def test_a_map_has_the_same_order_each_time():
-    """Rows of a batch are the same however often it is read."""
-    definition = parse(proto3("map<string, int32> m = 1;"))
-    message: Any = definition.message_class(m={f"k{n}": n for n in range(50)})
-    shuffled: Any = definition.message_class(m={f"k{n}": n for n in reversed(range(50))})
-
-    one, other = read(definition.text, message.SerializeToString(), shuffled.SerializeToString())
-
-    assert one == other
 
 
 class PanicException(BaseException):

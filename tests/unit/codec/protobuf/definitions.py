@@ -1,0 +1,31 @@
+"""Definitions of one message, and the rows of its payloads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from pubsub_spark.codec.definition import Encoding
+from pubsub_spark.codec.protobuf import codec, parse
+
+IMPORTS = "".join(
+    f'import "google/protobuf/{name}.proto"; '
+    for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
+)
+
+
+def proto3(body: str) -> str:
+    return f'syntax = "proto3"; package p; {IMPORTS} message M {{ {body} }}'
+
+
+def proto2(body: str) -> str:
+    return f'syntax = "proto2"; package p; {IMPORTS} message M {{ {body} }}'
+
+
+def read(text: str, *payloads: bytes, encoding: Encoding = "BINARY", writer: str | None = None) -> list[Any]:
+    """Rows, and the reason in the place of a row that there is none of."""
+    value, error = codec.decoder(parse(writer or text), parse(text), encoding)(pa.array(payloads, pa.binary()))
+    value.validate(full=True)
+    pairs = zip(value.to_pylist(), error.to_pylist(), strict=True)
+    return [row if reason is None else reason for row, reason in pairs]

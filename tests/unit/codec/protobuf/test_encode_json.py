@@ -1,0 +1,105 @@
+"""Rows as Protocol Buffers payloads in the JSON encoding: the forms of the mapping, and rows that have none."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf.json_format import MessageToJson
+
+from pubsub_spark.codec.protobuf import parse
+from pubsub_spark.codec.protobuf.codec import decoder, encoder, value_type
+from pubsub_spark.codec.protobuf.json import JsonWriter
+from pubsub_spark.errors import DataError
+from tests.unit.codec.protobuf.definitions import proto3
+
+
+def test_json_is_that_of_the_mapping():
+    """JSON has names in camel case, 64-bit numbers in strings, times as text, and no defaults."""
+    definition = parse(
+        proto3(
+            "int64 big_number = 1; google.protobuf.Timestamp at = 2; enum E { A = 0; B = 1; } E e = 3; string s = 4;"
+        )
+    )
+    rows = pa.array(
+        [{"big_number": 2**60, "at": dt.datetime(2024, 1, 1, 0, 0, 0, 1000, tzinfo=dt.UTC), "e": "B", "s": ""}, {}],
+        value_type(definition),
+    )
+
+    full, empty = encoder(definition, "JSON", rows.type, False)(rows).to_pylist()
+
+    assert {"bigNumber": "1152921504606846976", "at": "2024-01-01T00:00:00.001Z", "e": "B"} == json.loads(full)
+    assert {} == json.loads(empty)
+
+
+def written_as_json(text: str, **fields: Any) -> Any:
+    """The JSON of a message, through its columns."""
+    definition = parse(text)
+    payload = definition.message_class(**fields).SerializeToString()
+    rows, _ = decoder(definition, definition, "BINARY")(pa.array([payload], pa.binary()))
+    [written] = encoder(definition, "JSON", rows.type, False)(rows).to_pylist()
+    return json.loads(written)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "written"),
+    [
+        ("int64 f = 1;", -5, "-5"),
+        ("uint64 f = 1;", 2**64 - 1, "18446744073709551615"),
+        ("fixed32 f = 1;", 7, 7),
+        ("float f = 1;", 0.1, 0.1),
+        ("float f = 1;", 3.4028234663852886e38, 3.4028234663852886e38),
+        ("double f = 1;", float("-inf"), "-Infinity"),
+        ("float f = 1;", float("nan"), "NaN"),
+        ("bytes f = 1;", b"\xff\xfe", "//4="),
+        ("string f = 1;", "€\n", "€\n"),
+        ("enum E { A = 0; B = 1; } repeated E f = 1;", [1, 0], ["B", "A"]),
+        ("map<bool, int64> f = 1;", {True: 1}, {"true": "1"}),
+        ("map<uint32, bytes> f = 1;", {5: b""}, {"5": ""}),
+        ("optional int32 f = 1;", 0, 0),
+        ("N f = 1; message N { optional bool snake_case = 1; }", {"snake_case": False}, {"snakeCase": False}),
+        ("google.protobuf.Duration f = 1;", {"seconds": -1, "nanos": -500_000_000}, "-1.500s"),
+    ],
+)
+def test_values_have_their_json_forms(field, value, written):
+    """Numbers of 64 bits in strings, bytes in base64, what JSON has no number for in words."""
+    assert {"f": written} == written_as_json(proto3(field), f=value)
+
+
+def test_a_value_without_a_json_form_names_its_row():
+    """The error for a value without a JSON form, an Any of unknown type, names its row."""
+    definition = parse(
+        'syntax = "proto3"; import "google/protobuf/any.proto"; message M { google.protobuf.Any f = 1; }'
+    )
+    rows = pa.array([{"f": None}, {"f": {"type_url": "x/y", "value": b"z"}}], value_type(definition))
+
+    with pytest.raises(DataError, match=r"^Row 1: the row has no JSON form: "):
+        encoder(definition, "JSON", rows.type, False)(rows)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"t": {"seconds": 0, "nanos": 0}, "d": -0.0, "f": 0.1},
+        {"t": {"seconds": -62_135_596_800, "nanos": 1}, "d": float("nan"), "f": float("-inf")},
+        {"t": {"seconds": 253_402_300_799, "nanos": 999_999_000}, "o": 0, "b": b"\xff", "s": 'é"\n'},
+        {"t": {"seconds": -1, "nanos": 120_000_000}, "m": {True: "x"}, "r": [0, 2, 7], "u": 2**64 - 1},
+    ],
+)
+def test_the_text_of_json_is_that_of_json_format(fields):
+    """Field by field the text that `json_format` writes on one line."""
+    definition = parse(
+        """syntax = "proto3"; import "google/protobuf/timestamp.proto";
+        message M {
+          enum E { A = 0; B = 2; }
+          google.protobuf.Timestamp t = 9; double d = 2; float f = 3; optional int32 o = 4; bytes b = 5; string s = 6;
+          map<bool, string> m = 7; repeated E r = 8; uint64 u = 1;
+        }"""
+    )
+    message: Any = definition.message_class(**fields)
+
+    assert MessageToJson(message, indent=None).encode() == JsonWriter(definition.message_class).write(message)
