@@ -24,7 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -71,7 +71,7 @@ def acknowledge(
     tried again. take_until: the same, after which no more ids are taken, except for a first request.
     """
     empty = acknowledge_request(subscription)
-    return _send(connection.acknowledge, empty, ack_ids, deadline, "acks", take_until)
+    return _Sender(connection.acknowledge, empty, ack_ids, deadline, "acks", take_until).send()
 
 
 def nack(connection: Connection, subscription: str, ack_ids: Iterable[pa.Array], deadline: float) -> FailedIds:
@@ -84,7 +84,7 @@ def extend(
 ) -> FailedIds:
     """Set the leases of messages to `seconds` from now; the ack ids that the service did not accept."""
     empty = extend_request(subscription, seconds)
-    return _send(connection.modify_ack_deadline, empty, ack_ids, deadline, "leases")
+    return _Sender(connection.modify_ack_deadline, empty, ack_ids, deadline, "leases").send()
 
 
 def acknowledge_request(subscription: str) -> Any:
@@ -124,71 +124,99 @@ def _entries(ack_ids: pa.Array, kind: type[Any]) -> pa.Array:
     return pc.binary_join_element_wise(prefixes.take(lengths.indices), ack_ids.cast(pa.binary()), b"")
 
 
-_Request: TypeAlias = tuple[bytes, pa.Array, Iterator[float]]  # serialized, its ids, the pauses before it is sent again
+class _Request(NamedTuple):
+    """A serialized request, its ids, and the pauses before it is sent again."""
+
+    serialized: bytes
+    ids: pa.Array
+    pauses: Iterator[float]
 
 
-def _send(
-    call: Callable[[str, bytes, float], Any],
-    empty: Any,
-    ack_ids: Iterable[pa.Array],
-    deadline: float,
-    what: str,
-    take_until: float = math.inf,
-) -> FailedIds:
-    """Send all ids. call, empty: the RPC and its request without ids; what: its ids, in words for the log."""
-    subscription = empty.subscription
-    fresh = ((r, i, delays()) for ids in _merged(ack_ids) for r, i in requests(empty, ids))
-    in_flight: deque[tuple[Any, float, _Request]] = deque()  # the future, when it was sent, the request
-    most, taken, complete = _FIRST_IN_FLIGHT, 0, False
-    retries: list[tuple[float, _Request]] = []  # the time of each, and the request
-    refused: list[pa.Array] = []
-    unanswered: list[pa.Array] = []
-    denied, reason = 0, ""
-    while True:
-        now = time.monotonic()
-        due = [request for at, request in retries if at <= now]
-        retries = [(at, request) for at, request in retries if at > now]
-        if now < take_until or not taken:
-            free = max(0, most - len(in_flight) - len(retries) - len(due))
-            added = list(islice(fresh, free))
-            complete |= len(added) < free
-            taken += sum(len(ids) for _, ids, _ in added)
-            due += added
-        timeout = max(0.1, min(_REQUEST_TIMEOUT_SECONDS, deadline - now))
-        in_flight.extend((call(subscription, request[0], timeout), now, request) for request in due)
-        if not in_flight:
-            if not retries:
+class _Sender:
+    """The requests of one call of `acknowledge` or `extend`, until each is answered or the deadline is over."""
+
+    def __init__(
+        self,
+        call: Callable[[str, bytes, float], Any],
+        empty: Any,
+        ack_ids: Iterable[pa.Array],
+        deadline: float,
+        what: str,
+        take_until: float = math.inf,
+    ) -> None:
+        """call, empty: the RPC and its request without ids. what: its ids, in words for the log."""
+        self._call, self._empty, self._what = call, empty, what
+        self._deadline, self._take_until = deadline, take_until
+        self._fresh = (_Request(r, i, delays()) for ids in _merged(ack_ids) for r, i in requests(empty, ids))
+        self._in_flight: deque[tuple[Any, float, _Request]] = deque()  # the future, when it was sent, the request
+        self._most_in_flight = _FIRST_IN_FLIGHT
+        self._retries: list[tuple[float, _Request]] = []  # the time of each, and the request
+        self._refused: list[pa.Array] = []
+        self._unanswered: list[pa.Array] = []
+        self._taken, self._complete = 0, False
+        self._denied, self._reason = 0, ""
+
+    def send(self) -> FailedIds:
+        """Send all ids; those that the service did not accept."""
+        subscription = self._empty.subscription
+        while True:
+            now = time.monotonic()
+            timeout = max(0.1, min(_REQUEST_TIMEOUT_SECONDS, self._deadline - now))
+            for request in self._next(now):
+                self._in_flight.append((self._call(subscription, request.serialized, timeout), now, request))
+            if self._in_flight:
+                self._await(*self._in_flight.popleft())
+            elif self._retries:
+                time.sleep(min(at for at, _ in self._retries) - now)
+            else:
                 break
-            time.sleep(min(at for at, _ in retries) - now)
-            continue
-        future, sent, (request, ids, pauses) = in_flight.popleft()
+        if self._denied:
+            _log.warning("%d %s of `%s` are refused: %s", self._denied, self._what, subscription, self._reason)
+        return FailedIds(_joined(self._refused), _joined(self._unanswered), self._taken, self._complete)
+
+    def _next(self, now: float) -> list[_Request]:
+        """The requests to send now: those whose pause is over, and as many new ones as may be in flight with them."""
+        due = [request for at, request in self._retries if at <= now]
+        self._retries = [(at, request) for at, request in self._retries if at > now]
+        if now < self._take_until or not self._taken:
+            free = max(0, self._most_in_flight - len(self._in_flight) - len(self._retries) - len(due))
+            added = list(islice(self._fresh, free))
+            self._complete |= len(added) < free
+            self._taken += sum(len(request.ids) for request in added)
+            due += added
+        return due
+
+    def _await(self, future: Any, sent: float, request: _Request) -> None:
         try:
             future.result()
-            most = _adapted(most, time.monotonic() - sent)
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                most = max(1, most // 2)
-            permanent, transient = _failures(error)
-            if permanent or transient:
-                refused.append(pa.array(permanent, pa.string()))
-                again = [(r, i, pauses) for r, i in requests(empty, pa.array(transient, pa.string()))]
-            elif error.code() in RETRYABLE:
-                again = [(request, ids, pauses)]
-            elif error.code() is grpc.StatusCode.CANCELLED:  # our own connection is closing
-                unanswered.append(ids)
-                continue
-            else:
-                denied, reason = denied + len(ids), error.details()
-                refused.append(ids)
-                continue
-            at = time.monotonic() + next(pauses)
-            if at > deadline:
-                unanswered.extend(i for _, i, _ in again)
-            else:
-                retries.extend((at, each) for each in again)
-    if denied:
-        _log.warning("%d %s of `%s` are refused: %s", denied, what, subscription, reason)
-    return FailedIds(_joined(refused), _joined(unanswered), taken, complete)
+            self._sort(error, request)
+        else:
+            self._most_in_flight = _adapted(self._most_in_flight, time.monotonic() - sent)
+
+    def _sort(self, error: Any, request: _Request) -> None:
+        """Sort the ids of a request that failed: sent again after a pause, refused, or unanswered."""
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            self._most_in_flight = max(1, self._most_in_flight // 2)
+        permanent, transient = _failures(error)
+        if permanent or transient:
+            self._refused.append(pa.array(permanent, pa.string()))
+            again = requests(self._empty, pa.array(transient, pa.string()))
+            self._send_again([_Request(*each, request.pauses) for each in again], next(request.pauses))
+        elif error.code() in RETRYABLE:
+            self._send_again([request], next(request.pauses))
+        elif error.code() is grpc.StatusCode.CANCELLED:  # our own connection is closing
+            self._unanswered.append(request.ids)
+        else:
+            self._denied, self._reason = self._denied + len(request.ids), error.details()
+            self._refused.append(request.ids)
+
+    def _send_again(self, again: list[_Request], pause: float) -> None:
+        at = time.monotonic() + pause
+        if at > self._deadline:
+            self._unanswered.extend(request.ids for request in again)
+        else:
+            self._retries.extend((at, request) for request in again)
 
 
 def _merged(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:

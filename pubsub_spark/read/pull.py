@@ -64,73 +64,115 @@ def pull(
 
     take: called with the messages as they arrive, in their order. streams: how many StreamingPulls share the limits.
     """
-    count = volume = 0
-    began = last_response = time.monotonic()
-    began_micros = int(time.time() * 1e6)
-    new_since: float | None = None  # time.monotonic() since when all messages were published after the pull began
-    leased: float | None = None
-    nothing_before = lease_clock.now()
+    return _Pull(connection, settings, period, idle, take, streams).run()
 
-    def hand_over(responses: list[bytes]) -> None:
-        nonlocal count, volume, last_response, leased, new_since
-        leased = nothing_before if leased is None else leased
-        last_response = time.monotonic()
-        arrived = received(responses)
-        count += arrived.messages.num_rows
-        volume += sum(map(len, responses))
-        oldest = pc.min(arrived.messages.column("publish_time")).value
-        if oldest is not None:
-            is_new = oldest >= began_micros
-            new_since = (new_since or last_response) if is_new else None
-        take(arrived)
 
-    stream = ParallelStreamingPull(connection, settings, streams, lambda: (count, volume))
-    ended: str | None = None
-    reached = False  # whether the service was there at any time
-    failed: PubSubError | None = None
-    rest: list[bytes] = []
-    try:
-        end = began + period
-        stop = end + period  # a service that keeps a half-closed stream open is cut off here
-        wait = min(idle, period)
-        while count < settings.max_messages and volume < settings.max_bytes:
-            responses = stream.take(wait, _DECODE_CHUNK_BYTES)
+class _Pull:
+    """A pull that is under way: what has come, how long it goes on, and why it ended."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: StreamSettings,
+        period: float,
+        idle: float,
+        take: Callable[[Received], object],
+        streams: int,
+    ) -> None:
+        self._connection, self._settings = connection, settings
+        self._period, self._idle, self._take = period, idle, take
+        self._count = self._bytes = 0
+        self._began = self._last_response = time.monotonic()
+        self._began_micros = int(time.time() * 1e6)
+        self._end = self._began + period
+        self._cut_off = self._end + period  # of a service that keeps a half-closed stream open
+        self._new_since: float | None = None  # since when all messages were published after the pull began
+        self._leased: float | None = None
+        self._nothing_before = lease_clock.now()
+        self._reached = False  # whether the service was there at any time
+        self._ended: str | None = None
+        self._stream = ParallelStreamingPull(connection, settings, streams, lambda: (self._count, self._bytes))
+
+    def run(self) -> PullResult:
+        failure: PubSubError | None = None
+        rest: list[bytes] = []
+        try:
+            self._receive()
+        except PubSubError as error:
+            if not self._count:  # otherwise the caller has messages to stage or to nack first
+                raise
+            failure = error
+        finally:
+            rest = self._stream.close()
+        if rest:
+            self._hand_over(rest)
+        seconds = self._last_response - self._began
+        ended = self._ended or "idle"
+        return PullResult(self._count, ended, self._stream.reopened, failure, self._bytes, seconds, self._leased)
+
+    def _receive(self) -> None:
+        wait = min(self._idle, self._period)
+        while self._count < self._settings.max_messages and self._bytes < self._settings.max_bytes:
+            responses = self._stream.take(wait, _DECODE_CHUNK_BYTES)
             now = time.monotonic()
             if responses:
-                hand_over(responses)
-            nothing_before = lease_clock.now()
-            if ended is not None and (not responses or now >= stop):
-                break
-            reached = reached or count > 0 or stream.health.was_connected(now)
-            if not reached and not stream.health.connected:
-                rest_of_timeout = began + connection.connect_timeout - now
-                if rest_of_timeout > 0:
-                    end, stop = now + period, now + 2 * period
-                    wait = min(idle, rest_of_timeout)
-                    continue
-                if not stream.reaches_service():  # it may answer, and end each stream as soon as it is opened
-                    raise _not_connected(connection, settings.subscription, stream.health.last_error)
-                reached = True
-            has_caught_up = new_since is not None and now >= new_since + CAUGHT_UP_SECONDS
-            if ended is None and (now >= end or has_caught_up or not responses):
-                without = "full" if stream.has_full_stream() else "caughtUp" if has_caught_up else "idle"
-                ended = "period" if now >= end else without
-                stream.half_close()
-            pause = min(idle, IDLE_AFTER_MESSAGES_SECONDS) if count else idle
-            if new_since is not None:
-                pause = min(pause, max(0.001, new_since + CAUGHT_UP_SECONDS - now))
-            wait = min(pause, max(0.001, end - now)) if ended is None else DRAIN_SECONDS
-        else:
-            ended = "full"
-    except PubSubError as error:
-        if not count:  # otherwise the caller has messages to stage or to nack first
-            raise
-        failed = error
-    finally:
-        rest = stream.close()
-    if rest:
-        hand_over(rest)
-    return PullResult(count, ended or "idle", stream.reopened, failed, volume, last_response - began, leased)
+                self._hand_over(responses)
+            self._nothing_before = lease_clock.now()
+            if self._ended is not None and (not responses or now >= self._cut_off):
+                return
+            if not self._is_service_there(now):
+                wait = min(self._idle, self._began + self._connection.connect_timeout - now)
+                continue
+            if self._ended is None:
+                self._ended = self._reason_to_end(now, not responses)
+                if self._ended is not None:
+                    self._stream.half_close()
+            wait = DRAIN_SECONDS if self._ended is not None else self._pause(now)
+        self._ended = "full"
+
+    def _hand_over(self, responses: list[bytes]) -> None:
+        self._leased = self._nothing_before if self._leased is None else self._leased
+        self._last_response = time.monotonic()
+        arrived = received(responses)
+        self._count += arrived.messages.num_rows
+        self._bytes += sum(map(len, responses))
+        oldest = pc.min(arrived.messages.column("publish_time")).value
+        if oldest is not None:
+            is_new = oldest >= self._began_micros
+            self._new_since = (self._new_since or self._last_response) if is_new else None
+        self._take(arrived)
+
+    def _is_service_there(self, now: float) -> bool:
+        """Whether the service was there at any time; the period begins with it. ServiceError when it does not come."""
+        health = self._stream.health
+        self._reached = self._reached or self._count > 0 or health.was_connected(now)
+        if self._reached or health.connected:
+            return True
+        if now < self._began + self._connection.connect_timeout:
+            self._end, self._cut_off = now + self._period, now + 2 * self._period
+            return False
+        if not self._stream.reaches_service():  # it may answer, and end each stream as soon as it is opened
+            raise _not_connected(self._connection, self._settings.subscription, health.last_error)
+        self._reached = True
+        return True
+
+    def _reason_to_end(self, now: float, is_quiet: bool) -> str | None:
+        """Why the pull ends now, as in PullResult; None when it goes on. is_quiet: no message came while it waited."""
+        has_caught_up = self._new_since is not None and now >= self._new_since + CAUGHT_UP_SECONDS
+        if now >= self._end:
+            return "period"
+        if not has_caught_up and not is_quiet:
+            return None
+        if self._stream.has_full_stream():
+            return "full"
+        return "caughtUp" if has_caught_up else "idle"
+
+    def _pause(self, now: float) -> float:
+        """The seconds to wait for the next response, before the pull is looked at again."""
+        pause = min(self._idle, IDLE_AFTER_MESSAGES_SECONDS) if self._count else self._idle
+        if self._new_since is not None:
+            pause = min(pause, max(0.001, self._new_since + CAUGHT_UP_SECONDS - now))
+        return min(pause, max(0.001, self._end - now))
 
 
 def _not_connected(connection: Connection, subscription: str, last_error: str) -> ServiceError:
