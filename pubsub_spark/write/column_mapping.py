@@ -68,10 +68,10 @@ class ColumnMapping:
     @classmethod
     def of(cls, schema: spark.StructType, options: WriteOptions) -> ColumnMapping:
         """The mapping of a DataFrame's columns. Raises SchemaError with everything that is wrong with them."""
-        problems: list[str] = []
-        mapping = _mapping(_ColumnResolver(schema, problems), options, problems)
-        if problems:
-            raise SchemaError("These columns cannot be published: " + "; ".join(problems) + ".")
+        mapper = _Mapper(schema, options)
+        mapping = mapper.mapping()
+        if mapper.problems:
+            raise SchemaError("These columns cannot be published: " + "; ".join(mapper.problems) + ".")
         return mapping
 
     def for_schema(self, fields: Iterable[str]) -> ColumnMapping:
@@ -101,116 +101,145 @@ class ColumnMapping:
         return f"`{field}`" if position is None else f"`{self.names[position]}`"
 
 
-class _ColumnResolver:
-    """The columns of a DataFrame by name, as Spark's resolver finds them; collects the problems."""
+class _Mapper:
+    """The mapping of one DataFrame, step by step; `problems` has what is wrong with its columns."""
 
-    def __init__(self, schema: spark.StructType, problems: list[str]) -> None:
-        self.fields = schema.fields
-        self._problems = problems
+    def __init__(self, schema: spark.StructType, options: WriteOptions) -> None:
+        self.problems: list[str] = []
+        self._fields = schema.fields
+        self._names = tuple(field.name for field in schema.fields)
+        self._options = options
+        self._is_databricks = options.columns == "databricks"
+        payload_name = "payload" if self._is_databricks else "data"
+        names = (payload_name, "attributes", "ordering_key", "topic", "value")
+        self._data, self._attributes, self._ordering_key, self._topic, self._value = map(self._find, names)
+        if self._value is not None and not isinstance(self._fields[self._value].dataType, spark.StructType):
+            self._value = None  # a column of the row like any other
+        if options.encode == "topic":
+            self._data = None  # a column of the row like any other
+        self._field_hint = _FIELD_HINT if self._data is None and self._value is None else ""
 
-    def find(self, name: str) -> int | None:
-        exact = [i for i, field in enumerate(self.fields) if field.name == name]
-        found = exact or [i for i, field in enumerate(self.fields) if field.name.lower() == name.lower()]
-        if len(found) > 1:
-            self._problems.append(f"{' and '.join(f'`{self.fields[i].name}`' for i in found)} are both `{name}`")
-        return found[0] if found else None
-
-    def require(self, option: str, name: str, types: tuple[type[spark.DataType], ...], phrase: str) -> int | None:
-        position = self.find(name)
-        if position is None:
-            known = ", ".join(f"`{field.name}`" for field in self.fields)
-            self._problems.append(f"`{option}` names `{name}`, but the columns are {known}")
-        else:
-            self.check(position, types, phrase)
-        return position
-
-    def check(self, position: int, types: tuple[type[spark.DataType], ...], phrase: str) -> None:
-        field = self.fields[position]
-        if not isinstance(field.dataType, types):
-            self._problems.append(f"`{field.name}` is `{field.dataType.simpleString()}`, but must be {phrase}")
-
-
-def _mapping(columns: _ColumnResolver, options: WriteOptions, problems: list[str]) -> ColumnMapping:
-    databricks = options.columns == "databricks"
-    payload_name = "payload" if databricks else "data"
-    data, attributes, ordering_key, topic = map(columns.find, (payload_name, "attributes", "ordering_key", "topic"))
-    value = columns.find("value")
-    if value is not None and not isinstance(columns.fields[value].dataType, spark.StructType):
-        value = None  # a column of the row like any other
-    if options.encode == "topic":
-        data = None  # a column of the row like any other
-    names = tuple(field.name for field in columns.fields)
-    field_hint = _FIELD_HINT if data is None and value is None else ""
-
-    if data is not None:
-        columns.check(data, (spark.BinaryType, spark.StringType), "binary or string")
-    elif databricks:
-        problems.append("there is no column `payload`, which `columns=databricks` needs")
-    elif value is None and options.encode != "topic":
-        problems.extend(_foreign_payload(columns.fields))
-    if attributes is not None and databricks:
-        columns.check(attributes, (spark.StringType,), "a string, a JSON object")
-    elif attributes is not None:
-        problems.extend(f"{problem}{field_hint}" for problem in _not_attributes(columns.fields[attributes]))
-    attribute_columns = tuple(
-        (name, position)
-        for name in options.attribute_columns
-        if (position := columns.require("attributeColumns", name, _TEXT_TYPES, _TEXT_TYPES_PHRASE)) is not None
-    )
-    path: tuple[str, ...] = ()
-    if options.ordering_field is not None:
-        ordering_key, path = _find_field(columns, value, options.ordering_field, problems)
-    elif options.ordering_key is not None:
-        ordering_key = columns.require("orderingKey", options.ordering_key, _TEXT_TYPES, _TEXT_TYPES_PHRASE)
-    elif ordering_key is not None:
-        columns.check(ordering_key, (spark.StringType,), f"a string{field_hint}")
-    if options.topic_id is not None:
-        topic = None
-    elif topic is None:
-        problems.append(
-            "there is neither the option `topicId` nor a column `topic` (Spark passes no option of a catalog's table: "
-            "`INSERT INTO t WITH (topicId = '...')` gives it)"
+    def mapping(self) -> ColumnMapping:
+        """The mapping, which holds when there are no problems."""
+        self._check_payload()
+        self._check_attributes()
+        attribute_columns = self._attribute_columns()
+        ordering_key, path = self._ordering()
+        topic = self._topic_column()
+        kind, payload = self._payload(ordering_key, topic, {at for _, at in attribute_columns})
+        return ColumnMapping(
+            kind,
+            payload,
+            self._attributes,
+            attribute_columns,
+            None if self._options.ordering_text is not None else ordering_key,
+            topic,
+            self._names,
+            path,
+            self._options.ordering_text,
+            self._options.described_attributes,
         )
-    else:
-        columns.check(topic, (spark.StringType,), f"a string{field_hint}")
 
-    kind: Literal["data", "value", "row"] = "row"
-    if data is not None and value is not None:
-        problems.append(f"`{names[data]}` and `{names[value]}` are both a message; drop one")
-    if data is not None or value is not None:
-        kind = "value" if data is None else "data"
-        payload = tuple(position for position in (data, value) if position is not None)[:1]
-        if not options.ignore_extra_columns:
-            used = {data, value, attributes, ordering_key, topic, *(position for _, position in attribute_columns)}
-            problems.extend(_unused(names, used, _DATABRICKS_DELIVERY_COLUMNS if databricks else frozenset()))
-    else:
+    def _check_payload(self) -> None:
+        if self._data is not None:
+            self._check(self._data, (spark.BinaryType, spark.StringType), "binary or string")
+        elif self._is_databricks:
+            self.problems.append("there is no column `payload`, which `columns=databricks` needs")
+        elif self._value is None and self._options.encode != "topic":
+            self.problems.extend(_foreign_payload(self._fields))
+
+    def _check_attributes(self) -> None:
+        if self._attributes is None:
+            return
+        if self._is_databricks:
+            self._check(self._attributes, (spark.StringType,), "a string, a JSON object")
+        else:
+            found = _not_attributes(self._fields[self._attributes])
+            self.problems.extend(f"{problem}{self._field_hint}" for problem in found)
+
+    def _attribute_columns(self) -> tuple[tuple[str, int], ...]:
+        found = ((name, self._require("attributeColumns", name)) for name in self._options.attribute_columns)
+        return tuple((name, position) for name, position in found if position is not None)
+
+    def _ordering(self) -> tuple[int | None, tuple[str, ...]]:
+        """The column of the ordering key, and the path of the key within it."""
+        if self._options.ordering_field is not None:
+            return self._ordering_field(self._options.ordering_field)
+        if self._options.ordering_key is not None:
+            return self._require("orderingKey", self._options.ordering_key), ()
+        if self._ordering_key is not None:
+            self._check(self._ordering_key, (spark.StringType,), f"a string{self._field_hint}")
+        return self._ordering_key, ()
+
+    def _ordering_field(self, field: tuple[str, ...]) -> tuple[int | None, tuple[str, ...]]:
+        """The column of a field of the payload, and the path within it; a problem when there is none of text."""
+        in_row = self._value is None
+        position, path = (self._find(field[0]), field[1:]) if in_row else (self._value, field)
+        kind: spark.DataType | None = None if position is None else self._fields[position].dataType
+        for name in path:
+            kind = kind[name].dataType if isinstance(kind, spark.StructType) and name in kind.fieldNames() else None
+        if not isinstance(kind, _TEXT_TYPES):
+            found = "is not there" if kind is None else f"is `{kind.simpleString()}`"
+            self.problems.append(
+                f"the ordering key of the AsyncAPI message is its field `{'.'.join(field)}`, which {found}, but must "
+                f"be {_TEXT_TYPES_PHRASE}"
+            )
+        return position, path
+
+    def _topic_column(self) -> int | None:
+        if self._options.topic_id is not None:
+            return None
+        if self._topic is None:
+            self.problems.append(
+                "there is neither the option `topicId` nor a column `topic` (Spark passes no option of a catalog's "
+                "table: `INSERT INTO t WITH (topicId = '...')` gives it)"
+            )
+        else:
+            self._check(self._topic, (spark.StringType,), f"a string{self._field_hint}")
+        return self._topic
+
+    def _payload(
+        self, ordering_key: int | None, topic: int | None, attribute_columns: set[int]
+    ) -> tuple[Literal["data", "value", "row"], tuple[int, ...]]:
+        """What the payload is, and its columns. The arguments are the columns of other fields of the message."""
+        names, data, value = self._names, self._data, self._value
+        if data is not None and value is not None:
+            self.problems.append(f"`{names[data]}` and `{names[value]}` are both a message; drop one")
+        chosen = value if data is None else data
+        if chosen is not None:
+            if not self._options.ignore_extra_columns:
+                ignored = _DATABRICKS_DELIVERY_COLUMNS if self._is_databricks else frozenset()
+                used = {data, value, self._attributes, ordering_key, topic, *attribute_columns}
+                self.problems.extend(_unused(names, used, ignored))
+            return "value" if data is None else "data", (chosen,)
         # A column of any other name that an option makes the ordering key, `topic` among them, stays in the row.
         key_only = ordering_key is not None and names[ordering_key].lower() == "ordering_key"
-        metadata = {attributes, topic, ordering_key if key_only else None}
-        payload = tuple(i for i in range(len(names)) if i not in metadata)
+        metadata = {self._attributes, topic, ordering_key if key_only else None}
+        payload = tuple(at for at in range(len(names)) if at not in metadata)
         if not payload:
-            problems.append("there is no column `data`, `value` or any other to make a message of")
-    if options.ordering_text is not None:
-        ordering_key = None
-    fixed = options.ordering_text, options.described_attributes
-    return ColumnMapping(kind, payload, attributes, attribute_columns, ordering_key, topic, names, path, *fixed)
+            self.problems.append("there is no column `data`, `value` or any other to make a message of")
+        return "row", payload
 
+    def _find(self, name: str) -> int | None:
+        exact = [at for at, found in enumerate(self._names) if found == name]
+        found = exact or [at for at, found in enumerate(self._names) if found.lower() == name.lower()]
+        if len(found) > 1:
+            self.problems.append(f"{' and '.join(f'`{self._names[at]}`' for at in found)} are both `{name}`")
+        return found[0] if found else None
 
-def _find_field(
-    columns: _ColumnResolver, value: int | None, field: tuple[str, ...], problems: list[str]
-) -> tuple[int | None, tuple[str, ...]]:
-    """The column of a field of the payload, and the path within it; a problem when there is none of text."""
-    position, path = (columns.find(field[0]), field[1:]) if value is None else (value, field)
-    kind: spark.DataType | None = None if position is None else columns.fields[position].dataType
-    for name in path:
-        kind = kind[name].dataType if isinstance(kind, spark.StructType) and name in kind.fieldNames() else None
-    if not isinstance(kind, _TEXT_TYPES):
-        found = "is not there" if kind is None else f"is `{kind.simpleString()}`"
-        problems.append(
-            f"the ordering key of the AsyncAPI message is its field `{'.'.join(field)}`, which {found}, but must be "
-            f"{_TEXT_TYPES_PHRASE}"
-        )
-    return position, path
+    def _require(self, option: str, name: str) -> int | None:
+        position = self._find(name)
+        if position is None:
+            known = ", ".join(f"`{found}`" for found in self._names)
+            self.problems.append(f"`{option}` names `{name}`, but the columns are {known}")
+        else:
+            self._check(position, _TEXT_TYPES, _TEXT_TYPES_PHRASE)
+        return position
+
+    def _check(self, position: int, types: tuple[type[spark.DataType], ...], phrase: str) -> None:
+        field = self._fields[position]
+        if not isinstance(field.dataType, types):
+            self.problems.append(f"`{field.name}` is `{field.dataType.simpleString()}`, but must be {phrase}")
 
 
 def _not_attributes(field: spark.StructField) -> Iterator[str]:
