@@ -74,7 +74,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Api:
-    """What a document describes, by full names; messages by the names that they have in the document."""
+    """The resources of a document by full names, and its messages by their names in the document."""
 
     schemas: dict[str, Schema] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Api:
 
 
 def read(path: str | Path, project: str | None) -> Api:
-    """What a document describes; AsyncApiError with all that is wrong with it. project: of names that are ids."""
+    """The resources and messages of a document; AsyncApiError with every problem. project: of names that are ids."""
     document = load(path)
     api = _Reader(document, project).read()
     if document.documents.problems:

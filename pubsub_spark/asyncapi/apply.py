@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def existing(resources: Resources, api: Api) -> Existing:
-    """What there is of the resources that a document describes."""
+    """The existing resources of those that a document describes."""
     return Existing(
         _found(lambda name: resources.get("schemas", name), api.schemas),
         _found(lambda name: resources.get("topics", name), api.topics),

@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Existing:
-    """What a project has, by full names, as protobuf messages; schemas with their newest definition."""
+    """The resources of a project by full names, as protobuf messages; schemas with their newest definition."""
 
     schemas: Mapping[str, Any] = field(default_factory=dict)
     topics: Mapping[str, Any] = field(default_factory=dict)

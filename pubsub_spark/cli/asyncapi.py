@@ -93,7 +93,7 @@ def _print(service: Service, planned: Plan, described: Any) -> None:
 
 
 def _ordering(message: Any) -> str:
-    """What the ordering key of a message is: a field of its payload, or a text."""
+    """The ordering key of a message: a field of its payload, or a text."""
     key = message.binding.ordering_key
     if key is None:
         return ""

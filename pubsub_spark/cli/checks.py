@@ -93,7 +93,7 @@ class Permission(NamedTuple):
 
 
 def _ran(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """What a program said; an error of subprocess when it failed, or took longer."""
+    """The output of a program; an error of subprocess when it failed, or took longer."""
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True)  # noqa: S603 (the user's own)
 
 
@@ -217,7 +217,7 @@ def credentials(backend: Backend) -> Finding:
 
 
 def clock(backend: Backend) -> Finding:
-    """How far this machine's clock is from the service's, by the `Date` of an HTTP answer."""
+    """The difference of this machine's clock from the service's, by the `Date` of an HTTP answer."""
     import email.utils
     import urllib.error
     import urllib.request

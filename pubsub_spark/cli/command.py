@@ -1,4 +1,4 @@
-"""What the commands share: the Pub/Sub that they ask, `--json`, and exit codes.
+"""The parts of every command: the Pub/Sub that it asks, `--json`, and exit codes.
 
 A command whose first parameter is a `Service` is registered with `command`, which puts the options of the service in
 its place. 0 is success, 1 an error (one sentence on standard error), 2 a call that cannot be meant.

@@ -1,4 +1,4 @@
-"""What is the same for each collection of resources: `list`, `describe`, `delete`, and creating and updating them."""
+"""The commands that every collection of resources has: `list`, `describe`, `delete`, `create`, `update`."""
 
 from __future__ import annotations
 

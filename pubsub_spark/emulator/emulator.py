@@ -205,7 +205,7 @@ class Emulator:
         return journal.state, journal
 
     def _http_content(self, signer: Signer, metrics: Callable[[], str]) -> HttpContent:
-        """What is served beside the JSON API."""
+        """The paths served beside the JSON API."""
         documents = {
             **dict.fromkeys(("/", "/healthz"), lambda: "Ok\n"),
             "/oauth2/v1/certs": signer.certificates,
@@ -331,12 +331,12 @@ class Emulator:
             return [record_of(known[number], now) for number in sorted(known)]
 
     def backlog(self, subscription: str) -> int:
-        """How many messages are not acked, the leased ones included."""
+        """The number of messages that are not acked, the leased ones included."""
         with self._running.engine.open() as (broker, _):
             return broker.backlog(find(broker, subscription))
 
     def streams(self) -> int:
-        """How many StreamingPulls are open."""
+        """The number of open StreamingPulls."""
         return self._running.dispatcher.streams()
 
     # Time and faults

@@ -1,4 +1,4 @@
-"""What tests see of the state: the history of a message, and the backlog of each subscription. Pure."""
+"""Snapshots of the state for tests: the history of a message, and the backlog of each subscription. Pure."""
 
 from __future__ import annotations
 

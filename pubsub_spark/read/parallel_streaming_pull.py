@@ -65,7 +65,7 @@ class ParallelStreamingPull:
 
     @property
     def reopened(self) -> int:
-        """How many streams were opened after the first of each."""
+        """The number of streams opened after the first of each."""
         return sum(stream.reopened for stream in self._streams)
 
     def reaches_service(self) -> bool:

@@ -56,7 +56,7 @@ class IdSet:
 
     @cached_property
     def _prefixes(self) -> tuple[np.uint64, np.ndarray[Any, Any]]:
-        """How far a digest is shifted for its prefix, and a bit for each prefix, eight to a byte."""
+        """The bits by which a digest is shifted for its prefix, and a bit for each prefix, eight to a byte."""
         bits = min(max(3, 4 + self.digests.shape[1].bit_length()), _MAX_PREFIX_BITS)
         shift = np.uint64(64 - bits)
         occurs = np.zeros(1 << bits, np.bool_)

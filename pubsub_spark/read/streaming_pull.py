@@ -156,7 +156,7 @@ class StreamingPull:
 
     @property
     def reopened(self) -> int:
-        """How many streams were opened after the first."""
+        """The number of streams opened after the first."""
         return self.health.reopened
 
     def probe(self, timeout: float = PROBE_TIMEOUT_SECONDS) -> bool:

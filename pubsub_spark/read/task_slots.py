@@ -15,7 +15,7 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[(\d+),(\d+),\d+\]")
 
 
 def task_slots(setting: Callable[[str], str | None], cores: int) -> int | None:
-    """How many tasks run at once; None where the settings do not say.
+    """The number of tasks that run at once; None where the settings do not say.
 
     setting: the value of a setting of Spark, None where it is not set. cores: of this machine, for `local[*]`.
     https://spark.apache.org/docs/latest/configuration.html

@@ -201,7 +201,7 @@ class _Mapper:
     def _payload(
         self, ordering_key: int | None, topic: int | None, attribute_columns: set[int]
     ) -> tuple[Literal["data", "value", "row"], tuple[int, ...]]:
-        """What the payload is, and its columns. The arguments are the columns of other fields of the message."""
+        """The kind of the payload, and its columns. The arguments are the columns of other fields of the message."""
         names, data, value = self._names, self._data, self._value
         if data is not None and value is not None:
             self.problems.append(f"`{names[data]}` and `{names[value]}` are both a message; drop one")

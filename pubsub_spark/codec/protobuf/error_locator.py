@@ -54,7 +54,7 @@ class _NumbersExhausted(Exception):  # noqa: N818 (an end, not a failure)
 
 
 class _Field(NamedTuple):
-    """What the walk needs of a field: asking its descriptor takes longer than the walk."""
+    """The properties of a field that the walk needs: asking its descriptor takes longer than the walk."""
 
     descriptor: FieldDescriptor
     name: str

@@ -203,7 +203,7 @@ class Subscriber:
         return wire_format.ack_ids_of(subscription.name).received(batch.numbers, batch.frames, batch.attempts)
 
     def runner(self, subscription: Subscription) -> Runner | None:
-        """What runs the transforms of a subscription; None when it has none."""
+        """The runner of a subscription's transforms; None when it has none."""
         return self._engine.transforms.runner(subscription.name, subscription.resource)
 
     async def transformed(self, subscription: Subscription, batch: Batch, runner: Runner) -> bytes:

@@ -40,7 +40,7 @@ class ReplayError(Exception):
 
 
 class _Kind(NamedTuple):
-    """How an argument of one kind is written, and read again; `name` is that of the first argument's resource."""
+    """Writer and reader of arguments of one kind; `name` is that of the first argument's resource."""
 
     write: Callable[[ResourceFormat, Any], Any]
     read: Callable[[Replay, Any, str], Any]
@@ -165,7 +165,7 @@ class Recorder:
         return command
 
     def _schema_command(self, state: State) -> Callable[..., Command]:
-        """What a change made of a schema: its revisions have ids by chance."""
+        """The command with the schema that a change made: its revisions have ids by chance."""
 
         def command(arguments: tuple[Any, ...], _: dict[str, Any], __: Any) -> Command:
             changed = state.schemas.get(arguments[0].name if isinstance(arguments[0], Schema) else arguments[0])
@@ -200,7 +200,7 @@ class Recorder:
 
 
 def _result(given: Any) -> Any:
-    """What a call must give again: the message ids of a publish, the leases and messages of a take."""
+    """The result that a replayed call must have: the message ids of a publish, the leases and messages of a take."""
     if isinstance(given, range):
         return given.start
     if isinstance(given, Batch):
@@ -244,7 +244,7 @@ class Replay:
         return found
 
     def connected(self) -> dict[str, int]:
-        """How many consumers are connected to each subscription."""
+        """The number of consumers connected to each subscription."""
         subscriptions = self.state.broker.subscriptions.values()
         return {each.name: len(each.consumers.connected) for each in subscriptions if each.consumers.connected}
 

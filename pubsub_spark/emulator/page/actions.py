@@ -30,7 +30,7 @@ _FIELD = "field."  # before the names of the fields that a schema has
 
 
 class Form:
-    """What was filled in: one value of each name, or several."""
+    """The fields of a form: one value of each name, or several."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
         self._pairs = pairs

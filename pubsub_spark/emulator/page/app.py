@@ -142,7 +142,7 @@ class PageApp:
 
 
 def parts(engine: Engine, dispatcher: Dispatcher, faults: Faults, recent_calls: RecentCalls) -> Parts:
-    """What the page looks at, of a running emulator."""
+    """The parts of a running emulator that the page shows."""
     return Parts(engine, dispatcher, faults, recent_calls, Live(engine, recent_calls))
 
 

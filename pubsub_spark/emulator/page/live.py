@@ -173,7 +173,7 @@ class Live:
                 self._changes[event.topic] += 1
 
     def _message(self, names: Sequence[str]) -> dict[str, Any]:
-        """What is sent: numbers that grow with each change, the clock, and the fields of each name."""
+        """The next event: numbers that grow with each change, the clock, and the fields of each name."""
         with self._engine.open() as (broker, now):
             origins = [
                 topic.name for name in names if name in broker.subscriptions and (topic := broker.topic_of(name))

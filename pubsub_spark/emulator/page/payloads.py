@@ -46,7 +46,7 @@ class SchemaOfMessage(NamedTuple):
 
 
 def schema_of(attributes: Mapping[str, str], schemas: Schemas) -> SchemaOfMessage | None:
-    """What the attributes of a message say of its schema; None when they say nothing, or it is deleted."""
+    """The schema that a message's attributes name; None when they name none, or it is deleted."""
     schema = schemas.get(attributes.get(_NAME, ""))
     revision = schema and schema.find(attributes.get(_REVISION, ""))
     if not revision:

@@ -1,4 +1,4 @@
-"""What each view shows: plain values, gathered under the engine's lock, and decoded after it.
+"""The contents of each view: plain values, gathered under the engine's lock, and decoded after it.
 
 A view takes the parts of the emulator and what the address says, and returns the name of its template and the values
 for it. A resource that does not exist is NOT_FOUND, with the sentence of the API.

@@ -1,4 +1,4 @@
-"""How `State.dump` and `State.load` write and read resources: as serialized protobuf messages."""
+"""Resources as serialized protobuf messages, for `State.dump` and `State.load`."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def keep_push_version(changed: Any, kept: Any) -> None:
 
 
 def kind(kept: Any) -> str:
-    """How a subscription delivers: pull, push or export."""
+    """The delivery type of a subscription: pull, push or export."""
     if kept.push_config.push_endpoint:
         return "push"
     return "export" if integrations.export_of(kept) else "pull"

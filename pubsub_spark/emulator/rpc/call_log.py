@@ -1,4 +1,4 @@
-"""What the log says of a call: its RPC, resource, messages, status and duration, as a sentence and as fields.
+"""Log records of calls: RPC, resource, messages, status and duration, as a sentence and as fields.
 
 Requests are parsed for it, which costs what a second handler would: only for calls that are logged. The formatter
 writes a line of JSON with the names of Google Cloud's structured logging (`severity`, `time`, `message`).
@@ -38,7 +38,7 @@ class Ended(NamedTuple):
 
 
 def ended(context: RpcContext, response: bytes, error: BaseException | None, seconds: float) -> Ended:
-    """What the log says of a call that took so many seconds."""
+    """The log record of a call that took so many seconds."""
     resource, messages = _about(context, response)
     fields: dict[str, Any] = {"rpc": context.rpc, "resource": resource}
     if messages is not None:

@@ -121,12 +121,12 @@ class Dispatcher:
             return {stream.consumer for stream in self._streams}
 
     def streams(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
         with self._engine.open():
             return len(self._streams)
 
     def streams_by_subscription(self) -> Counter[str]:
-        """How many streams of each subscription are open."""
+        """The number of open streams of each subscription."""
         with self._engine.open():
             return Counter(stream.subscription_name for stream in self._streams)
 

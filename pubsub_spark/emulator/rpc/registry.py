@@ -46,7 +46,7 @@ _MAX_NAME_BYTES = 1000
 
 
 class Rpc(NamedTuple):
-    """How an RPC is answered."""
+    """An RPC's handler, and where it runs."""
 
     handler: Callable[..., Any]  # takes the request's bytes, and the context when it `waits`; returns the response's
     is_slow: Callable[[bytes], bool]  # whether this request belongs on the pool

@@ -36,7 +36,7 @@ Listener = Callable[[Sequence[Event]], None]
 
 
 class Journal(Protocol):
-    """What keeps the changes of the state beyond the end of the emulator."""
+    """The storage that keeps the changes of the state beyond the end of the emulator."""
 
     async def written(self) -> None:
         """Wait until every change so far is kept; RpcError when that fails."""

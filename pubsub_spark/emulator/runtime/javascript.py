@@ -39,7 +39,7 @@ class UnavailableError(TransformError):
 
 
 class Transformable(NamedTuple):
-    """What a transform is given of a message; of this only data and attributes can be changed."""
+    """A message as a transform gets it; only its data and attributes can be changed."""
 
     data: bytes
     attributes: Mapping[str, str]
@@ -64,7 +64,7 @@ class Function:
         self._open()
 
     def run(self, messages: Sequence[Transformable]) -> list[Outcome]:
-        """What becomes of each message."""
+        """The outcome of each message."""
         texts: list[tuple[dict[str, Any], Mapping[str, str]] | None] = [_given(each) for each in messages]
         made = iter(self._call([each for each in texts if each is not None]))
         unreadable = TransformError("the data of the message is not UTF-8, which JavaScript needs")
@@ -138,7 +138,7 @@ def _given(message: Transformable) -> tuple[dict[str, Any], Mapping[str, str]] |
 
 
 def _outcome(answer: Any, message: Transformable) -> Outcome:
-    """What the function has made of a message."""
+    """The function's result for a message."""
     if "error" in answer:
         return TransformError(answer["error"])
     made = answer.get("made")

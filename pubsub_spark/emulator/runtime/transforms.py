@@ -31,7 +31,7 @@ class Runner:
         self._lock = threading.Lock()
 
     def run(self, messages: Sequence[Transformable]) -> list[Outcome]:
-        """What becomes of each message: changed, dropped (None), or the error of the first function that failed."""
+        """The outcome of each message: changed, dropped (None), or the error of the first function that failed."""
         return _off_the_event_loop(lambda: self._run(messages))
 
     def _run(self, messages: Sequence[Transformable]) -> list[Outcome]:
@@ -94,14 +94,14 @@ def _off_the_event_loop(work: Callable[[], T]) -> T:
 
 
 def metadata(message: Any) -> dict[str, str]:
-    """What a function is told about a message that was published."""
+    """The metadata of a published message, as a function gets it."""
     published = datetime.fromtimestamp(message.published, UTC)
     known = {"message_id": message.id, "publish_time": published.strftime("%Y-%m-%dT%H:%M:%SZ")}
     return known | ({"ordering_key": message.key} if message.key else {})
 
 
 def transformable(message: Any) -> Transformable:
-    """What a transform of a subscription is given of a message."""
+    """A message of a subscription, as its transforms get it."""
     return Transformable(message.data, message.attributes, metadata(message))
 
 

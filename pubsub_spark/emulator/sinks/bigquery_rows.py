@@ -90,7 +90,7 @@ _REVISION = "googclient_schemarevisionid"
 
 
 def reader(config: Any, columns: Columns, schema: TopicSchema | None) -> ReadRow:
-    """What makes the row of a message, by a BigQueryConfig; DestinationError where the table does not fit."""
+    """The conversion of a message to a row, by a BigQueryConfig; DestinationError where the table does not fit."""
     if config.use_topic_schema and schema is not None:
         read = _topic_reader(schema, columns, config.drop_unknown_fields)
     elif getattr(config, "use_table_schema", False):  # older client libraries lack it

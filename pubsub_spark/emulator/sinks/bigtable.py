@@ -191,7 +191,7 @@ def _check_families(config: Any, families: Collection[str]) -> None:
 
 
 def _failure(table: str, problem: Any) -> Exception:
-    """What a failed call means."""
+    """The error of the destination for a failed call."""
     if problem.code() in _DENIED:  # a table that is missing is denied, too: NOT_FOUND is unused, as documented
         return DestinationError(
             "PERMISSION_DENIED", f"The Bigtable table `{table}` cannot be used: {problem.details()}."

@@ -1,4 +1,4 @@
-"""What every destination of an export is: written in batches, and refused by a state."""
+"""The interface of an export's destination: written in batches, and refused by a state."""
 
 from __future__ import annotations
 

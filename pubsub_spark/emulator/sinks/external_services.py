@@ -30,7 +30,7 @@ class ExternalServices:
     kafka_endpoint: str | None = None
 
     def destinations(self) -> Destinations:
-        """What makes a destination of each configuration that runs; OSError when one of them cannot be used."""
+        """A factory of destinations for each configuration that runs; OSError when one of them cannot be used."""
         made: dict[str, Callable[[Any], Destination]] = {}
         if self.storage_root is not None:
             from pubsub_spark.emulator.sinks.cloud_storage import Bucket
@@ -58,7 +58,7 @@ class ExternalServices:
         return made
 
     def sources(self) -> Sources:
-        """What makes a source of each configuration that runs; OSError when one of them cannot be used."""
+        """A factory of sources for each configuration that runs; OSError when one of them cannot be used."""
         made: dict[str, Callable[[Any, Marks], IngestionSource]] = {}
         if self.storage_root is not None:
             from pubsub_spark.emulator.sinks.ingestion_cloud_storage import CloudStorageSource

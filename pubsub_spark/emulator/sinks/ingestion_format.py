@@ -53,7 +53,7 @@ def _pubsub_avro(content: bytes) -> Iterator[IngestedMessage]:
 
 
 def _no_avro(problem: Exception) -> ValueError:
-    """What fastavro, zlib or a codec says of bytes that are no Avro file, of whatever class."""
+    """The error of fastavro, zlib or a codec about bytes that are no Avro file, of whatever class."""
     return ValueError(str(problem) or type(problem).__name__)
 
 

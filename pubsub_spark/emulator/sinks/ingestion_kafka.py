@@ -24,7 +24,7 @@ _ATTRIBUTES, _NAME_BYTES, _VALUE_BYTES = 100, 256, 1024  # of a message, at most
 
 
 class Service(NamedTuple):
-    """What one of the services calls its topic, and the states of its settings."""
+    """A service's field names for its topic, and the states of its settings."""
 
     topic: str
     unreachable: str
@@ -107,7 +107,7 @@ class KafkaSource:
         return f"kafka://{self._topic}/{partition}"
 
     def _failed(self, error: Any, codes: Any) -> SourceError:
-        """What follows from an error; what was read ahead is given up, and the next look begins at the marks."""
+        """The SourceError of a Kafka error; records read ahead are given up, and the next look begins at the marks."""
         self._made, self._assigned = None, set()
         code = error.code()
         if code in (codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_TOPIC, codes._UNKNOWN_PARTITION, codes.TOPIC_EXCEPTION):

@@ -1,4 +1,4 @@
-"""What an ingestion worker asks of the source of a topic."""
+"""The interface between an ingestion worker and the source of its topic."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class IngestionSource(Protocol):
     """The source of one topic, made from its settings and the marks that are kept."""
 
     def new(self) -> Iterator[Portion]:
-        """What has come; a portion is read, and its mark kept, before the next is asked for.
+        """The new messages; a portion is read, and its mark kept, before the next is asked for.
 
         Raises SourceError; ValueError of messages that are of another format than the settings say.
         """

@@ -146,7 +146,7 @@ def timestamp(seconds: float) -> str:
 
 
 class Window:
-    """How many requests may be under way to one endpoint, and from when on."""
+    """The limit of concurrent requests to one endpoint, and the time before which none may start."""
 
     def __init__(self) -> None:
         self.size = FIRST_WINDOW_REQUESTS
@@ -155,7 +155,7 @@ class Window:
         self._pause = 0.0
 
     def room(self, now: float) -> int:
-        """How many requests may start now."""
+        """The number of requests that may start now."""
         return max(0, self.size - self.outstanding) if now >= self.resumes_at else 0
 
     def started(self) -> None:

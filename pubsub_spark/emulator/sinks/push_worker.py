@@ -183,7 +183,7 @@ class Pusher:
             self._record_answer(lease.number, acknowledged)
 
     def _transformed(self, lease: Lease) -> PushMessage | None:
-        """What is sent of a message; None when its transforms drop it, TransformError when one fails."""
+        """The message as it is sent; None when its transforms drop it, TransformError when one fails."""
         delivery = PushMessage.of(lease.message, lease.attempt)
         runner = self._engine.transforms.runner(self.subscription.name, self.subscription.resource)
         if runner is None:

@@ -29,7 +29,7 @@ _FIELDS = ("topic_retention", "active", "_turn", "_prune_at", "_snapshot_retenti
 
 
 class ResourceFormat(NamedTuple):
-    """How resources, which the state does not look into, are written and read.
+    """Writer and reader of resources, which the state does not look into.
 
     `read` is by collection (topics, subscriptions, snapshots); `settings` reads the delivery settings out of a
     Subscription resource.

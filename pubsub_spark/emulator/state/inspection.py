@@ -82,7 +82,7 @@ class _Window:
 
 
 def total(subscription: Subscription) -> int:
-    """How many `messages` lists: the backlog, and what is acked behind a gap."""
+    """The number of messages that `messages` lists: the backlog, and those acked behind a gap."""
     queues = subscription._key_queues._queues.values()
     return subscription.backlog + sum(delivery.acked for queue in queues for delivery in queue.outstanding)
 

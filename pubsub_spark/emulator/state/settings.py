@@ -10,7 +10,7 @@ DAY = 86_400.0  # seconds
 
 @dataclass(frozen=True)
 class Settings:
-    """How a subscription delivers; times in seconds."""
+    """The delivery settings of a subscription; times in seconds."""
 
     ack_deadline: float = 10
     retention: float = 7 * DAY

@@ -189,7 +189,7 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def subscription_and_rest(raw: bytes) -> tuple[str, bytes]:
-    """What a request begins with, when that is `subscription`, and what follows; an empty name when it is not."""
+    """The first field of a request, when that is `subscription`, and the rest; an empty name when it is not."""
     if len(raw) < 3 or raw[0] != _SUBSCRIPTION:
         return "", raw
     size, at = _read_varint(raw[:12] + b"\0", 1)
@@ -270,7 +270,7 @@ def _repeated(head: bytes, numbers: range) -> bytes:
 
 
 def _split(head: bytes, numbers: range) -> tuple[bytes, Sequence[bytes]]:
-    """What the ack ids of one batch have in common, and the last digits of each."""
+    """The common prefix of the ack ids of one batch, and the last digits of each."""
     high, low = divmod(numbers.start, SPAN)
     return head + b"%013x" % high, _LAST_DIGITS[low : low + len(numbers)]
 

@@ -65,7 +65,7 @@ class Page(Protocol):
 
 
 class HttpContent(NamedTuple):
-    """What is served beside the JSON API."""
+    """The paths served beside the JSON API."""
 
     documents: Mapping[str, Document]  # by path, for everyone
     verbs: Mapping[str, Verb]  # by name, behind the guard

@@ -52,7 +52,7 @@ class Call(NamedTuple):
 
 
 class Form(NamedTuple):
-    """How an answer is to be written; `fields` are the paths of what is wanted."""
+    """The format of an answer; `fields` are the paths of the wanted fields."""
 
     serialized: bool
     integer_enums: bool

@@ -98,7 +98,7 @@ class Verb:
 
     @property
     def _fields(self) -> str:
-        """What the verb takes, as the end of a sentence."""
+        """The arguments of the verb, as the end of a sentence."""
         return f"`{self.name}` takes {', '.join(f'`{name}`' for name in self.parameters) or 'no fields'}"
 
 
