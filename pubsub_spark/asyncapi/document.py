@@ -20,9 +20,7 @@ import yaml
 from ..errors import AsyncApiError
 
 _MOST_BYTES = 10 * 2**20  # of one file
-_MOST_VALUES = (
-    500_000  # of all files: an alias repeats what it names, and a few lines of them can be millions of values
-)
+_MOST_VALUES = 500_000  # of all files: aliases repeat values, and a few lines of them can be millions
 _TEXT_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "merge", "value")}
 
 
@@ -177,14 +175,8 @@ class Documents:
             inherited: dict[str, Any] = {}
             for key_node, value_node in node.value:
                 key = str(key_node.value)
-                if (
-                    key == "<<"
-                ):  # YAML's merge key: the entries of another mapping, or of several, the first before others
-                    merged = self._value(file, value_node, keys)
-                    for each in reversed(merged if isinstance(merged, list) else [merged]):
-                        if not isinstance(each, dict):
-                            raise ValueError(f"`<<` in line {key_node.start_mark.line + 1} names no mapping")
-                        inherited |= each
+                if key == "<<":
+                    inherited |= self._merged(file, key_node, value_node, keys)
                     continue
                 if key in value:
                     raise ValueError(f"`{key}` stands twice in one mapping, in line {key_node.start_mark.line + 1}")
@@ -193,6 +185,16 @@ class Documents:
         if isinstance(node, yaml.SequenceNode):
             return [self._value(file, item, (*keys, index)) for index, item in enumerate(node.value)]
         return node.value if node.tag in _TEXT_TAGS else _SCALARS.construct_object(node, deep=True)
+
+    def _merged(self, file: Path, key: yaml.Node, node: yaml.Node, keys: tuple[str | int, ...]) -> dict[str, Any]:
+        """The entries of YAML's merge key: of one mapping, or of several, the first before the others."""
+        merged = self._value(file, node, keys)
+        entries: dict[str, Any] = {}
+        for each in reversed(merged if isinstance(merged, list) else [merged]):
+            if not isinstance(each, dict):
+                raise ValueError(f"`<<` in line {key.start_mark.line + 1} names no mapping")
+            entries |= each
+        return entries
 
 
 _SCALARS = yaml.constructor.SafeConstructor()

@@ -33,9 +33,7 @@ from tests.faults.proxy import Proxy
 SEEDS = range(20)
 STEPS = 14
 LEASE_IS_EXPIRED = 601.0  # seconds; longer than any lease
-BOUND = (
-    60.0  # seconds, for a trigger, and for all that is left to arrive when the faults are over and leases have expired
-)
+BOUND = 60.0  # seconds, for a trigger, and for all messages to arrive when faults are over and leases have expired
 SLOW_LINK_BYTES_PER_SECOND = 125_000  # 1 Mbit/s
 _OUR_THREADS = ("pull ", "ack worker", "lease extender")
 _SOCKETS_MORE = 4  # than before: a connection of the emulator's own may end later
