@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from .. import names
 from ..errors import OptionsError
 from ..options import ReadOptions, WriteOptions
 from .api import Api, Message, read
@@ -32,7 +33,7 @@ def parse(cls: type[Options], given: Mapping[str, str], environ: Mapping[str, st
     lowered = {name.lower(): text for name, text in given.items()}
     project = lowered.get("projectid") or environ.get("GOOGLE_CLOUD_PROJECT")
     api = read(lowered["asyncapi"], project)
-    message = _message(api, lowered.get("message"))
+    message = _message(api, lowered.get("message"), _topic(api, lowered, project))
     defaults = _defaults(cls, api, message)
     parsed = cls.parse(
         {**{name: text for name, text in defaults.items() if name.lower() not in lowered}, **given}, environ
@@ -47,17 +48,37 @@ def parse(cls: type[Options], given: Mapping[str, str], environ: Mapping[str, st
     return replace(parsed, **described)
 
 
-def _message(api: Api, name: str | None) -> Message:
-    """The message of this name, or the only one; of one that several channels have, any."""
+def _topic(api: Api, given: Mapping[str, str], project: str | None) -> str | None:
+    """The topic of the user's `subscriptionId` or `topicId`; None where neither says one."""
+    subscription, topic = given.get("subscriptionid"), given.get("topicid")
+    try:
+        if subscription:
+            described = api.subscriptions.get(names.full(subscription, project, "subscriptions"))
+            return described.topic if described is not None else None
+        return names.full(topic, project, "topics") if topic else None
+    except ValueError:  # no name: parsing the options says so
+        return None
+
+
+def _message(api: Api, name: str | None, topic: str | None) -> Message:
+    """The message of this name, or the only one; of several channels' ones that of the topic."""
     known = ", ".join(f"`{each}`" for each in api.messages) or "none"
     if name is None and len(api.messages) == 1:
-        [[message, *_]] = api.messages.values()
-        return message
+        [name] = api.messages
     if name is None:
         raise OptionsError([f"`message` is required with `asyncapi`; the document's messages are {known}"])
     if name not in api.messages:
         raise OptionsError([f"`message` names `{name}`, but the document's messages are {known}"])
-    return api.messages[name][0]
+    found = [each for each in api.messages[name] if each.topic == topic] or api.messages[name]
+    if any(replace(each, topic=found[0].topic) != found[0] for each in found):
+        topics = " and ".join(f"`{each.topic}`" for each in found)
+        raise OptionsError(
+            [
+                f"`message` names `{name}`, which the channels of the topics {topics} describe differently; give "
+                "`topicId`, or `subscriptionId` of one of the document's subscriptions, to choose"
+            ]
+        )
+    return found[0]
 
 
 def _defaults(cls: type[ReadOptions] | type[WriteOptions], api: Api, message: Message) -> dict[str, str]:

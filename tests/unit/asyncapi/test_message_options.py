@@ -58,6 +58,43 @@ channels:
     assert ("all flights", None) == (options.ordering_text, options.ordering_field)
 
 
+TWO_CHANNELS = """
+asyncapi: 3.0.0
+channels:
+  old:
+    bindings: {googlepubsub: {}}
+    messages: {event: {bindings: {googlepubsub: {attributes: {version: "1"}}}}}
+  new:
+    bindings: {googlepubsub: {}}
+    messages: {event: {bindings: {googlepubsub: {attributes: {version: "2"}}}}}
+operations:
+  from-new: {action: receive, channel: {$ref: '#/channels/new'}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("cls", "given"), [(WriteOptions, {"topicId": "new"}), (ReadOptions, {"subscriptionId": "from-new"})]
+)
+def test_message_of_two_channels_is_that_of_the_topic(tmp_path: Path, cls, given):
+    """Of messages with one name the topic, or the subscription's topic, tells which is meant."""
+    document = tmp_path / "api.yaml"
+    document.write_text(TWO_CHANNELS)
+
+    options = parse(cls, {"asyncapi": str(document), "message": "event", **given}, PROJECT)
+
+    assert (("version", "2"),) == options.described_attributes
+
+
+def test_message_that_two_channels_describe_differently_is_refused(tmp_path: Path):
+    """Without a topic none of them is taken by chance."""
+    document = tmp_path / "api.yaml"
+    document.write_text(TWO_CHANNELS)
+    sentence = "`event`, which the channels of the topics `projects/p/topics/old` and `projects/p/topics/new` describe"
+
+    with pytest.raises(OptionsError, match=sentence):
+        parse(WriteOptions, {"asyncapi": str(document), "message": "event"}, PROJECT)
+
+
 def test_unknown_message_is_a_sentence():
     """The error about a message has the names that there are."""
     with pytest.raises(
