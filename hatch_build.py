@@ -3,7 +3,8 @@
 A fork, a company's mirror and the project itself each name the place where their users find the code and file an issue.
 Hatchling runs this in a clone; from an sdist it takes the URLs that the sdist's metadata already has.
 
-Plan: address of the remote `origin` -> the web page of the code host, without user and password -> one URL a label
+Plan: address of the remote `origin` -> web page of the code host, without user and password -> a URL for each label of
+`[tool.hatch.metadata.hooks.custom.urls]` in pyproject.toml.
 """
 
 import ipaddress
@@ -24,8 +25,9 @@ class ProjectUrls(MetadataHookInterface):
 
     def update(self, metadata: dict[str, Any]) -> None:
         address = origin_of(Path(self.root))
-        metadata["urls"] = project_urls(address)
-        if not metadata["urls"]:
+        page = web_page(address)
+        metadata["urls"] = {label: page + rest for label, rest in self.config["urls"].items()} if page else {}
+        if page is None:
             sys.stderr.write(
                 f"WARNING: the metadata has no project URLs, for the remote `origin` of {self.root} is"
                 f" {'no code host' if address else 'not set'}: build from a clone of the code host that users reach.\n"
@@ -43,23 +45,22 @@ def origin_of(root: Path) -> str:
         return ""
 
 
-def project_urls(address: str) -> dict[str, str]:
-    """Returns the URLs by their labels; none for a folder, a `file:` address or this machine."""
+def web_page(address: str) -> str | None:
+    """Returns the URL of the repository's page; None for a folder, a `file:` address or this machine."""
     if scp := _SCP_ADDRESS.fullmatch(address):
         site, path = f"https://{scp[1]}", scp[2]
     else:
         parts = urlsplit(address)
         if parts.scheme not in {"https", "http", "ssh", "git"} or _is_this_machine(parts.hostname or "localhost"):
-            return {}
+            return None
         web = parts.scheme.startswith("http")
         site = f"{parts.scheme if web else 'https'}://{parts.hostname}{f':{parts.port}' if web and parts.port else ''}"
         path = parts.path
-    repository = f"{site}/{path.strip('/').removesuffix('.git')}"
-    return {"Repository": repository, "Issues": f"{repository}/issues", "Documentation": f"{repository}#readme"}
+    return f"{site}/{path.strip('/').removesuffix('.git')}"
 
 
 def _is_this_machine(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
+    except ValueError:  # a name
         return host == "localhost"

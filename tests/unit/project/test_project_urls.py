@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from hatch_build import origin_of, project_urls
+from hatch_build import origin_of, web_page
 from tests.conftest import ROOT
 
 CODE_HOST = "https://code.example.com/team/pubsub-spark"
-URLS = {"Repository": CODE_HOST, "Issues": f"{CODE_HOST}/issues", "Documentation": f"{CODE_HOST}#readme"}
+URLS = [
+    f"Repository, {CODE_HOST}",
+    f"Documentation, {CODE_HOST}#readme",
+    f"Issues, {CODE_HOST}/issues",
+    f"Changelog, {CODE_HOST}/blob/HEAD/CHANGELOG.md",
+]
 
 
 @pytest.mark.parametrize(
@@ -30,13 +35,13 @@ URLS = {"Repository": CODE_HOST, "Issues": f"{CODE_HOST}/issues", "Documentation
     ],
 )
 def test_every_form_of_an_address(address: str):
-    """Git's forms of one address give the same pages, and nothing of who cloned it."""
-    assert URLS == project_urls(address)
+    """Git's forms of one address give the same page, and nothing of who cloned it."""
+    assert CODE_HOST == web_page(address)
 
 
 def test_host_with_a_port():
     """A web address keeps its scheme and its port."""
-    assert "http://git.lan:3000/team/p" == project_urls("http://git.lan:3000/team/p.git")["Repository"]
+    assert "http://git.lan:3000/team/p" == web_page("http://git.lan:3000/team/p.git")
 
 
 @pytest.mark.parametrize(
@@ -52,8 +57,8 @@ def test_host_with_a_port():
     ],
 )
 def test_address_that_users_do_not_reach(address: str):
-    """A folder and this machine have no pages."""
-    assert {} == project_urls(address)
+    """A folder and this machine have no page."""
+    assert web_page(address) is None
 
 
 def test_folder_inside_another_clone(tmp_path: Path):
@@ -79,8 +84,7 @@ def test_metadata_of_a_build(tmp_path: Path):
     from_clone = build(sources, tmp_path / "second")
     from_sdist = build(unpacked(from_clone, tmp_path / "released"), tmp_path / "third")
 
-    expected = [f"{label}, {url}" for label, url in URLS.items()]
-    assert [expected, expected] == [shown_urls(from_clone), shown_urls(from_sdist)]
+    assert [URLS, URLS] == [shown_urls(from_clone), shown_urls(from_sdist)]
 
 
 def clone(folder: Path) -> None:
