@@ -19,7 +19,7 @@ from .. import names
 from ..codec.definition import Encoding
 from ..codec.schema_types import SchemaType, codec_module, parse
 from ..errors import AsyncApiError, SchemaError
-from .bindings import PROTOCOL, ChannelBinding, MessageBinding, channel_binding, check_empty, message_binding
+from .bindings import PROTOCOL, ChannelBinding, MessageBinding, channel_binding, check_empty, message_binding, traits
 from .document import Value, load
 
 # What a payload's `schemaFormat` begins with, and the schema type of Pub/Sub.
@@ -222,7 +222,8 @@ class _Reader:
         """The schema type and definition of a payload that Pub/Sub has a schema for."""
         payload = message.get("payload")
         if self._is_version_2:
-            stated, definition = message.text("schemaFormat"), payload
+            formats = [each.text("schemaFormat") for each in (message, *traits(message))]
+            stated, definition = next((each for each in reversed(formats) if each), None), payload
         else:
             stated, definition = payload.text("schemaFormat"), payload.get("schema")
         kind = next((kind for start, kind in _FORMATS.items() if (stated or "").startswith(start)), None)

@@ -116,10 +116,31 @@ def check_empty(owner: Value, kind: Kind) -> None:
     _checked(owner, kind)
 
 
+def traits(owner: Value) -> list[Value]:
+    """The traits of a message or an operation, in their order."""
+    stated = owner.get("traits")
+    if stated and not isinstance(stated.value, list):
+        stated.complain(f"this must be a list, got `{stated.value}`")
+        return []
+    return [trait for _, trait in stated.entries()]
+
+
 def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
-    for _, trait in owner.get("traits").entries():
-        if trait.get("bindings", PROTOCOL):
-            trait.complain(f"a `{PROTOCOL}` binding in `traits` is not read; write it where the trait is used")
+    """The binding of an object and of its traits, None without one of ours; a wrong one is a complaint.
+
+    Traits are merged as the specification says: in 3.x the object's own properties win, in 2.x those of its traits.
+    """
+    is_version_2 = (owner.documents.content.text("asyncapi") or "").startswith("2")
+    merged: dict[str, Any] | None = None
+    for each in [owner, *traits(owner)] if is_version_2 else [*traits(owner), owner]:
+        stated = _stated(each, kind)
+        if stated is not None:
+            merged = _merged(merged or {}, stated)
+    return merged
+
+
+def _stated(owner: Value, kind: Kind) -> dict[str, Any] | None:
+    """The binding of an object itself, None where it has none of ours or a wrong one, which is a complaint."""
     bindings = owner.get("bindings")
     if bindings and not isinstance(bindings.value, dict):
         bindings.complain(f"this must be a mapping, got `{bindings.value}`")
@@ -141,6 +162,15 @@ def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
     for error in errors:
         Value(None, binding.documents, binding.file, (*binding.keys, *error.absolute_path)).complain(_sentence(error))
     return None if errors else binding.value
+
+
+def _merged(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """JSON Merge Patch (RFC 7396) of valid bindings, which have no null."""
+    merged = dict(target)
+    for name, value in patch.items():
+        known = merged.get(name)
+        merged[name] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:

@@ -58,6 +58,25 @@ def test_version_2_is_seen_from_the_other_side(tmp_path: Path):
     assert ["projects/p/schemas/flight"] * 2 == [each.binding.schema for each in api.messages["departed"]]
 
 
+def test_format_of_a_payload_may_stand_in_a_trait(tmp_path: Path):
+    """2.x lets a trait say what the payloads of several messages are written in."""
+    path = tmp_path / "api.yaml"
+    path.write_text("""
+asyncapi: 2.6.0
+channels:
+  flights:
+    bindings: {googlepubsub: {schemaSettings: {name: flight, encoding: BINARY}}}
+    publish:
+      operationId: to-lake
+      message:
+        name: m
+        traits: [{schemaFormat: application/vnd.apache.avro;version=1.9.0}]
+        payload: {type: record, name: Flight, fields: []}
+""")
+
+    assert "AVRO" == read(path, "p").schemas["projects/p/schemas/flight"].type
+
+
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path):
     """One error has every complaint: names, actions, schemas that contradict each other."""
     path = tmp_path / "api.yaml"
@@ -135,9 +154,10 @@ components:
             "  topic-b: {bindings: {googlepubsub: {}}, messages: {m: []}}",
             "messages.m`: this must be a mapping, got list.",
         ),
+        ("    messages: {m: {traits: 5}}", "messages.m.traits`: this must be a list, got `5`."),
         (
-            "    messages: {m: {traits: [{bindings: {googlepubsub: {orderingKey: a}}}]}}",
-            "messages.m.traits.0`: a `googlepubsub` binding in `traits` is not read; write it where the trait is used.",
+            "    messages: {m: {traits: [{bindings: {googlepubsub: {orderingKey: 1}}}]}}",
+            "messages.m.traits.0.bindings.googlepubsub.orderingKey`: this must be of type string, got `1`.",
         ),
         (
             "operations: {oo-o: {action: receive, channel: {$ref: '#/channels/topic-a'}, "

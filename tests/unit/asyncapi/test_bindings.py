@@ -57,6 +57,30 @@ def test_version_0_1_0_has_topic_and_type(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("version", "key", "attributes"),
+    [
+        ("3.0.0", "own", {"a": "own", "b": "second", "c": "first"}),
+        ("2.6.0", "second", {"a": "first", "b": "second", "c": "first"}),
+    ],
+)
+def test_bindings_of_traits_are_merged(tmp_path: Path, version: str, key: str, attributes: dict[str, str]):
+    """In 3.x what a message says itself wins, in 2.x what its traits say; of two traits the later."""
+    path = tmp_path / "api.yaml"
+    path.write_text(f"""
+asyncapi: {version}
+traits:
+  first: {{bindings: {{googlepubsub: {{orderingKey: first, attributes: {{a: first, b: first, c: first}}}}}}}}
+it:
+  bindings: {{googlepubsub: {{orderingKey: own, attributes: {{a: own}}}}}}
+  traits:
+  - $ref: '#/traits/first'
+  - bindings: {{googlepubsub: {{orderingKey: second, attributes: {{b: second}}}}, kafka: {{key: x}}}}
+""")
+
+    assert MessageBinding(attributes, key) == message_binding(load(path).get("it"))
+
+
+@pytest.mark.parametrize(
     ("kind", "binding", "sentence"),
     [
         ("channel", {"topics": 1}, "`topics` is not a property of this binding; it has bindingVersion, labels,"),
