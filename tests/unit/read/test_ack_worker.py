@@ -1,12 +1,15 @@
 """The ack worker: acks follow commits, leases of long batches are extended, no failure here fails the query."""
 
+import logging
 import threading
 import time
+from typing import Any
 
 import grpc
 import pytest
 
 from pubsub_spark.codec.envelope import received
+from pubsub_spark.errors import StagingError
 from pubsub_spark.read import ack_worker, acks, lease_extender
 from pubsub_spark.read.ack_worker import AckWorker
 from pubsub_spark.read.leases import LEASE_SECONDS, STREAM_LEASE_SECONDS, TRACK_AFTER_SECONDS
@@ -14,7 +17,7 @@ from pubsub_spark.read.staged_part import PartBuilder
 from pubsub_spark.read.staging import Staging
 from pubsub_spark.read.task_acks import HeldAcks, SentAcks
 from tests.unit.read.acking_driver import LONG, Driver
-from tests.unit.read.service import Answer, Service, StatusError, response
+from tests.unit.read.service import Answer, Service, StatusError, ids, response
 
 
 def test_acks_that_take_more_than_a_turn_are_all_sent(driver: Driver, monkeypatch: pytest.MonkeyPatch):
@@ -350,3 +353,64 @@ def test_recent_ids_of_a_restart_take_little_memory(driver: Driver):
 
     [run] = driver.deduplication._recent.runs
     assert (16_000, None) == (run.ids.digests.nbytes, run.ids.digests.base)
+
+
+def test_batch_that_cannot_be_read_is_set_aside(driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: Any):
+    """The others are acknowledged, one error is logged, and the receipts stay for a restart."""
+    footer = Staging.footer
+
+    def unreadable(staging: Staging, batch: int, part: int, length: int) -> Any:
+        if batch == 2:
+            raise StagingError("no such disk")
+        return footer(staging, batch, part, length)
+
+    monkeypatch.setattr(Staging, "footer", unreadable)
+    for batch, text in enumerate("abc", 1):
+        driver.stage(batch, 0, text)
+    driver.worker.commit(3)
+    driver.until(lambda: driver.leases.unacknowledged == [2])
+    assert ["ack-a", "ack-c"] == driver.service.acked_ids
+    assert (1, [2]) == (driver.staging.last_acknowledged(), driver.staging.batches())
+    assert 1 == caplog.text.count("the acks of batch 2 of")
+
+    monkeypatch.undo()
+    driver.worker._set_aside.clear()
+    assert driver.worker.flush(LONG)
+    assert 3 == driver.staging.last_acknowledged()
+
+
+@pytest.mark.parametrize("call", ["delete_acknowledged", "write_ids"])
+def test_acks_go_on_where_files_may_not_be_deleted(driver: Driver, monkeypatch: pytest.MonkeyPatch, call: str):
+    """Without the permission to delete or overwrite files batches are acknowledged, and their files are left."""
+
+    def refused(*_: object) -> None:
+        raise StagingError("no right to delete")
+
+    monkeypatch.setattr(Staging, call, refused)
+    driver.deduplication._recent.add(ids("x"), 0)
+    driver.stage(1, 0, "a")
+    driver.stage(2, 0, "b")
+    driver.worker.commit(2)
+
+    assert driver.worker.flush(LONG)
+    assert ["ack-a", "ack-b"] == driver.service.acked_ids
+
+
+def test_unreadable_staging_is_tried_again(driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: Any):
+    """A staging area that fails for a while delays the acks, and loses none."""
+    driver.stage(1, 0, "a")
+    parts, failures = driver.staging.parts, [OSError("no route"), OSError("no route")]
+
+    def failing(staging: Staging, batch: int) -> dict[int, int]:
+        if failures:
+            raise failures.pop()
+        return parts(batch)
+
+    monkeypatch.setattr(Staging, "parts", failing)
+    monkeypatch.setattr(ack_worker, "_SET_ASIDE_SECONDS", 0.01)
+    with caplog.at_level(logging.ERROR):
+        driver.worker.commit(1)
+        driver.until(lambda: not driver.leases.unacknowledged)
+
+    assert ["ack-a"] == driver.service.acked_ids
+    assert "cannot be read; trying again" in caplog.text

@@ -1,6 +1,5 @@
-"""The ack worker while the staging area stalls or refuses: leases are extended, acks wait, and nothing is lost."""
+"""The lease extender while the staging area stalls: leases are extended without it, and kept receipts are bounded."""
 
-import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,12 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.errors import StagingError
-from pubsub_spark.read import ack_worker, lease_extender
+from pubsub_spark.read import lease_extender
 from pubsub_spark.read.leases import LEASE_SECONDS, TRACK_AFTER_SECONDS
 from pubsub_spark.read.staging import Staging
 from tests.unit.read.acking_driver import LONG, Driver
-from tests.unit.read.service import ids
 
 
 @dataclass
@@ -99,64 +96,3 @@ def test_kept_receipts_are_bounded(driver: Driver, store: StallingStore, monkeyp
 
     assert 3 == driver.service.modified.count((int(LEASE_SECONDS), ["ack-b", "ack-c", "ack-d"]))
     assert [(1, 0)] == list(driver.extender._kept)
-
-
-def test_batch_that_cannot_be_read_is_set_aside(driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: Any):
-    """The others are acknowledged, one error is logged, and the receipts stay for a restart."""
-    footer = Staging.footer
-
-    def unreadable(staging: Staging, batch: int, part: int, length: int) -> Any:
-        if batch == 2:
-            raise StagingError("no such disk")
-        return footer(staging, batch, part, length)
-
-    monkeypatch.setattr(Staging, "footer", unreadable)
-    for batch, text in enumerate("abc", 1):
-        driver.stage(batch, 0, text)
-    driver.worker.commit(3)
-    driver.until(lambda: driver.leases.unacknowledged == [2])
-    assert ["ack-a", "ack-c"] == driver.service.acked_ids
-    assert (1, [2]) == (driver.staging.last_acknowledged(), driver.staging.batches())
-    assert 1 == caplog.text.count("the acks of batch 2 of")
-
-    monkeypatch.undo()
-    driver.worker._set_aside.clear()
-    assert driver.worker.flush(LONG)
-    assert 3 == driver.staging.last_acknowledged()
-
-
-@pytest.mark.parametrize("call", ["delete_acknowledged", "write_ids"])
-def test_acks_go_on_where_files_may_not_be_deleted(driver: Driver, monkeypatch: pytest.MonkeyPatch, call: str):
-    """Without the permission to delete or overwrite files batches are acknowledged, and their files are left."""
-
-    def refused(*_: object) -> None:
-        raise StagingError("no right to delete")
-
-    monkeypatch.setattr(Staging, call, refused)
-    driver.deduplication._recent.add(ids("x"), 0)
-    driver.stage(1, 0, "a")
-    driver.stage(2, 0, "b")
-    driver.worker.commit(2)
-
-    assert driver.worker.flush(LONG)
-    assert ["ack-a", "ack-b"] == driver.service.acked_ids
-
-
-def test_unreadable_staging_is_tried_again(driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: Any):
-    """A staging area that fails for a while delays the acks, and loses none."""
-    driver.stage(1, 0, "a")
-    parts, failures = driver.staging.parts, [OSError("no route"), OSError("no route")]
-
-    def failing(staging: Staging, batch: int) -> dict[int, int]:
-        if failures:
-            raise failures.pop()
-        return parts(batch)
-
-    monkeypatch.setattr(Staging, "parts", failing)
-    monkeypatch.setattr(ack_worker, "_SET_ASIDE_SECONDS", 0.01)
-    with caplog.at_level(logging.ERROR):
-        driver.worker.commit(1)
-        driver.until(lambda: not driver.leases.unacknowledged)
-
-    assert ["ack-a"] == driver.service.acked_ids
-    assert "cannot be read; trying again" in caplog.text
