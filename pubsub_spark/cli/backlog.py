@@ -123,12 +123,15 @@ def seek(
         ),
     ] = None,
     snapshot: Annotated[str | None, typer.Option(metavar="NAME", help="The position that a snapshot has kept.")] = None,
+    snapshot_project: Annotated[str | None, typer.Option(metavar="ID", help="The project of --snapshot.")] = None,
 ) -> None:
     """Move a subscription to a time or to a snapshot. A running query goes on from there."""
     if (moment_ is None) == (snapshot is None):
         exit_with("Give `--time` or `--snapshot`, and not both.", 2)
+    if snapshot_project is not None and snapshot is None:
+        exit_with("`--snapshot-project` needs `--snapshot`.", 2)
     name = service.full(subscription, "subscriptions")
-    target = service.full(snapshot, "snapshots") if snapshot is not None else moment_
+    target = service.full(snapshot, "snapshots", snapshot_project) if snapshot is not None else moment_
     assert target is not None
     with service.connect() as resources:
         resources.seek(name, target)

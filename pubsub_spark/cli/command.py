@@ -67,12 +67,12 @@ class Service:
         with self.backend.connect() as connection:
             yield connection.resources
 
-    def full(self, given: str, collection: Collection) -> str:
-        """The full name of a resource; the end of the command when it is no name."""
+    def full(self, given: str, collection: Collection, project: str | None = None) -> str:
+        """The full name of a resource, by default in `--project`; the end of the command when it is no name."""
         from .. import names
 
         try:
-            return names.full(given, self.project, collection)
+            return names.full(given, project or self.project, collection)
         except ValueError as error:
             exit_with(f"{str(error).replace('`projectId`', '`--project`')}.", 2)
 

@@ -28,10 +28,13 @@ def create(
     service: Service,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     subscription: Annotated[str, typer.Option(metavar="NAME", help="The subscription whose position is kept.")],
+    subscription_project: Annotated[
+        str | None, typer.Option(metavar="ID", help="The project of --subscription.")
+    ] = None,
     labels: Labels = None,
 ) -> None:
     """Keep what is not acknowledged in a subscription now, for `seek --snapshot`."""
-    full, of = service.full(name, "snapshots"), service.full(subscription, "subscriptions")
+    full, of = service.full(name, "snapshots"), service.full(subscription, "subscriptions", subscription_project)
     request = {"name": full, "subscription": of, "labels": pairs(labels)}
     with service.connect() as resources:
         print_resource(resources.create("snapshots", request, full, [("Subscription", of)]), service)

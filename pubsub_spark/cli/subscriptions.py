@@ -46,6 +46,10 @@ _FLAGS: Mapping[str, Any] = {
     "dead_letter": Annotated[
         str | None, typer.Option("--dead-letter-topic", metavar="NAME", help="Topic for messages that fail too often.")
     ],
+    "dead_letter_project": Annotated[
+        str | None,
+        typer.Option("--dead-letter-topic-project", metavar="ID", help="The project of --dead-letter-topic."),
+    ],
     "attempts": Annotated[
         int | None, typer.Option("--max-delivery-attempts", min=5, max=100, help="Deliveries before dead-lettering.")
     ],
@@ -69,6 +73,7 @@ def _fields(
     expiration: str | None,
     exactly_once: bool | None,
     dead_letter: str | None,
+    dead_letter_project: str | None,
     attempts: int | None,
     min_delay: float | None,
     max_delay: float | None,
@@ -88,11 +93,12 @@ def _fields(
         found["expiration_policy"] = {} if never else {"ttl": datetime.timedelta(seconds=_period(expiration))}
     if dead_letter is not None:
         found["dead_letter_policy"] = {
-            "dead_letter_topic": service.full(dead_letter, "topics"),
+            "dead_letter_topic": service.full(dead_letter, "topics", dead_letter_project),
             "max_delivery_attempts": attempts or 5,
         }
-    elif attempts is not None:
-        exit_with("`--max-delivery-attempts` needs `--dead-letter-topic`.", 2)
+    elif attempts is not None or dead_letter_project is not None:
+        flag = "--dead-letter-topic-project" if attempts is None else "--max-delivery-attempts"
+        exit_with(f"`{flag}` needs `--dead-letter-topic`.", 2)
     if min_delay is not None or max_delay is not None:
         delays = {"minimum_backoff": min_delay, "maximum_backoff": max_delay}
         found["retry_policy"] = {
@@ -114,6 +120,7 @@ def create(
     service: Service,
     names: Annotated[list[str], typer.Argument(metavar="NAME...")],
     topic: Annotated[str, typer.Option(metavar="NAME", help="The topic to subscribe to.")],
+    topic_project: Annotated[str | None, typer.Option(metavar="ID", help="The project of --topic.")] = None,
     labels: Labels = None,
     ordering: Annotated[
         bool, typer.Option("--enable-message-ordering", help="Deliver messages of one key in their order.")
@@ -130,7 +137,7 @@ def create(
     if given["push_endpoint"] is not None and export:
         exit_with("`--push-endpoint` and an export exclude each other.", 2)
     wanted = types.Subscription(
-        topic=service.full(topic, "topics"),
+        topic=service.full(topic, "topics", topic_project),
         labels=pairs(labels),
         enable_message_ordering=ordering,
         filter=message_filter or "",

@@ -24,6 +24,7 @@ app = group(
 _FLAGS: Mapping[str, Any] = {
     "retention": Retention,
     "schema": Annotated[str | None, typer.Option(metavar="NAME", help="The schema that messages must have.")],
+    "schema_project": Annotated[str | None, typer.Option(metavar="ID", help="The project of --schema.")],
     "encoding": Annotated[
         str | None,
         typer.Option("--message-encoding", metavar="json|binary", help="Encoding of messages with a schema."),
@@ -50,6 +51,7 @@ def _fields(
     service: Service,
     retention: float | None,
     schema: str | None,
+    schema_project: str | None,
     encoding: str | None,
     first: str | None,
     last: str | None,
@@ -63,13 +65,13 @@ def _fields(
         if (encoding or "").lower() not in ENCODINGS:
             exit_with("`--schema` needs `--message-encoding json` or `--message-encoding binary`.", 2)
         found["schema_settings"] = {
-            "schema": service.full(schema, "schemas"),
+            "schema": service.full(schema, "schemas", schema_project),
             "encoding": ENCODINGS[str(encoding).lower()],
             "first_revision_id": first or "",
             "last_revision_id": last or "",
         }
-    elif encoding or first or last:
-        exit_with("`--message-encoding` and revision ids are settings of a schema: give `--schema`, too.", 2)
+    elif encoding or first or last or schema_project:
+        exit_with("Encoding, revision ids and project are settings of a schema: give `--schema`, too.", 2)
     if regions is not None:
         found["message_storage_policy"] = {"allowed_persistence_regions": [each for each in regions.split(",") if each]}
     return found

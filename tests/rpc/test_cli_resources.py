@@ -46,6 +46,29 @@ def test_several_are_created_at_once(run: Run, emulator: Emulator):
     assert f"Topic `{names[1]}` exists already." in failed.stderr
 
 
+def test_what_is_of_another_project(run: Run, emulator: Emulator):
+    """A topic, dead-letter topic, schema, subscription or snapshot that is named by id can be of another project."""
+    other = ("--project", "other")
+    run("schemas", "create", "record", "--type", "avro", "--definition", RECORD % "", *other)
+    run("topics", "create", "flights", *other)
+    typed = said(
+        run, "topics", "create", "typed", "--schema", "record", "--schema-project", "other",
+        "--message-encoding", "json",
+    )  # fmt: skip
+    created = said(
+        run, "subscriptions", "create", "all", "--topic", "flights", "--topic-project", "other",
+        "--dead-letter-topic", "flights", "--dead-letter-topic-project", "other",
+    )  # fmt: skip
+    run("subscriptions", "create", "theirs", "--topic", "flights", *other)
+    run("snapshots", "create", "before", "--subscription", "theirs", "--subscription-project", "other", *other)
+    sought = said(run, "seek", "all", "--snapshot", "before", "--snapshot-project", "other")
+
+    assert "projects/other/schemas/record" == typed["schemaSettings"]["schema"]
+    assert (SUB, "projects/other/topics/flights") == (created["name"], created["topic"])
+    assert "projects/other/topics/flights" == created["deadLetterPolicy"]["deadLetterTopic"]
+    assert {"subscription": SUB, "to": "projects/other/snapshots/before"} == sought
+
+
 def test_push(run: Run, emulator: Emulator):
     """A push subscription has the token and the format of the flags; an update of its endpoint replaces them."""
     emulator.create_topic(TOPIC)
