@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..names import Collection
     from ..options import ReadOptions, WriteOptions
 
-State = Literal["ok", "wrong", "skipped"]
+State = Literal["running", "ok", "wrong", "skipped"]
 
 _OLDEST_PYTHON, _OLDEST_JAVA, _OLDEST_SPARK = (3, 11), 17, (4, 0)
 _CONNECT_TIMEOUT_SECONDS = 5.0
@@ -75,7 +75,7 @@ spark.stop()
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check: what was looked at, what was found, and what to do where that is wrong."""
+    """The outcome of one check, or that it runs: what is looked at, what was found, and what to do if that is wrong."""
 
     check: str
     state: State

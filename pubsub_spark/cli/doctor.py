@@ -1,10 +1,14 @@
-"""`pubsub-spark doctor`: every check in order, a table of them with the remedies, exit code 1 if anything is wrong."""
+"""`pubsub-spark doctor`: every check in order, a table of them with the remedies, exit code 1 if anything is wrong.
+
+On a terminal the table grows as checks end, and its last row is the one that runs.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,10 +18,13 @@ from .command import Service, command, pairs
 from .output import print_json, print_table, table_of
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ..options import ReadOptions, WriteOptions
     from .checks import Finding
 
-_SHOWN = {"ok": ("ok", "green"), "wrong": ("WRONG", "red"), "skipped": ("skipped", "yellow")}
+_HEADING = ("", "check", "found", "remedy")
+_SHOWN = {"ok": ("ok", "green"), "wrong": ("WRONG", "red"), "skipped": ("skipped", "yellow"), "running": ("...", "dim")}
 
 
 def register(app: typer.Typer) -> None:
@@ -52,45 +59,57 @@ def doctor(
     given = pairs(option)
     if subscription:
         given["subscriptionId"] = subscription
-    findings = []
-    for finding in _findings(service, given, topic, spark, send):
-        findings.append(finding)
-        if sys.stderr.isatty():
-            typer.echo(f"\x1b[2K{finding.check}\r", nl=False, err=True)
+    findings = _ended(_findings(service, given, topic, spark, send), sys.stdout.isatty() and not service.as_json)
     if service.as_json:
         print_json([asdict(each) for each in findings])
-    else:
-        _print(findings)
+    elif not sys.stdout.isatty():
+        print_table(_HEADING, [[_SHOWN[each.state][0], each.check, each.found, each.remedy] for each in findings])
     if any(each.state == "wrong" for each in findings):
         raise typer.Exit(1)
 
 
-def _print(findings: list[Finding]) -> None:
-    if not sys.stdout.isatty():
-        rows = [[_SHOWN[each.state][0], each.check, each.found, each.remedy] for each in findings]
-        print_table(["", "check", "found", "remedy"], rows)
-        return
+def _ended(findings: Iterator[Finding], is_live: bool) -> list[Finding]:
+    """The findings of the checks that ended. Those that run are told: in the table of a terminal, else on stderr."""
     from rich.console import Console
+    from rich.live import Live
+
+    ended: list[Finding] = []
+    with Live(console=Console(), auto_refresh=False) if is_live else nullcontext() as live:
+        for each in findings:
+            if live is not None:
+                live.update(_table([*ended, each]), refresh=True)
+            elif each.state == "running" and sys.stderr.isatty():
+                typer.echo(f"{each.check} {each.found}", err=True)
+            if each.state != "running":
+                ended.append(each)
+    return ended
+
+
+def _table(findings: Sequence[Finding]) -> Table:
     from rich.text import Text
 
-    table = table_of(("", "check", "found", "remedy"))
+    table = table_of(_HEADING)
     for each in findings:
         word, colour = _SHOWN[each.state]
         table.add_row(Text(word, style=colour), Text(each.check), Text(each.found), Text(each.remedy, style="bold"))
-    Console().print(table)
+    return table
 
 
 def _findings(service: Service, given: dict[str, str], topic: str | None, spark: bool, send: bool) -> Iterator[Finding]:
     from . import checks
+    from .checks import Finding
 
-    yield checks.driver_python()
-    before = [checks.pyspark(), checks.java(os.environ), *checks.worker_python(os.environ)]
+    before = [checks.driver_python(), checks.pyspark(), checks.java(os.environ)]
     yield from before
+    yield Finding("worker's Python", "running", "is asked for its packages")
+    workers = checks.worker_python(os.environ)
+    yield from workers
     if not spark:
-        yield checks.Finding("Spark", "skipped", "not asked for")
-    elif any(each.state == "wrong" for each in before):
-        yield checks.Finding("Spark", "skipped", "not before the above is right")
+        yield Finding("Spark", "skipped", "not asked for")
+    elif any(each.state == "wrong" for each in (*before, *workers)):
+        yield Finding("Spark", "skipped", "not before the above is right")
     else:
+        yield Finding("Spark", "running", "is being started, which takes half a minute and more")
         yield from checks.spark_source()
     read, write, complaints = _parsed(service, given, topic)
     yield from complaints
@@ -98,21 +117,23 @@ def _findings(service: Service, given: dict[str, str], topic: str | None, spark:
         return
     yield checks.staging((read.staging_location if read is not None else None) or _default_location())
     backend = service.backend
+    yield Finding("Pub/Sub", "running", "is asked")
     endpoint = checks.endpoint(backend.address)
     yield endpoint
     credentials = checks.credentials(backend)
     yield credentials
     if "wrong" in (endpoint.state, credentials.state):
-        yield checks.Finding("permissions", "skipped", "not without endpoint and credentials")
+        yield Finding("permissions", "skipped", "not without endpoint and credentials")
         return
     if not send:
         yield checks.clock(backend)
     wanted = checks.needed(read, write)
     with service.connect() as resources:
         if not wanted:
-            yield checks.Finding("permissions", "skipped", "name a resource with `--subscription` or `--topic`")
+            yield Finding("permissions", "skipped", "name a resource with `--subscription` or `--topic`")
         yield from checks.permissions(resources, wanted, None if read is None else read.topic)
         if send:
+            yield Finding("a message", "running", "is sent and pulled")
             full = None if write is None else write.topic
             yield from checks.message_out_and_in(resources, full, service.project)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,31 @@ def test_what_is_wrong_has_a_remedy(environment: dict[str, str], tmp_path: Path)
     (tmp_path / "file").touch()
     code, found = doctor(environment, "--option", f"stagingLocation={tmp_path}/file", "--subscription", "all")
     assert (1, "wrong") == (code, found["staging area"]["state"])
+
+
+def test_rows_come_while_checks_run(environment: dict[str, str], tmp_path: Path):
+    """On a terminal what is found is shown while another check runs, and that one is named."""
+    gate, python = tmp_path / "gate", tmp_path / "python"
+    os.mkfifo(gate)
+    python.write_text(f'#!/bin/sh\ncat "{gate}"\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    terminal, there = pty.openpty()
+    environment |= {"PYSPARK_PYTHON": str(python), "TERM": "xterm", "COLUMNS": "200"}
+    with subprocess.Popen(COMMAND, stdout=there, env=environment) as running:
+        os.close(there)
+        shown = b""
+        while b"worker's Python" not in shown:  # which waits at the gate
+            shown += os.read(terminal, 65536)
+        gate.write_text("")
+        while b"permissions" not in shown:
+            shown += os.read(terminal, 65536)
+        assert 0 == running.wait(timeout=30)
+    os.close(terminal)
+    first = shown.decode().partition("worker's Python")[0]
+
+    assert "Java" in first
+    assert "..." in first.splitlines()[-1]
+    assert "endpoint" not in first
 
 
 def test_table_has_no_colour_in_a_pipe(environment: dict[str, str]):
