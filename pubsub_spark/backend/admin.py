@@ -99,21 +99,23 @@ class Admin:
         kind: str,
         name: str,
         others: Sequence[tuple[str, str]] = (),
+        seconds: float | None = None,
     ) -> T:
-        """The response of a call, retried; PubSubError when it fails.
+        """The response of a call, retried for `seconds` (by default `connect_timeout`); PubSubError when it fails.
 
         others: kinds and full names of the other resources in the request; NOT_FOUND may mean them, and names the id.
         """
+        timeout = self._timeout if seconds is None else seconds
         again = retry.Retry(
             predicate=lambda error: (
                 isinstance(error, exceptions.GoogleAPICallError) and error.grpc_status_code in RETRYABLE
             ),
             initial=0.1,
             maximum=2.0,
-            timeout=self._timeout,
+            timeout=timeout,
         )
         try:
-            return call(request=request, retry=again, timeout=self._timeout)
+            return call(request=request, retry=again, timeout=timeout)
         except exceptions.RetryError as error:
             cause = error.cause
             code = getattr(cause, "grpc_status_code", None) or grpc.StatusCode.DEADLINE_EXCEEDED

@@ -76,11 +76,11 @@ class Resources(Admin):
         request = {field: resource, "update_mask": field_mask_pb2.FieldMask(paths=sorted(paths))}
         return self._call(collection, f"update_{field}", request, "update", resource.name)
 
-    def delete(self, collection: Collection, name: str) -> None:
-        """Delete a resource."""
+    def delete(self, collection: Collection, name: str, seconds: float | None = None) -> None:
+        """Delete a resource, within so many seconds."""
         field = KINDS[collection].field
         request = {"name" if collection == "schemas" else field: name}
-        self._call(collection, f"delete_{field}", request, "delete", name)
+        self._call(collection, f"delete_{field}", request, "delete", name, seconds=seconds)
 
     def commit_schema(self, name: str, schema: types.Schema) -> types.Schema:
         """The new revision of a schema."""
@@ -167,7 +167,8 @@ class Resources(Admin):
         name: str,
         word: str | None = None,
         others: Sequence[tuple[str, str]] = (),
+        seconds: float | None = None,
     ) -> Any:
         kind = KINDS[collection]
         call = getattr(getattr(self, kind.client), method)
-        return self._ask(call, request, verb, word or kind.word, name, others)
+        return self._ask(call, request, verb, word or kind.word, name, others, seconds)

@@ -25,6 +25,7 @@ _REQUEST_MESSAGES = 1000  # Pub/Sub's limit for one Publish
 _REQUEST_BYTES = 5_000_000  # half of Pub/Sub's limit
 _WAIT_SECONDS = 2.0  # of a pull for a first message
 _EXPIRATION_SECONDS = 86_400  # of the temporary subscription of a `tail` that was killed: Pub/Sub's shortest
+_DELETION_SECONDS = 5.0  # of that subscription at the end: who pressed Ctrl-C waits for a service that is lost
 _REMEMBERED_IDS = 100_000  # of messages that `tail --subscription` has shown and gets again
 
 
@@ -145,7 +146,7 @@ def tail(
             raise
         finally:
             if temporary:
-                resources.delete("subscriptions", name)
+                resources.delete("subscriptions", name, _DELETION_SECONDS)
 
 
 def _follow(

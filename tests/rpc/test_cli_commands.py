@@ -151,6 +151,21 @@ def test_tail_of_a_topic_takes_nothing(run: Run, emulator: Emulator, environment
     assert [SUB] == [each["name"] for each in said(run, "subscriptions", "list")]
 
 
+def test_tail_of_a_service_that_is_lost_ends_when_it_is_told_to(environment: dict[str, str]):
+    """Ctrl-C ends `tail` within seconds, and not after all the retries, where its subscription cannot be deleted."""
+    with Emulator() as service:
+        service.create_topic(TOPIC)
+        command = [*COMMAND, "tail", "flights", "--endpoint", service.endpoint]
+        tail = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        assert tail.stderr is not None
+        tail.stderr.readline()
+    with tail:
+        tail.send_signal(signal.SIGINT)
+        assert 1 == tail.wait(timeout=15)
+
+        assert "did not answer when asked to delete Subscription" in tail.stderr.read()
+
+
 def test_tail_of_a_subscription_that_is_taken_for_a_topic(run: Run, emulator: Emulator):
     """The error says which option follows a subscription, where there is one of that id and no topic."""
     emulator.create_topic(TOPIC)
@@ -217,6 +232,7 @@ def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
         (["topics", "describe", "x"], 2, "`x` is not an id: "),
         (["topics", "describe", "projects/p/topic/x"], 2, "is not of the form `projects/PROJECT/topics/ID`."),
         (["topics", "create", "flights", "--schema", "s-1"], 2, "`--schema` needs `--message-encoding json`"),
+        (["topics", "create", "flights", "--schema-project", "p"], 2, "are settings of a schema: give `--schema`"),
         (["topics", "create", "flights", "--labels", "k"], 2, "`k` is not of the form `KEY=VALUE`."),
         (["subscriptions", "create", "all", "--topic", "gone"], 1, "Topic `projects/my-project/topics/gone` does not"),
         (["subscriptions", "update", "all"], 2, "Nothing to change: "),

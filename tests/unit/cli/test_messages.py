@@ -31,7 +31,7 @@ class Lost:
     def pull(self, *_: Any) -> NoReturn:
         raise self._error
 
-    def delete(self, collection: str, _: str) -> None:
+    def delete(self, collection: str, *_: Any) -> None:
         self.deleted.append(collection)
 
 
