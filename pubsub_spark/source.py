@@ -54,7 +54,9 @@ class PubSubDataSource(PubSubSink):
             raise OptionsError(
                 [
                     'a schema of your own cannot be given to format("pubsub"); its columns are '
-                    f"`{rows.spark_schema.simpleString()}`. Leave out `.schema(...)` and select what you need"
+                    f"`{rows.spark_schema.simpleString()}`. Leave out `.schema(...)` and select what you need; of a "
+                    "table, which keeps the columns of its CREATE TABLE, give the same options in `WITH (...)`, or "
+                    "create it anew"
                 ]
             )
         return options, from_options(options), rows

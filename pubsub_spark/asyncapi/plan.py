@@ -82,6 +82,7 @@ def _schema(wanted: Schema, existing: Any, conflicts: list[str]) -> Step:
                 f"Schema `{wanted.name}` does not exist, and the document has no payload in Avro or Protocol Buffers "
                 "to create it from. Create it, or give a message of the channel such a payload."
             )
+            return Step("none", wanted)
         return Step("create", wanted, details=(wanted.type or "",))
     if wanted.definition is None:
         return Step("none", wanted)

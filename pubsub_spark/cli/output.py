@@ -91,7 +91,7 @@ def _lines(value: Any, indent: str) -> Iterator[str]:
     items = value.items() if isinstance(value, dict) else (("-", each) for each in value)
     for key, each in items:
         label = f"{indent}-" if key == "-" else f"{indent}{key}:"
-        if isinstance(each, dict | list):
+        if isinstance(each, dict | list) and each:
             yield label
             yield from _lines(each, indent + "  ")
         elif isinstance(each, str) and "\n" in each:

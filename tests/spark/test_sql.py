@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyspark
 import pytest
@@ -53,6 +57,24 @@ def test_statements_of_the_page_run(spark: SparkSession, emulator: Emulator, cat
     assert [b"first", b"EWR 1545"] == [record.data for record in emulator.messages(catalog.subscription)]
 
 
+def test_statements_run_in_the_shell_of_sql(emulator: Emulator, tmp_path: Path):
+    """`spark-sql`, a driver without Python, takes the statements of the page, but not the table function."""
+    topic, subscription = "projects/my-project/topics/departures", "projects/my-project/subscriptions/flights-to-lake"
+    emulator.create_topic(topic)
+    emulator.create_subscription(subscription, topic)
+    emulator.publish(topic, {"data": b'{"carrier": "UA"}', "attributes": {"carrier": "UA"}})
+    statements = [here(each, emulator) for each in STATEMENTS if "read_pubsub" not in each]
+    (tmp_path / "page.sql").write_text(";\n".join(statements) + ";\n")
+    shell = Path(pyspark.__file__).parent / "bin" / "spark-sql"
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    command = [shell, "--master", "local[1]", "--conf", "spark.ui.enabled=false", "-S", "-f", "page.sql"]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+
+    assert 0 == ended.returncode, ended.stderr[-3000:]
+    assert ['{"carrier": "UA"}\tUA', '{"carrier":"UA","delay":null}', "UA\tNULL\tNULL"] == ended.stdout.splitlines()[:3]
+    assert [b'{"carrier": "UA"}', b"EWR 1545"] == [record.data for record in emulator.messages(subscription)]
+
+
 def test_json_payloads(spark: SparkSession, emulator: Emulator, catalog: Names):
     """`from_json` and `decode=json` give the same values; what is malformed has its reason from the latter alone."""
     emulator.publish(catalog.topic, b'{"carrier": "UA", "delay": 11, "more": 1}', b'{"delay": "late"}', b"no JSON")
@@ -89,6 +111,15 @@ def test_table_without_options_says_how_to_give_them(spark: SparkSession, emulat
         spark.sql("SELECT * FROM flights").collect()
     with pytest.raises(Exception, match="INSERT INTO t WITH"):
         spark.sql("INSERT INTO departures VALUES ('x')")
+
+
+def test_table_with_other_columns_says_why(spark: SparkSession, emulator: Emulator, catalog: Names):
+    """A table keeps the columns of its CREATE TABLE: options that make others are refused with what to do."""
+    spark.sql(here(TABLES[0], emulator))
+    given = f"subscriptionId = '{catalog.subscription}', endpoint = '{emulator.endpoint}', decode = 'json'"
+
+    with pytest.raises(AnalysisException, match=r"give the same options in `WITH \(...\)`, or create it anew"):
+        spark.sql(f"SELECT * FROM flights WITH ({given}, schema = 'a INT')").collect()
 
 
 def test_stream_of_a_table(spark: SparkSession, emulator: Emulator, catalog: Names):

@@ -84,5 +84,7 @@ def test_schema_without_a_definition_must_exist():
     named = replace(API, schemas={SCHEMA.name: Schema(SCHEMA.name)})
 
     assert [] == plan(named, made()).conflicts
-    [conflict] = plan(named, Existing()).conflicts
+    without = plan(named, Existing())
+    [conflict] = without.conflicts
     assert "does not exist" in conflict
+    assert [] == [step for step in without.changes if step.kind == "Schema"]
