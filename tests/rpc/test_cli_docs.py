@@ -1,4 +1,4 @@
-"""docs/cli.md: its blocks run, and it names every command."""
+"""docs/cli.md: its blocks run, and it names every command; the resources of the README's examples."""
 
 from __future__ import annotations
 
@@ -39,6 +39,18 @@ def test_blocks_run_in_their_order(emulator: Emulator, tmp_path: Path):
     assert (0, "") == (ended.returncode, ended.stderr)
     assert '{"carrier": "UA", "delay": 11}' in ended.stdout
     assert "deleted projects/my-project/schemas/flight" == ended.stdout.splitlines()[-1]
+
+
+def test_resources_of_the_readme(emulator: Emulator):
+    """The commands of the README make the topic, with its schema, and the subscription of its examples."""
+    [block] = re.findall(r"```bash\n(pubsub-spark emulator .*?&\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    _, variables, *commands = block.splitlines()
+    script = variables.replace("127.0.0.1:8085", emulator.endpoint) + "\n" + "\n".join(commands)
+    ended = subprocess.run(["bash", "-c", SHELL + script], capture_output=True, text=True, cwd=ROOT, check=False)
+
+    assert (0, "") == (ended.returncode, ended.stderr)
+    emulator.publish("projects/my-project/topics/flights", b"\x04UA\x02\x00\x00")
+    assert 1 == emulator.backlog("projects/my-project/subscriptions/flights-to-lake")
 
 
 @pytest.mark.parametrize("line", NOT_RUN)

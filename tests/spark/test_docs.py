@@ -34,20 +34,12 @@ from tests.spark.scenario import (
 README = (ROOT / "README.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 ERRORS = (ROOT / "docs" / "errors.md").read_text()
-FLIGHT = {
-    "type": "record",
-    "name": "Flight",
-    "fields": [
-        {"name": "carrier", "type": "string"},
-        {"name": "flight", "type": "int"},
-        {"name": "delay", "type": ["null", "int"], "default": None},
-    ],
-}
 
 
 def test_readme_runs(spark: SparkSession, emulator: Emulator, tmp_path: Path):
     """Every Python block of the README runs, top to bottom in one session, once the topic it names exists."""
-    emulator.create_schema("projects/my-project/schemas/flight", "AVRO", json.dumps(FLIGHT))
+    flight = (ROOT / "examples" / "flight.avsc").read_text()
+    emulator.create_schema("projects/my-project/schemas/flight", "AVRO", flight)
     emulator.create_topic("projects/my-project/topics/flights", schema="projects/my-project/schemas/flight")
     emulator.create_subscription(
         "projects/my-project/subscriptions/flights-to-lake", "projects/my-project/topics/flights"
@@ -58,20 +50,22 @@ def test_readme_runs(spark: SparkSession, emulator: Emulator, tmp_path: Path):
             exec(compile(_here(block, emulator.endpoint, tmp_path), "README.md", "exec"), names)
         names["query"].processAllAvailable()
 
-        rows = spark.read.parquet(str(tmp_path / "flights")).select("carrier", "flight", "delay").collect()
+        rows = spark.read.parquet(str(tmp_path / "table")).select("carrier", "flight", "tailnum", "dep_delay").collect()
     finally:
         if "query" in names:
             names["query"].stop()
         if "emulator" in names:
             names["emulator"].stop()
 
-    assert [("AA", 1141, 33), ("B6", 725, None), ("UA", 1545, 11)] == sorted(map(tuple, rows))
+    expected = [("AA", 1141, "N619AA", 2.0), ("B6", 725, None, None), ("UA", 1545, "N14228", 2.0)]
+    assert expected == sorted(map(tuple, rows))
 
 
 def _here(block: str, endpoint: str, folder: Path) -> str:
     """The block with its project on this emulator, and its files in this folder."""
     project = '.option("projectId", "my-project")'
-    return block.replace(project, f'{project}.option("endpoint", "{endpoint}")').replace('"/data/', f'"{folder}/')
+    block = block.replace(project, f'{project}.option("endpoint", "{endpoint}")')
+    return block.replace('"/tmp/flights/', f'"{folder}/')
 
 
 # What must be true of the names of each notebook when it has run; each has asserts of its own, too.

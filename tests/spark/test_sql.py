@@ -67,7 +67,7 @@ def test_statements_run_in_the_shell_of_sql(emulator: Emulator, tmp_path: Path):
     (tmp_path / "page.sql").write_text(";\n".join(statements) + ";\n")
     shell = Path(pyspark.__file__).parent / "bin" / "spark-sql"
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-    command = [shell, "--master", "local[1]", "--conf", "spark.ui.enabled=false", "-S", "-f", "page.sql"]
+    command = [str(shell), "--master", "local[1]", "--conf", "spark.ui.enabled=false", "-S", "-f", "page.sql"]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
 
     assert 0 == ended.returncode, ended.stderr[-3000:]
