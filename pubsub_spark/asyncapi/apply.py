@@ -43,13 +43,12 @@ def carry_out(resources: Resources, step: Step) -> None:
         case Topic():
             topic = _topic(step.resource)
             if step.action == "create":
-                schema = step.resource.binding.schema
-                resources.create("topics", topic, topic.name, [("Schema", schema)] if schema else [])
+                resources.create("topics", topic, topic.name)
             else:
                 resources.update("topics", topic, step.paths)
         case Subscription(name, of, ordering):
             wanted = types.Subscription(name=name, topic=of, enable_message_ordering=ordering)
-            resources.create("subscriptions", wanted, name, [("Topic", of)])
+            resources.create("subscriptions", wanted, name)
 
 
 def _schema(resources: Resources, step: Step, wanted: Schema) -> None:

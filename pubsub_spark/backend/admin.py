@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from .status import RETRYABLE, failure
 
 T = TypeVar("T")
+_MISSING = re.compile(r"\(resource=([^)@]+)(@[^)]+)?\)")  # NOT_FOUND names an id, and the revision of a schema
 _log = logging.getLogger(__name__)
 
 
@@ -123,6 +125,14 @@ class Admin:
         except exceptions.GoogleAPICallError as error:
             code = error.grpc_status_code or grpc.StatusCode.UNKNOWN
             if code is grpc.StatusCode.NOT_FOUND:
-                said = (other for other in others if f"(resource={other[1].rpartition('/')[2]})" in error.message)
-                kind, name = next(said, (kind, name))
+                kind, name = _missing(error.message, others) or (kind, name)
             raise failure(code, error.message, verb, kind, name, self._address) from None
+
+
+def _missing(detail: str, others: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+    """Kind and full name of the resource that NOT_FOUND names, where it is one of the others in the request."""
+    named = _MISSING.search(detail)
+    if named is None:
+        return None
+    of_that_id = (each for each in others if each[1].rpartition("/")[2] == named[1])
+    return next(((kind, name + (named[2] or "")) for kind, name in of_that_id), None)

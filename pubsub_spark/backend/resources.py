@@ -7,6 +7,8 @@ full names and returns protobuf messages; errors, retries and sentences are thos
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -40,6 +42,14 @@ KINDS: Final[dict[Collection, _Kind]] = {
     "schemas": _Kind("Schema", "_schemas"),
 }
 
+# The fields of a request that name other resources, and the words for these.
+_USED: Final = {
+    "topic": "Topic",
+    "dead_letter_policy.dead_letter_topic": "Topic",
+    "schema_settings.schema": "Schema",
+    "subscription": "Subscription",
+}
+
 
 class Resources(Admin):
     """The calls on all four collections: list, get, create, update, delete; and messages, one call each."""
@@ -66,15 +76,16 @@ class Resources(Admin):
         kind = KINDS[collection]
         return self._call(collection, f"get_{kind.field}", {kind.field: name}, "look at", name)
 
-    def create(self, collection: Collection, request: Any, name: str, others: Sequence[tuple[str, str]] = ()) -> Any:
-        """The resource as created. others: kinds and full names of the other resources in the request."""
-        return self._call(collection, f"create_{KINDS[collection].field}", request, "create", name, others=others)
+    def create(self, collection: Collection, request: Any, name: str) -> Any:
+        """The resource as created."""
+        method = f"create_{KINDS[collection].field}"
+        return self._call(collection, method, request, "create", name, others=_used_by(request))
 
     def update(self, collection: Collection, resource: Any, paths: Iterable[str]) -> Any:
         """The resource after the fields of `paths` were set to what they are in `resource`."""
         field = KINDS[collection].field
         request = {field: resource, "update_mask": field_mask_pb2.FieldMask(paths=sorted(paths))}
-        return self._call(collection, f"update_{field}", request, "update", resource.name)
+        return self._call(collection, f"update_{field}", request, "update", resource.name, others=_used_by(resource))
 
     def delete(self, collection: Collection, name: str, seconds: float | None = None) -> None:
         """Delete a resource, within so many seconds."""
@@ -92,7 +103,9 @@ class Resources(Admin):
     def roll_back_schema(self, name: str, revision: str) -> types.Schema:
         """The new revision of a schema, with the definition of an old one (its id)."""
         request = {"name": name, "revision_id": revision}
-        rolled_back: types.Schema = self._call("schemas", "rollback_schema", request, "roll back", name)
+        rolled_back: types.Schema = self._call(
+            "schemas", "rollback_schema", request, "roll back", name, others=[("Schema", name)]
+        )
         return rolled_back
 
     def delete_schema_revision(self, name: str) -> None:
@@ -172,3 +185,12 @@ class Resources(Admin):
         kind = KINDS[collection]
         call = getattr(getattr(self, kind.client), method)
         return self._ask(call, request, verb, word or kind.word, name, others, seconds)
+
+
+def _used_by(request: Any) -> list[tuple[str, str]]:
+    """Kinds and full names of the other resources in a request: NOT_FOUND may mean one of them."""
+    found: list[tuple[str, str]] = []
+    for path, word in _USED.items():
+        with suppress(AttributeError):  # a message without this field
+            found.append((word, attrgetter(path)(request)))
+    return found

@@ -350,7 +350,7 @@ def message_out_and_in(resources: Resources, topic: str | None, project: str | N
                 resources.create("topics", types.Topic(name=on), on)
                 ending.callback(_deleted, resources, "topics", on, findings)
             made = types.Subscription(name=subscription, topic=on)
-            resources.create("subscriptions", made, subscription, [("Topic", on)])
+            resources.create("subscriptions", made, subscription)
             ending.callback(_deleted, resources, "subscriptions", subscription, findings)
             findings += _sent_and_pulled(resources, on, subscription)
         except PubSubError as error:

@@ -190,7 +190,7 @@ def _temporary_subscription(resources: Resources, topic: str) -> str:
     ttl = datetime.timedelta(seconds=_EXPIRATION_SECONDS)
     made = types.Subscription(name=name, topic=topic, expiration_policy={"ttl": ttl}, message_retention_duration=ttl)
     try:
-        resources.create("subscriptions", made, name, [("Topic", topic)])
+        resources.create("subscriptions", made, name)
     except MissingError as error:
         of_that_id = topic.replace("/topics/", "/subscriptions/")
         try:

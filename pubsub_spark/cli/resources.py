@@ -93,19 +93,17 @@ def print_resource(resource: Any, service: Service) -> None:
     (print_json if service.as_json else print_fields)(fields)
 
 
-def create_each(
-    service: Service, collection: Collection, wanted: Any, names: Sequence[str], others: Sequence[tuple[str, str]]
-) -> None:
+def create_each(service: Service, collection: Collection, wanted: Any, names: Sequence[str]) -> None:
     """Create a resource of each name, and print it; in JSON one is an object, and several are an array.
 
-    wanted: what is the same for all. others: kinds and full names of other resources in it.
+    wanted: what is the same for all.
     """
     full = [service.full(each, collection) for each in names]
     created: list[dict[str, Any]] = []
     as_array = service.as_json and len(full) > 1
     with service.connect() as resources, printed_at_the_end(as_array, created):
         for name in full:
-            resource = resources.create(collection, type(wanted)(wanted, name=name), name, others)
+            resource = resources.create(collection, type(wanted)(wanted, name=name), name)
             created.append(as_dict(resource))
             if not as_array:
                 print_resource(resource, service)

@@ -34,10 +34,12 @@ def create(
     labels: Labels = None,
 ) -> None:
     """Keep what is not acknowledged in a subscription now, for `seek --snapshot`."""
+    from google.pubsub_v1 import types
+
     full, of = service.full(name, "snapshots"), service.full(subscription, "subscriptions", subscription_project)
-    request = {"name": full, "subscription": of, "labels": pairs(labels)}
+    request = types.CreateSnapshotRequest(name=full, subscription=of, labels=pairs(labels))
     with service.connect() as resources:
-        print_resource(resources.create("snapshots", request, full, [("Subscription", of)]), service)
+        print_resource(resources.create("snapshots", request, full), service)
 
 
 @command(app, "update", flags=LABEL_FLAGS)

@@ -144,8 +144,7 @@ def create(
         **_fields(service, **given),
         **export,
     )
-    used = [("Topic", wanted.topic), ("Topic", wanted.dead_letter_policy.dead_letter_topic)]
-    create_each(service, "subscriptions", wanted, names, used)
+    create_each(service, "subscriptions", wanted, names)
 
 
 @command(app, "update", flags={**LABEL_FLAGS, **_FLAGS})

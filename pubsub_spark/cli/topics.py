@@ -91,7 +91,7 @@ def create(
     from google.pubsub_v1 import types
 
     wanted = types.Topic(labels=pairs(labels), kms_key_name=key or "", **_fields(service, **given))
-    create_each(service, "topics", wanted, names, [("Schema", wanted.schema_settings.schema)])
+    create_each(service, "topics", wanted, names)
 
 
 @command(app, "update", flags={**LABEL_FLAGS, **_FLAGS})

@@ -69,6 +69,24 @@ def test_what_is_of_another_project(run: Run, emulator: Emulator):
     assert {"subscription": SUB, "to": "projects/other/snapshots/before"} == sought
 
 
+def test_error_names_the_resource_that_is_missing(run: Run, emulator: Emulator):
+    """Of a command on what exists the error names the other resource, or the revision, that does not."""
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC)
+    run("schemas", "create", "record", "--type", "avro", "--definition", RECORD % "")
+    encoded = ("--message-encoding", "json")
+    for words, missing in (
+        (("subscriptions", "update", "all", "--dead-letter-topic", "gone"), "Topic `projects/my-project/topics/gone`"),
+        (("topics", "update", "flights", "--schema", "gone", *encoded), "Schema `projects/my-project/schemas/gone`"),
+        (
+            ("topics", "create", "typed", "--schema", "record", "--first-revision-id", "deadbeef", *encoded),
+            f"Schema `{SCHEMA}@deadbeef`",
+        ),
+        (("schemas", "rollback", "record", "--revision-id", "deadbeef"), f"Schema `{SCHEMA}@deadbeef`"),
+    ):
+        assert run(*words, code=1).stderr.startswith(f"{missing} does not exist at"), words
+
+
 def test_push(run: Run, emulator: Emulator):
     """A push subscription has the token and the format of the flags; an update of its endpoint replaces them."""
     emulator.create_topic(TOPIC)
