@@ -110,9 +110,13 @@ class _Reader:
             if topic is not None:
                 found = channel.followed()
                 topics[str(found.file), ".".join(map(str, found.keys))] = topic.name
-                for name, message in self._channel_messages(channel):
-                    if _is_mapping(message):
-                        self._add_message(name, message, topic)
+            for name, message in self._channel_messages(channel):
+                if not _is_mapping(message):
+                    continue
+                if topic is not None:
+                    self._add_message(name, message, topic)
+                else:
+                    message_binding(message)  # its complaints, beside those about the channel
         channels = self.document.get("channels")
         if channels.value and not self.api.topics and not self.document.documents.problems:
             channels.complain(

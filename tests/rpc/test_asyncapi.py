@@ -125,15 +125,15 @@ def test_conflict_and_refusal_are_sentences(emulator: Emulator):
 def test_wrong_document_creates_nothing(emulator: Emulator, tmp_path: Path):
     """All that is wrong with a document is told, with its lines, and nothing is created."""
     wrong = tmp_path / "api.yaml"
-    wrong.write_text(
-        EXAMPLE.read_text().replace("team: flights", "team: 7").replace("encoding: binary", "encoding: xml")
-    )
+    text = EXAMPLE.read_text().replace("source: nyc", "source: 8")
+    wrong.write_text(text.replace("team: flights", "team: 7").replace("encoding: binary", "encoding: xml"))
     (tmp_path / "flight.avsc").write_text("{}")
 
     result = run("apply", wrong, PUBSUB_EMULATOR_HOST=emulator.endpoint)
 
     assert 1 == result.returncode
-    assert "has 2 problems" in result.stderr
+    assert "has 3 problems" in result.stderr
+    assert "bindings.googlepubsub.attributes.source`: this must be of type string, got `8`" in result.stderr
     assert "line 15, `channels.departures.bindings.googlepubsub.labels.team`" in result.stderr
     assert "encoding` must be JSON or BINARY, got `xml`" in result.stderr
 
