@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pubsub_spark.emulator import Emulator
+from pubsub_spark.read.staging import Staging
 from tests.rpc.conftest import COMMAND, Run, said
 
 RECORD = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}%s]}'
@@ -322,6 +323,22 @@ def test_what_cannot_be_done_is_one_sentence(run: Run, words: list[str], code: i
 
     assert sentence in ended.stderr
     assert ("", 1) == (ended.stdout, ended.stderr.count("\n"))
+
+
+def test_staging(run: Run, tmp_path: Path):
+    """A stream's files are listed and removed; of nothing `ls` says so and ends with 1."""
+    staging = Staging(str(tmp_path), SUB, "mine")
+    staging.write_token()
+    staging.create("1/part-0", [b"a part"])
+    [listed] = said(run, "staging", "ls", str(tmp_path))
+    row = run("staging", "ls", str(tmp_path)).stdout.splitlines()[1]
+    removed = run("staging", "clean", str(tmp_path), "--stream", "mine").stdout
+    nothing = run("staging", "ls", str(tmp_path), code=1)
+
+    assert (SUB, "mine", [1], 2) == tuple(listed[key] for key in ("subscription", "stream", "batches", "files"))
+    assert [SUB, "mine", "1", "2"] == row.split()[:4]
+    assert "removed 2 files of stream mine\n" == removed
+    assert ("", f"No stream has files in `{tmp_path}`.\n") == (nothing.stdout, nothing.stderr)
 
 
 def test_options_are_listed(run: Run):

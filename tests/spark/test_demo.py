@@ -1,6 +1,10 @@
 """The demo as its user sees it, on a slice of the flights: a run that is proven, and one that is not."""
 
 import io
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from rich.console import Console
 from pubsub_spark import demo
 from pubsub_spark.demo.service import PubSub
 from pubsub_spark.emulator import Emulator
+from tests.conftest import ROOT
 from tests.spark.scenario import needs_available_now
 
 ROWS = 3000
@@ -40,6 +45,19 @@ def test_demo_proves_itself(console: Console, spark: SparkSession, tmp_path: Pat
         spark.read.parquet(str(tmp_path / "departures")).columns
     )
     assert (tmp_path / "departures.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_demo_is_a_command(tmp_path: Path):
+    """`pubsub-spark demo --json` ends with 0 and its verdict; its report goes to standard error."""
+    command = [sys.executable, "-c", "from pubsub_spark.cli import app; app()", "demo", "--json", "--rows", "100"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [*command, "--output", str(tmp_path)], capture_output=True, text=True, env=environment, check=False
+    )
+
+    assert 0 == ended.returncode, ended.stderr
+    assert {"complete": True, "output": str(tmp_path)} == json.loads(ended.stdout)
+    assert "Equal: every flight" in ended.stderr
 
 
 def test_demo_runs_against_an_address(console: Console, emulator: Emulator, tmp_path: Path):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -18,7 +19,9 @@ from pubsub_spark.emulator import Emulator
 from pubsub_spark.table_function import register_function
 from tests.conftest import ROOT, Names
 
-_BLOCKS = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "sql.md").read_text(), re.DOTALL)
+_PAGE = (ROOT / "docs" / "sql.md").read_text()
+_BLOCKS = re.findall(r"```sql\n(.*?)```", _PAGE, re.DOTALL)
+[PYTHON] = re.findall(r"```python\n(.*?)```", _PAGE, re.DOTALL)
 STATEMENTS = [each.strip() for block in _BLOCKS for each in block.split(";") if each.strip()]
 TABLES = [each for each in STATEMENTS if each.startswith("CREATE TABLE")]
 
@@ -38,7 +41,10 @@ def catalog(spark: SparkSession, emulator: Emulator) -> Iterator[Names]:
 
 
 def here(statement: str, emulator: Emulator) -> str:
-    """The statement with the address of this emulator among its options."""
+    """The statement, or the Python, with the address of this emulator among its options."""
+    statement = statement.replace(
+        '.option("projectId"', f'.option("endpoint", "{emulator.endpoint}").option("projectId"'
+    )
     statement = statement.replace("projectId => '", f"endpoint => '{emulator.endpoint}', projectId => '")
     statement = statement.replace("projectId '", f"endpoint '{emulator.endpoint}', projectId '")
     return statement.replace("projectId = '", f"endpoint = '{emulator.endpoint}', projectId = '")
@@ -123,20 +129,22 @@ def test_table_with_other_columns_says_why(spark: SparkSession, emulator: Emulat
 
 
 def test_stream_of_a_table(spark: SparkSession, emulator: Emulator, catalog: Names):
-    """`readStream.table` with options is a stream of the subscription."""
+    """`readStream.table` with options, as the page has it, is a stream of the subscription."""
     spark.sql(here(TABLES[0], emulator))
-    options = {"subscriptionId": catalog.subscription, "endpoint": emulator.endpoint}
+    names: dict[str, Any] = {"spark": spark}
+    exec(here(PYTHON.partition("same = ")[0], emulator), names)
 
-    assert spark.readStream.options(**options).table("flights").isStreaming
+    assert names["flights"].isStreaming
 
 
 @pytest.mark.skipif(pyspark.__version__.startswith("4.0"), reason="Spark 4.0 takes no `WITH` behind `STREAM t`")
 def test_stream_of_a_table_in_sql(spark: SparkSession, emulator: Emulator, catalog: Names):
-    """`STREAM t WITH (...)` is a stream of the subscription."""
+    """`STREAM t WITH (...)`, as the page has it, is a stream of the subscription."""
     spark.sql(here(TABLES[0], emulator))
-    given = f"subscriptionId = '{catalog.subscription}', endpoint = '{emulator.endpoint}'"
+    names: dict[str, Any] = {"spark": spark}
+    exec(here(PYTHON, emulator), names)
 
-    assert spark.sql(f"SELECT * FROM STREAM flights WITH ({given})").isStreaming
+    assert names["same"].isStreaming
 
 
 def test_save_as_table_publishes(spark: SparkSession, emulator: Emulator, catalog: Names):
