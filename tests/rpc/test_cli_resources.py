@@ -240,7 +240,7 @@ def test_snapshots_and_seek(run: Run, emulator: Emulator):
     run("seek", "all", "--snapshot", "before")
     assert 1 == emulator.backlog(SUB)
     assert {"k": "v"} == labelled["labels"]
-    assert [labelled] == said(run, "snapshots", "list")
+    assert [labelled] == said(run, "snapshots", "list") == [said(run, "snapshots", "describe", "before")]
     run("subscriptions", "seek", "all", "--time", "2099-01-01T00:00:00Z")
     assert 0 == emulator.backlog(SUB)
     run("snapshots", "delete", "before")
