@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from google.protobuf import duration_pb2
-
 from pubsub_spark import names
 from pubsub_spark.codec.definition import Encoding
 from pubsub_spark.codec.schema_types import ENCODING_NUMBERS, SCHEMA_TYPE_NUMBERS, SchemaType
-from pubsub_spark.emulator import seed_file
+from pubsub_spark.emulator import arguments, seed_file
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import NUMBERS, Code, RpcError
+from pubsub_spark.emulator.arguments import Publishable
 from pubsub_spark.emulator.handlers.subscriber import find
 from pubsub_spark.emulator.journal.files import FsyncPolicy
 from pubsub_spark.emulator.journal.journal import Journal
@@ -51,8 +50,6 @@ from pubsub_spark.emulator.transport.listener import address, listen, tls_contex
 from pubsub_spark.emulator.transport.servers import Servers
 from pubsub_spark.emulator.transport.verbs import Verb
 
-_DURATIONS = frozenset({"message_retention_duration", "minimum_backoff", "maximum_backoff", "ttl", "max_duration"})
-
 
 class EmulatorFailedError(RuntimeError):
     """The end of an emulator by an exception on one of its background threads, which is the cause."""
@@ -64,9 +61,6 @@ class Workers(Protocol):
     def follow(self, events: Sequence[Event], /) -> None: ...
 
     def close(self) -> None: ...
-
-
-Publishable = bytes | str | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -286,23 +280,23 @@ class Emulator:
         self, name: str, schema: str | None = None, encoding: Encoding = "BINARY", **settings: Any
     ) -> None:
         """A topic; `settings` are fields of the Topic resource."""
-        resource = protos.Topic(name=name, **_durations(settings))
+        resource = protos.Topic(name=name, **arguments.with_durations(settings))
         if schema is not None:
             resource.schema_settings.schema = schema
-            resource.schema_settings.encoding = _one_of(ENCODING_NUMBERS, encoding, "encoding")
+            resource.schema_settings.encoding = arguments.one_of(ENCODING_NUMBERS, encoding, "encoding")
         with self._changing() as services:
             services.publisher.create_topic(resource)
 
     def create_subscription(self, name: str, topic: str, **settings: Any) -> None:
         """A subscription; `settings` are fields of the Subscription resource, durations in seconds."""
-        resource = protos.Subscription(name=name, topic=topic, **_durations(settings))
+        resource = protos.Subscription(name=name, topic=topic, **arguments.with_durations(settings))
         with self._changing() as services:
             services.subscriber.create_subscription(resource)
 
     def create_schema(self, name: str, type: SchemaType, definition: str) -> None:  # noqa: A002 - Pub/Sub's name for it
         """A schema with its first revision."""
         parsed = names.parse(name, "schemas")
-        schema = protos.Schema(type_=_one_of(SCHEMA_TYPE_NUMBERS, type, "type"), definition=definition)
+        schema = protos.Schema(type_=arguments.one_of(SCHEMA_TYPE_NUMBERS, type, "type"), definition=definition)
         request = protos.CreateSchemaRequest(parent=f"projects/{parsed.project}", schema_id=parsed.id, schema=schema)
         with self._changing() as services:
             services.schemas.create_schema(request)
@@ -316,8 +310,8 @@ class Emulator:
         """Publish bytes, texts, or mappings of PubsubMessage's fields; returns the message ids."""
         ids: list[str] = []
         with self._changing() as services:
-            for message in messages:
-                request = protos.PublishRequest(topic=topic, messages=[_message(message)])
+            for each in messages:
+                request = protos.PublishRequest(topic=topic, messages=[arguments.message(each)])
                 response = services.publisher.publish(request.SerializeToString())
                 ids += protos.PublishResponse.FromString(response).message_ids
         return ids
@@ -421,30 +415,3 @@ def _check(engine: Engine) -> None:
 def _process() -> dict[str, int]:
     """The process of the emulator, so that nobody ends another's."""
     return {"pid": os.getpid()}
-
-
-def _one_of(table: Mapping[str, int], name: str, field: str) -> int:
-    if name not in table:
-        raise ValueError(f"`{field}` is one of {', '.join(table)}; got {name}.")
-    return table[name]
-
-
-def _durations(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with Durations for seconds where the resource, or a policy in it, has those."""
-    made = {name: _durations(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
-    seconds = {name: value for name, value in made.items() if name in _DURATIONS and isinstance(value, int | float)}
-    return made | {name: _duration(name, value) for name, value in seconds.items()}
-
-
-def _duration(name: str, seconds: float) -> Any:
-    duration = duration_pb2.Duration()
-    try:
-        duration.FromNanoseconds(round(seconds * 1e9))
-    except (ValueError, OverflowError):  # no number, or infinity
-        raise ValueError(f"`{name}` is a number of seconds; got {seconds}.") from None
-    return duration
-
-
-def _message(given: Publishable) -> Any:
-    content = given.encode() if isinstance(given, str) else given
-    return protos.PubsubMessage(data=content) if isinstance(content, bytes) else protos.PubsubMessage(**content)

@@ -28,9 +28,9 @@ from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.chaos import Chaos
 from pubsub_spark.emulator.state.delivery import Batch, Consumer
-from pubsub_spark.emulator.state.message import Message, Publication
+from pubsub_spark.emulator.state.message import Message, Publication, published_since
 from pubsub_spark.emulator.state.settings import Settings
-from pubsub_spark.emulator.state.subscription import Subscription, published_since
+from pubsub_spark.emulator.state.subscription import Subscription
 
 KEYS = ("", "a")
 

@@ -6,20 +6,18 @@ Subscription or Snapshot itself and not its name: a change to a deleted one does
 Pure: no lock, no proto, no clock. `resource` of each record is the configuration as the client sees it; it is carried
 and replaced as a whole, never read and never changed in place. Existence and permission are the handlers' business.
 
-The agenda is one heap for all subscriptions: the earliest time at which any of them has something to do. `tick` visits
-only those that are due, so a thousand idle subscriptions cost nothing. Of those that are due at one time the first by
-name is first: a state that was loaded from a dump goes on as the one that was dumped.
+`tick` lets time pass, and visits only the subscriptions that the agenda says are due.
 """
 
 from __future__ import annotations
 
-import heapq
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count
 from typing import Any
 
 from pubsub_spark.emulator.state import wire_format
+from pubsub_spark.emulator.state.agenda import Agenda
+from pubsub_spark.emulator.state.backlog import NEVER
 from pubsub_spark.emulator.state.chaos import Chaos
 from pubsub_spark.emulator.state.delivery import UNLIMITED, Batch, Consumer, dead_letter
 from pubsub_spark.emulator.state.events import (
@@ -37,19 +35,17 @@ from pubsub_spark.emulator.state.events import (
     Updated,
 )
 from pubsub_spark.emulator.state.leases import BatchNumbers
-from pubsub_spark.emulator.state.message import Publication, among, ranges
+from pubsub_spark.emulator.state.message import Publication, Split, among, published_since, ranges
 from pubsub_spark.emulator.state.settings import DAY, Settings
-from pubsub_spark.emulator.state.subscription import MOST_MESSAGES, Split, Subscription, published_since
+from pubsub_spark.emulator.state.subscription import MOST_MESSAGES, Subscription
 from pubsub_spark.emulator.state.topic import Snapshot, Topic
 
 SNAPSHOT_LIFETIME_SECONDS = 7 * DAY
-_NEVER = float("inf")
 # The service's ids have 17 or 18 digits; all of ours have 17, so that their order as text is the order of publishing.
 # They begin at the start of the emulator, ten a microsecond, so that a restarted one does not use an id again.
 _FIRST_MESSAGE = 10**16
 _IDS_PER_SECOND = 10**7
 _SPARE_BATCHES = 1 << 20  # more than a run leases between its last journaled change and its end
-_SPARE_ENTRIES = 64  # of the agenda, beyond two for each subscription, before it is tidied
 
 
 class Broker:
@@ -69,16 +65,14 @@ class Broker:
         self.subscriptions: dict[str, Subscription] = {}
         self.snapshots: dict[str, Snapshot] = {}
         self.ready_consumers: list[Consumer] = []  # whom the wire layer must wake
-        self._snapshots_due = _NEVER
+        self._snapshots_due = NEVER
         self._origins: dict[str, Topic] = {}  # what each subscription was created on, deleted or not
         self._remembered = remembered
         self.chaos_seed: int | None = None
         self._next_message = _FIRST_MESSAGE + int(started * _IDS_PER_SECOND)
         # All subscriptions number their batches by one count, so an ack id of a deleted one never fits its successor.
         self._batches = BatchNumbers()
-        self._agenda: list[tuple[float, str, int, Subscription]] = []
-        self._scheduled: dict[str, float] = {}
-        self._ties = count()
+        self._agenda = Agenda()
 
     # Topics
 
@@ -134,7 +128,7 @@ class Broker:
         topic.ingested[part] = mark
 
     def _trim(self, topic: Topic, now: float) -> None:
-        pinned = min((snapshot.after for snapshot in topic.snapshots.values()), default=_NEVER)
+        pinned = min((snapshot.after for snapshot in topic.snapshots.values()), default=NEVER)
         horizon = now - topic.retention
         while topic.log and topic.log[0].first < pinned and topic.log[0].published < horizon:
             topic.log.popleft()
@@ -188,7 +182,7 @@ class Broker:
         name = subscription.name
         self._detach(subscription)
         del self.subscriptions[name], self._origins[name]
-        self._scheduled.pop(name, None)
+        self._agenda.discard(subscription)
         self._deleted(name)
 
     def _detach(self, subscription: Subscription) -> None:
@@ -207,7 +201,7 @@ class Broker:
             self.delete_subscription(subscription)
         self.topics.clear()
         self.snapshots.clear()
-        self._snapshots_due = _NEVER
+        self._snapshots_due = NEVER
         self.events.append(Cleared())
 
     def restart(self, now: float) -> None:
@@ -318,8 +312,7 @@ class Broker:
     # Time
 
     def _schedule(self, subscription: Subscription, now: float) -> None:
-        """Forward the dead messages of a subscription that has changed, and put the time when it is due next into the
-        agenda.
+        """Forward the dead messages of a subscription that has changed, and note when it is due next.
 
         A deleted one is left out: its name may be another's by now.
         """
@@ -327,48 +320,29 @@ class Broker:
             return
         if subscription.dead:
             self._forward(subscription, now)
-        due = subscription.due()
-        if due < self._scheduled.get(subscription.name, _NEVER):
-            self._scheduled[subscription.name] = due
-            heapq.heappush(self._agenda, (due, subscription.name, next(self._ties), subscription))
-            if len(self._agenda) > 2 * len(self.subscriptions) + _SPARE_ENTRIES:
-                self._tidy()
-
-    def _tidy(self) -> None:
-        """Drop the entries that an earlier one has replaced, or whose subscription is gone."""
-        self._agenda = [
-            (due, name, tie, subscription)
-            for due, name, tie, subscription in self._agenda
-            if self.subscriptions.get(name) is subscription and self._scheduled.get(name) == due
-        ]
-        heapq.heapify(self._agenda)
+        self._agenda.add(subscription.due(), subscription)
 
     def scheduled(self) -> list[tuple[float, str]]:
         """The subscriptions in the order in which they are due, each with its time."""
-        return sorted((due, name) for name, due in self._scheduled.items())
+        return self._agenda.entries()
 
     def resume(self, scheduled: Iterable[tuple[float, str]]) -> None:
         """Build the agenda of a broker that was loaded, when no consumer is connected and more may be due."""
         for due, name in scheduled:
-            self._scheduled[name] = due
-            heapq.heappush(self._agenda, (due, name, next(self._ties), self.subscriptions[name]))
+            self._agenda.add(due, self.subscriptions[name])
         for subscription in self.subscriptions.values():
             self._schedule(subscription, 0)
-        self._snapshots_due = min((each.expires for each in self.snapshots.values()), default=_NEVER)
+        self._snapshots_due = min((each.expires for each in self.snapshots.values()), default=NEVER)
 
     @property
     def due(self) -> float:
         """When `tick` next has something to do; infinity when never."""
-        return min(self._agenda[0][0] if self._agenda else _NEVER, self._snapshots_due)
+        return min(self._agenda.due, self._snapshots_due)
 
     def tick(self, now: float) -> list[Subscription]:
         """Let time pass for every subscription that is due; returns those that expired, which are gone."""
         expired = []
-        while self._agenda and self._agenda[0][0] <= now:
-            due, name, _, subscription = heapq.heappop(self._agenda)
-            if self.subscriptions.get(name) is not subscription or self._scheduled.get(name) != due:
-                continue
-            del self._scheduled[name]
+        while (subscription := self._agenda.pop(now)) is not None:
             if subscription.expires_at <= now:
                 self.delete_subscription(subscription)
                 expired.append(subscription)
@@ -378,7 +352,7 @@ class Broker:
         if self._snapshots_due <= now:
             for snapshot in [each for each in self.snapshots.values() if each.expires <= now]:
                 self.delete_snapshot(snapshot, now)
-            self._snapshots_due = min((each.expires for each in self.snapshots.values()), default=_NEVER)
+            self._snapshots_due = min((each.expires for each in self.snapshots.values()), default=NEVER)
         return expired
 
     def _forward(self, subscription: Subscription, now: float) -> None:
@@ -429,7 +403,7 @@ class Broker:
         """Mark retained messages published before `time` as acked, later ones as unacked."""
         topic = self.topic_of(subscription.name)
         # A snapshot may make the log longer than the topic's own retention does.
-        retained = now - topic.retention if topic is not None and topic.retention else _NEVER
+        retained = now - topic.retention if topic is not None and topic.retention else NEVER
         log = [each for each in (topic.log if topic is not None else ()) if each.published >= retained]
         self._seek(subscription, log, published_since(time), now)
 

@@ -80,8 +80,8 @@ def _dump_subscription(subscription: Subscription) -> dict[str, Any]:
     queues, leases = subscription._key_queues, subscription._leases
     dumped: dict[str, Any] = {name: getattr(subscription, name) for name in _FIELDS}
     dumped["fresh"] = _rows(subscription._fresh.publications)
-    dumped["returned"] = list(map(table.dump, subscription._returned))
-    dumped["delayed"] = [(opens, table.dump(each)) for opens, _, each in sorted(subscription._delayed)]
+    dumped["returned"] = list(map(table.dump, subscription._redelivery.ready))
+    dumped["delayed"] = [(opens, table.dump(each)) for opens, each in subscription._redelivery.backing_off()]
     dumped["queues"] = [
         (key, list(map(table.dump, each.waiting)), list(map(table.dump, each.outstanding)), each.opens, each.state.name)
         for key, each in queues._queues.items()
@@ -109,9 +109,9 @@ def _load_subscription(subscription: Subscription, dumped: Mapping[str, Any]) ->
     table = _Deliveries(dumped["deliveries"], nobody)
     for name in _FIELDS:
         setattr(subscription, name, dumped[name])
-    subscription._returned.extend(map(table.load, dumped["returned"]))
-    for opens, each in dumped["delayed"]:  # sorted, which is a heap
-        subscription._delayed.append((opens, next(subscription._ties), table.load(each)))
+    subscription._redelivery.ready.extend(map(table.load, dumped["returned"]))
+    for opens, each in dumped["delayed"]:
+        subscription._redelivery.add(table.load(each), opens)
     _load_queues(subscription._key_queues, dumped, table)
     _load_leases(subscription._leases, dumped, table, nobody)
     subscription._retained.extend(Publication(*each) for each in dumped["retained"])

@@ -123,13 +123,13 @@ def _leased(batch: LeaseBatch) -> Iterator[MessageState]:
 
 def _returned(subscription: Subscription) -> Iterator[MessageState]:
     expired_until = subscription._unacked.expired_until
-    for delivery in subscription._returned:
+    for delivery in subscription._redelivery.ready:
         if not delivery.acked and delivery.message.published > expired_until:
             yield MessageState(delivery.message, Place.RETURNED, delivery.deliveries, delivery.failures)
 
 
 def _delayed(subscription: Subscription) -> Iterator[MessageState]:
-    for opens, _, delivery in sorted(subscription._delayed, key=lambda each: each[:2]):
+    for opens, delivery in subscription._redelivery.backing_off():
         yield MessageState(delivery.message, Place.BACKING_OFF, delivery.deliveries, delivery.failures, opens)
 
 

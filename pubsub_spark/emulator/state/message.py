@@ -92,6 +92,15 @@ def union(*sources: Iterable[Publication]) -> Iterator[Publication]:
             end = rest.first + len(rest.frames)
 
 
+# The parts of a publication, each with whether a Seek makes it unacked.
+Split = Callable[[Publication], Iterable[tuple[Publication, bool]]]
+
+
+def published_since(time: float) -> Split:
+    """Messages published before `time` are acked, later ones unacked."""
+    return lambda publication: ((publication, publication.published >= time),)
+
+
 def ranges(sorted_publications: Iterable[Publication]) -> list[range]:
     """The numbers of the messages."""
     found: list[range] = []

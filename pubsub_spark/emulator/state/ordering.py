@@ -112,11 +112,14 @@ class KeyQueues:
         self._update_state(key, queue)
         return withdrawn
 
-    def open(self, now: float) -> None:
-        """Make the queues ready whose backoff has passed."""
+    def open(self, now: float) -> int:
+        """Make the queues ready whose backoff has passed; how many."""
+        opened = 0
         while self._backing_off and self._backing_off[0][0] <= now:
             _, key = heapq.heappop(self._backing_off)
             self._move(key, self._queues[key], QueueState.READY)
+            opened += 1
+        return opened
 
     def entries(self) -> Iterator[Message | Delivery]:
         """The waiting and outstanding messages, acked ones behind a gap included."""

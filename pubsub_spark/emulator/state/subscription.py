@@ -15,9 +15,8 @@ Work per message does not grow with the backlog: queues are popped from the fron
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count
 from typing import Any
 
@@ -28,19 +27,12 @@ from pubsub_spark.emulator.state.delivery import Batch, BatchBuilder, Consumer, 
 from pubsub_spark.emulator.state.events import Event, Expired
 from pubsub_spark.emulator.state.fresh_queue import FreshQueue
 from pubsub_spark.emulator.state.leases import Acked, AckedNumbers, ContiguousLeases, Leases
-from pubsub_spark.emulator.state.message import Message, Publication, publications, union
+from pubsub_spark.emulator.state.message import Message, Publication, Split, publications, union
 from pubsub_spark.emulator.state.ordering import KeyQueues
+from pubsub_spark.emulator.state.redelivery_queue import RedeliveryQueue
 from pubsub_spark.emulator.state.settings import Settings
 
 MOST_MESSAGES = 1000  # in one response; the service's own limit for Pull
-
-# The parts of a publication, each with whether a Seek makes it unacked.
-Split = Callable[[Publication], Iterable[tuple[Publication, bool]]]
-
-
-def published_since(time: float) -> Split:
-    """Messages published before `time` are acked, later ones unacked."""
-    return lambda publication: ((publication, publication.published >= time),)
 
 
 class Subscription:
@@ -68,11 +60,9 @@ class Subscription:
         self.chaos: Chaos | None = None
         self.dead: list[Delivery] = []  # failed too often; the broker takes them from here
         self.outstanding = 0  # messages that a consumer holds: leased, and neither acked, nacked nor expired
-        self._ties = count()
         self._fresh = FreshQueue()
         self._unacked = Unacked()  # the others
-        self._returned: deque[Delivery] = deque()
-        self._delayed: list[tuple[float, int, Delivery]] = []
+        self._redelivery = RedeliveryQueue()
         self._key_queues = KeyQueues()
         self._leases = Leases(batches or count(1))
         self._retained: deque[Publication] = deque()
@@ -118,7 +108,7 @@ class Subscription:
 
     @property
     def has_ready(self) -> bool:
-        return bool(self._fresh.count or self._returned or self._key_queues.ready)
+        return bool(self._fresh.count or self._redelivery.ready or self._key_queues.ready)
 
     def take(self, consumer: Consumer, now: float, most: int = MOST_MESSAGES, size: int = 1 << 62) -> Batch:
         """Lease messages to `consumer` within its limits: at most `most`, and none once `size` bytes are reached."""
@@ -155,7 +145,7 @@ class Subscription:
         return Batch(numbers, parts, building.attempts() if self.settings.dead_letter_attempts else None)
 
     def _take_returned(self, building: BatchBuilder, horizon: float) -> None:
-        returned = self._returned
+        returned = self._redelivery.ready
         while returned and building.has_room:
             delivery = returned[0]
             if not delivery.acked and delivery.message.published > horizon and not building.add(delivery):
@@ -235,7 +225,7 @@ class Subscription:
                     self._release_quota(each)
             else:
                 delivery.deadline = NEVER
-                self._returned.append(delivery)
+                self._redelivery.add(delivery)
         self._notify_one()
 
     def leased_numbers(self) -> list[int]:
@@ -279,7 +269,7 @@ class Subscription:
             return False
         if delivery.deadline != NEVER:  # else it waits already
             self._release_quota(delivery)
-            self._returned.append(delivery)
+            self._redelivery.add(delivery)
         return True
 
     def _fail(self, delivery: Delivery, now: float) -> None:
@@ -298,10 +288,8 @@ class Subscription:
                     each.failures += 1  # its own deadline has passed too
                 self._acked_numbers.pop(each.number, None)  # acked behind the gap, and not any more
                 self._release_quota(each)
-        elif opens > now:
-            heapq.heappush(self._delayed, (opens, next(self._ties), delivery))
         else:
-            self._returned.append(delivery)
+            self._redelivery.add(delivery, opens if opens > now else 0)
 
     def _rewind(self, delivery: Delivery, opens: float) -> list[Delivery]:
         """Withdraw an ordered delivery and those behind it, also the acked ones."""
@@ -338,7 +326,7 @@ class Subscription:
         """When `tick` next has something to do; infinity when never."""
         return min(
             self._leases.due,
-            self._delayed[0][0] if self._delayed else NEVER,
+            self._redelivery.due,
             self._fresh.oldest + self._retention,
             self._retained[0].published + self._retention if self._retained else NEVER,
             self._key_queues.due,
@@ -361,17 +349,12 @@ class Subscription:
             expired += 1
         if expired:
             self.events.append(Expired(self.name, expired))
-        while self._delayed and self._delayed[0][0] <= now:
-            self._returned.append(heapq.heappop(self._delayed)[2])
-            expired += 1
-        if self._key_queues.due <= now:
-            self._key_queues.open(now)
-            expired += 1
+        opened = self._redelivery.open(now) + self._key_queues.open(now)
         if self._snapshot_ends <= now:
             self._snapshot_retention, self._snapshot_ends = 0.0, NEVER
         self._unacked.expire(self._retention, now)
         self._forget(now)
-        if expired:
+        if expired or opened:
             self._notify_one()
 
     def _forget(self, now: float) -> None:
@@ -413,7 +396,7 @@ class Subscription:
         parts = [part for _, part in self._leases.parts()]
         leased = [part for part in parts if isinstance(part, Publication)]
         single: list[Message | Delivery] = [part for part in parts if isinstance(part, Delivery)]
-        single += (*self._returned, *(delivery for _, _, delivery in self._delayed), *self._key_queues.entries())
+        single += (*self._redelivery, *self._key_queues.entries())
         messages = {
             message.number: message
             for message in (message_of(entry) for entry in single if not (isinstance(entry, Delivery) and entry.acked))
@@ -452,15 +435,14 @@ class Subscription:
             if isinstance(entry, Delivery):
                 self._release_quota(entry)
         self._key_queues = KeyQueues()
-        self._fresh, self._unacked = FreshQueue(), Unacked()
-        for store in (self._returned, self._delayed, self._leases, self._retained, self._acked_numbers):
+        self._fresh, self._redelivery, self._unacked = FreshQueue(), RedeliveryQueue(), Unacked()
+        for store in (self._leases, self._retained, self._acked_numbers):
             store.clear()
 
     def deliveries(self) -> Iterator[Message | Delivery]:
         """Every message that is known here with what became of it, the latest acked ones included."""
         yield from self._finished
         yield from self._fresh.messages()
-        yield from self._returned
-        yield from (delivery for _, _, delivery in self._delayed)
+        yield from self._redelivery
         yield from self._leases
         yield from self._key_queues.entries()

@@ -8,9 +8,9 @@ import pytest
 
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.delivery import Consumer, Lease
-from pubsub_spark.emulator.state.message import Publication
+from pubsub_spark.emulator.state.message import Publication, published_since
 from pubsub_spark.emulator.state.settings import Settings
-from pubsub_spark.emulator.state.subscription import Subscription, published_since
+from pubsub_spark.emulator.state.subscription import Subscription
 
 
 def ordered(*keyed: str, **settings: object) -> Subscription:

@@ -9,9 +9,9 @@ import pytest
 from pubsub_spark.emulator.state import delivery, wire_format
 from pubsub_spark.emulator.state import leases as module
 from pubsub_spark.emulator.state.delivery import Consumer, Delivery, Lease
-from pubsub_spark.emulator.state.message import Publication
+from pubsub_spark.emulator.state.message import Publication, published_since
 from pubsub_spark.emulator.state.settings import Settings
-from pubsub_spark.emulator.state.subscription import Subscription, published_since
+from pubsub_spark.emulator.state.subscription import Subscription
 
 
 def messages(*texts: str, first: int = 1, at: float = 0, key: str = "") -> Publication:

@@ -1,0 +1,46 @@
+"""What tests give to the methods of an Emulator, as the protobuf messages that it stands for. Pure.
+
+Seconds stand for a Duration, bytes, a text or a mapping for a PubsubMessage, a name for a number of an enum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import duration_pb2
+
+from pubsub_spark.emulator.api import protos
+
+Publishable = bytes | str | Mapping[str, Any]
+
+_DURATIONS = frozenset({"message_retention_duration", "minimum_backoff", "maximum_backoff", "ttl", "max_duration"})
+
+
+def message(given: Publishable) -> Any:
+    """The PubsubMessage of bytes, a text, or a mapping of its fields."""
+    content = given.encode() if isinstance(given, str) else given
+    return protos.PubsubMessage(data=content) if isinstance(content, bytes) else protos.PubsubMessage(**content)
+
+
+def with_durations(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with Durations for seconds where the resource, or a policy in it, has those."""
+    made = {name: with_durations(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
+    seconds = {name: value for name, value in made.items() if name in _DURATIONS and isinstance(value, int | float)}
+    return made | {name: _duration(name, value) for name, value in seconds.items()}
+
+
+def _duration(name: str, seconds: float) -> Any:
+    duration = duration_pb2.Duration()
+    try:
+        duration.FromNanoseconds(round(seconds * 1e9))
+    except (ValueError, OverflowError):  # no number, or infinity
+        raise ValueError(f"`{name}` is a number of seconds; got {seconds}.") from None
+    return duration
+
+
+def one_of(table: Mapping[str, int], name: str, field: str) -> int:
+    """The number of a name in a table; ValueError names the field where it is not there."""
+    if name not in table:
+        raise ValueError(f"`{field}` is one of {', '.join(table)}; got {name}.")
+    return table[name]
