@@ -36,6 +36,20 @@ def test_topic_retention_ends(client, emulator):
     assert [] == client.pull()
 
 
+def test_topic_retention_ends_with_its_topic(client, emulator):
+    """What a deleted topic had kept goes when the subscription's own retention is over, without a request."""
+    emulator.create_topic(TOPIC, message_retention_duration=3600)
+    emulator.create_subscription(SUB, TOPIC, message_retention_duration=600)
+    emulator.publish(TOPIC, b"a")
+    emulator.advance(601)
+    assert 1 == emulator.backlog(SUB)
+
+    client.ask("Publisher/DeleteTopic", topic=TOPIC)
+    emulator.advance(0)
+
+    assert 0 == emulator.backlog(SUB)
+
+
 def test_subscription_shows_the_retention_of_its_topic(client, emulator, subscribe):
     """`topic_message_retention_duration` follows the topic, whatever a client says about it."""
     subscribe()

@@ -98,6 +98,7 @@ class Broker:
         topic.retention = 0
         for subscription in topic.subscriptions.values():
             subscription.topic_retention = 0
+            self._agenda.add(subscription.due(), subscription)
         topic.subscriptions.clear()
         self._deleted(topic.name)
 
