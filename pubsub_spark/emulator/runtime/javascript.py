@@ -1,8 +1,8 @@
 """One JavaScript function of a message transform, in a V8 context of its own (mini-racer).
 
 The function is given `{data, attributes}` and metadata, and returns such an object, or null to drop the message. Many
-messages are one call into V8; when that takes too long, each is tried alone, so one that never ends fails alone. A
-context that has reached its memory limit is thrown away. Not safe for threads: see `transforms`.
+messages are one call into V8; when that fails or takes too long, each is tried alone, so one that never ends fails
+alone. A context that has reached its memory limit is thrown away. Not safe for threads: see `transforms`.
 """
 
 from __future__ import annotations
@@ -83,14 +83,15 @@ class Function:
         import py_mini_racer
 
         try:
-            answers: list[Any] = json.loads(context.call("pubsubTransformAll", batch, timeout_sec=_LIMIT_SECONDS))
-            return answers
+            return _answers(context.call("pubsubTransformAll", batch, timeout_sec=_LIMIT_SECONDS), len(batch))
         except py_mini_racer.JSTimeoutException:
             _wait_for_end(context)
             why = f"it took longer than {_LIMIT_SECONDS * 1000:.0f} ms"
         except py_mini_racer.JSOOMException:
             self._context = None
             why = f"it needed more than {_MAX_MEMORY_BYTES >> 20} MB"
+        except Exception:  # of V8, or of what the code has made of the functions that write JSON
+            why = "what it threw or returned has no JSON"
         if len(batch) > 1:
             return [answer for each in batch for answer in self._call([each])]
         return [{"error": why}]
@@ -135,6 +136,14 @@ def _given(message: Transformable) -> tuple[dict[str, Any], Mapping[str, str]] |
         return {"data": message.data.decode(), "attributes": dict(message.attributes)}, message.metadata
     except UnicodeDecodeError:
         return None
+
+
+def _answers(text: str, count: int) -> list[Any]:
+    """What was made of each message of a batch, as V8 wrote it."""
+    answers: list[Any] = json.loads(text)
+    if len(answers) != count or not all(isinstance(each, dict) for each in answers):
+        raise ValueError("It is no list of an answer to each message.")
+    return answers
 
 
 def _outcome(answer: Any, message: Transformable) -> Outcome:
