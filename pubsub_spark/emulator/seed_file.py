@@ -32,6 +32,7 @@ from pubsub_spark.emulator.rpc.registry import Registry
 
 _SECTIONS = ("project", "schemas", "topics", "subscriptions")
 _SCHEMA_FIELDS = ("type", "definition", "definitionFile")
+_MAX_VALUES = 100_000  # of a file: an alias repeats what it names, and a few lines of them can be billions
 
 
 class SeedFileError(ValueError):
@@ -42,15 +43,15 @@ def load(path: Path, services: Registry) -> None:
     """Create the resources of the file; SeedFileError says what is wrong with it."""
     try:
         text = path.read_text()
+        _check(path, yaml.compose(text, yaml.SafeLoader))
         document = yaml.safe_load(text)
-        doubled = next(_doubled(yaml.compose(text, yaml.SafeLoader)), None)
+    except SeedFileError:
+        raise
     except OSError as problem:
         raise SeedFileError(f"`{path}` cannot be read: {problem.strerror}. Give the path of a YAML file.") from None
     # A date that is none, bytes that are no text, a thousand brackets.
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
         raise SeedFileError(f"`{path}` is not YAML: {' '.join(str(problem).split())}.") from None
-    if doubled is not None:
-        raise SeedFileError(f"`{doubled}` stands twice in one mapping of `{path}`. Leave one of them out.")
     seeds = _SeedFile(path, {} if document is None else document, services)
     creates = (seeds.create_schema, seeds.create_topic, seeds.create_subscription)
     for section, create in zip(_SECTIONS[1:], creates, strict=True):
@@ -58,16 +59,26 @@ def load(path: Path, services: Registry) -> None:
             seeds.create(section, name, fields, create)
 
 
-def _doubled(node: Any) -> Iterator[str]:
-    """Keys that stand twice in a mapping, which YAML forbids; PyYAML takes the last."""
+def _check(path: Path, root: Any) -> None:
+    """Refuse a file that repeats too much by aliases, or a key in one mapping, of which PyYAML takes the last."""
+    for count, node in enumerate(_nodes(root), 1):
+        if count > _MAX_VALUES:
+            raise SeedFileError(f"`{path}` has more than {_MAX_VALUES:,} values, with what its aliases repeat.")
+        if isinstance(node, yaml.MappingNode):
+            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            if doubled := [key for key, times in keys.items() if times > 1]:
+                raise SeedFileError(f"`{doubled[0]}` stands twice in one mapping of `{path}`. Leave one of them out.")
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    """A node of YAML, and all that are below it, those of an alias each time that it stands there."""
+    yield node
     if isinstance(node, yaml.MappingNode):
-        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-        yield from (key for key, count in counts.items() if count > 1)
         for _, value in node.value:
-            yield from _doubled(value)
+            yield from _nodes(value)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            yield from _doubled(value)
+            yield from _nodes(value)
 
 
 class _SeedFile:
