@@ -15,6 +15,7 @@ import obstore
 from pubsub_spark.emulator.sinks import ingestion_format
 from pubsub_spark.emulator.sinks.destination import DestinationError
 from pubsub_spark.emulator.sinks.ingestion_source import Marks, Portion, SourceError
+from pubsub_spark.emulator.sinks.object_glob import Glob
 from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 
 _DENIED = (PermissionError, obstore.exceptions.PermissionDeniedError, obstore.exceptions.UnauthenticatedError)
@@ -28,7 +29,7 @@ class CloudStorageSource:
     def __init__(self, root: StorageRoot, settings: Any, marks: Marks) -> None:
         self._root = root
         self._settings = settings
-        self._pattern = ingestion_format.glob_pattern(settings.match_glob)
+        self._glob = Glob(settings.match_glob)
         self._since = settings.minimum_object_create_time.ToNanoseconds() / 1e9
         self._candidates: set[_Seen] = set()  # found by the last look
         self._marks = marks
@@ -57,5 +58,5 @@ class CloudStorageSource:
         for chunk in obstore.list(store):
             for each in chunk:
                 changed = each["last_modified"].timestamp()
-                if changed >= self._since and self._pattern.fullmatch(each["path"]):
+                if changed >= self._since and self._glob.matches(each["path"]):
                     yield each["path"], str(each["e_tag"] or changed), each["size"]

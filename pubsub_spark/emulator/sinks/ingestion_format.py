@@ -1,4 +1,4 @@
-"""The messages in an object that is ingested from Cloud Storage, and which objects a glob means. Pure.
+"""The messages in an object that is ingested from Cloud Storage. Pure.
 
 text          the text between delimiters; the last delimiter may be missing
 Avro          each record of the file, in Avro's binary encoding
@@ -7,7 +7,6 @@ Pub/Sub Avro  data and attributes of each record, as a Cloud Storage subscriptio
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
@@ -15,9 +14,6 @@ from typing import Any
 import fastavro
 
 from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage
-
-# A glob of Cloud Storage, piece by piece: what stands for it in a regular expression.
-_GLOB = re.compile(r"(\*\*/)|(\*\*)|(\*)|(\?)|(\[[^\]]+\])|\{([^{}]*)\}|(.)", re.DOTALL)
 
 
 def messages(settings: Any, content: bytes) -> Iterator[IngestedMessage]:
@@ -47,7 +43,10 @@ def _pubsub_avro(content: bytes) -> Iterator[IngestedMessage]:
         for record in fastavro.reader(BytesIO(content)):
             if not isinstance(record, dict) or not isinstance(record.get("data"), bytes):
                 raise ValueError("its records have no `data`, as those of a Cloud Storage subscription have")
-            yield IngestedMessage(record["data"], dict(record.get("attributes") or {}))
+            attributes = record.get("attributes") or {}
+            if not isinstance(attributes, dict) or not all(isinstance(each, str) for each in attributes.values()):
+                raise ValueError("the `attributes` of its records are no map of texts")
+            yield IngestedMessage(record["data"], attributes)
     except Exception as problem:
         raise _no_avro(problem) from None
 
@@ -55,39 +54,3 @@ def _pubsub_avro(content: bytes) -> Iterator[IngestedMessage]:
 def _no_avro(problem: Exception) -> ValueError:
     """The error of fastavro, zlib or a codec about bytes that are no Avro file, of whatever class."""
     return ValueError(str(problem) or type(problem).__name__)
-
-
-def glob_pattern(glob: str) -> re.Pattern[str]:
-    """The names that a glob means; an empty one means all.
-
-    `*` and `?` stop at a slash, `**` does not; `[abc]`, `[!abc]` and `{one,other}` are as in Cloud Storage.
-    """
-    return re.compile("".join(map(_regex, _GLOB.finditer(glob or "**"))), re.DOTALL)
-
-
-def _is_regex(text: str) -> bool:
-    """Whether it can be compiled, as `[z-a]` cannot."""
-    try:
-        re.compile(text)
-    except re.error:
-        return False
-    return True
-
-
-def _regex(piece: re.Match[str]) -> str:
-    folders, anything, segment, character, group, choices, literal = piece.groups()
-    if folders:
-        return "(?:.*/)?"
-    if anything:
-        return ".*"
-    if segment:
-        return "[^/]*"
-    if character:
-        return "[^/]"
-    if group:
-        inside = group[1:-1].replace("\\", "\\\\").replace("[", "\\[")
-        pattern = f"[^{inside[1:]}]" if inside[0] == "!" and len(inside) > 1 else f"[{inside}]"
-        return pattern if _is_regex(pattern) else re.escape(group)
-    if choices is not None:
-        return f"(?:{'|'.join(glob_pattern(each).pattern if each else '' for each in choices.split(','))})"
-    return re.escape(literal)

@@ -1,4 +1,4 @@
-"""The messages of ingested objects, and the globs that choose them."""
+"""The messages of ingested objects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import fastavro
 import pytest
 
 from pubsub_spark.emulator.api import protos
-from pubsub_spark.emulator.sinks.ingestion_format import glob_pattern, messages
+from pubsub_spark.emulator.sinks.ingestion_format import messages
 
 
 def settings(**fields):
@@ -60,24 +60,7 @@ def test_other_formats_are_refused():
         list(messages(settings(avro_format={}), other.replace(b'"type"', b'"typo"')))
     with pytest.raises(ValueError, match="no `data`"):
         list(messages(settings(pubsub_avro_format={}), other))
-
-
-@pytest.mark.parametrize(
-    ("glob", "yes", "no"),
-    [
-        ("", ["a", "a/b.txt"], []),
-        ("*.txt", ["a.txt"], ["a/b.txt", "a.csv"]),
-        ("**.txt", ["a.txt", "a/b.txt"], ["a.csv"]),
-        ("in/**/x?.csv", ["in/x1.csv", "in/a/b/xy.csv"], ["x1.csv", "in/x.csv"]),
-        ("[ab]-{one,other}.*", ["a-one.txt", "b-other.csv"], ["c-one.txt", "a-two.txt"]),
-        ("[!a]", ["b"], ["a"]),
-        ("a.b+(c)", ["a.b+(c)"], ["axb+(c)"]),
-        ("[z-a]", ["[z-a]"], ["a", "b"]),
-    ],
-)
-def test_globs(glob, yes, no):
-    """A star stops at a slash, two do not; the rest is as in Cloud Storage."""
-    pattern = glob_pattern(glob)
-
-    assert [] == [name for name in yes if not pattern.fullmatch(name)]
-    assert [] == [name for name in no if pattern.fullmatch(name)]
+    fields = [{"name": "data", "type": "bytes"}, {"name": "attributes", "type": {"type": "map", "values": "int"}}]
+    numbers = avro({"type": "record", "name": "M", "fields": fields}, [{"data": b"x", "attributes": {"a": 1}}])
+    with pytest.raises(ValueError, match="no map of texts"):
+        list(messages(settings(pubsub_avro_format={}), numbers))

@@ -1,0 +1,81 @@
+"""The globs that choose which objects of Cloud Storage are ingested. Pure.
+
+`*` and `?` stop at a slash, `**` does not; `[abc]`, `[!abc]` and `{one,other}` are as in Cloud Storage. A name is read
+once, with every place in it that may have been reached, and not by a regular expression: with some stars in a glob one
+of those tries more ways through a name than there is time for, and nobody else runs meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+# The pieces of a glob of Cloud Storage; what is none of the others is text.
+_PIECE = re.compile(r"(\*\*/)|(\*\*)|(\*)|(\?)|(\[[^\]]+\])|\{([^{}]*)\}|([^*?[{]+|.)", re.DOTALL)
+_NO_SLASH = re.compile("[^/]")
+
+_Places = set[int]  # in a name
+_Match = Callable[[str, _Places], _Places]  # where what is matched can end, by the places where it can begin
+
+
+class Glob:
+    """The names that a glob means; an empty one means all."""
+
+    def __init__(self, glob: str) -> None:
+        self._pieces = _compiled(glob or "**")
+
+    def matches(self, name: str) -> bool:
+        """Whether the whole name is meant."""
+        return len(name) in _ends(self._pieces, name, {0})
+
+
+def _compiled(glob: str) -> list[_Match]:
+    return [_compile(piece) for piece in _PIECE.finditer(glob)]
+
+
+def _compile(piece: re.Match[str]) -> _Match:
+    folders, anything, segment, character, group, choices, text = piece.groups()
+    if folders:
+        return lambda name, at: at | {end + 1 for end in range(min(at), len(name)) if name[end] == "/"}
+    if anything:
+        return lambda name, at: set(range(min(at), len(name) + 1))
+    if segment:
+        return _within_segment
+    if choices is not None:
+        alternatives = [_compiled(each) for each in choices.split(",")]
+        return lambda name, at: set().union(*(_ends(each, name, at) for each in alternatives))
+    pattern = _characters(group) if group else None
+    if character or pattern:
+        accepts = (pattern or _NO_SLASH).fullmatch
+        return lambda name, at: {start + 1 for start in at if accepts(name[start : start + 1])}
+    text = text or group
+    return lambda name, at: {start + len(text) for start in at if name.startswith(text, start)}
+
+
+def _within_segment(name: str, at: _Places) -> _Places:
+    ends: _Places = set()
+    for start in at:
+        end = start
+        while end not in ends:
+            ends.add(end)
+            if end < len(name) and name[end] != "/":
+                end += 1
+    return ends
+
+
+def _characters(group: str) -> re.Pattern[str] | None:
+    """One character of a group such as `[a-c]` or `[!x]`; None where it is none, as `[z-a]`."""
+    inside = group[1:-1].replace("\\", "\\\\").replace("[", "\\[")
+    try:
+        return re.compile(f"[^{inside[1:]}]" if inside[0] == "!" and len(inside) > 1 else f"[{inside}]")
+    except re.error:
+        return None
+
+
+def _ends(matches: Sequence[_Match], name: str, at: _Places) -> _Places:
+    """Where a part of a name that all match, one after the other, can end."""
+    for match in matches:
+        if not at:
+            break
+        at = match(name, at)
+    return at
