@@ -113,6 +113,19 @@ def test_bucket_that_is_missing_is_a_state(client, emulator, root):
     wait_until(lambda: (ACTIVE, ACTIVE) == state(client))
 
 
+def test_name_that_is_not_utf8_hides_no_neighbour(client, emulator, root, caplog):
+    """An object that cannot be read because of its name is logged, once; those beside it are ingested."""
+    (root / "bucket" / "a.txt").write_text("a")
+    (root / "bucket" / os.fsdecode(b"\xff.txt")).write_text("b")
+    ingest(client)
+    wait_until(lambda: emulator.backlog(SUB) == 1)
+    (root / "bucket" / "z.txt").write_text("z")
+
+    wait_until(lambda: emulator.backlog(SUB) == 2)
+    assert (ACTIVE, ACTIVE) == state(client)
+    assert 1 == caplog.text.count("An object of the bucket `bucket` is not ingested; rename it:")
+
+
 def test_messages_that_are_refused_are_passed_over(client, emulator, root, caplog):
     """A message over the limit is logged, the others of its object are published; a deleted topic ends it."""
     (root / "bucket" / "big.txt").write_bytes(b"a\n" + b"x" * 10_000_001 + b"\nb")

@@ -2,11 +2,12 @@
 
 An object is read when two looks have found the same of it, so none that is still being written; then once, as long as
 it stays the same. With a data directory that holds over a restart; an object that was being read when the emulator was
-killed is read again.
+killed is read again. An object whose name obstore cannot have, because it is not UTF-8, is passed over.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,9 @@ from pubsub_spark.emulator.sinks import ingestion_format
 from pubsub_spark.emulator.sinks.destination import DestinationError
 from pubsub_spark.emulator.sinks.ingestion_source import Marks, Portion, SourceError
 from pubsub_spark.emulator.sinks.object_glob import Glob
-from pubsub_spark.emulator.sinks.storage_root import StorageRoot
+from pubsub_spark.emulator.sinks.storage_root import StorageRoot, first_line
+
+_log = logging.getLogger("pubsub_spark.emulator")
 
 _DENIED = (PermissionError, obstore.exceptions.PermissionDeniedError, obstore.exceptions.UnauthenticatedError)
 _STATES = {"PERMISSION_DENIED": "CLOUD_STORAGE_PERMISSION_DENIED", "NOT_FOUND": "BUCKET_NOT_FOUND"}
@@ -33,6 +36,7 @@ class CloudStorageSource:
         self._since = settings.minimum_object_create_time.ToNanoseconds() / 1e9
         self._candidates: set[_Seen] = set()  # found by the last look
         self._marks = marks
+        self._passed_over: set[str] = set()  # what was said of the names of objects that cannot be read
 
     def new(self) -> Iterator[Portion]:
         """The messages of each object that is new."""
@@ -48,15 +52,29 @@ class CloudStorageSource:
         except DestinationError as problem:
             raise SourceError(_STATES.get(problem.state, "ACTIVE"), str(problem)) from None
         except _DENIED as problem:
-            sentence = f"The bucket `{self._settings.bucket}` may not be read; allow it ({problem})."
+            sentence = f"The bucket `{self._settings.bucket}` may not be read; allow it ({first_line(problem)})."
             raise SourceError(_STATES["PERMISSION_DENIED"], sentence) from None
         except (OSError, obstore.exceptions.BaseError) as problem:  # gone meanwhile, or a store that is away
-            sentence = f"The bucket `{self._settings.bucket}` cannot be read now: {problem}"
+            sentence = f"The bucket `{self._settings.bucket}` cannot be read now: {first_line(problem)}"
             raise SourceError("ACTIVE", sentence) from None
 
     def _objects(self, store: Any) -> Iterator[_Seen]:
-        for chunk in obstore.list(store):
-            for each in chunk:
-                changed = each["last_modified"].timestamp()
-                if changed >= self._since and self._glob.matches(each["path"]):
-                    yield each["path"], str(each["e_tag"] or changed), each["size"]
+        for each in self._listed(store):
+            changed = each["last_modified"].timestamp()
+            if changed >= self._since and self._glob.matches(each["path"]):
+                yield each["path"], str(each["e_tag"] or changed), each["size"]
+
+    def _listed(self, store: Any) -> Iterator[Any]:
+        chunks = iter(obstore.list(store, chunk_size=1))  # of more, those beside a name that is none would be lost, too
+        while True:
+            try:
+                yield from next(chunks)
+            except StopIteration:
+                return
+            except obstore.exceptions.InvalidPathError as problem:
+                self._pass_over(first_line(problem))
+
+    def _pass_over(self, why: str) -> None:
+        if why not in self._passed_over:
+            self._passed_over.add(why)
+            _log.warning("An object of the bucket `%s` is not ingested; rename it: %s", self._settings.bucket, why)

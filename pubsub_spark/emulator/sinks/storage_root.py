@@ -36,9 +36,12 @@ class StorageRoot:
             raise OSError(f"The storage root `{url}` is not of {', '.join(_SCHEMES)}; give a folder, or one of those.")
 
     def open(self, bucket: str) -> ObjectStore:
-        """The store of a bucket; DestinationError where its folder is missing."""
+        """The store of a bucket; DestinationError where its folder is missing, OSError where it cannot be opened."""
         if self._folder is None:
-            return from_url(f"{self._url}{bucket}")
+            try:
+                return from_url(f"{self._url}{bucket}")
+            except BaseError as problem:  # credentials or an endpoint of the environment that cannot be read
+                raise OSError(f"The bucket `{bucket}` cannot be opened: {first_line(problem)}") from None
         folder = self._folder / bucket
         if not folder.is_dir():
             raise DestinationError("NOT_FOUND", f"The bucket `{bucket}` does not exist; create the folder `{folder}`.")
@@ -51,19 +54,23 @@ class StorageRoot:
             obstore.put(store, name, content)
         except (FileNotFoundError, NotFoundError) as problem:
             raise DestinationError(
-                "NOT_FOUND", f"The bucket `{bucket}` does not exist; create it ({problem})."
+                "NOT_FOUND", f"The bucket `{bucket}` does not exist; create it ({first_line(problem)})."
             ) from None
         except _DENIED as problem:
             raise DestinationError(
-                "PERMISSION_DENIED", f"The bucket `{bucket}` may not be written; allow it ({problem})."
+                "PERMISSION_DENIED", f"The bucket `{bucket}` may not be written; allow it ({first_line(problem)})."
             ) from None
         except ValueError as problem:  # `a//b` and `../a` are names in Cloud Storage, and none that obstore can write
-            raise DestinationError(
-                "PERMISSION_DENIED", f"The bucket `{bucket}` takes no object `{name}` here; rename it ({problem})."
-            ) from None
+            sentence = f"The bucket `{bucket}` takes no object `{name}` here; rename it ({first_line(problem)})."
+            raise DestinationError("PERMISSION_DENIED", sentence) from None
         except BaseError as problem:
             if "Permission denied" in str(problem):  # of a local file, which obstore does not tell apart
                 raise DestinationError(
                     "PERMISSION_DENIED", f"The bucket `{bucket}` may not be written; allow it ({name})."
                 ) from None
-            raise OSError(f"The bucket `{bucket}` cannot be written now: {problem}") from None
+            raise OSError(f"The bucket `{bucket}` cannot be written now: {first_line(problem)}") from None
+
+
+def first_line(problem: Exception) -> str:
+    """What obstore says of an error; further lines are for those who debug it."""
+    return str(problem).partition("\n")[0]

@@ -61,6 +61,16 @@ def test_name_that_cannot_be_written(tmp_path: Path, name: str):
     assert [tmp_path / "bucket"] == list(tmp_path.rglob("*"))
 
 
+def test_credentials_that_cannot_be_read_are_a_sentence(monkeypatch: pytest.MonkeyPatch):
+    """What obstore says of the environment is one line, and may be otherwise the next time."""
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
+
+    with pytest.raises(OSError, match=r"The bucket `bucket` cannot be opened: .*/nowhere/key\.json") as error:
+        StorageRoot("gs://").open("bucket")
+
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("url", ["/nowhere/at/all", "ftp://host/x"])
 def test_what_is_no_root_is_a_sentence(url: str):
     """A root that cannot be one is refused at the start."""
