@@ -18,6 +18,7 @@ import fastavro
 import pytest
 
 from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 
 NOT_FOUND, SCHEMA_MISMATCH, ACTIVE = 3, 5, 1
@@ -121,6 +122,32 @@ def test_missing_bucket_leaves_everything_in_the_backlog(emulator, client, tmp_p
     wait_until(lambda: 0 == emulator.backlog(SUB))
     [record] = emulator.messages(SUB)
     assert (ACTIVE, 0) == (state(client), record.failures)
+
+
+def test_errors_that_nobody_expected_are_tried_again(emulator, client, tmp_path, monkeypatch, caplog):
+    """What a destination fails with is said once as long as it is the same, and that it is over; nothing is lost."""
+    attempts: list[bytes] = []
+
+    def put(_: StorageRoot, __: str, ___: str, content: bytes) -> None:
+        attempts.append(content)
+        raise KeyError(f"attempt: {len(attempts)}")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(StorageRoot, "put", put)
+        export(emulator, config={"max_duration": 60})
+        emulator.publish(TOPIC, "a")
+        for attempt in range(1, 4):
+            wait_until(lambda: 1 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
+            emulator.advance(61)
+            wait_until(lambda: attempt == len(attempts))  # noqa: B023
+            wait_until(lambda: 0 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
+            emulator.advance(10)
+
+    drain(emulator, 61)
+
+    assert ["a"] == lines(tmp_path)
+    assert 1 == caplog.text.count(f"{SUB} is not exported now: KeyError")
+    assert 1 == caplog.text.count(f"{SUB} is exported again.")
 
 
 def test_keys_keep_their_order(emulator, client, tmp_path):

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from pubsub_spark.emulator.sinks import bigquery_rows
 from pubsub_spark.emulator.sinks.bigquery_rows import Columns, Row
-from pubsub_spark.emulator.sinks.destination import UNREADABLE, TopicSchema
+from pubsub_spark.emulator.sinks.destination import TopicSchema
 from pubsub_spark.emulator.sinks.export_batch import Limits, OpenBatch
 
 _LIMITS = Limits(seconds=0.1, messages=1000, bytes=5_000_000)  # what one insertAll takes well
@@ -46,7 +46,7 @@ class BigQuery:
             try:
                 rows.append(read(lease.message, subscription))
                 places.append(index)
-            except UNREADABLE:
+            except Exception:  # of whatever reads it: it is no row
                 misfits.append(index)
         misfits += [places[refused] for refused in (self._table.insert(rows) if rows else ())]
         return misfits

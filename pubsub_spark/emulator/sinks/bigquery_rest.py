@@ -61,7 +61,10 @@ class RestTable:
             raise DestinationError(_REFUSED[answer.status], said)
         if answer.status != HTTPStatus.OK:
             raise OSError(f"The BigQuery endpoint answers {answer.status} at `{url}`: {answer.data[:200]!r}")
-        return json.loads(answer.data or b"{}")
+        try:
+            return json.loads(answer.data or b"{}")
+        except ValueError:
+            raise OSError(f"The BigQuery endpoint answers no JSON at `{url}`: {answer.data[:200]!r}") from None
 
 
 def _type(field: Mapping[str, str]) -> str:

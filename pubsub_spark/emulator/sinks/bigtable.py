@@ -20,7 +20,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from pubsub_spark.codec.protobuf.protoc import compile_text
-from pubsub_spark.emulator.sinks.destination import UNREADABLE, DestinationError, TopicSchema
+from pubsub_spark.emulator.sinks.destination import DestinationError, TopicSchema
 from pubsub_spark.emulator.sinks.export_batch import Limits, OpenBatch
 from pubsub_spark.emulator.state.message import Message
 
@@ -89,7 +89,7 @@ class BigtableTable:
         for index, lease in enumerate(batch.leases):
             try:
                 key, cells = row(self._config, lease.message, subscription, families)
-            except UNREADABLE:
+            except Exception:  # of whatever reads it: it is no row
                 misfits.append(index)
                 continue
             micros = round(lease.message.published * 1000) * 1000

@@ -8,9 +8,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 from pubsub_spark.codec.definition import Definition, Encoding
 from pubsub_spark.emulator.sinks.export_batch import Limits, OpenBatch
 
-# What json, datetime, decimal and fastavro raise where a message is not of its schema, or no JSON.
-UNREADABLE = (ValueError, EOFError, TypeError, KeyError, IndexError, ArithmeticError, RecursionError)
-
 State = Literal["NOT_FOUND", "PERMISSION_DENIED", "SCHEMA_MISMATCH", "ACTIVE"]
 
 

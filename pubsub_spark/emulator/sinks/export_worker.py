@@ -10,7 +10,6 @@ When the emulator stops, what is leased is written first.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from copy import deepcopy
@@ -20,12 +19,11 @@ from pubsub_spark.codec.schema_types import ENCODINGS_BY_NUMBER
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.sinks.destination import Destination, DestinationError, Destinations, State, TopicSchema
 from pubsub_spark.emulator.sinks.export_batch import OpenBatch
+from pubsub_spark.emulator.sinks.problem_log import ProblemLog
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
 from pubsub_spark.emulator.state.subscription import Subscription
-
-_log = logging.getLogger("pubsub_spark.emulator")
 
 _FOLLOWED = frozenset({Created, Updated, Deleted, Cleared})
 _LEASE_MARGIN_SECONDS = 600.0  # beyond the time that a batch is open: for its writing
@@ -105,6 +103,7 @@ class ExportWorker:
         self._field = field
         self._destination = destination
         self._consumer: Consumer = engine.consumer(ack_deadline=destination.limits.seconds + _LEASE_MARGIN_SECONDS)
+        self._problem = ProblemLog(subscription.name, "exported")
         self._resumes_at = 0.0
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=f"export {subscription.name}", daemon=True)
@@ -136,7 +135,7 @@ class ExportWorker:
             state: State = "ACTIVE"
         except DestinationError as problem:
             state = self._failed(problem)
-        except OSError:
+        except Exception:
             return  # the first write says so
         with self._engine.open() as (broker, _):
             self._show(broker, state)
@@ -168,12 +167,17 @@ class ExportWorker:
         numbers = [lease.number for lease in batch.leases]
         misfits: Sequence[int] = ()
         state: State | None = "ACTIVE"
+        schema = self._schema()
         try:
-            misfits = self._destination.write(batch, self.subscription.name, self._schema())
+            misfits = self._destination.write(batch, self.subscription.name, schema)
+            self._problem.ended()
         except DestinationError as problem:
             state = self._failed(problem)
         except OSError as problem:  # a store that is not there for a while, a full disk
-            _log.warning("%s could not be exported, which is tried again: %s", self.subscription.name, problem)
+            self._problem.occurred(str(problem))
+            state = None
+        except Exception as problem:  # what nobody expected of a library, or of a server's answer
+            self._problem.occurred(f"{type(problem).__name__}: {problem}", problem)
             state = None
         with self._engine.open() as (broker, now):
             subscription = self.subscription
@@ -191,7 +195,7 @@ class ExportWorker:
                 self._show(broker, state)
 
     def _failed(self, problem: DestinationError) -> State:
-        _log.warning("%s cannot be exported: %s", self.subscription.name, problem)
+        self._problem.occurred(str(problem))
         return problem.state
 
     def _schema(self) -> TopicSchema | None:

@@ -16,6 +16,7 @@ from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, IngestionSource, Portion, SourceError, Sources
+from pubsub_spark.emulator.sinks.problem_log import ProblemLog
 from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
 from pubsub_spark.emulator.state.topic import Topic
 
@@ -83,7 +84,7 @@ class IngestionWorker:
         self._source = source
         self._engine = engine
         self._publish = publish
-        self._warned = ""
+        self._problem = ProblemLog(topic.name, "ingested to")
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"ingestion {topic.name}", daemon=True)
         self._thread.start()
@@ -112,11 +113,9 @@ class IngestionWorker:
                 if self._stopped.is_set():
                     break
         except SourceError as problem:
-            if str(problem) != self._warned:  # once as long as it is the same
-                _log.warning("%s is not ingested to: %s", self._topic.name, problem)
-            self._warned = str(problem)
+            self._problem.occurred(str(problem))
             return problem.state
-        self._warned = ""
+        self._problem.ended()
         return "ACTIVE"
 
     def _note(self, portion: Portion) -> None:

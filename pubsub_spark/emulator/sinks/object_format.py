@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import fastavro
 
 from pubsub_spark.codec.definition import Encoding, InvalidMessage
-from pubsub_spark.emulator.sinks.destination import UNREADABLE, DestinationError, TopicSchema
+from pubsub_spark.emulator.sinks.destination import DestinationError, TopicSchema
 from pubsub_spark.emulator.state.message import Message
 
 DEFAULT_DATETIME = "YYYY-MM-DDThh:mm:ss+00:00"
@@ -92,7 +92,7 @@ def _records(messages: Sequence[Message], subscription: str, schema: TopicSchema
         definition = schema.revisions.get(message.attributes.get(_REVISION, ""), schema.latest)
         try:
             row = _datum(definition, message.data, schema.encoding, reader)
-        except UNREADABLE:
+        except Exception:  # of whatever reads it: it is no record
             misfits.append(index)
             continue
         rows.append(row | _metadata(message, subscription) if with_metadata else row)

@@ -35,7 +35,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.requests.append((self.command, self.path, json.loads(body or b"null")))
-        content = json.dumps(self.server.answer).encode()
+        answer = self.server.answer
+        content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -99,6 +100,9 @@ def test_other_errors_are_tried_again(server, table):
     """An endpoint that fails, or is not there, is no fact about the table."""
     server.status = 503
     with pytest.raises(OSError, match="answers 503"):
+        table.columns()
+    server.status, server.answer = 200, b"<html>"
+    with pytest.raises(OSError, match="answers no JSON"):
         table.columns()
     with pytest.raises(OSError, match="does not answer"):
         RestTable("http://127.0.0.1:1", "p.d.t").columns()

@@ -92,6 +92,16 @@ def test_topic_schema_makes_the_columns(encoding, data):
     assert ("1970-01-03", None, SUB) == (row["a"].isoformat(), row["b"], row["subscription_name"])
 
 
+def test_record_that_the_latest_revision_cannot_read_is_left_out():
+    """The topic's range may end before the revision of a message, whose field without a default is not there."""
+    encode = encoder(config(avro_config={"use_topic_schema": True}))
+    none = '{"type": "record", "name": "R", "fields": []}'
+
+    encoded = encode([message(b"", googclient_schemarevisionid="r0"), message(b"\x04")], SUB, topic_schema(none, ONE))
+
+    assert ([0], 1) == (list(encoded.misfits), len(rows(encoded.content)))
+
+
 def test_a_topic_without_schema_has_data():
     """useTopicSchema is for a topic that has one."""
     encoded = encoder(config(avro_config={"use_topic_schema": True}))([message(b"a")], SUB, None)
