@@ -146,8 +146,8 @@ def test_errors_that_nobody_expected_are_tried_again(emulator, client, tmp_path,
     drain(emulator, 61)
 
     assert ["a"] == lines(tmp_path)
-    assert 1 == caplog.text.count(f"{SUB} is not exported now: KeyError")
-    assert 1 == caplog.text.count(f"{SUB} is exported again.")
+    assert 1 == caplog.text.count(f"{SUB} is not exporting now: KeyError")
+    assert 1 == caplog.text.count(f"{SUB} is exporting again.")
 
 
 def test_keys_keep_their_order(emulator, client, tmp_path):

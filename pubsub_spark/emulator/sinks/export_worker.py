@@ -103,7 +103,7 @@ class ExportWorker:
         self._field = field
         self._destination = destination
         self._consumer: Consumer = engine.consumer(ack_deadline=destination.limits.seconds + _LEASE_MARGIN_SECONDS)
-        self._problem = ProblemLog(subscription.name, "exported")
+        self._problem = ProblemLog(subscription.name, "exporting")
         self._resumes_at = 0.0
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=f"export {subscription.name}", daemon=True)

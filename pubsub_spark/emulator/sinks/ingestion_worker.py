@@ -84,7 +84,7 @@ class IngestionWorker:
         self._source = source
         self._engine = engine
         self._publish = publish
-        self._problem = ProblemLog(topic.name, "ingested to")
+        self._problem = ProblemLog(topic.name, "ingesting")
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"ingestion {topic.name}", daemon=True)
         self._thread.start()

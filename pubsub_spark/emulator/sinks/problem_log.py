@@ -12,7 +12,7 @@ _DETAILS = re.compile(r": | \(")
 
 
 class ProblemLog:
-    """The problem that one resource has now, if it has one; `what` does not happen as long as it has."""
+    """The problem that one resource has now, if it has one; `what` it is not doing as long as it has."""
 
     def __init__(self, resource: str, what: str) -> None:
         self._resource = resource

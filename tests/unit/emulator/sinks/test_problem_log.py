@@ -7,7 +7,7 @@ from pubsub_spark.emulator.sinks.problem_log import ProblemLog
 
 def test_a_problem_is_said_once(caplog):
     """It is said again when it is another one, not when a library words it otherwise; and its end is said."""
-    problem = ProblemLog("x", "exported")
+    problem = ProblemLog("x", "exporting")
     for sentence in (
         "Cannot write: in 1 ms",
         "Cannot write: in 2 ms",
@@ -20,9 +20,9 @@ def test_a_problem_is_said_once(caplog):
     problem.occurred("Cannot write (4).")
 
     assert [
-        "x is not exported now: Cannot write: in 1 ms",
-        "x is not exported now: No table `a.b:c`; make it.",
-        "x is not exported now: Cannot write (3).",
-        "x is exported again.",
-        "x is not exported now: Cannot write (4).",
+        "x is not exporting now: Cannot write: in 1 ms",
+        "x is not exporting now: No table `a.b:c`; make it.",
+        "x is not exporting now: Cannot write (3).",
+        "x is exporting again.",
+        "x is not exporting now: Cannot write (4).",
     ] == caplog.messages
