@@ -18,6 +18,7 @@ import fastavro
 import pytest
 
 from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 
@@ -122,6 +123,17 @@ def test_missing_bucket_leaves_everything_in_the_backlog(emulator, client, tmp_p
     wait_until(lambda: 0 == emulator.backlog(SUB))
     [record] = emulator.messages(SUB)
     assert (ACTIVE, 0) == (state(client), record.failures)
+
+
+def test_state_outlives_an_update_of_something_else(emulator, client):
+    """A bucket that is missing is so, too, when another field of the subscription is changed."""
+    export(emulator, config={"bucket": "missing"})
+    wait_until(lambda: NOT_FOUND == state(client))
+    changed = protos.Subscription(name=SUB, labels={"a": "b"})
+
+    client.ask("Subscriber/UpdateSubscription", subscription=changed, update_mask={"paths": ["labels"]})
+
+    assert NOT_FOUND == state(client)
 
 
 def test_errors_that_nobody_expected_are_tried_again(emulator, client, tmp_path, monkeypatch, caplog):

@@ -111,6 +111,9 @@ def test_bucket_that_is_missing_is_a_state(client, emulator, root):
     (root / "later" / "a.txt").write_text("a")
     wait_until(lambda: emulator.backlog(SUB) == 1)
     wait_until(lambda: (ACTIVE, ACTIVE) == state(client))
+    changed = protos.Topic(name=TOPIC, labels={"a": "b"})
+    client.ask("Publisher/UpdateTopic", topic=changed, update_mask={"paths": ["labels"]})
+    assert (ACTIVE, ACTIVE) == state(client)
 
 
 def test_name_that_is_not_utf8_hides_no_neighbour(client, emulator, root, caplog):

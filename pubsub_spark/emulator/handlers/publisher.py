@@ -15,7 +15,7 @@ from pubsub_spark.codec.definition import Encoding
 from pubsub_spark.codec.schema_types import ENCODINGS_BY_NUMBER
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError, already_exists, invalid, invalid_argument, not_found
-from pubsub_spark.emulator.resources import field_masks, limits, pagination, resource_validation
+from pubsub_spark.emulator.resources import field_masks, integrations, limits, pagination, resource_validation
 from pubsub_spark.emulator.runtime import transforms
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.javascript import Transformable, TransformError
@@ -64,6 +64,7 @@ class Publisher:
             topic = find_topic(broker, request.topic.name)
             changed = field_masks.updated(topic.resource, request.topic, request.update_mask.paths, _MUTABLE)
             changed = resource_validation.topic(changed)
+            integrations.keep_state(changed, topic.resource)
             if changed.schema_settings != topic.resource.schema_settings:
                 self._check_schema(changed)
             broker.update_topic(topic, changed, resource_validation.retention(changed), now)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import already_exists, failed_precondition, invalid_argument, not_found
 from pubsub_spark.emulator.handlers.publisher import find_topic
-from pubsub_spark.emulator.resources import field_masks, limits, pagination, resource_validation
+from pubsub_spark.emulator.resources import field_masks, integrations, limits, pagination, resource_validation
 from pubsub_spark.emulator.runtime import transforms
 from pubsub_spark.emulator.runtime.engine import Engine, Wakeup
 from pubsub_spark.emulator.runtime.faults import Faults
@@ -285,6 +285,7 @@ def check_still_pullable(broker: Broker, subscription: Subscription) -> None:
 def _configure(broker: Broker, subscription: Subscription, changed: Any, now: float, exports: Collection[str]) -> None:
     """Check the changed resource of a subscription, and apply it."""
     kept = resource_validation.subscription(changed, exports)
+    integrations.keep_state(kept, subscription.resource)
     if kept.dead_letter_policy != subscription.resource.dead_letter_policy:
         _check_dead_letter(broker, kept)
     topic = broker.topic_of(subscription.name)

@@ -213,6 +213,31 @@ def _bad(argument: str, value: str) -> RpcError:
     return invalid_argument(f"{argument}; value={value}")
 
 
+def keep_state(changed: Any, present: Any) -> None:
+    """Keep the state of a Topic's source or a Subscription's export that is configured as before.
+
+    Whoever ingests or exports sets it when it is another one, which may be long after.
+    """
+    before, now = _configuration(present), _configuration(changed)
+    if before is None or type(before) is not type(now):
+        return
+    initial, now.state = now.state, before.state
+    if now == before:
+        changed.state = present.state
+    else:
+        now.state = initial
+
+
+def _configuration(resource: Any) -> Any:
+    """The settings of the source of a Topic, or the configuration of the export of a Subscription; None without."""
+    if isinstance(resource, protos.Topic):
+        settings = resource.ingestion_data_source_settings
+        source = settings.WhichOneof("source")
+        return getattr(settings, source) if source else None
+    name = export_of(resource)
+    return getattr(resource, name) if name else None
+
+
 def reset_states(broker: Broker, running: Collection[str]) -> None:
     """Set the states of exports and ingestion as at their creation: an earlier start may have had other services.
 
