@@ -224,7 +224,7 @@ class Replay:
         self.commands += 1
         try:
             given = _CALLS[name](self, *arguments) if name in _CALLS else self._call(name, arguments, options)
-        except (LookupError, TypeError, ValueError) as problem:
+        except Exception as problem:  # of whatever reads an argument that is another than it was
             raise ReplayError(f"`{name}` cannot be carried out: {type(problem).__name__}: {problem}") from problem
         finally:
             self.state.events.clear()

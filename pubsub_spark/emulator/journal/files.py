@@ -172,10 +172,10 @@ class LogFile:
                     raise self._damaged(number)
                 checksum = written
                 try:
-                    commands = _PlainUnpickler(io.BytesIO(content)).load()
+                    commands = [Command(*each) for each in _PlainUnpickler(io.BytesIO(content)).load()]
                 except Exception:
                     raise self._damaged(number) from None
-                yield number, [Command(*each) for each in commands]
+                yield number, commands
 
     def _checksum_of(self, number: int) -> int | None:
         """The checksum of a row; None when it was deleted, and then that of the next one cannot be verified."""
@@ -308,7 +308,7 @@ def read_base(directory: Path, number: int) -> Any:
         try:
             with io.BufferedReader(chunks, _CHUNK_BYTES) as file:
                 return _PlainUnpickler(file).load()
-        except (sqlite3.DatabaseError, pickle.UnpicklingError, EOFError, ValueError) as problem:
+        except Exception as problem:
             raise DataDirError(
                 f"`{path}` is damaged at row {chunks.number} of its table `chunks` ({problem}); restore the directory "
                 "from a copy, or give an empty one."

@@ -20,9 +20,15 @@ def restored(log: LogFile, upto: int | None = None, remembered: int = 0) -> Repl
     replay = Replay(State(remembered=remembered), RESOURCE_FORMAT)
     if log.base:
         base = files.read_base(log.path.parent, log.base)
-        state = State.load(base["state"], RESOURCE_FORMAT, remembered=remembered)
-        replay = Replay(state, RESOURCE_FORMAT, base["now"])
-        replay.connect(base["connected"])
+        try:
+            state = State.load(base["state"], RESOURCE_FORMAT, remembered=remembered)
+            replay = Replay(state, RESOURCE_FORMAT, base["now"])
+            replay.connect(base["connected"])
+        except Exception as problem:
+            raise DataDirError(
+                f"`{files.base_path(log.path.parent, log.base)}` is no base of an emulator "
+                f"({type(problem).__name__}: {problem}); restore the directory from a copy, or give an empty one."
+            ) from problem
     for number, commands in log.groups(upto):
         for command in commands:
             try:

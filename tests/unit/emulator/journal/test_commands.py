@@ -4,6 +4,7 @@ tests/properties/test_emulator_state.py."""
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 
@@ -154,6 +155,16 @@ def test_ids_of_the_run_before_are_not_used_again(state: State, commands: list[C
     assert message > lost
     assert number > leased
     assert [leased] == again.ack(again.subscriptions[SUB], [leased], 2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("create_topic", (f"{TOPIC}-2", b"\xff", 0)), ("restart", (float("inf"),)), ("join", (5, None))],
+)
+def test_arguments_that_no_call_has_are_refused(commands: list[Command], name: str, arguments: tuple[Any, ...]):
+    """Bytes that are no resource, and times and names that are none, end the replay with their command."""
+    with pytest.raises(ReplayError, match=f"`{name}` cannot be carried out"):
+        replayed([*commands, Command(name, arguments, {}, None)])
 
 
 def test_a_replay_that_gives_other_messages_is_refused(state: State, commands: list[Command]):

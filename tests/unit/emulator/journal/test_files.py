@@ -115,6 +115,16 @@ def test_a_missing_or_strange_row_is_refused(tmp_path: Path, sql: str):
         topics(tmp_path)
 
 
+def test_a_row_that_has_no_commands_is_refused(tmp_path: Path):
+    """A row with the right checksum and another content, as something else would write it, is damaged, too."""
+    log = LogFile(tmp_path)
+    log.append([("a", "b")])  # type: ignore[list-item]
+    log.close()
+
+    with pytest.raises(DataDirError, match="is damaged at row 1"):
+        topics(tmp_path)
+
+
 def test_a_damaged_head_is_refused(tmp_path: Path):
     """A file that is no database says so."""
     (tmp_path / LOG).write_bytes(b"no database at all, but long enough to be taken for one by its length" * 100)

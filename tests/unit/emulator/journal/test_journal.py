@@ -16,7 +16,7 @@ from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.journal import files, journal
-from pubsub_spark.emulator.journal.files import FsyncPolicy
+from pubsub_spark.emulator.journal.files import DataDirError, FsyncPolicy
 from pubsub_spark.emulator.journal.journal import Journal
 from tests.conftest import ROOT
 
@@ -168,6 +168,19 @@ def test_a_base_is_written_by_another_process_and_begun_with(tmp_path: Path, mon
     assert base > 0
     assert files.base_path(tmp_path, base).exists()
     assert 203 == published(tmp_path)
+
+
+def test_a_base_of_something_else_is_refused(begun: Journal, tmp_path: Path):
+    """A base with another content is one sentence, and no traceback."""
+    publish(begun)
+    begun.close()
+    files.write_base(tmp_path, begun._log.number, {"state": []})
+    log = files.LogFile(tmp_path)
+    log.rebase(log.number)
+    log.close()
+
+    with pytest.raises(DataDirError, match=r"base-[0-9]+\.sqlite` is no base of an emulator \(TypeError: "):
+        Journal(tmp_path, now=1000.0)
 
 
 def test_the_process_that_writes_a_base_ends_with_the_emulator(begun: Journal, tmp_path: Path):
