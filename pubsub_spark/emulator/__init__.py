@@ -11,10 +11,10 @@ The layers, from the outside in; each imports only those below it:
     handlers   publisher, subscriber, streaming_pull, snapshots, schemas, iam: parse, check, ask the broker once, reply
     resources  what a resource may be: validation, limits, field masks, pagination, filters
     runtime    engine (the one lock, the waking of consumers), clock, faults
-    state      broker, subscription, leases, ordering, delivery, message: pure; no lock, no clock
+    state      broker, subscription, its queues, leases, message, events: pure; no lock, no clock
     api        protobuf messages, the table of RPCs and their HTTP routes, errors
 
-`sinks`, which push messages out, stand on runtime and state, `metrics` on rpc too. The emulator stands alone: of this
+`sinks`, which push, export and ingest, stand on runtime and state, `metrics` on rpc too. The emulator stands alone: of this
 package it imports `names`, `memory` and the definitions of `codec`; the connector never imports it. What it needs
 beyond the connector is the extra `emulator`.
 """

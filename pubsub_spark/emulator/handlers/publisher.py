@@ -210,7 +210,7 @@ def find_topic(broker: Broker, name: str) -> Topic:
 
 def _bodies(request: Any) -> list[bytes]:
     """The messages as they will be kept; a RpcError when one of them may not be published."""
-    request.DiscardUnknownFields()  # what is kept as bytes is read by `frames`, which knows the known ones
+    request.DiscardUnknownFields()  # what is kept as bytes is read by `wire_format`, which knows no others
     messages = request.messages
     bodies = []
     key = messages[0].ordering_key

@@ -1,6 +1,6 @@
 """The push request of a message, the status codes that acknowledge it, and the window of concurrent requests.
 
-Pure: values in, values out; `now` is an argument, sockets and threads are in `pusher`, tokens in `oidc`.
+Pure: values in, values out; `now` is an argument, sockets and threads are in `push_worker`, tokens in `oidc`.
 
 A message is acknowledged by one of five status codes; every other answer, and none within the ack deadline, is a nack.
 The window of concurrent requests opens slowly: each success adds one, so a full window of successes doubles it; each

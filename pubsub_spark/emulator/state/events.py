@@ -1,4 +1,4 @@
-"""Events: the changes of the state, for listeners (push workers now; metrics and a page later).
+"""Events: the changes of the state, for listeners: workers that push, export and ingest, metrics, the page.
 
 The broker, the schemas and the policies append to one list; the engine hands what is in it to the listeners, in order,
 before it lets go of the lock (`Engine.add_listener`). There is one event for each request or batch, not one for each
