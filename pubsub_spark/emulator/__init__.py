@@ -14,8 +14,8 @@ The layers, from the outside in; each imports only those below it:
     state      broker, subscription, its queues, leases, message, events: pure; no lock, no clock
     api        protobuf messages, the table of RPCs and their HTTP routes, errors
 
-`sinks`, which push, export and ingest, stand on runtime and state, `metrics` on rpc too. The emulator stands alone: of this
-package it imports `names`, `memory` and the definitions of `codec`; the connector never imports it. What it needs
+`sinks`, which push, export and ingest, stand on runtime and state, `metrics` on rpc too. The emulator stands alone: of
+this package it imports `names`, `memory` and the definitions of `codec`; the connector never imports it. What it needs
 beyond the connector is the extra `emulator`.
 """
 

@@ -318,6 +318,7 @@ def test_calls_are_logged(browser):
         ("ack", {"subscription": SUB}, "INVALID_ARGUMENT No message is chosen"),
         ("ack", {"subscription": SUB, "lease": "x"}, "INVALID_ARGUMENT `lease` must be a whole number, got `x`."),
         ("pull", {"subscription": SUB, "max_messages": "many"}, "INVALID_ARGUMENT `max_messages` must be a whole"),
+        ("advance", {"seconds": "[" * 3000}, "INVALID_ARGUMENT `seconds` of `advance` must be a number"),
         ("delete", {"name": "projects/p/topics/none"}, "NOT_FOUND "),
         ("delete", {"name": "//evil.example.com"}, "NOT_FOUND "),
     ],

@@ -296,6 +296,6 @@ def _plain(text: str) -> Any:
     """A number where the text is one; else the text, which the method refuses."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, int | float) else text
