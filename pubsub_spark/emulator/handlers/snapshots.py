@@ -24,12 +24,12 @@ class Snapshots:
 
     def create_snapshot(self, request: Any) -> Any:
         limits.check_labels(request.labels)
+        project = limits.check_name(request.subscription, "subscriptions").partition("/subscriptions/")[0]
+        name = limits.check_name(request.name or f"{project}/snapshots/s-{secrets.token_hex(8)}", "snapshots")
         with self._engine.open() as (broker, now):
-            subscription = find(broker, request.subscription)
-            project = subscription.name.partition("/subscriptions/")[0]
-            name = limits.check_name(request.name or f"{project}/snapshots/s-{secrets.token_hex(8)}", "snapshots")
             if name in broker.snapshots:
                 raise already_exists(name)
+            subscription = find(broker, request.subscription)
             topic = broker.topic_of(subscription.name)
             if topic is None:
                 raise failed_precondition(f"Subscription `{subscription.name}` has no topic to take a snapshot of.")

@@ -70,16 +70,17 @@ class Subscriber:
         self._faults = faults
 
     def create_subscription(self, request: Any) -> Any:
+        project = limits.check_name(request.topic, "topics").partition("/topics/")[0]
+        name = request.name or f"{project}/subscriptions/s-{secrets.token_hex(8)}"
+        limits.check_name(name, "subscriptions")
         transforms.check(request.message_transforms)
+        kept = resource_validation.subscription(request, self._exports)
+        kept.name = name
+        kept.detached = False
         with self._engine.open() as (broker, now):
-            topic = find_topic(broker, request.topic)
-            name = request.name or f"{topic.name.partition('/topics/')[0]}/subscriptions/s-{secrets.token_hex(8)}"
-            limits.check_name(name, "subscriptions")
             if name in broker.subscriptions:
                 raise already_exists(name)
-            kept = resource_validation.subscription(request, self._exports)
-            kept.name = name
-            kept.detached = False
+            topic = find_topic(broker, request.topic)
             _check_dead_letter(broker, kept)
             resource_validation.show_topic_retention(kept, topic.resource)
             broker.create_subscription(name, topic, resource_validation.settings(kept), now, kept)
