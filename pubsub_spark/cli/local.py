@@ -115,6 +115,10 @@ def emulator(
         str | None,
         typer.Option(metavar="HOST:PORT", help="A Kafka broker, which stands for Event Hubs, MSK and Confluent Cloud."),
     ] = None,
+    kafka_config: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="librdkafka's settings for TLS or a login there, `name=value` a line."),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Serve in the background, and return when ready.")] = False,
     stop: Annotated[
         bool, typer.Option("--stop", help="End the emulator that was detached on this port, and wait for its end.")
@@ -179,6 +183,7 @@ def emulator(
         bigquery_endpoint=bigquery_endpoint,
         kinesis_endpoint=kinesis_endpoint,
         kafka_endpoint=kafka_endpoint,
+        kafka_config=kafka_config,
         as_json=as_json,
     )
     raise typer.Exit(code)

@@ -90,7 +90,8 @@ class Emulator:
 
     `storage_root` is a folder of buckets (or `gs://`, `s3://`) in which Cloud Storage subscriptions write,
     `bigquery_root` one of DuckDB files for BigQuery subscriptions, `bigquery_endpoint` a server of BigQuery's REST API,
-    `kinesis_endpoint` one of Kinesis' API and `kafka_endpoint` a Kafka broker, from which topics ingest.
+    `kinesis_endpoint` one of Kinesis' API and `kafka_endpoint` a Kafka broker, from which topics ingest; `kafka_config`
+    is a file of librdkafka's settings for TLS or a login there, `name=value` a line.
 
     `data_dir` is a folder that keeps everything, for the next emulator that is given it. `fsync` says when it must be
     on the disk: before a `group` of calls is answered, before each `call` is, or `never`, which the end of the machine
@@ -115,6 +116,7 @@ class Emulator:
         bigquery_endpoint: str | None = None,
         kinesis_endpoint: str | None = None,
         kafka_endpoint: str | None = None,
+        kafka_config: Path | str | None = None,
         on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self.host = host
@@ -127,7 +129,7 @@ class Emulator:
         self._fsync = fsync
         self._allow_hosts = allow_hosts
         self._external = ExternalServices(
-            storage_root, bigquery_root, bigquery_endpoint, kinesis_endpoint, kafka_endpoint
+            storage_root, bigquery_root, bigquery_endpoint, kinesis_endpoint, kafka_endpoint, kafka_config
         )
         self._allow_well_known_imports = allow_well_known_imports
         self._on_failure = on_failure

@@ -49,6 +49,7 @@ def serve(
     bigquery_endpoint: str | None = None,
     kinesis_endpoint: str | None = None,
     kafka_endpoint: str | None = None,
+    kafka_config: Path | None = None,
     as_json: bool = False,
 ) -> int:
     """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
@@ -83,6 +84,7 @@ def serve(
             bigquery_endpoint=bigquery_endpoint,
             kinesis_endpoint=kinesis_endpoint,
             kafka_endpoint=kafka_endpoint,
+            kafka_config=kafka_config,
             on_failure=partial(os.kill, os.getpid(), signal.SIGTERM),  # who has failed is stopped as by a signal
         ) as emulator:
             if config is not None and not emulator.is_restored:

@@ -17,9 +17,11 @@ import pytest
 from confluent_kafka import Producer
 
 from pubsub_spark.emulator import Emulator
+from pubsub_spark.emulator.transport.listener import tls_context
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 from tests.rpc.test_data_dir import COMMAND
 from tests.rpc.test_ingestion import LOOK_SECONDS, left, update
+from tests.rpc.test_rest import self_signed
 
 ACTIVE, RESOURCE_ERROR = 1, 2
 ROLES = {"aws_role_arn": "arn:aws:iam::1:role/r", "gcp_service_account": "a@p.iam.gserviceaccount.com"}
@@ -149,6 +151,24 @@ def test_broker_that_is_away_is_a_state(kafka):
                 for source, topic in topics.items():
                     wait_until(lambda: (ACTIVE, ACTIVE) == state(client, source, topic))  # noqa: B023
                     wait_until(lambda: running.backlog(f"{SUB}-{source}") == 1)  # noqa: B023
+
+
+def test_settings_of_the_client_are_passed_on(kafka: Kafka, tmp_path: Path):
+    """A broker behind TLS is spoken to as a file of librdkafka's settings says."""
+    key, certificate = self_signed()
+    authority, config = tmp_path / "ca.pem", tmp_path / "client.properties"
+    authority.write_bytes(certificate)
+    config.write_text(f"security.protocol=ssl\nssl.ca.location={authority}\nclient.id=of-the-test\n")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(20)
+        endpoint = f"127.0.0.1:{listening.getsockname()[1]}"
+        with Emulator(kafka_endpoint=endpoint, kafka_config=config) as running:
+            client = Client(running.endpoint)
+            with client.channel:
+                ingest(client, kafka.settings("aws_msk"))
+                connection, _ = listening.accept()
+                with tls_context(key, certificate).wrap_socket(connection, server_side=True) as encrypted:
+                    assert b"of-the-test" in encrypted.recv(1000)
 
 
 def test_a_restart_ingests_no_record_again(kafka: Kafka, tmp_path: Path):

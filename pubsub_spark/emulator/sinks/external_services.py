@@ -28,6 +28,7 @@ class ExternalServices:
     bigquery_endpoint: str | None = None
     kinesis_endpoint: str | None = None
     kafka_endpoint: str | None = None
+    kafka_config: Path | str | None = None
 
     def destinations(self) -> Destinations:
         """A factory of destinations for each configuration that runs; OSError when one of them cannot be used."""
@@ -70,11 +71,17 @@ class ExternalServices:
 
             _require("boto3", "boto3", "Ingestion from Kinesis")
             made["aws_kinesis"] = partial(KinesisSource, self.kinesis_endpoint)
+        if self.kafka_config is not None and self.kafka_endpoint is None:
+            raise OSError("`kafka_config` has settings for a broker; give that as `kafka_endpoint`.")
         if self.kafka_endpoint is not None:
-            from pubsub_spark.emulator.sinks.ingestion_kafka import SERVICES, KafkaSource
+            from pubsub_spark.emulator.sinks.ingestion_kafka import SERVICES, KafkaSource, read_properties
 
             _require("confluent_kafka", "confluent-kafka", "Ingestion from Kafka")
-            made |= {name: partial(KafkaSource, each, self.kafka_endpoint) for name, each in SERVICES.items()}
+            properties = read_properties(self.kafka_config) if self.kafka_config is not None else {}
+            made |= {
+                name: partial(KafkaSource, service, self.kafka_endpoint, properties)
+                for name, service in SERVICES.items()
+            }
         return made
 
 

@@ -1,8 +1,8 @@
 """A Kafka topic as a source, which is what Amazon MSK, Confluent Cloud and Azure Event Hubs are: each record once.
 
 All three are read from the one broker that the emulator was given, each partition from its oldest record. No consumer
-group is joined and no offset committed: the marks say how far a partition is read. Needs `confluent-kafka`, which
-nothing else does.
+group is joined and no offset committed: the marks say how far a partition is read. TLS and logins are settings of
+librdkafka, which are passed on. Needs `confluent-kafka`, which nothing else does.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage, Marks, Portion, SourceError
@@ -43,12 +44,31 @@ SERVICES = {
 }
 
 
-class KafkaSource:
-    """The records of one topic."""
+def read_properties(path: Path | str) -> dict[str, str]:
+    """The settings of librdkafka in a file of `name=value` lines; OSError when it cannot be read, or is none."""
+    properties: dict[str, str] = {}
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise OSError(f"The settings of Kafka in `{path}` cannot be read: {problem}.") from None
+    for number, line in enumerate(lines, 1):
+        name, equals, value = line.partition("=")
+        if equals and name.strip():
+            properties[name.strip()] = value.strip()
+        elif line.strip() and not line.lstrip().startswith("#"):
+            raise OSError(f"Line {number} of `{path}` must be `name=value`, as `security.protocol=ssl`.")
+    return properties
 
-    def __init__(self, service: Service, endpoint: str, settings: Any, marks: Marks) -> None:
+
+class KafkaSource:
+    """The records of one topic. properties: further settings of the client, by the names of librdkafka."""
+
+    def __init__(
+        self, service: Service, endpoint: str, properties: Mapping[str, str], settings: Any, marks: Marks
+    ) -> None:
         self._service = service
         self._endpoint = endpoint
+        self._properties = properties
         self._topic: str = getattr(settings, service.topic)
         self._marks = marks  # of a partition, the offset that is read next
         self._made: Any = None
@@ -79,6 +99,7 @@ class KafkaSource:
         if self._made is None:
             self._made = kafka.Consumer(
                 {
+                    **self._properties,
                     "bootstrap.servers": self._endpoint,
                     "group.id": "pubsub-emulator",  # one must be named; it is never joined
                     "enable.auto.commit": False,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from pubsub_spark.emulator.sinks.external_services import ExternalServices
-from pubsub_spark.emulator.sinks.ingestion_kafka import within_limits
+from pubsub_spark.emulator.sinks.ingestion_kafka import read_properties, within_limits
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,26 @@ def test_attributes_beyond_a_hundred_are_left_out():
     """The first of them are kept, which are those that say where the record is from."""
     given = {f"h{number}": "v" for number in range(101)}
     assert list(given)[:100] == list(within_limits(given))
+
+
+def test_properties_are_lines(tmp_path: Path):
+    """A value may have `=` in it; comments and empty lines are none."""
+    path = tmp_path / "client.properties"
+    path.write_text("# login\n\nsasl.username = me\nsasl.password=a=b \n")
+
+    assert {"sasl.username": "me", "sasl.password": "a=b"} == read_properties(path)
+
+    path.write_text("sasl.username=me\nsasl.password\n")
+    with pytest.raises(OSError, match=f"Line 2 of `{path}` must be `name=value`"):
+        read_properties(path)
+    with pytest.raises(OSError, match=r"cannot be read: .*No such file"):
+        read_properties(tmp_path / "missing")
+
+
+def test_properties_without_a_broker_are_refused(tmp_path: Path):
+    """They would do nothing."""
+    with pytest.raises(OSError, match="give that as `kafka_endpoint`"):
+        ExternalServices(kafka_config=tmp_path).sources()
 
 
 @pytest.mark.parametrize(
