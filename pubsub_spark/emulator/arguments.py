@@ -1,4 +1,4 @@
-"""What tests give to the methods of an Emulator, as the protobuf messages that it stands for. Pure.
+"""The arguments of the methods of an Emulator, from Python values to protobuf messages. Pure.
 
 Seconds stand for a Duration, bytes, a text or a mapping for a PubsubMessage, a name for a number of an enum.
 """

@@ -139,7 +139,7 @@ def _given(message: Transformable) -> tuple[dict[str, Any], Mapping[str, str]] |
 
 
 def _answers(text: str, count: int) -> list[Any]:
-    """What was made of each message of a batch, as V8 wrote it."""
+    """The answer to each message of a batch, as V8 wrote it."""
     answers: list[Any] = json.loads(text)
     if len(answers) != count or not all(isinstance(each, dict) for each in answers):
         raise ValueError("It is no list of an answer to each message.")

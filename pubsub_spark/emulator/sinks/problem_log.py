@@ -1,4 +1,4 @@
-"""What the log says of a problem that lasts: once, again when it is another one, and that it is over."""
+"""The log of a problem that lasts: a line when it begins, when it becomes another one, and when it is over."""
 
 from __future__ import annotations
 

@@ -72,5 +72,5 @@ class StorageRoot:
 
 
 def first_line(problem: Exception) -> str:
-    """What obstore says of an error; further lines are for those who debug it."""
+    """The first line of an error of obstore; those behind it are for whoever debugs it."""
     return str(problem).partition("\n")[0]
