@@ -18,10 +18,10 @@ from confluent_kafka import Producer
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.transport.listener import tls_context
+from tests.rpc.certificate import self_signed
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 from tests.rpc.test_data_dir import COMMAND
 from tests.rpc.test_ingestion import LOOK_SECONDS, left, update
-from tests.rpc.test_rest import self_signed
 
 ACTIVE, RESOURCE_ERROR = 1, 2
 ROLES = {"aws_role_arn": "arn:aws:iam::1:role/r", "gcp_service_account": "a@p.iam.gserviceaccount.com"}
