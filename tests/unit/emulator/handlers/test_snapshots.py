@@ -112,6 +112,18 @@ def test_snapshot_is_made_once_and_with_legal_labels(pair):
     assert "INVALID_ARGUMENT" == refused(lambda: pair.snapshots.update_snapshot(update))[0]
 
 
+def test_what_is_wrong_is_told_before_what_exists_and_that_before_what_is_missing(pair):
+    """The order of the API's documentation: who creates what exists is told so, whatever else is missing."""
+    none = "projects/p/topics/none"
+    pair.snapshots.create_snapshot(protos.CreateSnapshotRequest(name=SNAPSHOT, subscription=SUBSCRIPTION))
+    again = protos.CreateSnapshotRequest(name=SNAPSHOT, subscription="projects/p/subscriptions/none")
+
+    assert "INVALID_ARGUMENT" == refused(lambda: pair.subscription(topic=none, ack_deadline_seconds=9))[0]
+    assert "ALREADY_EXISTS" == refused(lambda: pair.subscription(topic=none))[0]
+    assert "NOT_FOUND" == refused(lambda: pair.subscription("projects/p/subscriptions/other", topic=none))[0]
+    assert "ALREADY_EXISTS" == refused(lambda: pair.snapshots.create_snapshot(again))[0]
+
+
 def test_snapshot_needs_a_topic(pair):
     """A subscription whose topic is gone can be drained, but there is nothing that a snapshot would be of."""
     pair.publisher.delete_topic(protos.DeleteTopicRequest(topic=TOPIC))

@@ -9,7 +9,7 @@ from google.protobuf import field_mask_pb2, timestamp_pb2
 
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
-from tests.unit.emulator.conftest import DAY, SNAPSHOT, SUBSCRIPTION, TOPIC, data, refused, seconds
+from tests.unit.emulator.conftest import DAY, SUBSCRIPTION, TOPIC, data, refused, seconds
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,6 @@ def test_server_names_what_has_no_name(pair):
     assert pair.subscription("").name.startswith("projects/p/subscriptions/s-")
     snapshot = pair.snapshots.create_snapshot(protos.CreateSnapshotRequest(subscription=SUBSCRIPTION))
     assert snapshot.name.startswith("projects/p/snapshots/s-")
-
-
-def test_what_is_wrong_is_told_before_what_exists_and_that_before_what_is_missing(pair):
-    """The order of the API's documentation: who creates what exists is told so, whatever else is missing."""
-    none = "projects/p/topics/none"
-    pair.snapshots.create_snapshot(protos.CreateSnapshotRequest(name=SNAPSHOT, subscription=SUBSCRIPTION))
-    again = protos.CreateSnapshotRequest(name=SNAPSHOT, subscription="projects/p/subscriptions/none")
-
-    assert "INVALID_ARGUMENT" == refused(lambda: pair.subscription(topic=none, ack_deadline_seconds=9))[0]
-    assert "ALREADY_EXISTS" == refused(lambda: pair.subscription(topic=none))[0]
-    assert "NOT_FOUND" == refused(lambda: pair.subscription("projects/p/subscriptions/other", topic=none))[0]
-    assert "ALREADY_EXISTS" == refused(lambda: pair.snapshots.create_snapshot(again))[0]
 
 
 def bigtable(**key: Any) -> dict[str, Any]:
