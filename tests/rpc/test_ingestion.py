@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import boto3  # type: ignore[import-untyped]
@@ -14,6 +15,8 @@ import pytest
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.sinks.ingestion_cloud_storage import CloudStorageSource
+from pubsub_spark.emulator.sinks.ingestion_source import Portion
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 from tests.rpc.test_data_dir import COMMAND
 
@@ -127,6 +130,26 @@ def test_name_that_is_not_utf8_hides_no_neighbour(client, emulator, root, caplog
     wait_until(lambda: emulator.backlog(SUB) == 2)
     assert (ACTIVE, ACTIVE) == state(client)
     assert 1 == caplog.text.count("An object of the bucket `bucket` is not ingested; rename it:")
+
+
+def test_errors_that_nobody_expected_are_tried_again(client, emulator, root, monkeypatch, caplog):
+    """A source that fails with whatever error is said once as long as it is the same, and is read when it is over."""
+    looks: list[int] = []
+    answer: dict[str, Portion] = {}
+
+    def new(_: CloudStorageSource) -> Iterator[Portion]:
+        looks.append(len(looks))
+        yield answer["Shards"]
+
+    (root / "bucket" / "a.txt").write_text("a")
+    with monkeypatch.context() as failing:
+        failing.setattr(CloudStorageSource, "new", new)
+        ingest(client)
+        wait_until(lambda: len(looks) > 2)
+
+    wait_until(lambda: emulator.backlog(SUB) == 1)
+    wait_until(lambda: 1 == caplog.text.count(f"{TOPIC} is ingesting again."))
+    assert 1 == caplog.text.count(f"{TOPIC} is not ingesting now: KeyError: 'Shards'")
 
 
 def test_messages_that_are_refused_are_passed_over(client, emulator, root, caplog):

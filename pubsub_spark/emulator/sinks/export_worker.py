@@ -176,7 +176,7 @@ class ExportWorker:
         except OSError as problem:  # a store that is not there for a while, a full disk
             self._problem.occurred(str(problem))
             state = None
-        except Exception as problem:  # what nobody expected of a library, or of a server's answer
+        except Exception as problem:  # an error that nobody expected of a library, or of a server's answer
             self._problem.occurred(f"{type(problem).__name__}: {problem}", problem)
             state = None
         with self._engine.open() as (broker, now):

@@ -106,16 +106,21 @@ class IngestionWorker:
 
     def _look(self) -> str:
         """Publish what is new; the state that follows."""
-        try:
-            for portion in self._source.new():
-                self._ingest(portion.where, portion.messages)
-                self._note(portion)
-                if self._stopped.is_set():
-                    break
-        except SourceError as problem:
-            self._problem.occurred(str(problem))
-            return problem.state
-        self._problem.ended()
+        portions = self._source.new()
+        while not self._stopped.is_set():
+            try:
+                portion = next(portions, None)
+            except SourceError as problem:
+                self._problem.occurred(str(problem))
+                return problem.state
+            except Exception as problem:  # an error that nobody expected of a library, or of a server's answer
+                self._problem.occurred(f"{type(problem).__name__}: {problem}", problem)
+                return "ACTIVE"
+            if portion is None:
+                self._problem.ended()
+                break
+            self._ingest(portion.where, portion.messages)
+            self._note(portion)
         return "ACTIVE"
 
     def _note(self, portion: Portion) -> None:
