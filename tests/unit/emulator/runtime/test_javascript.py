@@ -73,13 +73,13 @@ def test_bytes_that_are_no_text_fail():
 
 def test_endless_loop_fails_alone(monkeypatch):
     """A message that takes too long fails, its neighbours do not, and the function can be used again."""
-    monkeypatch.setattr(javascript, "_LIMIT_SECONDS", 0.05)
+    monkeypatch.setattr(javascript, "_LIMIT_SECONDS", 0.25)  # of less, a busy machine takes it for the others, too
     function = Function("f", "function f(m) { while (m.data == 'loop'); return m; }")
 
     made = function.run([message(b"a"), message(b"loop"), message(b"b")])
 
     assert [True, False, True] == [isinstance(each, Transformable) for each in made]
-    assert "it took longer than 50 ms" == str(made[1])
+    assert "it took longer than 250 ms" == str(made[1])
     assert [message(b"a")] == function.run([message(b"a")])
 
 
