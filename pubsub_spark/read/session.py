@@ -18,6 +18,7 @@ The partitions of a batch are kept until it is committed, because Spark asks for
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable
@@ -67,7 +68,7 @@ class Session:
     location: str
     fetch_partitions: int
     is_stopping: Callable[[], bool] = lambda: False  # asked in long waits
-    may_be_asked_once: bool = False  # Spark 4.0 and 4.1: `availableNow` and `once` ask for one offset and say nothing
+    may_be_asked_once: bool = False  # on Spark 4.0 and 4.1 by any query, for `availableNow` does not say so there
     clock: Callable[[], float] = lease_clock.now
     counts: ReadCounts = field(default_factory=ReadCounts)
     _initial: Offset | None = None
@@ -97,6 +98,11 @@ class Session:
     def prepare_for_available_now(self) -> None:
         """Have the query wait for no message that is published from now on (`Trigger.AvailableNow`)."""
         self._drained_from = time.time()
+
+    def prepare_for_once(self) -> None:
+        """Have the first batch bring what there is, for there is no other (`Trigger.Once`, and what runs so)."""
+        self.prepare_for_available_now()
+        self.may_be_asked_once = True
 
     def latest_offset(self, start: Offset | None, budget: Budget) -> Offset:
         """The end of the next batch, which is planned by this, or `start`; every batch up to `start` is committed."""
@@ -164,7 +170,7 @@ class Session:
             opened.connection.admin.delete_subscription(self.options.subscription)
 
     def _warn_of_one_batch(self, opened: _Opened) -> None:
-        """Tell the user of Spark 4.0 and 4.1 that a query which asked for one offset has read one batch."""
+        """Say that a query which asked for one offset has read one batch of more."""
         pulled = any(isinstance(each, PullPartition) for parts in self._partitions.values() for each in parts)
         if self.may_be_asked_once and self._asked == 1 and (pulled or opened.stream.message_count):
             stop_warnings.warn_of_one_batch(self.options.subscription)
@@ -316,25 +322,21 @@ class Session:
     def _has_messages(self, stream: DriverStream, worker: AckWorker) -> bool:
         """Whether there is a batch to plan; waits LINGER_SECONDS for more messages, with AvailableNow for the last."""
         stream.poll()
-        if stream.oldest_arrival is None and self._drained_from is not None:
+        is_only = self.may_be_asked_once and self._asked == 1
+        if stream.oldest_arrival is None and (is_only or self._drained_from is not None):
             # With ordering keys an unacknowledged message holds back others.
             before = worker.acknowledged
             self._acks_are_answered = worker.flush(_FLUSH_TIMEOUT_SECONDS) or worker.acknowledged > before
             self._wait_until_idle(stream)
-        elif self.may_be_asked_once and self._asked == 1:
-            self._wait_until_idle(stream)
-            self._wait_until_full(stream)
         if stream.oldest_arrival is None:
             return False
-        count = 0
-        while not stream.is_flow_controlled and (rest := stream.oldest_arrival + LINGER_SECONDS - self.clock()) > 0:
-            if stream.message_count == count:
-                break
-            count = stream.message_count
-            stream.poll(min(rest, _LINGER_PAUSE_SECONDS))
+        if is_only:
+            self._wait_for_more(stream, IDLE_AFTER_MESSAGES_SECONDS)
+        else:
+            self._wait_for_more(stream, _LINGER_PAUSE_SECONDS, stream.oldest_arrival + LINGER_SECONDS)
         oldest = stream.oldest_publish_time
         # Later messages stay buffered until the query ends: nacked at each trigger, they would use up their attempts.
-        return oldest is None or oldest <= (self._drained_from or float("inf"))
+        return oldest is None or oldest <= (self._drained_from or math.inf)
 
     def _is_held_back(self, opened: _Opened) -> bool:
         """Whether too many batches wait for their acks to plan another; `availableNow` waits until they are fewer."""
@@ -368,12 +370,14 @@ class Session:
             stream.check_outage(self.options.connect_timeout)
             stream.poll(min(rest, _STOP_POLL_SECONDS) if rest > 0 else _OUTAGE_POLL_SECONDS)
 
-    def _wait_until_full(self, stream: DriverStream) -> None:
-        """Wait until the stream is full or brings no more, for a query that may be asked for one batch only."""
+    def _wait_for_more(self, stream: DriverStream, pause: float, end: float = math.inf) -> None:
+        """Wait until the stream is full, brings no more for `pause` seconds, or it is `end` on the clock."""
         count = 0
         while stream.message_count > count and not stream.is_flow_controlled and not self.is_stopping():
+            if self.clock() >= end:
+                return
             count = stream.message_count
-            stream.poll(IDLE_AFTER_MESSAGES_SECONDS)
+            stream.poll(min(pause, end - self.clock()))
 
     def _plan(self, end: Offset, opened: _Opened) -> list[Partition]:
         # A staged batch that the offset log has lost is a replay, too; buffered messages stay buffered, in their order.

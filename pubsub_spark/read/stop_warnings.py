@@ -23,21 +23,23 @@ def warn_of_acks(subscription: str, batches: int, acks: int) -> None:
 
 
 def warn_of_leases(subscription: str, seconds: float) -> None:
-    """Say that a run which was killed may hold messages for so many seconds."""
+    """Say that a run which has not ended well may hold messages for so many seconds."""
     if seconds > 0:
         _log.warning(
-            "an earlier run of the query was killed: messages of `%s` that it had received and not staged may be "
-            "delivered in up to %.0f s only, and this run does not wait for them; start the query again then",
+            "an earlier run of the query was killed or ended within a batch: messages of `%s` that it had received and "
+            "not staged may be delivered in up to %.0f s only, and this run does not wait for them; start the query "
+            "again then",
             subscription,
             seconds,
         )
 
 
 def warn_of_one_batch(subscription: str) -> None:
-    """Say that `availableNow` on Spark 4.0 and 4.1 has read one batch, and that there may be more."""
+    """Say that a query which Spark has run for one batch alone has read that, and that there may be more."""
     _log.warning(
-        "the query has read one batch of `%s`, and there may be more: on Spark 4.0 and 4.1 `availableNow` and `once` "
-        "read one batch of up to maxMessagesPerTrigger; start the query again, or use Spark 4.2",
+        "the query has read one batch of `%s`, and there may be more: with `once` Spark runs one batch of up to "
+        "maxMessagesPerTrigger, as with `availableNow` on 4.0 and 4.1 and where another source of the query does not "
+        "support it; start the query again",
         subscription,
     )
 

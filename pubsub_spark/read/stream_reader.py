@@ -106,8 +106,8 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch, or `start`, up to which Spark has committed (4.2 and later pass it)."""
         at = None if start is None else Offset.from_json(start)
         with _sigterm:
-            if ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable):  # Trigger.Once does not ask again
-                self._running().prepare_for_available_now()
+            if ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable):  # Trigger.Once
+                self._running().prepare_for_once()
             return self._running().latest_offset(at, self._budget(limit)).to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
@@ -47,6 +48,32 @@ def test_one_batch_of_spark_4_0_says_that_there_is_more(query: Engine, names: Na
     run_until(query, len(MANY))
     query.stop()
     assert "the query has read one batch" not in caplog.text
+
+
+def test_once_waits_until_no_more_comes(query: Engine, names: Names):
+    """`once` asks once under every Spark: its batch has what comes later, too, not the first response alone."""
+    query.emulator.publish(names.topic, "a")
+    query.start()
+    assert query.session is not None
+    query.session.prepare_for_once()
+    late = threading.Timer(0.2, query.emulator.publish, (names.topic, "b"))
+    late.start()
+    query.trigger()
+    late.join()
+
+    assert ["a", "b"] == query.rows
+
+
+def test_once_says_that_there_is_more(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
+    """A backlog is more than one batch, and the query says so at its end."""
+    query.emulator.publish(names.topic, *MANY)
+    query.start()
+    assert query.session is not None
+    query.session.prepare_for_once()
+    query.trigger()
+    query.stop()
+
+    assert "the query has read one batch" in caplog.text
 
 
 def test_available_now_ends_with_what_was_there(query: Engine, names: Names):
