@@ -30,6 +30,9 @@ _NOT_PULLED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "bigtable_config": ("writes its messages to Bigtable", lambda config: bool(config.table)),
 }
 
+# Fields of Subscription whose options have other names.
+_OPTIONS = {"ttl": "expirationTtl", "dead_letter_topic": "subscriptionDeadLetterTopic"}
+
 
 def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
     """Check that the subscription can be pulled; on the first start of a checkpoint create and seek it as the options
@@ -54,6 +57,7 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
     if found is not None:
         refuse_unless_pulled(found)
         _check_topic(found, options)
+        _warn_of_other_settings(found, settings(options, found.topic))
     _check_permissions(admin, options)
     if is_new:
         if options.starting_timestamp is not None:
@@ -97,6 +101,28 @@ def _check_topic(found: types.Subscription, options: ReadOptions) -> None:
             "`topicId` or `subscriptionId`, or leave out `topicId`"
         ]
     )
+
+
+def _warn_of_other_settings(found: types.Subscription, wanted: types.Subscription) -> None:
+    """Say which options for a subscription that is created differ from the one that is there, and change nothing."""
+    theirs, ours = _leaves(types.Subscription.pb(found)), _leaves(types.Subscription.pb(wanted))
+    other = [name for name, value in ours.items() if theirs.get(name) != value]
+    if other:
+        _log.warning(
+            "`%s` exists with other settings than %s, which are for a subscription that is created; change the "
+            "subscription, or leave these options out",
+            found.name,
+            ", ".join(f"`{name}`" for name in other),
+        )
+
+
+def _leaves(message: Any) -> dict[str, Any]:
+    """The values that are set in a message and the messages in it, by the names of their options."""
+    found: dict[str, Any] = {}
+    for each, value in message.ListFields():
+        inner = each.name.endswith("_policy")
+        found |= _leaves(value) if inner else {_OPTIONS.get(each.name, each.json_name): value}
+    return found
 
 
 def _check_permissions(admin: Admin, options: ReadOptions) -> None:

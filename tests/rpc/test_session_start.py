@@ -166,6 +166,33 @@ def test_permissions_that_cannot_be_asked_for_do_not_stop_the_query(
     assert warns == ("is granted on Subscription" in caplog.text)
 
 
+@pytest.mark.parametrize("created", [False, True])
+def test_settings_of_a_subscription_that_exists_are_not_changed(
+    emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture, created: bool
+):
+    """A WARNING names the options that differ from the subscription; a query that has created its own has none."""
+    query.options = replace(
+        query.options,
+        subscription_id=f"{names.subscription}-new" if created else names.subscription,
+        topic_id=names.topic,
+        ack_deadline_seconds=10,
+        enable_message_ordering=True,
+        expiration_ttl=86400.0,
+        subscription_dead_letter_topic=names.topic,
+        maximum_backoff=20.0,
+    )
+    query.start()
+    query.trigger()
+    query.stop()
+    query.start()
+    query.trigger()
+
+    lines = [each.partition(" exists with other settings than ")[2] for each in caplog.messages]
+    differing = "`enableMessageOrdering`, `expirationTtl`, `subscriptionDeadLetterTopic`, `maximumBackoff`"
+    assert ([] if created else [differing] * 2) == [line.partition(", which")[0] for line in lines if line]
+    assert google(emulator).get_subscription(subscription=query.options.subscription).enable_message_ordering == created
+
+
 def test_dead_letter_topic_is_checked_at_the_start(names: Names, query: Engine):
     """A `deadLetterTopic` that does not exist is an error before the first message."""
     query.options = replace(query.options, decode="topic", dead_letter_topic=f"{names.topic}-dead")
