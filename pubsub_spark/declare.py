@@ -56,12 +56,14 @@ def duration(text: str) -> float:
 
 def size(text: str) -> int:
     """The bytes of a size such as `64m` or `1g`; ValueError when it is none."""
-    return int(_quantity(text, "size", "`64m` or `1g`"))
+    return int(min(_quantity(text, "size", "`64m` or `1g`"), 2.0 * _LONG))  # a float may be infinite
 
 
 def timestamp(text: str) -> datetime.datetime:
     """The time of an ISO 8601 text, UTC without a zone; ValueError with the rest of a sentence."""
     try:
+        if text.isdigit():  # Kafka's milliseconds: those of 22 March 2024 would be a day in 1711
+            raise ValueError
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise ValueError("must be a timestamp such as `2026-01-31T00:00:00Z`") from None

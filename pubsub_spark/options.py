@@ -23,6 +23,7 @@ from .service_options import ServiceOptions
 __all__ = ["ReadOptions", "ServiceOptions", "WriteOptions"]
 
 _PROTOBUF = re.compile(r"\bmessage\s+\w+\s*\{")
+_LONGEST = 365_000 * 86400  # seconds, a thousand years; a protobuf Duration ends at ten thousand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,11 +163,12 @@ class ReadOptions(ServiceOptions):
         "For `decode=topic` a schema's name, or its Avro or Protobuf text; for `decode=json` a DDL or a JSON schema.",
         shown="the topic's",
     )
-    schema_encoding: str = declare(
+    schema_encoding: str | None = declare(
         "schemaEncoding",
         "choice",
-        "BINARY",
+        None,
         "Encoding of messages without attributes when `schema` is given.",
+        shown="BINARY",
         choices=("BINARY", "JSON"),
     )
     schema_revision: str | None = declare(
@@ -218,6 +220,7 @@ class ReadOptions(ServiceOptions):
         "A subscription that is created is deleted when unused for so long.",
         shown="31d",
         low=86400,
+        high=_LONGEST,
     )
     subscription_dead_letter_topic: str | None = declare(
         "subscriptionDeadLetterTopic", "string", None, "Dead-letter topic of a subscription that is created."
@@ -246,7 +249,7 @@ class ReadOptions(ServiceOptions):
         yield from self._named("topicId", self.topic_id, "topics")
         if self.decode == "json" and self.schema is None:
             yield "`schema` is required with `decode=json`, e.g. `carrier STRING, delay INT`"
-        elif self.decode != "json" and self.schema_definition is None:
+        elif self.decode == "topic" and self.schema_definition is None:
             yield from self._named("schema", self.schema, "schemas")
         yield from self._named("startingSnapshot", self.starting_snapshot, "snapshots")
         yield from self._named("deadLetterTopic", self.dead_letter_topic, "topics")
@@ -255,12 +258,26 @@ class ReadOptions(ServiceOptions):
             yield "`startingTimestamp` and `startingSnapshot` are given, but a stream starts in one place; keep one"
         if self.dead_letter_topic is not None and self.decode == "none":
             yield "`deadLetterTopic` takes payloads that cannot be decoded; it needs `decode=topic`"
+        yield from self._unused_schema_options()
         if self.columns == "databricks" and self.decode != "none":
             yield f"`columns=databricks` has no column for decoded values; drop it, or drop `decode={self.decode}`"
         if self.max_delivery_attempts is not None and self.subscription_dead_letter_topic is None:
             yield "`maxDeliveryAttempts` needs `subscriptionDeadLetterTopic`"
-        if (self.minimum_backoff or 10.0) > (600.0 if self.maximum_backoff is None else self.maximum_backoff):
+        shortest = 10.0 if self.minimum_backoff is None else self.minimum_backoff
+        if shortest > (600.0 if self.maximum_backoff is None else self.maximum_backoff):
             yield "`minimumBackoff` must not be more than `maximumBackoff`"
+
+    def _unused_schema_options(self) -> Iterator[str]:
+        """The complaints about options of a schema that would change nothing."""
+        if self.decode == "none" and self.schema is not None and self.asyncapi is None:
+            yield "`schema` says how payloads are decoded; it needs `decode=topic` or `decode=json`"
+        of_topic = {"schemaRevision": self.schema_revision, "schemaEncoding": self.schema_encoding}
+        if self.decode != "topic":
+            yield from (f"`{name}` needs `decode=topic`" for name, value in of_topic.items() if value is not None)
+        elif self.schema is None and self.schema_encoding is not None:
+            yield "`schemaEncoding` needs `schema`; without it the topic says the encoding"
+        elif self.schema_definition is not None and self.schema_revision is not None:
+            yield "`schemaRevision` is one of a schema resource; `schema` is a definition, which has none"
 
     @property
     def subscription(self) -> str:

@@ -36,6 +36,7 @@ def problems(kind: Any = ReadOptions, **given: Any) -> list[str]:
         ("mode", "failfast", "mode", "FAILFAST"),
         ("MAXMESSAGES", "5", "max_messages", 5),
         ("startingTimestamp", "2026-01-31", "starting_timestamp", datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC)),
+        ("expirationTtl", "365000d", "expiration_ttl", 365_000 * 86400.0),
     ],
 )
 def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str, value: Any):
@@ -61,6 +62,11 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
         ),
         ({"idleTimeout": "601s"}, "`idleTimeout` must be between 0.01s and 10m, got `601s`"),
         ({"idleTimeout": "soon"}, "`idleTimeout` must be a duration such as `500ms`, `10s` or `5m`, got `soon`"),
+        (
+            {"maxBytesPerTrigger": "9" * 400},
+            f"`maxBytesPerTrigger` must be 9223372036854775807 or less, got `{'9' * 400}`",
+        ),
+        ({"expirationTtl": "9" * 400}, f"`expirationTtl` must be between 1d and 365000d, got `{'9' * 400}`"),
         ({"maxBytesPerTrigger": "1x"}, "`maxBytesPerTrigger` must be a size such as `64m` or `1g`, got `1x`"),
         ({"failOnDataLoss": "maybe"}, "`failOnDataLoss` must be `true` or `false`, got `maybe`"),
         ({"columns": "kafka"}, "`columns` must be one of `pubsub`, `databricks`, got `kafka`"),
@@ -68,6 +74,24 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
         (
             {"startingTimestamp": "yesterday"},
             "`startingTimestamp` must be a timestamp such as `2026-01-31T00:00:00Z`, got `yesterday`",
+        ),
+        (
+            {"startingTimestamp": "1711123100000"},
+            "`startingTimestamp` must be a timestamp such as `2026-01-31T00:00:00Z`, got `1711123100000`",
+        ),
+        ({"schema": "a INT"}, "`schema` says how payloads are decoded; it needs `decode=topic` or `decode=json`"),
+        ({"schemaRevision": "1a2b3c4d"}, "`schemaRevision` needs `decode=topic`"),
+        (
+            {"decode": "json", "schema": "carrier STRING", "schemaEncoding": "JSON"},
+            "`schemaEncoding` needs `decode=topic`",
+        ),
+        (
+            {"decode": "topic", "schemaEncoding": "JSON"},
+            "`schemaEncoding` needs `schema`; without it the topic says the encoding",
+        ),
+        (
+            {"decode": "topic", "schema": '{"type": "int"}', "schemaRevision": "1a2b3c4d"},
+            "`schemaRevision` is one of a schema resource; `schema` is a definition, which has none",
         ),
         (
             {"topicId": "my-topic"},
@@ -106,6 +130,14 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
 )
 def test_what_does_not_fit_is_a_sentence(given: dict[str, str], sentence: str):
     assert [sentence] == problems(subscriptionId=SUBSCRIPTION, **given)
+
+
+def test_shortest_delay_of_nothing():
+    """A `minimumBackoff` of 0 is less than any `maximumBackoff`; one that is not given is Pub/Sub's 10 s."""
+    assert 0.0 == read(minimumBackoff="0s", maximumBackoff="5s").minimum_backoff
+    assert ["`minimumBackoff` must not be more than `maximumBackoff`"] == problems(
+        subscriptionId=SUBSCRIPTION, maximumBackoff="5s"
+    )
 
 
 @pytest.mark.parametrize(
