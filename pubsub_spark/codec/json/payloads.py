@@ -74,6 +74,8 @@ def _loaded(payload: bytes | None) -> Any:
         found = json.loads(payload or b"", parse_float=Decimal, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise _WrongValueError(f"The payload is not JSON: {error}") from None
+    except InvalidOperation:  # `Decimal` has exponents of 18 digits
+        raise _WrongValueError("The payload has a number whose exponent is too large") from None
     if not isinstance(found, dict):
         raise _WrongValueError("The payload is JSON, but no object")
     return found
@@ -179,7 +181,20 @@ def _boolean(value: Any, path: str) -> Any:
 
 
 def _string(value: Any, path: str) -> Any:  # noqa: ARG001
-    return _utf8(value if isinstance(value, str) else json.dumps(value, default=float, ensure_ascii=False))
+    return _utf8(value if isinstance(value, str) else _json_text(value))
+
+
+def _json_text(value: Any) -> str:
+    """The JSON of a value; `json.dumps` would round numbers to doubles, and write `Infinity` for the largest."""
+    match value:
+        case Decimal():
+            return str(value)
+        case dict():
+            members = (f"{json.dumps(name, ensure_ascii=False)}: {_json_text(each)}" for name, each in value.items())
+            return f"{{{', '.join(members)}}}"
+        case list():
+            return f"[{', '.join(map(_json_text, value))}]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _utf8(text: str) -> str:

@@ -193,7 +193,7 @@ class _TreeBuilder:
         message = field.message_type
         if message.full_name in JSON_MESSAGES:
             return Json(message)
-        if time := _time(message):
+        if time := time_node(message):
             return time
         if message in enclosing:
             chain = " → ".join(f"`{m.full_name}`" for m in (*enclosing[enclosing.index(message) :], message))
@@ -214,7 +214,7 @@ def _enum(enum: EnumDescriptor) -> Enum:
     return Enum(enum.name, names, {value.name: value.number for value in enum.values}, is_closed(enum))
 
 
-def _time(message: Descriptor) -> Timestamp | Duration | None:
+def time_node(message: Descriptor) -> Timestamp | Duration | None:
     """The node of a message that Spark takes for a time: by its own name and two fields, whatever the package."""
     if message.name not in ("Timestamp", "Duration") or len(message.fields) != 2:
         return None

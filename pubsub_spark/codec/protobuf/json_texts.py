@@ -1,8 +1,8 @@
 """The proto3 JSON mapping, written many messages at a time: the columns that `ptars` would be given, to texts.
 
 Compiled once per schema: what each field does with the values of all messages is decided then, and Python's own loops
-do the rest. Schemas with a field whose text is one of its own (Any, Struct, FieldMask, wrappers, durations) are written
-by `json`, message by message, which says what is right.
+do the rest. Schemas with a field whose text is one of its own (Any, Struct, FieldMask, wrappers, durations), or with a message
+that only has the shape of a time, are written by `json`, message by message, which says what is right.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from pubsub_spark.codec.protobuf import ptars_schema
+from pubsub_spark.codec.protobuf.column_tree import time_node
 from pubsub_spark.codec.protobuf.descriptors import is_repeated
 from pubsub_spark.codec.protobuf.json import (
     FLOATING,
@@ -56,7 +57,7 @@ class _Unwritten(Exception):  # noqa: N818 (not an error: `json` writes the sche
 
 def _object_writer(message: Descriptor, enclosing: frozenset[str]) -> Callable[[dict[str, pa.Array], int], list[str]]:
     """The writer of objects; absent fields, and zeros of fields without presence, are left out."""
-    if message.full_name in WELL_KNOWN or message.full_name in WRAPPERS or message.full_name in enclosing:
+    if message.full_name in (*WELL_KNOWN, *WRAPPERS, *enclosing) or time_node(message):
         raise _Unwritten
     enclosing |= {message.full_name}
     ordered = sorted(message.fields, key=lambda field: field.number)

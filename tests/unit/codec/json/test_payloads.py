@@ -68,6 +68,8 @@ def test_values_of_every_type():
         (b"\xff", "The payload is not JSON: "),
         (b'{"i": "\\ud800"}', "`i` must be an integer of 32 bits"),
         (b"[" * 100_000, "The payload is not JSON: "),
+        (b'{"l": 1e1000000000000000000}', "The payload has a number whose exponent is too large"),
+        (b'{"more": -1E-9999999999999999999}', "The payload has a number whose exponent is too large"),
     ],
     ids=lambda value: repr(value)[:30],
 )
@@ -95,6 +97,15 @@ def test_whatever_comes_has_a_value_or_a_reason(payloads: list[bytes]):
 
     assert len(payloads) == len(values) == len(errors)
     assert errors.is_null().to_pylist() == values.is_valid().to_pylist()
+
+
+def test_numbers_in_a_string_column_are_not_rounded():
+    """A string column has the JSON of a value, with every digit of its numbers."""
+    text = '{"a": [1.10, 12345678901234567890.123, 1E+400, -7], "é\\n": null, "b": {"c": true, "d": "x"}}'
+    value, _ = decode(f'{{"s": {text}}}'.encode())
+
+    assert value is not None
+    assert text == value["s"]
 
 
 @given(st.dictionaries(st.sampled_from(["s", "map"]), st.text(st.characters()) | st.none()))

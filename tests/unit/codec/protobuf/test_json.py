@@ -143,6 +143,17 @@ def test_values_have_their_json_forms(field, value, written):
     assert {"f": written} == written_as_json(proto3(field), f=value)
 
 
+@pytest.mark.parametrize("kind", ["Timestamp", "Duration"])
+@pytest.mark.parametrize("fields", ["int64 seconds = 1; int32 nanos = 2;", "int64 seconds = 7; int32 nanos = 3;"])
+def test_a_message_of_the_shape_of_a_time_is_an_object_in_json(kind, fields):
+    """A message of the user's own that Spark takes for a time keeps its fields: only Google's own are texts in JSON."""
+    text = proto3(f"message {kind} {{ {fields} }} repeated {kind} f = 1; map<string, {kind}> g = 2;")
+    time = {"seconds": 5, "nanos": 7_000}
+
+    written = {"seconds": "5", "nanos": 7_000}
+    assert {"f": [written], "g": {"a": written}} == written_as_json(text, f=[time], g={"a": time})
+
+
 def test_a_value_without_a_json_form_names_its_row():
     """The error for a value without a JSON form, an Any of unknown type, names its row."""
     definition = parse(
