@@ -119,7 +119,7 @@ class Option:
             raise ValueError(f"must be {self.bounds}, got `{text}`")
         if isinstance(value, int) and value > _LONG:
             raise ValueError(f"must be {_LONG} or less, got `{text}`")
-        if self.kind == "string" and not text:
+        if self.kind in ("string", "list") and not value:
             raise ValueError("must not be empty")
         return value
 
@@ -210,8 +210,9 @@ def _unknown(key: str, options: type[Declared]) -> str:
             return f"`{name}` {reply}"
     beside: list[type[Any]] = options.__bases__[0].__subclasses__()
     for other in beside:
-        if key.lower() in (option.name.lower() for option in other.declared()):
-            return f"`{key}` is an option of {other.purpose}, not of {options.purpose}"
+        for option in other.declared():
+            if key.lower() == option.name.lower():
+                return f"`{option.name}` is an option of {other.purpose}, not of {options.purpose}"
     lowered = {option.name.lower(): option.name for option in options.declared()}
     nearest = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
     hint = f"; did you mean `{lowered[nearest[0]]}`?" if nearest else "; `pubsub-spark options` lists them"

@@ -18,7 +18,7 @@ from .errors import OptionsError
 # properties of a table of its catalog, which has the user's options a second time as `option.<name>`.
 _SPARK_OWN = frozenset(
     {"checkpointlocation", "queryname", "provider", "owner", "location", "comment", "collation", "external"}
-    | {"is_managed_location", "table_type", "serialization.format", "path"}
+    | {"is_managed_location", "table_type", "serialization.format"}
 )
 _TABLE_OPTION = "option."
 _ENDPOINT = re.compile(r"([^\s/:]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
@@ -43,6 +43,8 @@ class ServiceOptions(Declared):
         "maxOffsetsPerTrigger": "is Kafka's; the limit of a micro-batch is `maxMessagesPerTrigger`",
         "minPartitions": "is Kafka's; the number of tasks that pull is `numFetchPartitions`",
         "topic": "is Kafka's; a topic is named by `topicId`",
+        "path": "is not used: `save`, `load` and `start` take none here; name a topic with `topicId`, a subscription "
+        "with `subscriptionId`",
     }
 
     project: str | None = declare(
@@ -142,7 +144,9 @@ class ServiceOptions(Declared):
         plain = {key: text for key, text in given.items() if not key.lower().startswith(_TABLE_OPTION)}
         of_table = {key[len(_TABLE_OPTION) :]: text for key, text in given.items() if key not in plain}
         own = of_table | plain
-        values, problems = cls.values({key: text for key, text in own.items() if key.lower() not in _SPARK_OWN})
+        # A table's `path` is Spark's own, too; without a table's `provider` it is what `save` or `load` was given.
+        names_of_spark = _SPARK_OWN | ({"path"} if "provider" in map(str.lower, own) else set())
+        values, problems = cls.values({key: text for key, text in own.items() if key.lower() not in names_of_spark})
         if "endpoint" not in values and values.get("backend") != "gcp" and environ.get("PUBSUB_EMULATOR_HOST"):
             values |= {"endpoint": environ["PUBSUB_EMULATOR_HOST"], "backend": "emulator"}
         if environ.get("GOOGLE_CLOUD_PROJECT"):

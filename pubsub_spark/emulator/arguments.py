@@ -18,9 +18,18 @@ _DURATIONS = frozenset({"message_retention_duration", "minimum_backoff", "maximu
 
 
 def message(given: Publishable) -> Any:
-    """The PubsubMessage of bytes, a text, or a mapping of its fields."""
-    content = given.encode() if isinstance(given, str) else given
-    return protos.PubsubMessage(data=content) if isinstance(content, bytes) else protos.PubsubMessage(**content)
+    """The PubsubMessage of bytes, a text, or a mapping of its fields; TypeError or ValueError for another."""
+    fields: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"data": given}
+    data = fields.get("data")
+    if isinstance(data, str):
+        fields["data"] = data.encode()
+    try:
+        return protos.PubsubMessage(**fields)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            "A message is bytes, a text, or a mapping of `data` (bytes or a text), `attributes` (texts) and "
+            f"`ordering_key` (a text), not `{given!r:.100}`."
+        ) from error
 
 
 def with_durations(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from ..codec.definition import InvalidMessage
 from ..errors import RowError
 from ..options import WriteOptions
 from .json import to_json
@@ -36,6 +37,13 @@ class RowEncoder:
         present = np.asarray(rows.is_valid().to_numpy(zero_copy_only=False))
         positions = pa.array(np.cumsum(present) - 1, mask=~present)
         try:
-            return self._encoder.encode(rows.filter(pa.array(present))).take(positions)
+            encoded = self._encoder.encode(rows.filter(pa.array(present)))
         except RowError as error:
             raise RowError(int(np.flatnonzero(present)[error.row]), error.complaint) from None
+        reader = self._topic_schema.reader
+        try:
+            reader.parsed().validate(b"", self._topic_schema.encoding)  # as the service will a null row's message
+        except InvalidMessage:
+            complaint = f"`value` is null, and the schema `{reader}` has no message without data"
+            raise RowError(int(present.argmin()), complaint) from None
+        return encoded.take(positions)

@@ -48,7 +48,12 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
     [
         ({"maxMesages": "5"}, "`maxMesages` is not an option; did you mean `maxMessages`?"),
         ({"zzz": "5"}, "`zzz` is not an option; `pubsub-spark options` lists them"),
-        ({"ONOVERSIZE": "drop"}, "`ONOVERSIZE` is an option of writing, not of reading"),
+        ({"onoversize": "drop"}, "`onOversize` is an option of writing, not of reading"),
+        (
+            {"path": "my-sub"},
+            "`path` is not used: `save`, `load` and `start` take none here; name a topic with `topicId`, a "
+            "subscription with `subscriptionId`",
+        ),
         (
             {"serviceCredential": "c"},
             "`serviceCredential` names a credential of Unity Catalog, which Databricks gives to its own connector "
@@ -172,7 +177,9 @@ def test_all_complaints_come_at_once():
 
 
 def test_options_of_spark_itself_pass():
+    """Those of a query, and the properties of a table of the catalog, its `path` among them."""
     assert read() == read(checkpointLocation="/somewhere", queryName="q")
+    assert read() == read(provider="pubsub", owner="me", location="file:/t", path="file:/t", **{"option.path": "/t"})
 
 
 @pytest.mark.parametrize("kind", [ReadOptions, WriteOptions])
@@ -207,6 +214,11 @@ def test_oversize_messages_need_somewhere_to_go():
     assert ["`deadLetterTopic` is required with `onOversize=deadletter`"] == problems(
         WriteOptions, topicId=TOPIC, onOversize="deadletter"
     )
+
+
+def test_a_list_of_nothing_is_refused():
+    """A list that names nothing was meant to name something."""
+    assert ["`attributeColumns` must not be empty"] == problems(WriteOptions, topicId=TOPIC, attributeColumns=" , ")
 
 
 def test_reserved_attribute_is_refused_before_any_row():

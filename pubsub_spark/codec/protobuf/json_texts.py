@@ -1,8 +1,8 @@
 """The proto3 JSON mapping, written many messages at a time: the columns that `ptars` would be given, to texts.
 
 Compiled once per schema: what each field does with the values of all messages is decided then, and Python's own loops
-do the rest. Schemas with a field whose text is one of its own (Any, Struct, FieldMask, wrappers, durations), or with a message
-that only has the shape of a time, are written by `json`, message by message, which says what is right.
+do the rest. Schemas with a field whose text is one of its own (Any, Struct, FieldMask, wrappers, durations), or with a
+message that only has the shape of a time, are written by `json`, message by message, which says what is right.
 """
 
 from __future__ import annotations

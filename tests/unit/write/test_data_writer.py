@@ -259,6 +259,35 @@ def test_a_row_after_rows_without_a_value_is_named(pubsub):
         run(pubsub, [batch], topic_schema=schema)
 
 
+VALUE_OR_NULL = rows(
+    value=pa.array([{"n": 1}, None], pa.struct([("n", pa.int64())])),
+    attributes=pa.array([[("a", "b")]] * 2, ATTRIBUTES),
+)
+
+
+def test_a_null_value_that_the_schema_refuses_is_named(pubsub):
+    """A null `value` beside attributes is a message without data; the service would refuse its whole request."""
+    definition = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
+    schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", definition))
+
+    with pytest.raises(
+        DataError,
+        match=r"^Row 1 of partition 3: `value` is null, and the schema `projects/p/schemas/sss@r1` has no message "
+        r"without data\. No message of this task was confirmed\.$",
+    ):
+        run(pubsub, [VALUE_OR_NULL], topic_schema=schema)
+
+
+def test_a_null_value_may_be_a_message_of_attributes(pubsub):
+    """Where the topic has no schema, or no data is a message of it, a null `value` beside attributes is published."""
+    definition = 'syntax = "proto3"; message R { int64 n = 1; }'
+    schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "PROTOCOL_BUFFER", definition))
+    run(pubsub, [VALUE_OR_NULL], topic_schema=schema)
+    run(pubsub, [VALUE_OR_NULL])
+
+    assert [b"\x08\x01", b"", b'{"n":1}', b""] == pubsub.data
+
+
 BAD_TEXT = pa.array([b"fine", b"\xc3\x28"]).view(pa.string())  # as Spark's CAST(X'C328' AS STRING)
 PLAIN = pa.array(["a", "b"])
 
