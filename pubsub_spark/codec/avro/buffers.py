@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pubsub_spark.codec.avro.cursors import offsets_of
+from pubsub_spark.codec.avro.cursors import offsets, offsets_of
 
 Octets: TypeAlias = npt.NDArray[np.uint8]
 Present: TypeAlias = npt.NDArray[np.bool_] | None
@@ -40,9 +40,9 @@ Buffer: TypeAlias = ByteColumn | pa.BinaryArray
 def join(buffers: list[Buffer], count: int) -> pa.BinaryArray:
     """Row by row the parts of all buffers, one after the other."""
     arrays: list[pa.BinaryArray] = []
-    for are_cells, group in groupby(buffers, lambda buffer: isinstance(buffer, ByteColumn)):
+    for are_columns, group in groupby(buffers, lambda buffer: isinstance(buffer, ByteColumn)):
         run = list(group)
-        arrays += [_side_by_side(run, count)] if are_cells else run
+        arrays += [_side_by_side(run, count)] if are_columns else run
     if not arrays:
         return _array(np.zeros(count + 1, np.int32), np.zeros(0, np.uint8))
     if len(arrays) == 1 and not arrays[0].null_count:
@@ -91,7 +91,7 @@ def sized(data: pa.BinaryArray, present: Present) -> list[Buffer]:
 def blocks(items: pa.BinaryArray, counts: npt.NDArray[np.int64], present: Present) -> list[Buffer]:
     """Arrays of `counts` items each, already encoded: one block with its count, if there is an item, and the end."""
     some = counts > 0
-    ends = offsets_of(items)[_offsets(counts)].astype(np.int32)
+    ends = offsets_of(items)[offsets(counts)].astype(np.int32)
     heads = varints(counts, some if present is None else some & present)
     return [*heads, _array(ends, items.buffers()[2], present), constant(b"\0", len(counts), present)]
 
@@ -115,16 +115,10 @@ def _side_by_side(columns: list[ByteColumn], count: int) -> pa.BinaryArray:
         place += width
     if always == place:
         return _array(np.arange(count + 1, dtype=np.int32) * np.int32(always), matrix)
-    return _array(_offsets(length + np.int32(always)), matrix[kept])
+    return _array(offsets(length + np.int32(always)), matrix[kept])
 
 
-def _offsets(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    offsets = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
-def _array(offsets: npt.NDArray[np.int32], data: Any, present: Present = None) -> pa.BinaryArray:
+def _array(ends: npt.NDArray[np.int32], data: Any, present: Present = None) -> pa.BinaryArray:
     valid = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
-    buffers = [valid, pa.py_buffer(offsets), None if data is None else pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+    buffers = [valid, pa.py_buffer(ends), None if data is None else pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(ends) - 1, buffers)

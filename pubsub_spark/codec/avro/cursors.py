@@ -264,10 +264,17 @@ def _close_gaps(edges: Longs, inactive: Longs) -> None:
 def offsets_of(array: pa.Array) -> Longs:
     """The offsets where the items of a binary, list or map array begin and end in its buffer or its values."""
     if not len(array):
-        return np.zeros(1, np.int64)  # Arrow may fall_back the buffer out
+        return np.zeros(1, np.int64)  # Arrow may leave the buffer out
     width: type[Any] = np.int64 if pa.types.is_large_list(array.type) else np.int32
     size = np.dtype(width).itemsize
     return np.frombuffer(array.buffers()[1], width, len(array) + 1, array.offset * size).astype(np.int64)
+
+
+def offsets(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """The offsets of items of these lengths, as Arrow has them: one more than there are items."""
+    ends = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    return ends
 
 
 def numbers(values: npt.NDArray[Any], type: pa.DataType) -> pa.Array:  # noqa: A002 (Arrow's word)

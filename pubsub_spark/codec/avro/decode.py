@@ -9,7 +9,7 @@ neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -44,20 +44,20 @@ class AvroDecoder:
         return self._decode(data)
 
     def _binary(self, data: pa.BinaryArray) -> Decoded:
-        parts = [self._batch(data.slice(start, end - start)) for start, end in batches(data)]
-        if len(parts) == 1:
-            return parts[0]
-        values, errors = zip(self._refused([]), *parts, strict=True)
-        return pa.concat_arrays(values), pa.concat_arrays(errors)
+        return self._in_batches(data, self._batch)
 
     def _json(self, data: pa.BinaryArray) -> Decoded:
-        parts = [self._json_batch(data.slice(start, end - start).to_pylist()) for start, end in batches(data)]
+        return self._in_batches(data, self._json_batch)
+
+    def _in_batches(self, data: pa.BinaryArray, decode: Callable[[pa.BinaryArray], Decoded]) -> Decoded:
+        parts = [decode(data.slice(start, end - start)) for start, end in batches(data)]
         if len(parts) == 1:
             return parts[0]
         values, errors = zip(self._refused([]), *parts, strict=True)
         return pa.concat_arrays(values), pa.concat_arrays(errors)
 
-    def _json_batch(self, texts: list[bytes]) -> Decoded:
+    def _json_batch(self, data: pa.BinaryArray) -> Decoded:
+        texts: list[bytes] = data.to_pylist()
         read: list[int] = []
         parts: list[tuple[Iterable[int], Decoded]] = []
         if self._writer.json_reader and len(texts) >= MIN_VECTORISED_ROWS:

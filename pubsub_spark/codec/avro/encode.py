@@ -399,10 +399,6 @@ def _unfit(node: Node, found: pa.DataType, path: str) -> SchemaError:
 
 
 def _spelled(type_: pa.DataType) -> str:
-    """Spark's name of a type, or Arrow's where Spark has none."""
-    from pubsub_spark.codec.spark import spark_type
+    from pubsub_spark.codec.spark import type_name  # which needs Spark; the emulator does without
 
-    try:
-        return spark_type(type_).simpleString()
-    except KeyError:
-        return str(type_)
+    return type_name(type_)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pubsub_spark.codec.avro import error_locator
-from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS, Bits, Cursors, Longs, merge
+from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS, Bits, Cursors, Longs, merge, offsets
 from pubsub_spark.codec.avro.mismatch import Mismatch
 from pubsub_spark.codec.avro.nodes import Array, Map
 
@@ -59,11 +59,11 @@ def item_steps(
             some = cursors.some(done)
             left[done] = _block(some, least_bytes)
             cursors.resume(done, some)
-    offsets = _offsets(counts)
+    starts = offsets(counts)
     if not owners:
-        return offsets, [pa.array([], type_) for type_ in types]
-    places = [offsets[owner] + turn for owner, turn in zip(owners, turns, strict=True)]
-    return offsets, [merge(column, places) for column in columns]
+        return starts, [pa.array([], type_) for type_ in types]
+    places = [starts[owner] + turn for owner, turn in zip(owners, turns, strict=True)]
+    return starts, [merge(column, places) for column in columns]
 
 
 def empty_items(cursors: Cursors, weight: int, read: Read) -> tuple[npt.NDArray[np.int32], pa.Array]:
@@ -78,8 +78,7 @@ def empty_items(cursors: Cursors, weight: int, read: Read) -> tuple[npt.NDArray[
         some = cursors.some(active)
         left[active] = _block(some, 0, weight)
         cursors.resume(active, some)
-    offsets = _offsets(counts)
-    return offsets, read(cursors.batch.inactive_cursor()).take(pa.array(np.zeros(int(counts.sum()), np.int8)))
+    return offsets(counts), read(cursors.batch.inactive_cursor()).take(pa.array(np.zeros(int(counts.sum()), np.int8)))
 
 
 def _positions(cursors: Cursors, node: Array | Map, left: Longs, counts: Longs) -> tuple[Longs, Longs, Longs]:
@@ -122,12 +121,6 @@ def _block(cursors: Cursors, least_bytes: int, weight: int = 0) -> Longs:
         if cursors.fall_back(wrong):
             count[wrong] = 0
     return count
-
-
-def _offsets(counts: Longs) -> npt.NDArray[np.int32]:
-    offsets = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets
 
 
 def _index(turn: Longs, item: int) -> str:
