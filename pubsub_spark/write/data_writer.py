@@ -73,9 +73,8 @@ class _DataWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Check the rows of an Arrow batch, and publish them or buffer them with the next ones."""
         messages = self._with_ids(self._with_full_topics(self._to_messages(batch)))
-        self._rows += len(messages)
-        sizes = limits.message_sizes(messages)
-        messages, sizes = self._within_limits(messages, sizes)
+        messages, sizes = self._within_limits(messages, limits.message_sizes(messages))
+        self._rows += len(batch)
         self._buffered.append((messages, sizes))
         self._buffered_bytes += int(sizes.sum())
         fills_requests = not {"topic", "ordering_key"}.intersection(messages.schema.names)
@@ -105,7 +104,7 @@ class _DataWriter:
         try:
             return to_messages(batch, self._plan.mapping, self._encode)
         except RowError as error:
-            raise DataError(f"{self._where(self._rows + error.row)}: {error.complaint}.") from None
+            raise DataError(f"{self._where(error.row)}: {error.complaint}.") from None
 
     def _with_full_topics(self, messages: pa.RecordBatch) -> pa.RecordBatch:
         """The same messages with the full names of their topics."""
@@ -145,13 +144,12 @@ class _DataWriter:
         found = limits.violations(messages, sizes, self._topic_field_bytes(messages))
         if not found:
             return messages, sizes
-        first_row = self._rows - len(messages)
         if options.on_oversize == "error":
             more = f" {len(found) - 1} more rows of its Arrow batch are refused too." if len(found) > 1 else ""
-            error = self._row_error(found[0].row, found[0].field, found[0].complaint, first_row)
+            error = self._row_error(found[0].row, found[0].field, found[0].complaint)
             raise DataError(f"{error} Change it, or set `onOversize` to `drop` or `deadletter`.{more}")
         if options.on_oversize == "deadletter":
-            reasons = ((each.row, {ERROR_ATTRIBUTE: self._sentence(each, first_row)}) for each in found)
+            reasons = ((each.row, {ERROR_ATTRIBUTE: self._sentence(each)}) for each in found)
             published = dead_letters(messages, reasons)
             assert options.dead_letter is not None, "parse() refuses options without it"
             self._publish([published], limits.message_sizes(published), options.dead_letter)
@@ -171,13 +169,13 @@ class _DataWriter:
         by_row: limits.Ints = np.array(by_topic, dtype=np.int64)[encoded.indices.to_numpy()]
         return by_row
 
-    def _sentence(self, violation: limits.LimitViolation, first_row: int) -> str:
+    def _row_error(self, row: int, field: str, complaint: str) -> DataError:
+        return DataError(self._sentence(limits.LimitViolation(row, field, complaint)))
+
+    def _sentence(self, violation: limits.LimitViolation) -> str:
         column = self._plan.mapping.column_of(violation.field)
-        return f"{self._where(first_row + violation.row)}: {column} {violation.complaint}."
+        return f"{self._where(violation.row)}: {column} {violation.complaint}."
 
     def _where(self, row: int) -> str:
-        return f"Row {row} of partition {self._partition.partition}"
-
-    def _row_error(self, row: int, field: str, complaint: str, first_row: int | None = None) -> DataError:
-        first = self._rows if first_row is None else first_row
-        return DataError(self._sentence(limits.LimitViolation(row, field, complaint), first))
+        """A row of the Arrow batch, as it is named in errors."""
+        return f"Row {self._rows + row} of partition {self._partition.partition}"

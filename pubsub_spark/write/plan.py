@@ -53,16 +53,31 @@ def plan_stream_write(options: WriteOptions, backend: Backend, schema: StructTyp
 
 def _plan(options: WriteOptions, backend: Backend, schema: StructType, get_schema: GetTopicSchema) -> WritePlan:
     mapping = ColumnMapping.of(schema, options)
+    if mapping.payload_kind == "data":
+        return WritePlan(options, backend, mapping, None)
     topic_schema = None
-    if mapping.payload_kind != "data" and options.encode != "none" and options.topic is not None:
+    if options.encode != "none" and options.topic is not None:
         topic_schema = get_schema(backend, options.topic)
         if options.described_schema is not None:
             _check_described(options, topic_schema)
-    if options.encode == "topic" and topic_schema is None:
-        if options.topic is None:
-            raise SchemaError("`encode=topic` needs one topic for all rows: give `topicId`, or encode into `data`.")
+    if topic_schema is not None:
+        mapping = mapping.for_schema([field.name for field in topic_schema.arrow_type()])
+        Encoder(topic_schema, mapping.payload_type(_to_arrow(schema)), options.ignore_extra_columns)  # to check them
+    elif options.encode != "topic":
+        _check_json(mapping, schema)
+    elif options.topic is None:
+        raise SchemaError("`encode=topic` needs one topic for all rows: give `topicId`, or encode into `data`.")
+    else:
         raise SchemaError(f"Topic `{options.topic}` has no schema for `encode=topic`. Leave it out to send JSON.")
-    return _checked(WritePlan(options, backend, mapping, topic_schema), schema)
+    return WritePlan(options, backend, mapping, topic_schema)
+
+
+def _check_json(mapping: ColumnMapping, schema: StructType) -> None:
+    """Raise SchemaError with every column of the payload that has no JSON."""
+    fields = [schema.fields[position] for position in mapping.payload]
+    problems = [problem for field in fields for problem in unsupported(field.name, field.dataType)]
+    if problems:
+        raise SchemaError("These columns cannot be published: " + "; ".join(problems) + ".")
 
 
 def _check_described(options: WriteOptions, found: TopicSchema | None) -> None:
@@ -96,27 +111,6 @@ def _get_cached_topic_schema(backend: Backend, topic: str) -> TopicSchema | None
         else:
             _schema_cache[backend, topic] = now, cached
     return cached
-
-
-def _checked(plan: WritePlan, schema: StructType) -> WritePlan:
-    """The same plan, once it is certain that its columns can be encoded."""
-    mapping = plan.mapping
-    if mapping.payload_kind == "data":
-        return plan
-    if plan.topic_schema is None:
-        problems = [
-            problem
-            for position in mapping.payload
-            for problem in unsupported(schema.fields[position].name, schema.fields[position].dataType)
-        ]
-        if problems:
-            raise SchemaError("These columns cannot be published: " + "; ".join(problems) + ".")
-        return plan
-    topic_schema = plan.topic_schema
-    mapping = mapping.for_schema([field.name for field in topic_schema.arrow_type()])
-    plan = WritePlan(plan.options, plan.backend, mapping, topic_schema)
-    Encoder(topic_schema, mapping.payload_type(_to_arrow(schema)), plan.options.ignore_extra_columns)
-    return plan
 
 
 def _to_arrow(schema: StructType) -> pa.Schema:

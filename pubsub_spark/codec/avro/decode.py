@@ -66,56 +66,56 @@ class AvroDecoder:
             if len(read) == len(texts):
                 return parts[0][1]
         binary: dict[int, bytes] = {}
-        faults: dict[int, Mismatch] = {}
+        mismatches: dict[int, Mismatch] = {}
         for row in sorted(set(range(len(texts))).difference(read)):
             try:
                 binary[row] = self._writer.messages.write(self._writer.read_json(texts[row]))
             except Mismatch as mismatch:
-                faults[row] = mismatch
+                mismatches[row] = mismatch
         parts += [
             (binary, self._binary(pa.array(binary.values(), pa.binary()))),
-            (faults, self._refused(faults.values())),
+            (mismatches, self._refused(mismatches.values())),
         ]
         return _merged(parts)
 
     def _batch(self, data: pa.BinaryArray) -> Decoded:
         if self._refusal:
-            return self._refused(self._fault(message) or self._refusal for message in data.to_pylist())
+            return self._refused(self._mismatch(message) or self._refusal for message in data.to_pylist())
         column, batch = self._columns.decode(data)
         if self._wrapped:
             column = pa.Array.from_buffers(self.type, len(column), [None], children=[column])
         if not batch.any_fell_back:
             return column, pa.nulls(len(data), pa.string())
-        faults: dict[int, Mismatch] = {}
+        mismatches: dict[int, Mismatch] = {}
         again: dict[int, bytes] = {}
         fallen = np.flatnonzero(batch.fell_back)
         for row, message in zip(fallen.tolist(), data.take(pa.array(fallen)).to_pylist(), strict=True):
-            fault = self._fault(message)
-            if fault:
-                faults[row] = fault
+            mismatch = self._mismatch(message)
+            if mismatch:
+                mismatches[row] = mismatch
                 continue
             rewritten = self._writer.messages.write(self._writer.messages.read(message))
             if rewritten == message:
-                faults[row] = batch.reasons.get(row) or Mismatch("cannot be read")  # the latter is not known to happen
+                mismatches[row] = batch.reasons.get(row) or Mismatch("cannot be read")  # the latter is not known
             else:
                 again[row] = rewritten
-        refused = self._refused(faults.values())
+        refused = self._refused(mismatches.values())
         if not again and not column.null_count:
             return _with_nulls(column, batch.fell_back), _spread_texts(refused[1], batch.fell_back)
         good = np.flatnonzero(~batch.fell_back)
         kept = column.take(pa.array(good)), pa.nulls(len(good), pa.string())
         decoded_again = self._binary(pa.array(again.values(), pa.binary()))
-        return _merged([(good, kept), (faults, refused), (again, decoded_again)])
+        return _merged([(good, kept), (mismatches, refused), (again, decoded_again)])
 
-    def _fault(self, message: bytes) -> Mismatch | None:
+    def _mismatch(self, message: bytes) -> Mismatch | None:
         try:
             error_locator.check(self._writer.root, message)
         except Mismatch as mismatch:
             return mismatch
         return None
 
-    def _refused(self, faults: Iterable[Mismatch]) -> Decoded:
-        errors = pa.array([str(InvalidMessage(fault.sentence())) for fault in faults], pa.string())
+    def _refused(self, mismatches: Iterable[Mismatch]) -> Decoded:
+        errors = pa.array([str(InvalidMessage(mismatch.sentence())) for mismatch in mismatches], pa.string())
         return pa.nulls(len(errors), self.type), errors
 
 
