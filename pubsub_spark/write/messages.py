@@ -84,11 +84,7 @@ def _text_path(path: str, value: pa.Array) -> str:
 
 def _data(batch: pa.RecordBatch, mapping: ColumnMapping, encode: EncodeRows) -> pa.BinaryArray:
     if mapping.payload_kind == "row":
-        rows = pa.StructArray.from_arrays(
-            [batch.column(at) for at in mapping.payload],
-            fields=[batch.schema.field(at) for at in mapping.payload],
-        )
-        encoded = encode(rows)
+        encoded = encode(batch.select(list(mapping.payload)).to_struct_array())
     elif mapping.payload_kind == "value":
         encoded = encode(batch.column(mapping.payload[0]))
     else:

@@ -259,6 +259,20 @@ def test_a_row_after_rows_without_a_value_is_named(pubsub):
         run(pubsub, [batch], topic_schema=schema)
 
 
+def test_a_row_may_have_no_column_in_its_payload(pubsub):
+    """Where all columns are attributes and every field of the schema has a default, there is a message for each row."""
+    definition = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long", "default": 7}]}'
+    schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", definition))
+    options = WriteOptions.parse({"topicId": TOPIC, "attributeColumns": "text"}, {})
+    columns = spark.StructType([spark.StructField("text", spark.StringType())])
+    mapping = ColumnMapping.of(columns, options).for_schema(["n"])
+
+    write_partition(WritePlan(options, pubsub, mapping, schema), [rows(text=pa.array(["a", "b"]))], PARTITION)
+
+    assert [b"\x0e", b"\x0e"] == pubsub.data
+    assert [{"text": "a"}, {"text": "b"}] == attributes(pubsub)
+
+
 VALUE_OR_NULL = rows(
     value=pa.array([{"n": 1}, None], pa.struct([("n", pa.int64())])),
     attributes=pa.array([[("a", "b")]] * 2, ATTRIBUTES),
