@@ -130,6 +130,8 @@ class Session:
             opened.worker.flush(_FLUSH_TIMEOUT_SECONDS)
         if self._drained_from is not None:
             stop_warnings.warn_of_leases(self.options.subscription, self._leased_until - time.time())
+            left = opened.stream.oldest_publish_time or 0.0
+            stop_warnings.warn_of_clock(self.options.subscription, left - time.time())
         return start
 
     def partitions(self, start: Offset, end: Offset) -> list[Partition]:
@@ -330,10 +332,8 @@ class Session:
             self._wait_until_idle(stream)
         if stream.oldest_arrival is None:
             return False
-        if is_only:
-            self._wait_for_more(stream, IDLE_AFTER_MESSAGES_SECONDS)
-        else:
-            self._wait_for_more(stream, _LINGER_PAUSE_SECONDS, stream.oldest_arrival + LINGER_SECONDS)
+        end = math.inf if is_only else stream.oldest_arrival + LINGER_SECONDS
+        self._wait_for_more(stream, IDLE_AFTER_MESSAGES_SECONDS if is_only else _LINGER_PAUSE_SECONDS, end)
         oldest = stream.oldest_publish_time
         # Later messages stay buffered until the query ends: nacked at each trigger, they would use up their attempts.
         return oldest is None or oldest <= (self._drained_from or math.inf)

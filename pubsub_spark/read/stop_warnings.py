@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 _log = logging.getLogger(__name__)
+_CLOCK_SECONDS = 1.0  # clocks that are set by NTP differ by less
 
 
 def warn_of_acks(subscription: str, batches: int, acks: int) -> None:
@@ -31,6 +32,17 @@ def warn_of_leases(subscription: str, seconds: float) -> None:
             "again then",
             subscription,
             seconds,
+        )
+
+
+def warn_of_clock(subscription: str, seconds: float) -> None:
+    """Say that a message was published so many seconds from now, by the service's clock, and was left for that."""
+    if seconds > _CLOCK_SECONDS:
+        _log.warning(
+            "this machine's clock is %.0f s or more behind Pub/Sub's, and messages of `%s` were not read for that: "
+            "`availableNow` and `once` read what was published before their start by this clock; set it",
+            seconds,
+            subscription,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -74,6 +75,20 @@ def test_once_says_that_there_is_more(query: Engine, names: Names, caplog: pytes
     query.stop()
 
     assert "the query has read one batch" in caplog.text
+
+
+def test_clock_that_is_behind_is_told(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
+    """Messages that seem to come from the future are left, as all later ones are, and the log says why."""
+    query.emulator.advance(60)
+    query.emulator.publish(names.topic, "a")
+    query.start()
+    assert query.session is not None
+    query.session.prepare_for_available_now()
+    query.trigger()
+    query.stop()
+
+    assert [] == query.rows
+    assert re.search(r"this machine's clock is (59|60) s or more behind Pub/Sub's", caplog.text)
 
 
 def test_available_now_ends_with_what_was_there(query: Engine, names: Names):
