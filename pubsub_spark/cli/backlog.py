@@ -10,9 +10,11 @@ import datetime
 import json
 import signal
 import sys
+import threading
+import time
 from contextlib import nullcontext, suppress
 from http import HTTPStatus
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
@@ -31,6 +33,7 @@ _METRICS = {
 }
 _WINDOW_SECONDS = 600  # of Cloud Monitoring, from which the newest point is taken
 _TIMEOUT_SECONDS = 20.0
+_POLL_SECONDS = 0.1  # between two looks at whether Ctrl-C was pressed
 
 
 class Backlog(TypedDict, total=False):
@@ -104,10 +107,14 @@ def _interrupts() -> SimpleQueue[int]:
 
 
 def _comes_within(seconds: float, interrupts: SimpleQueue[int]) -> bool:
-    with suppress(Empty):
-        interrupts.get(timeout=seconds)
-        return True
-    return False
+    """Whether an interrupt comes in so many seconds. Polled: see `ResponseQueue` for what a timeout of `get` can do."""
+    end = time.monotonic() + seconds
+    while interrupts.empty():
+        rest = end - time.monotonic()
+        if rest <= 0:
+            return False
+        threading.Event().wait(min(rest, _POLL_SECONDS))
+    return True
 
 
 def seek(

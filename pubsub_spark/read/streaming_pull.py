@@ -62,10 +62,14 @@ class StreamSettings:
 
 
 class ResponseQueue:
-    """The responses of one or more streams, in the order in which they arrived."""
+    """The responses of one or more streams, in the order in which they arrived.
+
+    No SimpleQueue: before Python 3.13 its `get` can wait for ever. When the timeout has passed while it takes its lock, the
+    time that is left is negative, and that means no timeout. A task that was descheduled for a moment would hang.
+    """
 
     def __init__(self, streams: int = 1) -> None:
-        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the end of a stream
+        self._queue: queue.Queue[bytes | None] = queue.Queue()  # None: the end of a stream
         self._open = streams
 
     def put(self, response: bytes) -> None:
@@ -128,7 +132,7 @@ class StreamingPull:
         self.failure: Exception | None = None
         self._closing = threading.Event()
         self._half_closed = False
-        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._requests: queue.Queue[bytes | None] = queue.Queue()  # see ResponseQueue
         self._call: Any = None
         self._open_call: Any = None  # None between two streams
         self._last_response = 0.0  # time.monotonic()
@@ -232,7 +236,7 @@ class StreamingPull:
 
     def _receive(self) -> bool:
         """Open the stream and queue its responses until it ends; whether there were any."""
-        requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        requests: queue.Queue[bytes | None] = queue.Queue()
         self._requests = requests
         requests.put(self._first_request())
         if self._half_closed:  # just now, and the last stream got the request
@@ -267,7 +271,7 @@ class StreamingPull:
             requests.put(None)
         return came
 
-    def _until_none(self, requests: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
+    def _until_none(self, requests: queue.Queue[bytes | None]) -> Iterator[bytes]:
         """The requests for gRPC to send, until a None, and heartbeats. Cancels the call after MAX_SILENCE_SECONDS.
 
         Probes the service while it has not answered on the stream, and when it was silent for long.

@@ -52,3 +52,7 @@ class Driver:
         with self.worker._changed:
             while not condition():
                 self.worker._changed.wait(0.005)
+
+    def until_extended(self, requests: int) -> None:
+        """Wait until so many requests have been sent, and the leases have what became of them: time may go on then."""
+        self.until(lambda: len(self.service.modified) == requests and not self.leases.due(self.now))

@@ -64,11 +64,11 @@ def test_leases_go_on_without_the_store(driver: Driver, store: StallingStore):
     driver.worker.commit(1)
     assert driver.worker.flush(LONG)
     driver.now = TRACK_AFTER_SECONDS
-    driver.until(lambda: len(driver.service.modified) == 2)
+    driver.until_extended(2)
     store.stalled = {1, 2, 3}
     for extension in range(1, 25):
         driver.now = TRACK_AFTER_SECONDS + extension * LEASE_SECONDS / 4
-        driver.until(lambda count=2 * (extension + 1): len(driver.service.modified) == count)
+        driver.until_extended(2 * (extension + 1))
 
     assert not driver.leases.is_expired(2, 0, driver.now) and not driver.leases.is_expired(3, 0, driver.now)
 
@@ -92,7 +92,7 @@ def test_kept_receipts_are_bounded(driver: Driver, store: StallingStore, monkeyp
     driver.stage(2, 0, "b", "c", "d")
     for extension in range(3):
         driver.now = TRACK_AFTER_SECONDS + extension * LEASE_SECONDS / 4
-        driver.until(lambda count=2 * (extension + 1): len(driver.service.modified) == count)
+        driver.until_extended(2 * (extension + 1))
 
     assert 3 == driver.service.modified.count((int(LEASE_SECONDS), ["ack-b", "ack-c", "ack-d"]))
     assert [(1, 0)] == list(driver.extender._kept)

@@ -6,6 +6,7 @@ import pytest
 from pubsub_spark.errors import MissingError
 from pubsub_spark.read.parallel_streaming_pull import ParallelStreamingPull
 from pubsub_spark.read.streaming_pull import StreamSettings
+from tests.engine import until
 from tests.unit.read.service import SUBSCRIPTION, Service, response
 
 pytestmark = pytest.mark.usefixtures("at_once", "leaves_no_thread")
@@ -19,8 +20,7 @@ def _streams(service: Service, count: int, taken: tuple[int, int] = (0, 0)) -> P
 
 
 def _opened(service: Service, count: int) -> list[tuple[str, int, int]]:
-    while len(service.openings) < count:
-        pass
+    until(lambda: len(service.openings) >= count, "the openings")
     return sorted((r.client_id, r.max_outstanding_messages, r.max_outstanding_bytes) for r in service.openings)
 
 
@@ -70,8 +70,7 @@ def test_final_error_of_one_stream_is_raised_after_the_responses():
     """Responses that have arrived on the other streams are handed over before the error is raised."""
     service = Service(scripts=[[response("a")], [grpc.StatusCode.NOT_FOUND]])
     streams = _streams(service, 2)
-    while streams._streams[1].failure is None and streams._streams[0].failure is None:
-        pass
+    until(lambda: any(stream.failure is not None for stream in streams._streams), "a failure")
 
     assert [response("a")] == streams.take(LONG)
     with pytest.raises(MissingError):
@@ -104,8 +103,7 @@ def test_close_returns_responses_that_were_not_taken():
     """Responses that had arrived on any stream are returned at the end, and all streams are cancelled."""
     service = Service(scripts=[[response("a")], [response("b")]])
     streams = _streams(service, 2)
-    while sum(stream.received_bytes for stream in streams._streams) < 2 * len(response("a")):
-        pass
+    until(lambda: sum(stream.received_bytes for stream in streams._streams) >= 2 * len(response("a")), "the responses")
 
     assert {response("a"), response("b")} == set(streams.close())
     assert [True, True] == [call.cancelled for call in service.calls]
@@ -115,8 +113,7 @@ def test_health_is_that_of_a_connected_stream():
     """A pull is connected when one of its streams is."""
     service = Service(scripts=[[grpc.StatusCode.UNAVAILABLE] for _ in range(3)])
     streams = _streams(service, 2)
-    while not streams.health.connected:
-        pass
+    until(lambda: streams.health.connected, "a connection")
 
     assert streams.reopened >= 1
     streams.close()

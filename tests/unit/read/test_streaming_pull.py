@@ -11,7 +11,8 @@ from google.pubsub_v1 import types
 
 from pubsub_spark.errors import MissingError
 from pubsub_spark.read import streaming_pull
-from pubsub_spark.read.streaming_pull import StreamingPull, StreamSettings
+from pubsub_spark.read.streaming_pull import ResponseQueue, StreamingPull, StreamSettings
+from tests.engine import until
 from tests.unit.read.service import SUBSCRIPTION, Service, response
 
 pytestmark = pytest.mark.usefixtures("at_once", "leaves_no_thread")
@@ -22,6 +23,13 @@ Code = grpc.StatusCode
 
 def settings(max_messages: int = 1000, max_bytes: int = 10**6) -> StreamSettings:
     return StreamSettings(SUBSCRIPTION, "stream-1", 60, max_messages, max_bytes)
+
+
+@pytest.mark.timeout(60)
+def test_wait_of_any_length_ends():
+    """A timeout that passes while the queue is being looked at is over, and not without end."""
+    for _ in range(20_000):
+        assert [] == ResponseQueue().take(3e-6)
 
 
 def test_chunk_is_waited_for_while_one_response_follows_the_other(monkeypatch: pytest.MonkeyPatch):
@@ -124,8 +132,7 @@ def test_idle_stream_sends_heartbeats(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(streaming_pull, "HEARTBEAT_SECONDS", 0.001)
     service = Service()
     stream = _stream(service)
-    while not service.calls:
-        assert not stream.ended
+    until(lambda: bool(service.calls), "a call")
     assert [b"", b""] == [next(service.calls[0].requests) for _ in range(2)]
     stream.close()
 
@@ -151,8 +158,7 @@ def test_silent_stream_is_opened_again(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(streaming_pull, "MAX_SILENCE_SECONDS", 0.0)
     service = Service(scripts=[[], [response("a")]])
     stream = _stream(service)
-    while not service.calls:
-        assert not stream.ended
+    until(lambda: bool(service.calls), "a call")
     next(service.calls[0].requests)
     assert [response("a")] == stream.take(LONG)
     stream.close()
