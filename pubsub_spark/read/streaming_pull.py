@@ -64,8 +64,8 @@ class StreamSettings:
 class ResponseQueue:
     """The responses of one or more streams, in the order in which they arrived.
 
-    No SimpleQueue: before Python 3.13 its `get` can wait for ever. When the timeout has passed while it takes its lock, the
-    time that is left is negative, and that means no timeout. A task that was descheduled for a moment would hang.
+    No SimpleQueue: before Python 3.13 its `get` can wait for ever. When the timeout has passed while it takes its lock,
+    the time that is left is negative, and that means no timeout. A task that was descheduled for a moment would hang.
     """
 
     def __init__(self, streams: int = 1) -> None:
