@@ -62,7 +62,7 @@ def size(text: str) -> int:
 def timestamp(text: str) -> datetime.datetime:
     """The time of an ISO 8601 text, UTC without a zone; ValueError with the rest of a sentence."""
     try:
-        if text.isdigit():  # Kafka's milliseconds: those of 22 March 2024 would be a day in 1711
+        if text.isdigit() and len(text) > len("20260131"):  # Kafka's milliseconds: those of March 2024 would be in 1711
             raise ValueError
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:

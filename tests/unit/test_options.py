@@ -36,6 +36,7 @@ def problems(kind: Any = ReadOptions, **given: Any) -> list[str]:
         ("mode", "failfast", "mode", "FAILFAST"),
         ("MAXMESSAGES", "5", "max_messages", 5),
         ("startingTimestamp", "2026-01-31", "starting_timestamp", datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC)),
+        ("startingTimestamp", "20260131", "starting_timestamp", datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC)),
         ("expirationTtl", "365000d", "expiration_ttl", 365_000 * 86400.0),
     ],
 )
