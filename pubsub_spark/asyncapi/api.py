@@ -131,17 +131,13 @@ class _Reader:
                 self._add_subscription(name, operation, on)
         return self.api
 
-    @property
-    def _is_version_2(self) -> bool:
-        return (self.document.text("asyncapi") or "").startswith("2")
-
     def _topic(self, key: str, channel: Value, is_ours: bool) -> Topic | None:
         binding = channel_binding(channel)
         if binding is None:
             if not is_ours or channel.get("bindings").value:
                 return None  # a wrong binding, or a channel of another protocol
             binding = ChannelBinding()
-        given = binding.topic or (key if self._is_version_2 else channel.text("address")) or key
+        given = binding.topic or (key if self.document.documents.is_version_2 else channel.text("address")) or key
         name = self._full(channel, given, "topics")
         if name is None:
             return None
@@ -159,7 +155,7 @@ class _Reader:
 
     def _channel_messages(self, channel: Value) -> Iterator[tuple[str, Value]]:
         """The messages of a channel with their names."""
-        if not self._is_version_2:
+        if not self.document.documents.is_version_2:
             yield from channel.get("messages").entries()
             return
         for verb in ("publish", "subscribe"):
@@ -171,7 +167,7 @@ class _Reader:
 
     def _operations(self) -> Iterator[tuple[str, Value, Value, str]]:
         """Name, operation, channel, and `send` or `receive`."""
-        if not self._is_version_2:
+        if not self.document.documents.is_version_2:
             for name, operation in self.document.get("operations").entries():
                 if not _is_mapping(operation):
                     continue
@@ -225,7 +221,7 @@ class _Reader:
     def _payload(self, message: Value) -> tuple[SchemaType | None, str | None]:
         """The schema type and definition of a payload that Pub/Sub has a schema for."""
         payload = message.get("payload")
-        if self._is_version_2:
+        if self.document.documents.is_version_2:
             formats = [each.text("schemaFormat") for each in (message, *traits(message))]
             stated, definition = next((each for each in reversed(formats) if each), None), payload
         else:

@@ -130,9 +130,8 @@ def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
 
     Traits are merged as the specification says: in 3.x the object's own properties win, in 2.x those of its traits.
     """
-    is_version_2 = (owner.documents.content.text("asyncapi") or "").startswith("2")
     merged: dict[str, Any] | None = None
-    for each in [owner, *traits(owner)] if is_version_2 else [*traits(owner), owner]:
+    for each in [owner, *traits(owner)] if owner.documents.is_version_2 else [*traits(owner), owner]:
         stated = _stated(each, kind)
         if stated is not None:
             merged = _merged(merged or {}, stated)

@@ -107,6 +107,11 @@ class Documents:
             raise AsyncApiError(str(self.root), self.problems or ["this must be a mapping with `asyncapi`."])
         return Value(value, self, self.root)
 
+    @property
+    def is_version_2(self) -> bool:
+        """Whether the document is of AsyncAPI 2.x, and not 3.x."""
+        return (self.content.text("asyncapi") or "").startswith("2")
+
     def line(self, file: Path, keys: tuple[str | int, ...]) -> int:
         """The line of a value, or of the nearest one above it."""
         while keys and (file, keys) not in self._lines:
