@@ -10,7 +10,7 @@ from google.pubsub_v1.types import PublishRequest, PubsubMessage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pubsub_spark.write import limits
+from pubsub_spark.publish import limits
 
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
 TOPIC = "projects/p/topics/t"

@@ -9,7 +9,7 @@ from google.pubsub_v1.types import PublishRequest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pubsub_spark.write import limits, requests
+from pubsub_spark.publish import limits, requests
 
 TOPIC = "projects/p/topics/t"
 
