@@ -6,7 +6,6 @@ the same: errors then come from the stream itself.
 
 from __future__ import annotations
 
-import datetime
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,9 +29,6 @@ _NOT_PULLED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "bigtable_config": ("writes its messages to Bigtable", lambda config: bool(config.table)),
 }
 
-# Fields of Subscription whose options have other names.
-_OPTIONS = {"ttl": "expirationTtl", "dead_letter_topic": "subscriptionDeadLetterTopic"}
-
 
 def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
     """Check that the subscription can be pulled; on the first start of a checkpoint create and seek it as the options
@@ -53,11 +49,11 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
     except MissingError as error:
         if options.topic is None:
             raise MissingError(f"{error} With `topicId` the connector creates it.") from None
-        found = _create(admin, settings(options, options.topic))
+        found = _create(admin, _wanted(options, options.topic))
     if found is not None:
         refuse_unless_pulled(found)
         _check_topic(found, options)
-        _warn_of_other_settings(found, settings(options, found.topic))
+        _warn_of_other_settings(found, _wanted(options, found.topic))
     _check_permissions(admin, options)
     if is_new:
         if options.starting_timestamp is not None:
@@ -104,25 +100,20 @@ def _check_topic(found: types.Subscription, options: ReadOptions) -> None:
 
 
 def _warn_of_other_settings(found: types.Subscription, wanted: types.Subscription) -> None:
-    """Say which options for a subscription that is created differ from the one that is there, and change nothing."""
-    theirs, ours = _leaves(types.Subscription.pb(found)), _leaves(types.Subscription.pb(wanted))
-    other = [name for name, value in ours.items() if theirs.get(name) != value]
+    """Log the options for a subscription to be created that differ from the existing one, which is not changed."""
+    current = types.Subscription.pb(found)
+    other = [
+        field.json_name
+        for field, value in types.Subscription.pb(wanted).ListFields()
+        if getattr(current, field.name) != value
+    ]
     if other:
         _log.warning(
-            "`%s` exists with other settings than %s, which are for a subscription that is created; change the "
+            "`%s` exists with other settings than %s, which are for a subscription that is created. Change the "
             "subscription, or leave these options out",
             found.name,
             ", ".join(f"`{name}`" for name in other),
         )
-
-
-def _leaves(message: Any) -> dict[str, Any]:
-    """The values that are set in a message and the messages in it, by the names of their options."""
-    found: dict[str, Any] = {}
-    for each, value in message.ListFields():
-        inner = each.name.endswith("_policy")
-        found |= _leaves(value) if inner else {_OPTIONS.get(each.name, each.json_name): value}
-    return found
 
 
 def _check_permissions(admin: Admin, options: ReadOptions) -> None:
@@ -155,31 +146,12 @@ def refuse_unless_pulled(subscription: types.Subscription) -> None:
         )
 
 
-def settings(options: ReadOptions, topic: str) -> types.Subscription:
-    """The subscription that the options ask to create on `topic` (a full name)."""
-
-    def seconds(value: float | None) -> datetime.timedelta | None:
-        return None if value is None else datetime.timedelta(seconds=value)
-
-    fields: dict[str, Any] = {
-        "name": options.subscription,
-        "topic": topic,
-        "ack_deadline_seconds": options.ack_deadline_seconds,
-        "enable_message_ordering": options.enable_message_ordering,
-        "enable_exactly_once_delivery": options.enable_exactly_once_delivery,
-        "filter": options.filter,
-        "retain_acked_messages": options.retain_acked_messages,
-        "message_retention_duration": seconds(options.message_retention_duration),
-    }
-    if options.expiration_ttl is not None:
-        fields["expiration_policy"] = types.ExpirationPolicy(ttl=seconds(options.expiration_ttl))
-    if options.subscription_dead_letter_topic is not None:
-        fields["dead_letter_policy"] = types.DeadLetterPolicy(
-            dead_letter_topic=names.full(options.subscription_dead_letter_topic, options.project, "topics"),
-            max_delivery_attempts=options.max_delivery_attempts or 0,
-        )
-    if options.minimum_backoff is not None or options.maximum_backoff is not None:
-        fields["retry_policy"] = types.RetryPolicy(
-            minimum_backoff=seconds(options.minimum_backoff), maximum_backoff=seconds(options.maximum_backoff)
-        )
-    return types.Subscription({name: value for name, value in fields.items() if value is not None})
+def _wanted(options: ReadOptions, topic: str) -> types.Subscription:
+    """Return the subscription that the options ask to create on `topic` (a full name)."""
+    return types.Subscription(
+        name=options.subscription,
+        topic=topic,
+        enable_message_ordering=options.enable_message_ordering,
+        enable_exactly_once_delivery=options.enable_exactly_once_delivery,
+        filter=options.filter or "",
+    )
