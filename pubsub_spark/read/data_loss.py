@@ -1,7 +1,7 @@
 """The loss of batches that were acknowledged and deleted, when Spark asks for them: an error, or a WARNING.
 
-`failOnDataLoss=false` makes it the WARNING. Runs on the driver. It happens where a checkpoint is older than what
-was acknowledged: a backup, a copy, a lost commit.
+`failOnDataLoss=false` makes it the WARNING. Runs on the driver. It happens if a checkpoint is older than the last
+acknowledged batch: a backup, a copy, a lost commit, asynchronous progress tracking.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def is_deleted(options: ReadOptions, batch: int, staging: Staging) -> bool:
 def _report(options: ReadOptions, what: str) -> None:
     if options.fail_on_data_loss:
         raise StagingError(
-            f"{what}, so its rows cannot be given again. Start a new checkpoint location, or set failOnDataLoss=false "
-            "to go on without them."
+            f"{what}, so their rows cannot be delivered again. The checkpoint is a backup or a copy, it lost a commit, "
+            "or the query ran with `asyncProgressTrackingEnabled`, which this source does not support. Start a new "
+            "checkpoint location, or set failOnDataLoss=false to continue without these rows."
         )
     _log.warning("%s; going on without them (failOnDataLoss=false)", what)
