@@ -41,6 +41,10 @@ REFUSED: Mapping[str, str] = {
     name: "is not an option of a query. Create the subscription with `pubsub-spark subscriptions create SUBSCRIPTION "
     f"--topic TOPIC {flags}`, or with gcloud or Terraform"
     for name, flags in _SETTINGS.items()
+} | {
+    "idAttribute": "is an option of writing, not of reading. Drop messages that were published twice with "
+    """`df.selectExpr("*", "coalesce(attributes['NAME'], message_id) AS id")"""
+    '.withWatermark("publish_time", "10 minutes").dropDuplicatesWithinWatermark(["id"])`'
 }
 
 
@@ -199,9 +203,6 @@ class ReadOptions(ServiceOptions):
     )
     dead_letter_topic: str | None = declare(
         "deadLetterTopic", "string", None, "Topic to which payloads that cannot be decoded are published."
-    )
-    id_attribute: str | None = declare(
-        "idAttribute", "string", None, "Attribute that names a message; later messages of the same name are dropped."
     )
     max_messages: int = declare("maxMessages", "integer", 1000, "Batch read only: the most messages to read.", low=1)
     enable_message_ordering: bool = declare(

@@ -4,7 +4,6 @@
     else                           -> pull, stage (create-only), the pulled messages
     another attempt staged first?  -> nack the pulled messages, give those of the other attempt
     staging failed?                -> fail, and nack nothing: the store may have the part, which the next attempt gives
-    idAttribute?                   -> stage first, then claim the ids: no rows that another part has claimed (`claims`)
     rows given, and part gone?     -> fail: other messages would be acknowledged than the first evaluation gave
     another run owns the area?     -> fail, and nack the pulled messages
     lease over before it is staged -> fail, and nack: another task of the batch may have been given the messages
@@ -31,16 +30,16 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from ..backend import Backend, Connection
-from ..codec.envelope import Received, deduplication_ids
+from ..codec.envelope import Received
 from ..errors import StagingError
 from ..memory import freeze_imports, keep_freed_memory
 from ..options import ReadOptions
-from . import acks, claims, lease_clock, owner, staged_part
-from .deduplication import drop_duplicates, exclude
+from . import acks, lease_clock, owner, staged_part
+from .deduplication import exclude
 from .leases import STREAM_LEASE_SECONDS
 from .partitions import DriverPartition, Partition, PullPartition, StagedPartition
 from .pull import PullResult, pull
-from .recent_ids import IdSet, digests, is_in, merged
+from .recent_ids import IdSet, digests, is_in
 from .staged_part import Buffer
 from .staging import Staging, given_path, manifest_path, part_path, repeated_path
 from .streaming_pull import StreamSettings
@@ -72,13 +71,13 @@ def read(partition: Partition, options: ReadOptions, backend: Backend) -> Iterat
             if content is None:
                 yield from _pulled(partition, options, backend, began)
             else:
-                yield from _given(partition, options, staged_part.messages(content))
+                yield from _given(partition, staged_part.messages(content))
         case StagedPartition():
             for part in partition.parts:
                 messages = _staged(partition.staging, part_path(partition.batch, part))
                 if part in partition.repeats:
                     repeated = partition.staging.ids(repeated_path(partition.batch, part))
-                    messages = _without(messages, repeated, options.id_attribute)
+                    messages = _without(messages, repeated)
                 yield from messages
 
 
@@ -107,10 +106,10 @@ def _staged(staging: Staging, path: str) -> Iterator[pa.RecordBatch]:
     return staged_part.messages(content)
 
 
-def _without(messages: Iterator[pa.RecordBatch], ids: IdSet, id_attribute: str | None) -> Iterator[pa.RecordBatch]:
+def _without(messages: Iterator[pa.RecordBatch], ids: IdSet) -> Iterator[pa.RecordBatch]:
     """The messages that have none of these deduplication ids."""
     for batch in messages:
-        yield batch.filter(pa.array(~is_in(digests(deduplication_ids(batch, id_attribute)), [ids])))
+        yield batch.filter(pa.array(~is_in(digests(batch.column("message_id")), [ids])))
 
 
 def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
@@ -156,7 +155,7 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, be
             waited,
         )
         staging.create(path, staging.part_builder().buffers("idle", **_told_by_spark()))
-        yield from _given(partition, options, _staged(staging, path))
+        yield from _given(partition, _staged(staging, path))
         return
     with backend.connect() as connection:
         task_acks = TaskAcks(connection, staging, partition.acks)
@@ -172,27 +171,13 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, be
             messages = list(_staged(staging, path))
     del buffers
     freeze_imports()
-    yield from _given(partition, options, _drained(messages))
+    yield from _given(partition, _drained(messages))
 
 
-def _given(
-    partition: PullPartition, options: ReadOptions, messages: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a staged part; with `idAttribute`, those whose ids it claims."""
-    if options.id_attribute is not None:
-        messages = _claimed(partition, list(messages), options.id_attribute)
+def _given(partition: PullPartition, messages: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of a staged part."""
     partition.staging.record_given(partition.batch, partition.part)
     yield from messages
-
-
-def _claimed(partition: PullPartition, messages: list[pa.RecordBatch], id_attribute: str) -> Iterator[pa.RecordBatch]:
-    """Claim the ids of a staged part; the messages that no other part has claimed before."""
-    if any(each.num_rows for each in messages):
-        ids = [digests(deduplication_ids(each, id_attribute)) for each in messages]
-        earlier = claims.claim(partition.staging, partition.batch, partition.part, merged(ids))
-        if earlier:
-            messages = [m.filter(pa.array(~is_in(d, earlier))) for m, d in zip(messages, ids, strict=True)]
-    return _drained(messages)
 
 
 def _drained(messages: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -247,18 +232,11 @@ def _pull_part(
     builder = staging.part_builder()
     messages: list[pa.RecordBatch] = []
 
-    def add(received: Received, receipts: pa.RecordBatch) -> None:
+    def add(received: Received) -> None:
         messages.append(exclude(received, excluded_ids).messages)
-        builder.add(messages[-1], receipts)
+        builder.add(messages[-1], received.receipts)
 
-    if options.id_attribute is None:  # built while the messages are in the processor's cache
-        result = _pull(partition, options, connection, lambda received: add(received, received.receipts))
-    else:
-        arrived: list[Received] = []
-        result = _pull(partition, options, connection, arrived.append)
-        arrived = [received.with_deduplication_id(options.id_attribute) for received in arrived]
-        for received, first in zip(arrived, drop_duplicates(arrived), strict=True):
-            add(first, received.receipts)
+    result = _pull(partition, options, connection, add)  # builds while the messages are in the processor's cache
     buffers = builder.buffers(
         result.ended,
         pull_bytes=result.bytes,

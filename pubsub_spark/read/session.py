@@ -246,7 +246,7 @@ class Session:
             connection.close()
             raise
         leases = Leases()
-        deduplication = Deduplication(staging, leases, self.clock, options.id_attribute is not None, topic)
+        deduplication = Deduplication(staging, leases, self.clock, topic=topic)
         settings = StreamSettings(
             options.subscription,
             client_id=f"{start.stream}-0-{uuid.uuid4().hex[:8]}",
@@ -410,7 +410,6 @@ class Session:
         excluded_ids = opened.deduplication.ids_to_exclude(self.clock() if oldest_arrival is None else oldest_arrival)
         with opened.leases.lock:
             opened.leases.track(batch, 0, lease)
-        taken = [received.with_deduplication_id(self.options.id_attribute) for received in taken]
         builder = staging.part_builder()
         for received, first in zip(taken, drop_duplicates(taken), strict=True):  # an expired lease brings duplicates
             builder.add(exclude(first, excluded_ids).messages, received.receipts)
@@ -425,8 +424,7 @@ class Session:
         self._footers[batch] = [driver_part]
         if self._backlogged or is_saturated:
             excludes = opened.deduplication.write()
-            may_repeat = self.options.id_attribute is not None or (lease is not None and lease.is_expired(self.clock()))
-            if taken and may_repeat:  # tasks may pull the same again
+            if taken and lease is not None and lease.is_expired(self.clock()):  # tasks may pull the same again
                 ids = [digests(received.receipts.column("deduplication_id")) for received in taken]
                 excludes.append(excluded_path(batch))
                 staging.write_ids(excludes[-1], merged(ids))

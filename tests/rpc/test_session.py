@@ -185,33 +185,6 @@ def test_expired_lease_gives_no_row_twice_however_long_it_is_buffered(query: Eng
     assert ["a", "b"] == query.rows
 
 
-def test_id_attribute_names_what_was_published_twice(query: Engine, names: Names):
-    """Duplicates are one row, in one batch or in two, also after a restart; without a value each is itself."""
-    query.options = replace(query.options, id_attribute="order")
-
-    def publish(*orders: str) -> None:
-        sent = [
-            {"data": f"{order}:{number}".encode(), "attributes": {"order": order}}
-            for number, order in enumerate(orders)
-        ]
-        query.emulator.publish(names.topic, *sent)
-
-    query.start()
-    publish("7", "7", "8")
-    run_until(query, 2)
-    publish("8", "9")
-    run_until(query, 3)
-    acked(query, 5)
-    query.stop()
-    publish("7", "", "")
-    query.start()
-    run_until(query, 5)
-    acked(query, 8)
-
-    assert ["7:0", "8:2", "9:1", ":1", ":2"] == query.rows
-    assert 0 == query.emulator.backlog(names.subscription)
-
-
 def test_metrics_and_log_are_true(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
     """Messages buffered, held by a slow sink, and committed, counted by hand."""
     caplog.set_level("INFO", "pubsub_spark.read")

@@ -146,10 +146,8 @@ def test_staging_that_vanishes_between_two_actions_fails_the_second(query: Engin
     assert not [m for m in query.emulator.messages(names.subscription) if m.acked]
 
 
-@pytest.mark.parametrize("id_attribute", [None, "id"])
-def test_replay_drops_what_an_earlier_part_has(query: Engine, names: Names, id_attribute: str | None):
+def test_replay_drops_what_an_earlier_part_has(query: Engine, names: Names):
     """A task that outlived its driver staged redeliveries before the manifest: one row each, and all are acked."""
-    query.options = replace(query.options, id_attribute=id_attribute)
     start_with(query, names, *MANY)
     die_in_a_batch(query, parts=1)
     staged = query.orphans or []

@@ -146,7 +146,16 @@ def test_settings_of_a_subscription_name_the_command_that_sets_them(name: str):
     assert "is not an option of a query. Create the subscription with `pubsub-spark subscriptions create" in problem
 
 
-@pytest.mark.parametrize("command", [re.split("`", reply)[1] for reply in REFUSED.values()])
+def test_reading_by_an_attribute_is_sparks():
+    """`idAttribute` is refused together with other mistakes; the message has the operators to use instead."""
+    [problem, other] = problems(subscriptionId=SUBSCRIPTION, idattribute="row", idleTimeout="0s")
+
+    assert problem.startswith("`idAttribute` is an option of writing, not of reading. ")
+    assert '.withWatermark("publish_time", "10 minutes").dropDuplicatesWithinWatermark(["id"])`' in problem
+    assert "idleTimeout" in other
+
+
+@pytest.mark.parametrize("command", [re.split("`", reply)[1] for reply in REFUSED.values() if "pubsub-spark" in reply])
 def test_commands_in_refusals_exist(command: str):
     """Each command has the flags that the error message gives it."""
     result = CliRunner().invoke(app, [*command.split()[1:], "--help"])
