@@ -47,7 +47,7 @@ class PubSubBatchReader(DataSourceReader):
             subscription.check(connection.admin, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """The rows of up to `maxMessages` messages of the subscription, each deduplication id once."""
+        """The rows of up to `maxMessages` messages of the subscription, each message id once."""
         options = self._options
         logs.to_stderr(options.log_level)
         settings = StreamSettings(
@@ -64,5 +64,5 @@ class PubSubBatchReader(DataSourceReader):
             acks.nack(connection, options.subscription, ack_ids, time.monotonic() + _NACK_TIMEOUT_SECONDS)
         if result.failure is not None:
             raise result.failure
-        arrived = drop_duplicates([received.with_deduplication_id(options.id_attribute) for received in arrived])
+        arrived = drop_duplicates(arrived)
         yield from self._rows.of(received.messages for received in arrived)

@@ -4,7 +4,6 @@
     else                           -> pull, stage (create-only), the pulled messages
     another attempt staged first?  -> nack the pulled messages, give those of the other attempt
     staging failed?                -> fail, and nack nothing: the store may have the part, which the next attempt gives
-    idAttribute?                   -> stage first, then claim the ids: no rows that another part has claimed (`claims`)
     rows given, and part gone?     -> fail: other messages would be acknowledged than the first evaluation gave
     another run owns the area?     -> fail, and nack the pulled messages
     lease over before it is staged -> fail, and nack: another task of the batch may have been given the messages
@@ -31,18 +30,20 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from ..backend import Backend, Connection
-from ..codec.envelope import Received, deduplication_ids
+from ..codec.envelope import Received
 from ..errors import StagingError
 from ..memory import freeze_imports, keep_freed_memory
 from ..options import ReadOptions
-from . import acks, claims, lease_clock, owner, staged_part
-from .deduplication import drop_duplicates, exclude
+from . import acks, lease_clock
+from .deduplication import exclude
 from .leases import STREAM_LEASE_SECONDS
 from .partitions import DriverPartition, Partition, PullPartition, StagedPartition
 from .pull import PullResult, pull
-from .recent_ids import IdSet, digests, is_in, merged
-from .staged_part import Buffer
-from .staging import Staging, given_path, manifest_path, part_path, repeated_path
+from .staging import fencing
+from .staging import part as part_format
+from .staging.area import Staging, given_path, manifest_path, part_path
+from .staging.ids import IdSet
+from .staging.part import Buffer
 from .streaming_pull import StreamSettings
 from .task_acks import TaskAcks
 from .task_slots import task_slots
@@ -63,23 +64,19 @@ def read(partition: Partition, options: ReadOptions, backend: Backend) -> Iterat
     _check_token_once(partition.staging)
     match partition:
         case DriverPartition():
-            yield from staged_part.messages(partition.content)
+            yield from part_format.messages(partition.content)
         case PullPartition():
             if partition.driver_content is not None:
-                yield from staged_part.messages(partition.driver_content)
+                yield from part_format.messages(partition.driver_content)
             began = lease_clock.now()
-            content = partition.staging.read(part_path(partition.batch, partition.part))
-            if content is None:
+            messages = partition.staging.messages(partition.batch, partition.part)
+            if messages is None:
                 yield from _pulled(partition, options, backend, began)
             else:
-                yield from _given(partition, options, staged_part.messages(content))
+                yield from _given(partition, messages)
         case StagedPartition():
             for part in partition.parts:
-                messages = _staged(partition.staging, part_path(partition.batch, part))
-                if part in partition.repeats:
-                    repeated = partition.staging.ids(repeated_path(partition.batch, part))
-                    messages = _without(messages, repeated, options.id_attribute)
-                yield from messages
+                yield from _staged(partition.staging, partition.batch, part)
 
 
 def count_malformed(partition: Partition, count: int) -> None:
@@ -97,20 +94,15 @@ def _check_token_once(staging: Staging) -> None:
     staging.check_token()
 
 
-def _staged(staging: Staging, path: str) -> Iterator[pa.RecordBatch]:
-    content = staging.read(path)
-    if content is None:
+def _staged(staging: Staging, batch: int, part: int) -> Iterator[pa.RecordBatch]:
+    messages = staging.messages(batch, part)
+    if messages is None:
+        path = f"{staging.root}/{part_path(batch, part)}"
         raise StagingError(
-            f"The staged part `{staging.root}/{path}` is gone from `{staging.location}`, so the batch cannot be given "
+            f"The staged part `{path}` is gone from `{staging.location}`, so the batch cannot be given "
             "again. Its messages were not acknowledged: start a new checkpoint location and they come again."
         )
-    return staged_part.messages(content)
-
-
-def _without(messages: Iterator[pa.RecordBatch], ids: IdSet, id_attribute: str | None) -> Iterator[pa.RecordBatch]:
-    """The messages that have none of these deduplication ids."""
-    for batch in messages:
-        yield batch.filter(pa.array(~is_in(digests(deduplication_ids(batch, id_attribute)), [ids])))
+    return messages
 
 
 def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
@@ -156,12 +148,12 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, be
             waited,
         )
         staging.create(path, staging.part_builder().buffers("idle", **_told_by_spark()))
-        yield from _given(partition, options, _staged(staging, path))
+        yield from _given(partition, _staged(staging, partition.batch, partition.part))
         return
     with backend.connect() as connection:
         task_acks = TaskAcks(connection, staging, partition.acks)
         messages, buffers, leased = _pull_part(partition, options, connection, task_acks)
-        failure = owner.taken_over(staging) or _expired(partition, options, lease_clock.now() - leased)
+        failure = fencing.taken_over(staging) or _expired(partition, options, lease_clock.now() - leased)
         if failure is not None:
             _nack(connection, options, buffers)
             raise failure
@@ -169,30 +161,16 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, be
             is_first = staging.create(path, buffers)
         if not is_first:
             _nack(connection, options, buffers)
-            messages = list(_staged(staging, path))
+            messages = list(_staged(staging, partition.batch, partition.part))
     del buffers
     freeze_imports()
-    yield from _given(partition, options, _drained(messages))
+    yield from _given(partition, _drained(messages))
 
 
-def _given(
-    partition: PullPartition, options: ReadOptions, messages: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a staged part; with `idAttribute`, those whose ids it claims."""
-    if options.id_attribute is not None:
-        messages = _claimed(partition, list(messages), options.id_attribute)
+def _given(partition: PullPartition, messages: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of a staged part."""
     partition.staging.record_given(partition.batch, partition.part)
     yield from messages
-
-
-def _claimed(partition: PullPartition, messages: list[pa.RecordBatch], id_attribute: str) -> Iterator[pa.RecordBatch]:
-    """Claim the ids of a staged part; the messages that no other part has claimed before."""
-    if any(each.num_rows for each in messages):
-        ids = [digests(deduplication_ids(each, id_attribute)) for each in messages]
-        earlier = claims.claim(partition.staging, partition.batch, partition.part, merged(ids))
-        if earlier:
-            messages = [m.filter(pa.array(~is_in(d, earlier))) for m, d in zip(messages, ids, strict=True)]
-    return _drained(messages)
 
 
 def _drained(messages: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -220,7 +198,7 @@ def _leases_extended(connection: Connection, options: ReadOptions, buffers: list
 
     def extend() -> None:
         while not staged.wait(_EXTEND_AFTER_SECONDS):
-            ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
+            ack_ids = (receipts.column("ack_id") for receipts in part_format.receipts(buffers))
             deadline = time.monotonic() + _EXTENSION_TIMEOUT_SECONDS
             acks.extend(connection, options.subscription, ack_ids, pull_lease_seconds(options), deadline)
 
@@ -234,7 +212,7 @@ def _leases_extended(connection: Connection, options: ReadOptions, buffers: list
 
 
 def _nack(connection: Connection, options: ReadOptions, buffers: list[Buffer]) -> None:
-    ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
+    ack_ids = (receipts.column("ack_id") for receipts in part_format.receipts(buffers))
     acks.nack(connection, options.subscription, ack_ids, time.monotonic() + _NACK_TIMEOUT_SECONDS)
 
 
@@ -247,18 +225,11 @@ def _pull_part(
     builder = staging.part_builder()
     messages: list[pa.RecordBatch] = []
 
-    def add(received: Received, receipts: pa.RecordBatch) -> None:
+    def add(received: Received) -> None:  # while the messages are in the processor's cache
         messages.append(exclude(received, excluded_ids).messages)
-        builder.add(messages[-1], receipts)
+        builder.add(messages[-1], received.receipts)
 
-    if options.id_attribute is None:  # built while the messages are in the processor's cache
-        result = _pull(partition, options, connection, lambda received: add(received, received.receipts))
-    else:
-        arrived: list[Received] = []
-        result = _pull(partition, options, connection, arrived.append)
-        arrived = [received.with_deduplication_id(options.id_attribute) for received in arrived]
-        for received, first in zip(arrived, drop_duplicates(arrived), strict=True):
-            add(first, received.receipts)
+    result = _pull(partition, options, connection, add)
     buffers = builder.buffers(
         result.ended,
         pull_bytes=result.bytes,
@@ -273,7 +244,7 @@ def _excluded_ids(staging: Staging, paths: Sequence[str]) -> list[IdSet]:
     """The ids in these files, of which a reused worker reads those that are new."""
     ids = {(staging, path): _excluded.get((staging, path)) for path in paths}
     _excluded.clear()
-    _excluded.update({key: staging.ids(key[1]) if each is None else each for key, each in ids.items()})
+    _excluded.update({key: IdSet(staging.read_ids(key[1])[0]) if each is None else each for key, each in ids.items()})
     return list(_excluded.values())
 
 

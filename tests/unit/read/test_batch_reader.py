@@ -76,11 +76,3 @@ def test_batch_read_goes_on_where_the_service_closed_its_stream():
 
     assert [b"a", b"b", b"c"] == batch_read(service)
     assert ["ack-a", "ack-b", "ack-c"] == [ack_id for seconds, ids in service.modified if not seconds for ack_id in ids]
-
-
-def test_batch_read_drops_what_was_published_twice():
-    """With `idAttribute` the later message of a name is no row, as in a stream; it is nacked like the first."""
-    service = Service(scripts=[[response("ab", name="same"), response("c", name="other")]])
-
-    assert [b"a", b"c"] == batch_read(service, id_attribute="name")
-    assert ["ack-a", "ack-b", "ack-c"] == [ack_id for seconds, ids in service.modified if not seconds for ack_id in ids]
