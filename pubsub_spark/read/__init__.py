@@ -21,11 +21,10 @@ In a task:
 In both:
 
     streaming_pull     a StreamingPull that reopens by itself
-    staging            the staging area; `staged_part` is the format of its parts, `staged_streams` lists it for the CLI
+    staging            the staging area
     acks               Acknowledge, and ModifyAckDeadline to nack and extend
     deduplication      which messages may be delivered again, and dropping them
     recent_ids         the ids of those messages: sorted runs of digests (pure)
-    claims             which part of a batch has the row of an id, with `idAttribute`
 
 What happens to an ack that fails is in `acks`, `ack_worker` and `deduplication`.
 """

@@ -26,12 +26,13 @@ import pyarrow as pa
 
 from ..backend import Connection
 from ..errors import StagingError
-from . import acks, owner
+from . import acks
 from .deduplication import Deduplication
 from .driver_stream import DriverStream
 from .lease_extender import LeaseExtender
 from .leases import Leases
-from .staging import Staging
+from .staging import fencing
+from .staging.area import Staging
 from .task_acks import HeldAcks, SentAcks
 
 _TICK_SECONDS = 1.0  # between two looks at what is due
@@ -249,7 +250,7 @@ class AckWorker:
         with self._leases.lock:
             left = [batch for batch in self._leases.unacknowledged if batch not in answered]
         try:
-            self.taken_over = owner.taken_over(self._staging)
+            self.taken_over = fencing.taken_over(self._staging)
             if self.taken_over is not None:  # the other run may be giving these batches again
                 raise self.taken_over
             self._deduplication.save()

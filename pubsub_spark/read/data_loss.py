@@ -10,7 +10,7 @@ import logging
 
 from ..errors import StagingError
 from ..options import ReadOptions
-from .staging import Staging
+from .staging.area import Staging
 
 _log = logging.getLogger(__name__)
 

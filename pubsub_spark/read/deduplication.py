@@ -1,21 +1,14 @@
 """Deduplication: a message that has been a row already is dropped when it is delivered again.
 
-A message may be delivered again when its ack failed, when its ack came after its lease had expired, when nobody knows
-whether its ack was sent (a restart), or, with `idAttribute`, when its publisher sent it twice. The rule:
+A message may be delivered again when its ack failed, when its ack came after its lease had expired, or when nobody
+knows whether its ack was sent (a restart). The rule:
 
-    1. The deduplication ids of such messages are recent ids for LEASE_SECONDS, the longest time that a lease lasts.
+    1. The ids of such messages are recent ids for LEASE_SECONDS, the longest time that a lease lasts.
        Which messages they are is decided here: `add_after_acks`, `add_committed`, `add_all`, `add_expired`.
     2. The recent ids at the time when a batch is planned are the excluded ids of the batch (`ids_to_exclude`).
     3. The rows with an excluded id are dropped (`exclude`). Their receipts stay, so that they are acknowledged with
        the batch that dropped them.
     4. Recent ids are saved before the staged files that they came from are deleted, for a restart (`save`).
-    5. With `idAttribute` the messages that a publisher sent twice may be in two parts of a batch: the part that has
-       claimed the id first has the row (`claims`).
-    6. A replay drops from each part what an earlier part of the batch has (`repeated_ids`): a task of the dead run may
-       have pulled redeliveries of it. Earlier is the one that claimed first; without claims, the smaller number.
-
-The deduplication id (`envelope.RECEIPTS`) is the message id, under which Pub/Sub delivers it again, or with
-`idAttribute` the value of that attribute.
 
 `Deduplication` runs on the driver and is used by two threads, Spark's calls and the ack worker. The functions are pure
 and run in tasks, too.
@@ -25,7 +18,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -34,16 +26,15 @@ import pyarrow.compute as pc
 
 from ..codec.envelope import Received
 from ..errors import StagingError
-from . import claims
 from .leases import Leases
-from .recent_ids import Digests, IdSet, RecentIds, digests, is_in, merged
-from .staging import MISSING, Staging, recent_path
+from .recent_ids import RecentIds
+from .staging.area import Staging, in_doubt_path
+from .staging.ids import Digests, IdSet, digests, is_in, merged
 
 
 class Deduplication:
     """The recent ids of one stream, and the rules by which they are added.
 
-    every_batch: whether all messages may come again and not only those whose ack is in doubt, as with `idAttribute`.
     topic: of the subscription, which may have been deleted and made anew on another; None if it is not known.
     """
 
@@ -52,18 +43,20 @@ class Deduplication:
         staging: Staging,
         leases: Leases,
         clock: Callable[[], float],
-        every_batch: bool = False,
         topic: str | None = None,
     ) -> None:
         self._topic = topic
         self._staging = staging
         self._leases = leases
         self._clock = clock
-        self._every_batch = every_batch
         self._lock = threading.Lock()
         self._recent = RecentIds()
         self._files_lock = threading.Lock()
-        saved = staging.recent_ids(topic)
+        saved: dict[str, Digests] = {}
+        for path in staging.in_doubt_paths():
+            ids, metadata = staging.read_ids(path)
+            is_of_topic = topic is None or metadata.get("topic", topic) == topic
+            saved[path] = ids if is_of_topic else ids[:, :0]
         self._recent.add(merged(list(saved.values())), clock())
         self._files: dict[str, frozenset[int]] = dict.fromkeys(saved, frozenset())  # the batches that may read each
         self._lengths: dict[int, dict[int, int]] = {}  # of the parts of committed batches
@@ -76,35 +69,19 @@ class Deduplication:
         if expired or len(refused):
             self._add(batch, part, length, None if expired else refused)
 
-    def add_committed(self, batch: int, lengths: Mapping[int, int]) -> int:
-        """Add the parts of a committed batch whose leases have expired, all with `every_batch`; the repeated rows.
+    def add_committed(self, batch: int, lengths: Mapping[int, int]) -> None:
+        """Add the parts of a committed batch whose leases have expired.
 
-        Before the next batch is planned, because redeliveries may be in the driver stream's buffer already. Repeated
-        rows are those that parts have dropped because another one has claimed their ids.
+        Before the next batch is planned, because redeliveries may be in the driver stream's buffer already.
         """
         now = self._clock()
         with self._leases.lock:
-            parts = {part for part in lengths if self._every_batch or self._leases.is_expired(batch, part, now)}
-        claimed = claims.of_batch(self._staging, batch, lengths) if self._every_batch and lengths.keys() - {0} else {}
-        ids = merged(list(claimed.values()))
-        self._add_digests(ids)
-        self._add_parts(batch, lengths, parts - claimed.keys())
-        return int(np.count_nonzero((ids[:, 1:] == ids[:, :-1]).all(axis=0)))
+            parts = [part for part in lengths if self._leases.is_expired(batch, part, now)]
+        self._add_parts(batch, lengths, parts)
 
     def add_all(self, batch: int, lengths: Mapping[int, int]) -> None:
         """Add all parts of a batch that an earlier run staged: what has become of its acks and leases is not known."""
         self._add_parts(batch, lengths, lengths)
-
-    def add_replayed(self, batch: int, lengths: Mapping[int, int]) -> dict[int, Digests]:
-        """Add all parts of a batch that is replayed; the ids that each repeats of an earlier part (`repeated_ids`)."""
-        ids: dict[int, Digests] = {}
-        claimed = claims.of_batch(self._staging, batch, lengths)
-        order = dict.fromkeys([0, *claimed, *sorted(lengths)])
-        for part in (part for part in order if part in lengths):
-            receipts = self._staging.receipts(batch, part, lengths[part])
-            ids[part] = merged([digests(each.column("deduplication_id")) for each in receipts])
-            self._add_digests(ids[part])
-        return repeated_ids(ids)
 
     def add_expired(self) -> None:
         """Add the parts whose leases have expired while their acks were in flight, each once."""
@@ -116,11 +93,10 @@ class Deduplication:
             with self._leases.lock:
                 parts = {part for part in lengths if self._leases.is_expired(batch, part, now)}
             parts -= {part for number, part in self._expired if number == batch}
-            with suppress(*MISSING):  # the batch has just been acknowledged and deleted
-                try:
-                    self._add_parts(batch, lengths, parts)
-                except StagingError:  # set aside by the ack worker, which says so
-                    continue
+            try:
+                self._add_parts(batch, lengths, parts)
+            except StagingError:  # just deleted, or set aside by the ack worker, which says so
+                continue
             self._expired |= {(batch, part) for part in parts}
         self._expired = {(batch, part) for batch, part in self._expired if batch in batches}
         self._lengths = {batch: lengths for batch, lengths in self._lengths.items() if batch in batches}
@@ -147,10 +123,10 @@ class Deduplication:
         """
         with self._files_lock:
             with self._lock:
-                runs = {recent_path(self._staging.epoch, run.number): run for run in self._recent.runs}
+                runs = {in_doubt_path(self._staging.epoch, run.number): run for run in self._recent.runs}
             for path, run in runs.items():
                 if path not in self._files:
-                    self._staging.write_ids(path, run.ids.digests, self._topic)
+                    self._staging.write_ids(path, run.ids.digests, topic=self._topic)
             with self._leases.lock:
                 planned = frozenset(self._leases.uncommitted)
             self._files |= dict.fromkeys(runs, planned)
@@ -163,7 +139,7 @@ class Deduplication:
             with self._leases.lock:
                 planned = {*self._leases.uncommitted}
             for path in [path for path, readers in self._files.items() if path not in kept and not readers & planned]:
-                self._staging.delete_recent_ids(path)
+                self._staging.delete_ids(path)
                 del self._files[path]
 
     def _add_parts(self, batch: int, lengths: Mapping[int, int], parts: Iterable[int]) -> None:
@@ -174,7 +150,7 @@ class Deduplication:
         """Add the messages of a part that have these ack ids, or all."""
         for receipts in self._staging.receipts(batch, part, length):
             added = receipts if ack_ids is None else receipts.filter(pc.is_in(receipts.column("ack_id"), ack_ids))
-            self._add_digests(digests(added.column("deduplication_id")))
+            self._add_digests(digests(added.column("message_id")))
 
     def _add_digests(self, added: Digests) -> None:
         with self._lock:
@@ -182,32 +158,21 @@ class Deduplication:
 
 
 def exclude(received: Received, ids: Sequence[IdSet]) -> Received:
-    """The received messages and their receipts without those that have one of these deduplication ids."""
+    """The received messages and their receipts without those that have one of these ids."""
     if not ids:
         return received
-    return _only(received, ~is_in(digests(received.receipts.column("deduplication_id")), ids))
+    return _only(received, ~is_in(digests(received.receipts.column("message_id")), ids))
 
 
 def drop_duplicates(received: Sequence[Received]) -> list[Received]:
-    """The received messages and their receipts with only the first of each deduplication id."""
-    ids = pa.chunked_array([each.receipts.column("deduplication_id") for each in received], pa.string())
+    """The received messages and their receipts with only the first of each id."""
+    ids = pa.chunked_array([each.receipts.column("message_id") for each in received], pa.string())
     rows = pa.table({"id": ids, "row": np.arange(len(ids))})
     first = rows.group_by("id").aggregate([("row", "min")]).column("row_min")
     mask = np.zeros(len(ids), dtype=bool)
     mask[first.to_numpy()] = True
     ends = np.cumsum([0, *(each.messages.num_rows for each in received)])
     return [_only(each, mask[ends[i] : ends[i + 1]]) for i, each in enumerate(received)]
-
-
-def repeated_ids(ids: Mapping[int, Digests]) -> dict[int, Digests]:
-    """The ids of each part that a part before it has, too, in the order of `ids`; without the parts that have none."""
-    before, found = RecentIds(), {}
-    for part, each in ids.items():
-        repeated = each[:, is_in(each, [run.ids for run in before.runs])]
-        if repeated.shape[1]:
-            found[part] = merged([repeated])
-        before.add(each, 0.0)
-    return found
 
 
 def _only(received: Received, wanted: np.ndarray[Any, Any]) -> Received:

@@ -28,7 +28,7 @@ from ..errors import PubSubError, StagingError
 from . import acks
 from .driver_stream import DriverStream
 from .leases import LEASE_SECONDS, Leases
-from .staging import Staging
+from .staging.area import Staging
 
 _TIMEOUT_SECONDS = 30.0  # in which one extension is tried again
 _MAX_READERS = 8  # threads that read receipts, each perhaps stalled

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from .health import StreamHealth
-from .staged_part import Footer
+from .staging.part import Footer
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class ReadCounts:
     malformed: int = 0
 
     @classmethod
-    def of(cls, footers: Sequence[Footer], malformed: int, repeated: int = 0) -> ReadCounts:
-        """The counts of one batch, from the footers of its parts. repeated: rows that one part dropped for another."""
+    def of(cls, footers: Sequence[Footer], malformed: int) -> ReadCounts:
+        """The counts of one batch, from the footers of its parts."""
         rows, volume, dropped = (sum(getattr(f, name) for f in footers) for name in ("rows", "bytes", "dropped"))
-        return cls(rows - repeated, volume, dropped + repeated, malformed)
+        return cls(rows, volume, dropped, malformed)
 
     def __add__(self, other: ReadCounts) -> ReadCounts:
         return ReadCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))

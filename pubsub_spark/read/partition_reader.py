@@ -34,14 +34,16 @@ from ..codec.envelope import Received
 from ..errors import StagingError
 from ..memory import freeze_imports, keep_freed_memory
 from ..options import ReadOptions
-from . import acks, lease_clock, owner, staged_part
+from . import acks, lease_clock
 from .deduplication import exclude
 from .leases import STREAM_LEASE_SECONDS
 from .partitions import DriverPartition, Partition, PullPartition, StagedPartition
 from .pull import PullResult, pull
-from .recent_ids import IdSet, digests, is_in
-from .staged_part import Buffer
-from .staging import Staging, given_path, manifest_path, part_path, repeated_path
+from .staging import fencing
+from .staging import part as part_format
+from .staging.area import Staging, given_path, manifest_path, part_path
+from .staging.ids import IdSet
+from .staging.part import Buffer
 from .streaming_pull import StreamSettings
 from .task_acks import TaskAcks
 from .task_slots import task_slots
@@ -62,23 +64,19 @@ def read(partition: Partition, options: ReadOptions, backend: Backend) -> Iterat
     _check_token_once(partition.staging)
     match partition:
         case DriverPartition():
-            yield from staged_part.messages(partition.content)
+            yield from part_format.messages(partition.content)
         case PullPartition():
             if partition.driver_content is not None:
-                yield from staged_part.messages(partition.driver_content)
+                yield from part_format.messages(partition.driver_content)
             began = lease_clock.now()
-            content = partition.staging.read(part_path(partition.batch, partition.part))
-            if content is None:
+            messages = partition.staging.messages(partition.batch, partition.part)
+            if messages is None:
                 yield from _pulled(partition, options, backend, began)
             else:
-                yield from _given(partition, staged_part.messages(content))
+                yield from _given(partition, messages)
         case StagedPartition():
             for part in partition.parts:
-                messages = _staged(partition.staging, part_path(partition.batch, part))
-                if part in partition.repeats:
-                    repeated = partition.staging.ids(repeated_path(partition.batch, part))
-                    messages = _without(messages, repeated)
-                yield from messages
+                yield from _staged(partition.staging, partition.batch, part)
 
 
 def count_malformed(partition: Partition, count: int) -> None:
@@ -96,20 +94,15 @@ def _check_token_once(staging: Staging) -> None:
     staging.check_token()
 
 
-def _staged(staging: Staging, path: str) -> Iterator[pa.RecordBatch]:
-    content = staging.read(path)
-    if content is None:
+def _staged(staging: Staging, batch: int, part: int) -> Iterator[pa.RecordBatch]:
+    messages = staging.messages(batch, part)
+    if messages is None:
+        path = f"{staging.root}/{part_path(batch, part)}"
         raise StagingError(
-            f"The staged part `{staging.root}/{path}` is gone from `{staging.location}`, so the batch cannot be given "
+            f"The staged part `{path}` is gone from `{staging.location}`, so the batch cannot be given "
             "again. Its messages were not acknowledged: start a new checkpoint location and they come again."
         )
-    return staged_part.messages(content)
-
-
-def _without(messages: Iterator[pa.RecordBatch], ids: IdSet) -> Iterator[pa.RecordBatch]:
-    """The messages that have none of these deduplication ids."""
-    for batch in messages:
-        yield batch.filter(pa.array(~is_in(digests(batch.column("message_id")), [ids])))
+    return messages
 
 
 def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
@@ -155,12 +148,12 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, be
             waited,
         )
         staging.create(path, staging.part_builder().buffers("idle", **_told_by_spark()))
-        yield from _given(partition, _staged(staging, path))
+        yield from _given(partition, _staged(staging, partition.batch, partition.part))
         return
     with backend.connect() as connection:
         task_acks = TaskAcks(connection, staging, partition.acks)
         messages, buffers, leased = _pull_part(partition, options, connection, task_acks)
-        failure = owner.taken_over(staging) or _expired(partition, options, lease_clock.now() - leased)
+        failure = fencing.taken_over(staging) or _expired(partition, options, lease_clock.now() - leased)
         if failure is not None:
             _nack(connection, options, buffers)
             raise failure
@@ -168,7 +161,7 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, be
             is_first = staging.create(path, buffers)
         if not is_first:
             _nack(connection, options, buffers)
-            messages = list(_staged(staging, path))
+            messages = list(_staged(staging, partition.batch, partition.part))
     del buffers
     freeze_imports()
     yield from _given(partition, _drained(messages))
@@ -205,7 +198,7 @@ def _leases_extended(connection: Connection, options: ReadOptions, buffers: list
 
     def extend() -> None:
         while not staged.wait(_EXTEND_AFTER_SECONDS):
-            ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
+            ack_ids = (receipts.column("ack_id") for receipts in part_format.receipts(buffers))
             deadline = time.monotonic() + _EXTENSION_TIMEOUT_SECONDS
             acks.extend(connection, options.subscription, ack_ids, pull_lease_seconds(options), deadline)
 
@@ -219,7 +212,7 @@ def _leases_extended(connection: Connection, options: ReadOptions, buffers: list
 
 
 def _nack(connection: Connection, options: ReadOptions, buffers: list[Buffer]) -> None:
-    ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
+    ack_ids = (receipts.column("ack_id") for receipts in part_format.receipts(buffers))
     acks.nack(connection, options.subscription, ack_ids, time.monotonic() + _NACK_TIMEOUT_SECONDS)
 
 
@@ -232,11 +225,11 @@ def _pull_part(
     builder = staging.part_builder()
     messages: list[pa.RecordBatch] = []
 
-    def add(received: Received) -> None:
+    def add(received: Received) -> None:  # while the messages are in the processor's cache
         messages.append(exclude(received, excluded_ids).messages)
         builder.add(messages[-1], received.receipts)
 
-    result = _pull(partition, options, connection, add)  # builds while the messages are in the processor's cache
+    result = _pull(partition, options, connection, add)
     buffers = builder.buffers(
         result.ended,
         pull_bytes=result.bytes,
@@ -251,7 +244,7 @@ def _excluded_ids(staging: Staging, paths: Sequence[str]) -> list[IdSet]:
     """The ids in these files, of which a reused worker reads those that are new."""
     ids = {(staging, path): _excluded.get((staging, path)) for path in paths}
     _excluded.clear()
-    _excluded.update({key: staging.ids(key[1]) if each is None else each for key, each in ids.items()})
+    _excluded.update({key: IdSet(staging.read_ids(key[1])[0]) if each is None else each for key, each in ids.items()})
     return list(_excluded.values())
 
 

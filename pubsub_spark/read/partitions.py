@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
-from .staged_part import Footer
-from .staging import Staging
+from .staging.area import Staging
+from .staging.part import Footer
 
 
 @dataclass
@@ -34,7 +34,7 @@ class DriverPartition(InputPartition):
 class PullPartition(InputPartition):
     """A share of the trigger's budget for one task to pull, or to read if an earlier attempt has staged it.
 
-    excludes: paths of the files whose deduplication ids the task drops. streams: StreamingPulls of the task.
+    excludes: paths of the files whose ids the task drops. streams: StreamingPulls of the task.
     driver_content: part 0, whose rows come before this part's. acks: the parts of committed batches whose acks the task
     sends (`task_acks`), each as batch, part and bytes.
     """
@@ -52,15 +52,11 @@ class PullPartition(InputPartition):
 
 @dataclass
 class StagedPartition(InputPartition):
-    """Parts of a replayed batch that are one partition: read from the staging area, never pulled.
-
-    repeats: those of them that have repeated ids.
-    """
+    """Parts of a replayed batch that are one partition: read from the staging area, never pulled."""
 
     staging: Staging
     batch: int
     parts: Sequence[int]
-    repeats: Sequence[int] = ()
 
     @property
     def part(self) -> int:
@@ -71,16 +67,11 @@ class StagedPartition(InputPartition):
 Partition = DriverPartition | PullPartition | StagedPartition
 
 
-def replay_partitions(
-    staging: Staging, batch: int, staged: Sequence[int], repeats: Sequence[int] = ()
-) -> list[StagedPartition]:
-    """The partitions of a replay, in the order of the first time; one whose task staged nothing has no rows.
-
-    repeats: the parts that have repeated ids.
-    """
+def replay_partitions(staging: Staging, batch: int, staged: Sequence[int]) -> list[StagedPartition]:
+    """The partitions of a replay, in the order of the first time; one whose task staged nothing has no rows."""
     groups = [[0, 1], *([part] for part in range(2, max(staged, default=-1) + 1))]
     listed = ([part for part in group if part in staged] for group in groups)
-    return [StagedPartition(staging, batch, parts, [part for part in parts if part in repeats]) for parts in listed]
+    return [StagedPartition(staging, batch, parts) for parts in listed]
 
 
 @dataclass(frozen=True)

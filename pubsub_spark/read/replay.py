@@ -1,4 +1,4 @@
-"""The replay of a batch that an earlier run staged: its manifest, its repeated messages, its partitions."""
+"""The replay of a batch that an earlier run staged: its manifest and its partitions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
+from ..errors import MissingFile
 from .deduplication import Deduplication
 from .partitions import Partition, replay_partitions
-from .recent_ids import Digests
-from .staging import MISSING, Staging, repeated_path
+from .staging.area import Staging
 
 _log = logging.getLogger(__name__)
 
@@ -17,10 +17,7 @@ _log = logging.getLogger(__name__)
 def plan_replay(staging: Staging, deduplication: Deduplication, batch: int) -> Sequence[Partition]:
     """The partitions of a batch that an earlier run staged, which has a manifest then."""
     staged = staging.write_manifest(batch)
-    repeats: dict[int, Digests] = {}
-    with suppress(*MISSING):  # the batch has just been acknowledged and deleted
-        repeats = deduplication.add_replayed(batch, staging.parts(batch))
-    for part, ids in repeats.items():
-        staging.write_ids(repeated_path(batch, part), ids)
+    with suppress(MissingFile):  # the batch has just been acknowledged and deleted
+        deduplication.add_all(batch, staging.parts(batch))
     _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, staging.subscription, len(staged))
-    return replay_partitions(staging, batch, staged, list(repeats))
+    return replay_partitions(staging, batch, staged)

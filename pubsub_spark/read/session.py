@@ -30,20 +30,23 @@ from ..backend import Backend, Connection
 from ..errors import StagingError
 from ..memory import keep_freed_memory
 from ..options import ReadOptions
-from . import data_loss, lease_clock, owner, staged_part, stop_warnings, subscription
+from . import data_loss, lease_clock, stop_warnings, subscription
 from .ack_worker import AckWorker
 from .deduplication import Deduplication, drop_duplicates, exclude
 from .driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
 from .lease_extender import LeaseExtender
-from .leases import STREAM_LEASE_SECONDS, Leases
+from .leases import LEASE_SECONDS, STREAM_LEASE_SECONDS, Leases
 from .metrics import ReadCounts, health_metrics, unacked_count, unacked_metrics
 from .offset import Offset
 from .partitions import Budget, DriverPartition, Partition, PullPartition, is_backlogged, next_streams
 from .pull import IDLE_AFTER_MESSAGES_SECONDS
-from .recent_ids import digests, merged
 from .replay import plan_replay
-from .staged_part import Footer
-from .staging import Staging, excluded_path, part_path
+from .staging import fencing
+from .staging import part as part_format
+from .staging.area import Staging, excluded_path, part_path
+from .staging.ids import digests, merged
+from .staging.part import Footer
+from .staging.store import open_store
 from .streaming_pull import StreamSettings
 from .task_acks import HeldAcks, SentAcks, assign
 
@@ -225,7 +228,7 @@ class Session:
             return self._opened
         keep_freed_memory()
         options = self.options
-        staging = Staging(self.location, options.subscription, start.stream)
+        staging = Staging(open_store(self.location), options.subscription, start.stream)
         staging.write_token()
         self._token_written = self.clock()
         is_new = start.batch == 0 and staging.is_new()
@@ -239,14 +242,14 @@ class Session:
         connection = self.backend.connect()
         try:
             topic = subscription.prepare(connection.admin, options, is_new)
-            staging = owner.claim(staging)  # when nothing else can fail: an earlier owner ends by this
+            staging = fencing.claim(staging, time.time())  # when nothing else can fail: an earlier owner ends by this
             last_acknowledged = data_loss.check_not_behind(options, start.batch, staging)
-            self._leased_until = staging.begin_run(time.time())
+            self._leased_until = staging.begin_run(time.time(), LEASE_SECONDS)
         except BaseException:
             connection.close()
             raise
         leases = Leases()
-        deduplication = Deduplication(staging, leases, self.clock, topic=topic)
+        deduplication = Deduplication(staging, leases, self.clock, topic)
         settings = StreamSettings(
             options.subscription,
             client_id=f"{start.stream}-0-{uuid.uuid4().hex[:8]}",
@@ -292,9 +295,9 @@ class Session:
             self._backlogged = pulled and is_backlogged(pulls, self._drained_from)
             self._streams = next_streams(self._streams, pulls)
             self._set_tasks(max((footer.task_slots or 0 for footer in pulls), default=0))
-            repeated = opened.deduplication.add_committed(batch, lengths)
+            opened.deduplication.add_committed(batch, lengths)
             malformed = opened.staging.malformed(batch) if self.options.decode != "none" else 0
-            counts = ReadCounts.of(footers, malformed, repeated)
+            counts = ReadCounts.of(footers, malformed)
             self.counts += counts
             self._footers[batch] = footers
             sent += (SentAcks(*each) for footer in pulls for each in footer.sent_acks)
@@ -397,7 +400,7 @@ class Session:
         budget = self._budget
         assert budget is not None, "a batch is planned by latest_offset(), which knows the budget"
         stream, staging = opened.stream, opened.staging
-        opened.worker.taken_over = owner.taken_over(staging)
+        opened.worker.taken_over = fencing.taken_over(staging)
         if opened.worker.taken_over is not None:
             raise opened.worker.taken_over
         if self.clock() - self._token_written >= _TOKEN_SECONDS:
@@ -420,12 +423,12 @@ class Session:
                 "meanwhile. Let one query at a time use the checkpoint."
             )
         opened.extender.keep(batch, 0, [received.receipts.column("ack_id") for received in taken])
-        driver_part = staged_part.footer(content)
+        driver_part = part_format.footer(content)
         self._footers[batch] = [driver_part]
         if self._backlogged or is_saturated:
             excludes = opened.deduplication.write()
             if taken and lease is not None and lease.is_expired(self.clock()):  # tasks may pull the same again
-                ids = [digests(received.receipts.column("deduplication_id")) for received in taken]
+                ids = [digests(received.receipts.column("message_id")) for received in taken]
                 excludes.append(excluded_path(batch))
                 staging.write_ids(excludes[-1], merged(ids))
             partitions, streams = self.fetch_partitions, self.options.streams_per_partition or self._streams

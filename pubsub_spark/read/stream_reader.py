@@ -27,7 +27,7 @@ from .offset import Offset
 from .partitions import Budget, DriverPartition, PullPartition, StagedPartition
 from .rows import Rows
 from .session import Session
-from .staging import default_location
+from .staging.store import default_location
 
 try:  # Spark 4.2 and later
     from pyspark.sql.streaming.datasource import (

@@ -21,7 +21,7 @@ import pyarrow as pa
 from ..backend import Connection
 from . import acks
 from .partitions import PullPartition
-from .staging import Staging
+from .staging.area import Staging
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 10.0  # after which a task sends no more acks

@@ -8,8 +8,8 @@ from pubsub_spark.read.deduplication import Deduplication
 from pubsub_spark.read.driver_stream import DriverStream
 from pubsub_spark.read.lease_extender import LeaseExtender
 from pubsub_spark.read.leases import Leases
-from pubsub_spark.read.recent_ids import merged
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.ids import merged
 from pubsub_spark.read.streaming_pull import StreamSettings
 from tests.unit.read import service
 from tests.unit.read.service import SUBSCRIPTION, Service, ids

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pubsub_spark.read import ack_worker, streaming_pull
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.store import open_store
 from tests.unit.read.acking_driver import LONG, Driver
 from tests.unit.read.service import SUBSCRIPTION
 
@@ -32,7 +33,7 @@ def leaves_no_thread() -> Iterator[None]:
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr(ack_worker, "_TICK_SECONDS", 0.01)
-    made = Driver(Staging(str(tmp_path), SUBSCRIPTION, uuid.uuid4().hex))
+    made = Driver(Staging(open_store(str(tmp_path)), SUBSCRIPTION, uuid.uuid4().hex))
     made.start()
     yield made
     made.worker.stop(LONG)

@@ -16,8 +16,8 @@ import pyarrow as pa
 from google.pubsub_v1 import types
 
 from pubsub_spark.codec.envelope import received
-from pubsub_spark.read.recent_ids import Digests, digests
-from pubsub_spark.read.staged_part import PartBuilder
+from pubsub_spark.read.staging.ids import Digests, digests
+from pubsub_spark.read.staging.part import PartBuilder
 
 SUBSCRIPTION = "projects/test-project/subscriptions/test-subscription"
 SILENCE = None

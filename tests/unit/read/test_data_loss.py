@@ -8,13 +8,14 @@ import pytest
 from pubsub_spark.errors import StagingError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read import data_loss
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.store import open_store
 from tests.unit.read.service import SUBSCRIPTION
 
 
 def test_loss_is_an_error_or_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """`failOnDataLoss=false` goes on; a checkpoint that is not behind is no loss."""
-    staging = Staging(str(tmp_path), SUBSCRIPTION, "stream")
+    staging = Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
     staging.begin_after(3)
     strict = ReadOptions.parse({"subscriptionId": SUBSCRIPTION}, {})
     lenient = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, "failOnDataLoss": "false"}, {})

@@ -10,7 +10,7 @@ import pytest
 
 from pubsub_spark.read import lease_extender
 from pubsub_spark.read.leases import LEASE_SECONDS, TRACK_AFTER_SECONDS
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.staging.area import Staging
 from tests.unit.read.acking_driver import LONG, Driver
 
 

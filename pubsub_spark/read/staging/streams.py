@@ -1,6 +1,6 @@
 """The streams that have files in a staging location, for `pubsub-spark staging`.
 
-A stream is found by the token that its driver wrote (`staging`); other files in the location are never touched. A
+A stream is found by the token that its driver wrote (`area`); other files in the location are never touched. A
 stream whose files have not changed for long is dead or idle: only a person knows which, so nothing is removed without
 being asked for. Removing one never loses a message; messages that were not acknowledged are delivered again.
 """
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass, field
-from typing import Any
 
-import obstore
-
-from .staging import REFUSED, TOKEN, Staging, local_folder, open_store, unusable
+from .area import TOKEN, Staging
+from .store import Entry, open_store
 
 _TOKEN = f"/{TOKEN}"
 
@@ -34,35 +32,30 @@ class StagedStream:
 
 
 def find(location: str) -> list[StagedStream]:
-    """All streams in a location (a path or URL), those unchanged for longest first; StagingError if it is refused.
+    """Return all streams in a location (a path or URL), those unchanged for longest first.
 
-    A local folder that does not exist has none, as a bucket has none under a prefix, and is not created.
+    A local folder that does not exist has none and is not created. Raises StagingError if the store refuses.
     """
-    folder = local_folder(location)
-    if folder is not None and not folder.exists():
-        return []
-    try:
-        entries = [entry for page in obstore.list(open_store(location)) for entry in page]
-    except REFUSED as error:
-        raise unusable(location, error) from None
+    store = open_store(location)
+    entries = store.entries()
     found: dict[str, StagedStream] = {}
     for entry in entries:
-        path = str(entry["path"])
+        path = entry.path
         if path.endswith(_TOKEN) and path.count("/") == 3:
             project, subscription, stream, _ = path.split("/")
-            staging = Staging(location, f"projects/{project}/subscriptions/{subscription}", stream)
-            found[path.removesuffix(_TOKEN)] = StagedStream(staging, entry["last_modified"])
+            staging = Staging(store, f"projects/{project}/subscriptions/{subscription}", stream)
+            found[path.removesuffix(_TOKEN)] = StagedStream(staging, entry.changed)
     for entry in entries:
         _add(found, entry)
     return sorted(found.values(), key=lambda stream: stream.changed)
 
 
-def _add(found: dict[str, StagedStream], entry: Any) -> None:
-    project, subscription, stream, *rest = [*str(entry["path"]).split("/"), "", "", ""][:5]
+def _add(found: dict[str, StagedStream], entry: Entry) -> None:
+    project, subscription, stream, *rest = [*entry.path.split("/"), "", "", ""][:5]
     owner = found.get(f"{project}/{subscription}/{stream}")
     if owner is not None:
         owner.files += 1
-        owner.bytes += int(entry["size"])
-        owner.changed = max(owner.changed, entry["last_modified"])
+        owner.bytes += entry.size
+        owner.changed = max(owner.changed, entry.changed)
         if rest[0].isdigit():
             owner.batches.add(int(rest[0]))

@@ -1,7 +1,7 @@
 """The bytes of a staged part: an Arrow IPC stream of messages, one or more of receipts, a footer with their lengths.
 
-A part is one object, so that it is there or not. Tasks read the messages; the driver reads the footer and the receipts
-alone, with ranged reads (`Staging.receipts`). Pure: buffers in and out.
+A part is one object, so that it is there or not. Tasks read the messages. The driver reads the footer and the receipts
+alone, with ranged reads (`Staging.receipts`). Pure: buffers in and out. Unreadable bytes raise DamagedFile.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..codec.envelope import MESSAGES, RECEIPTS, size
-from ..errors import StagingError
+from ...codec.envelope import MESSAGES, RECEIPTS, size
+from ...errors import DamagedFile
 
 Buffer: TypeAlias = bytes | memoryview
-FOOTER_READ_BYTES = 4096  # from the end of a part; a footer has a few hundred bytes, so one read is enough
+FOOTER_READ_BYTES = 4096  # from the end of a part; nearly all footers are shorter, so one read is enough
 _MAGIC = b"PSSTAGE1"
 _TAIL = struct.Struct("<I8s")  # length of the JSON footer in bytes, magic
 _RECEIPTS_SECTION_BYTES = 4 * 2**20  # which the driver reads at a time
@@ -133,35 +133,47 @@ class _BufferList(io.RawIOBase):
         return len(buffer)
 
 
-def messages(part: Any) -> Iterator[pa.RecordBatch]:
-    """The messages in the bytes of a part, as record batches of the schema MESSAGES."""
+def messages(part: Any, name: str = "part") -> Iterator[pa.RecordBatch]:
+    """Yield the messages in the bytes of a part, as record batches of the schema MESSAGES. name: for DamagedFile."""
     buffer = pa.py_buffer(part)
-    yield from pa.ipc.open_stream(buffer.slice(0, footer(buffer).messages_length))
+    yield from record_batches(buffer.slice(0, footer(buffer, name).messages_length), name)
 
 
 def receipts(buffers: Sequence[Buffer]) -> Iterator[pa.RecordBatch]:
-    """The receipts in the buffers of a part, as record batches of the schema RECEIPTS."""
+    """Yield the receipts in the buffers of a part, as record batches of the schema RECEIPTS."""
     part = pa.py_buffer(b"".join(buffers))
     found = footer(part)
     start = found.messages_length
     for length in found.receipts_lengths:
-        yield from pa.ipc.open_stream(part.slice(start, length))
+        yield from record_batches(part.slice(start, length), "part")
         start += length
 
 
-def footer(part: Any) -> Footer:
-    """The footer in the bytes of a part."""
-    return footer_of_tail(memoryview(part).cast("B")[-FOOTER_READ_BYTES:], "part")
+def record_batches(section: Any, name: str) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a section of a part; DamagedFile if it is no whole Arrow stream."""
+    try:
+        yield from pa.ipc.open_stream(section)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DamagedFile(name, str(error)) from None
 
 
-def footer_of_tail(tail: Any, name: str) -> Footer:
-    """The footer at the end of `tail`, the last bytes of a part. name: of the part, for the error."""
-    view = memoryview(tail).cast("B")
+def footer(part: Any, name: str = "part") -> Footer:
+    """Return the footer in the bytes of a part, or in its last `footer_length` bytes."""
+    view = memoryview(part).cast("B")
+    length = footer_length(view, name)
+    if length > len(view):
+        raise DamagedFile(name, "it is truncated")
+    try:
+        return Footer(**json.loads(bytes(view[-length : -_TAIL.size])))
+    except (ValueError, TypeError) as error:
+        raise DamagedFile(name, str(error)) from None
+
+
+def footer_length(end: Any, name: str) -> int:
+    """Return the bytes of the footer and what follows it, as the last bytes of a part say."""
+    view = memoryview(end).cast("B")
     if len(view) >= _TAIL.size:
         length, magic = _TAIL.unpack(view[-_TAIL.size :])
-        if magic == _MAGIC and length + _TAIL.size <= len(view):
-            return Footer(**json.loads(bytes(view[-_TAIL.size - length : -_TAIL.size])))
-    raise StagingError(
-        f"The staged part `{name}` is damaged. Remove its stream with `pubsub-spark staging clean`; its messages were "
-        "never acknowledged and come again."
-    )
+        if magic == _MAGIC:
+            return int(length) + _TAIL.size
+    raise DamagedFile(name, "it has no footer")
