@@ -27,11 +27,11 @@ from pubsub_spark.backend import EmulatorBackend  # noqa: E402
 from pubsub_spark.codec.envelope import received  # noqa: E402
 from pubsub_spark.read.ack_worker import AckWorker  # noqa: E402
 from pubsub_spark.read.deduplication import Deduplication  # noqa: E402
-from pubsub_spark.read.driver_stream import DriverStream  # noqa: E402
 from pubsub_spark.read.lease_extender import LeaseExtender  # noqa: E402
 from pubsub_spark.read.leases import Leases  # noqa: E402
+from pubsub_spark.read.pull.driver_stream import DriverStream  # noqa: E402
+from pubsub_spark.read.pull.streaming_pull import StreamSettings  # noqa: E402
 from pubsub_spark.read.staging import Staging, part_path  # noqa: E402
-from pubsub_spark.read.streaming_pull import StreamSettings  # noqa: E402
 from pubsub_spark.read.task_acks import HeldAcks, SentAcks  # noqa: E402
 
 

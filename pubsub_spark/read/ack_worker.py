@@ -26,11 +26,12 @@ import pyarrow as pa
 
 from ..backend import Connection
 from ..errors import StagingError
-from . import acks, owner
+from . import owner
 from .deduplication import Deduplication
-from .driver_stream import DriverStream
 from .lease_extender import LeaseExtender
 from .leases import Leases
+from .pull import acks
+from .pull.driver_stream import DriverStream
 from .staging import Staging
 from .task_acks import HeldAcks, SentAcks
 

@@ -18,12 +18,13 @@ from .. import logs
 from ..backend import Backend
 from ..codec.envelope import Received
 from ..options import ReadOptions
-from . import acks, subscription
+from . import subscription
 from .deduplication import drop_duplicates
 from .partition_reader import pull_lease_seconds
-from .pull import pull
+from .pull import acks
+from .pull.pull import pull
+from .pull.streaming_pull import StreamSettings
 from .rows import Rows
-from .streaming_pull import StreamSettings
 
 _NACK_TIMEOUT_SECONDS = 10.0
 

@@ -25,9 +25,10 @@ import pyarrow as pa
 
 from ..backend import Connection
 from ..errors import PubSubError, StagingError
-from . import acks
-from .driver_stream import DriverStream
-from .leases import LEASE_SECONDS, Leases
+from .leases import Leases
+from .pull import acks
+from .pull.driver_stream import DriverStream
+from .pull.lease import LEASE_SECONDS
 from .staging import Staging
 
 _TIMEOUT_SECONDS = 30.0  # in which one extension is tried again

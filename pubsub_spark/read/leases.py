@@ -12,12 +12,7 @@ The states of a batch:
     uncommitted     commit(m >= n)          -> unacknowledged  Spark's commit log holds batch m
     unacknowledged  record_acknowledged(n)  -> (none)          its acks were accepted, or refused for good
 
-The states of the lease of a part, which exists in either state of its batch:
-
-    (none)          the part is pulled                           -> leased for STREAM_LEASE_SECONDS
-    leased          record_extension, answered before its end    -> leased for LEASE_SECONDS from then on
-    leased          its end is reached, or the service refuses   -> expired: its messages may be delivered again
-    expired         record_extension                             -> expired for ever
+The lease of a part exists in either state of its batch; its states are those of `pull.lease`.
 
 Tasks pull with a lease of STREAM_LEASE_SECONDS and extend it only until their part is staged, if that takes long: most
 batches are committed and acknowledged long before its end. `to_track(now)` names the batches that are not, whose staged
@@ -31,36 +26,9 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-LEASE_SECONDS = 600.0  # the longest ack deadline, https://cloud.google.com/pubsub/docs/lease-management
-STREAM_LEASE_SECONDS = 60.0  # of a stream's deliveries at first, as in Google's clients for exactly-once delivery
-_EXTEND_AFTER = 1 / 4  # of the lease, which leaves time for a failed request and another
-TRACK_AFTER_SECONDS = STREAM_LEASE_SECONDS * _EXTEND_AFTER
+from .pull.lease import EXTEND_AFTER, STREAM_LEASE_SECONDS, Lease
 
-
-@dataclass(frozen=True)
-class Lease:
-    """The lease of messages that were leased together. expired: whether it has ended, if only for a while."""
-
-    start: float
-    seconds: float
-    expired: bool = False
-
-    @property
-    def end(self) -> float:
-        """The time from which the service may deliver the messages again."""
-        return self.start + self.seconds
-
-    def is_due(self, now: float) -> bool:
-        """Whether it is time to extend the lease."""
-        return now - self.start >= self.seconds * _EXTEND_AFTER
-
-    def is_expired(self, now: float) -> bool:
-        """Whether the service may have delivered the messages again."""
-        return self.expired or now >= self.end
-
-    def extended(self, sent: float, answered: float, refused: bool) -> Lease:
-        """The lease after a request to extend it, sent and answered at these times; expired if the service refused."""
-        return Lease(sent, LEASE_SECONDS, expired=refused or self.is_expired(answered))
+TRACK_AFTER_SECONDS = STREAM_LEASE_SECONDS * EXTEND_AFTER
 
 
 @dataclass

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from .health import StreamHealth
+from .pull.health import StreamHealth
 from .staged_part import Footer
 
 

@@ -35,15 +35,16 @@ from ..codec.envelope import Received, deduplication_ids
 from ..errors import StagingError
 from ..memory import freeze_imports, keep_freed_memory
 from ..options import ReadOptions
-from . import acks, claims, lease_clock, owner, staged_part
+from . import claims, lease_clock, owner, staged_part
 from .deduplication import drop_duplicates, exclude
-from .leases import STREAM_LEASE_SECONDS
 from .partitions import DriverPartition, Partition, PullPartition, StagedPartition
-from .pull import PullResult, pull
+from .pull import acks
+from .pull.lease import STREAM_LEASE_SECONDS
+from .pull.pull import PullResult, pull
+from .pull.streaming_pull import StreamSettings
 from .recent_ids import IdSet, digests, is_in, merged
 from .staged_part import Buffer
 from .staging import Staging, given_path, manifest_path, part_path, repeated_path
-from .streaming_pull import StreamSettings
 from .task_acks import TaskAcks
 from .task_slots import task_slots
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
+from .pull.streaming_pull import AT_LIMIT, STREAM_BYTES_PER_SECOND
 from .staged_part import Footer
 from .staging import Staging
 
@@ -119,9 +120,7 @@ class Budget:
         ]
 
 
-# https://cloud.google.com/pubsub/quotas#resource_limits: 10 MB/s for each open stream
-STREAM_BYTES_PER_SECOND = 10e6
-AT_LIMIT, _UNLIMITED, _SPARE = 0.6, 1.5, 0.25  # rates of a stream, in units of that; setting up takes some of the time
+_UNLIMITED, _SPARE = 1.5, 0.25  # rates of a stream, in units of STREAM_BYTES_PER_SECOND
 _MAX_STREAMS = 64  # a connection to Google's servers carries 100 calls at a time, and acks are among them
 
 

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from .leases import LEASE_SECONDS
+from .pull.lease import LEASE_SECONDS
 
 _SLOT_SECONDS = 60.0
 _MAX_PREFIX_BITS = 24  # 2 MB of memory, and 16 MB while they are found

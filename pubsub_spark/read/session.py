@@ -33,18 +33,19 @@ from ..options import ReadOptions
 from . import data_loss, lease_clock, owner, staged_part, stop_warnings, subscription
 from .ack_worker import AckWorker
 from .deduplication import Deduplication, drop_duplicates, exclude
-from .driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
 from .lease_extender import LeaseExtender
-from .leases import STREAM_LEASE_SECONDS, Leases
+from .leases import Leases
 from .metrics import ReadCounts, health_metrics, unacked_count, unacked_metrics
 from .offset import Offset
 from .partitions import Budget, DriverPartition, Partition, PullPartition, is_backlogged, next_streams
-from .pull import IDLE_AFTER_MESSAGES_SECONDS
+from .pull.driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
+from .pull.lease import STREAM_LEASE_SECONDS
+from .pull.pull import IDLE_AFTER_MESSAGES_SECONDS
+from .pull.streaming_pull import StreamSettings
 from .recent_ids import digests, merged
 from .replay import plan_replay
 from .staged_part import Footer
 from .staging import Staging, excluded_path, part_path
-from .streaming_pull import StreamSettings
 from .task_acks import HeldAcks, SentAcks, assign
 
 MAX_DEFAULT_PARTITIONS = 64  # tasks; `numFetchPartitions` may ask for more

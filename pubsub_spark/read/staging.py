@@ -42,7 +42,7 @@ from obstore.store import LocalStore, from_url
 
 from .. import names
 from ..errors import StagingError
-from .leases import LEASE_SECONDS
+from .pull.lease import LEASE_SECONDS
 from .recent_ids import Digests, IdSet, deserialized, serialized
 from .staged_part import FOOTER_READ_BYTES, Buffer, Footer, PartBuilder, footer_of_tail
 

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from ..backend import Connection
-from . import acks
 from .partitions import PullPartition
+from .pull import acks
 from .staging import Staging
 
 _log = logging.getLogger(__name__)

@@ -18,8 +18,9 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, ServiceError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import ack_worker, acks, health, session
+from pubsub_spark.read import ack_worker, session
 from pubsub_spark.read.partitions import Budget, PullPartition
+from pubsub_spark.read.pull import acks, health
 from pubsub_spark.read.staging import Staging
 from tests import engine
 from tests.conftest import Names

@@ -23,8 +23,9 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, PubSubError, ResourceError, StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import acks, lease_clock, owner, partition_reader, session
+from pubsub_spark.read import lease_clock, owner, partition_reader, session
 from pubsub_spark.read.partitions import Budget
+from pubsub_spark.read.pull import acks
 from tests import engine
 from tests.conftest import Bucket, Names
 from tests.engine import Engine

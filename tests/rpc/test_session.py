@@ -15,9 +15,10 @@ import pytest
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import acks, partition_reader
+from pubsub_spark.read import partition_reader
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.partitions import Budget, DriverPartition, PullPartition
+from pubsub_spark.read.pull import acks
 from pubsub_spark.read.staging import Staging
 from tests.conftest import Names
 from tests.engine import Engine, until

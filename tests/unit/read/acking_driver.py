@@ -5,12 +5,12 @@ from typing import Any
 
 from pubsub_spark.read.ack_worker import AckWorker
 from pubsub_spark.read.deduplication import Deduplication
-from pubsub_spark.read.driver_stream import DriverStream
 from pubsub_spark.read.lease_extender import LeaseExtender
 from pubsub_spark.read.leases import Leases
+from pubsub_spark.read.pull.driver_stream import DriverStream
+from pubsub_spark.read.pull.streaming_pull import StreamSettings
 from pubsub_spark.read.recent_ids import merged
 from pubsub_spark.read.staging import Staging
-from pubsub_spark.read.streaming_pull import StreamSettings
 from tests.unit.read import service
 from tests.unit.read.service import SUBSCRIPTION, Service, ids
 

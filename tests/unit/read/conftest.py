@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pubsub_spark.read import ack_worker, streaming_pull
+from pubsub_spark.read import ack_worker
+from pubsub_spark.read.pull import streaming_pull
 from pubsub_spark.read.staging import Staging
 from tests.unit.read.acking_driver import LONG, Driver
 from tests.unit.read.service import SUBSCRIPTION

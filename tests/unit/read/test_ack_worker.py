@@ -10,9 +10,11 @@ import pytest
 
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
-from pubsub_spark.read import ack_worker, acks, lease_extender
+from pubsub_spark.read import ack_worker, lease_extender
 from pubsub_spark.read.ack_worker import AckWorker
-from pubsub_spark.read.leases import LEASE_SECONDS, STREAM_LEASE_SECONDS, TRACK_AFTER_SECONDS
+from pubsub_spark.read.leases import TRACK_AFTER_SECONDS
+from pubsub_spark.read.pull import acks
+from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from pubsub_spark.read.staged_part import PartBuilder
 from pubsub_spark.read.staging import Staging
 from pubsub_spark.read.task_acks import HeldAcks, SentAcks

@@ -9,8 +9,8 @@ from pyspark.sql.datasource import InputPartition
 
 from pubsub_spark.errors import ForbiddenError, MissingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import pull, streaming_pull
 from pubsub_spark.read.batch_reader import PubSubBatchReader
+from pubsub_spark.read.pull import pull, streaming_pull
 from pubsub_spark.read.rows import Rows
 from tests.unit.read.service import SUBSCRIPTION, Service, response
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pubsub_spark.read import recent_ids
-from pubsub_spark.read.leases import LEASE_SECONDS
+from pubsub_spark.read.pull.lease import LEASE_SECONDS
 from pubsub_spark.read.recent_ids import IdSet, RecentIds, deserialized, digests, is_in, merged, serialized
 from tests.unit.read.service import ids
 

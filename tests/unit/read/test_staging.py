@@ -16,7 +16,7 @@ from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
 from pubsub_spark.read import staged_part
 from pubsub_spark.read import staging as module
-from pubsub_spark.read.leases import LEASE_SECONDS
+from pubsub_spark.read.pull.lease import LEASE_SECONDS
 from pubsub_spark.read.recent_ids import merged
 from pubsub_spark.read.staged_part import footer, messages
 from pubsub_spark.read.staging import (

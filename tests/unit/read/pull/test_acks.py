@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub_spark.read import acks
+from pubsub_spark.read.pull import acks
 from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError
 
 

@@ -21,13 +21,12 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..backend import Connection
-from ..codec.envelope import Received, received, size
-from ..errors import PubSubError, ServiceError
+from ...backend import Connection
+from ...codec.envelope import Received, received, size
+from ...errors import PubSubError, ServiceError
 from .health import Change, StreamHealth
-from .leases import Lease
-from .partitions import AT_LIMIT, STREAM_BYTES_PER_SECOND
-from .streaming_pull import DRAIN_SECONDS, StreamingPull, StreamSettings
+from .lease import Lease
+from .streaming_pull import AT_LIMIT, DRAIN_SECONDS, STREAM_BYTES_PER_SECOND, StreamingPull, StreamSettings
 
 MAX_MESSAGES = 1000
 MAX_BYTES = 4 * 2**20

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from ..backend import Connection
+from ...backend import Connection
 from .health import StreamHealth
 from .streaming_pull import ResponseQueue, StreamingPull, StreamSettings
 

@@ -21,11 +21,15 @@ from typing import Any
 
 import grpc
 
-from ..backend import Connection
-from ..backend.status import RETRYABLE, delays, failure, is_credential_failure
+from ...backend import Connection
+from ...backend.status import RETRYABLE, delays, failure, is_credential_failure
 from . import acks
 from .health import StreamHealth
 
+STREAM_BYTES_PER_SECOND = 10e6  # https://cloud.google.com/pubsub/quotas#resource_limits, of each open stream
+AT_LIMIT = (
+    0.6  # of STREAM_BYTES_PER_SECOND: a stream this fast may have more to send; opening it takes some of the time
+)
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 10, 600  # StreamingPullRequest.stream_ack_deadline_seconds
 HEARTBEAT_SECONDS = 30.0  # the service ends a stream that was silent for twice as long
 MAX_SILENCE_SECONDS = 120.0  # without a response, before the stream is opened again

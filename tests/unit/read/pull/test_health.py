@@ -1,6 +1,12 @@
 """The health of a StreamingPull, with the time in hand."""
 
-from pubsub_spark.read.health import MAX_CREDENTIAL_FAILURES, STEADY_SECONDS, WARN_AFTER_SECONDS, Change, StreamHealth
+from pubsub_spark.read.pull.health import (
+    MAX_CREDENTIAL_FAILURES,
+    STEADY_SECONDS,
+    WARN_AFTER_SECONDS,
+    Change,
+    StreamHealth,
+)
 
 
 def connected(now: float = 1.0) -> StreamHealth:

@@ -4,8 +4,8 @@ import grpc
 import pytest
 
 from pubsub_spark.errors import MissingError
-from pubsub_spark.read.parallel_streaming_pull import ParallelStreamingPull
-from pubsub_spark.read.streaming_pull import StreamSettings
+from pubsub_spark.read.pull.parallel_streaming_pull import ParallelStreamingPull
+from pubsub_spark.read.pull.streaming_pull import StreamSettings
 from tests.engine import until
 from tests.unit.read.service import SUBSCRIPTION, Service, response
 

@@ -11,10 +11,10 @@ import pytest
 
 from pubsub_spark.codec.envelope import Received
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError
-from pubsub_spark.read import pull as pull_module
-from pubsub_spark.read import streaming_pull
-from pubsub_spark.read.pull import PullResult, pull
-from pubsub_spark.read.streaming_pull import StreamSettings
+from pubsub_spark.read.pull import pull as pull_module
+from pubsub_spark.read.pull import streaming_pull
+from pubsub_spark.read.pull.pull import PullResult, pull
+from pubsub_spark.read.pull.streaming_pull import StreamSettings
 from tests.unit.read.service import SUBSCRIPTION, Call, Service, StatusError, response
 
 pytestmark = pytest.mark.usefixtures("at_once", "leaves_no_thread")

@@ -10,8 +10,8 @@ import pytest
 from google.pubsub_v1 import types
 
 from pubsub_spark.errors import MissingError
-from pubsub_spark.read import streaming_pull
-from pubsub_spark.read.streaming_pull import ResponseQueue, StreamingPull, StreamSettings
+from pubsub_spark.read.pull import streaming_pull
+from pubsub_spark.read.pull.streaming_pull import ResponseQueue, StreamingPull, StreamSettings
 from tests.engine import until
 from tests.unit.read.service import SUBSCRIPTION, Service, response
 

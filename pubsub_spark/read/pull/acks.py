@@ -31,9 +31,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..backend import Connection
-from ..backend.status import RETRYABLE, delays
-from ..slices import slices
+from ...backend import Connection
+from ...backend.status import RETRYABLE, delays
+from ...slices import slices
 
 MAX_IDS = 3000
 MAX_BYTES = 512 * 1024

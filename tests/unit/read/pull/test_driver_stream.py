@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from pubsub_spark.errors import MissingError
-from pubsub_spark.read import streaming_pull
-from pubsub_spark.read.driver_stream import DriverStream
-from pubsub_spark.read.leases import Lease
-from pubsub_spark.read.streaming_pull import StreamSettings
+from pubsub_spark.read.pull import streaming_pull
+from pubsub_spark.read.pull.driver_stream import DriverStream
+from pubsub_spark.read.pull.lease import Lease
+from pubsub_spark.read.pull.streaming_pull import StreamSettings
 from tests.unit.read.service import SUBSCRIPTION, Service, response
 
 LONG = 30.0

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from ..backend import Connection
-from ..codec.envelope import Received, received
-from ..errors import PubSubError, ServiceError
-from . import lease_clock
+from ...backend import Connection
+from ...codec.envelope import Received, received
+from ...errors import PubSubError, ServiceError
+from .. import lease_clock
 from .parallel_streaming_pull import ParallelStreamingPull
 from .streaming_pull import DRAIN_SECONDS, StreamSettings
 
