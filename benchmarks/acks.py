@@ -59,7 +59,7 @@ def run(parts: int, messages: int, pool: list[bytes], endpoint: str, folder: str
     """Measure one size of batch, both ways, and print it."""
     staging, leases = Staging(folder, SUBSCRIPTION, uuid.uuid4().hex), Leases()
     with EmulatorBackend(endpoint).connect() as connection:
-        stream = DriverStream(connection, StreamSettings(SUBSCRIPTION, "driver", 60, 1000, 10**6), time.monotonic)
+        stream = DriverStream(connection, StreamSettings(SUBSCRIPTION, "driver", 60, 1000, 10**6))
         deduplication = Deduplication(staging, leases, time.monotonic)
         extender = LeaseExtender(connection, staging, leases, stream, time.monotonic)
         worker = AckWorker(connection, staging, leases, stream, deduplication, extender)

@@ -35,7 +35,7 @@ from ..codec.envelope import Received, deduplication_ids
 from ..errors import StagingError
 from ..memory import freeze_imports, keep_freed_memory
 from ..options import ReadOptions
-from . import claims, lease_clock, owner, staged_part
+from . import claims, owner, staged_part
 from .deduplication import drop_duplicates, exclude
 from .partitions import DriverPartition, Partition, PullPartition, StagedPartition
 from .pull import acks
@@ -43,6 +43,7 @@ from .pull.lease import STREAM_LEASE_SECONDS
 from .pull.pull import PullResult, pull
 from .pull.streaming_pull import StreamSettings
 from .recent_ids import IdSet, digests, is_in, merged
+from .runtime import SYSTEM
 from .staged_part import Buffer
 from .staging import Staging, given_path, manifest_path, part_path, repeated_path
 from .task_acks import TaskAcks
@@ -68,7 +69,7 @@ def read(partition: Partition, options: ReadOptions, backend: Backend) -> Iterat
         case PullPartition():
             if partition.driver_content is not None:
                 yield from staged_part.messages(partition.driver_content)
-            began = lease_clock.now()
+            began = SYSTEM.boottime()
             content = partition.staging.read(part_path(partition.batch, partition.part))
             if content is None:
                 yield from _pulled(partition, options, backend, began)
@@ -147,7 +148,7 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, be
         return
     keep_freed_memory()
     path = part_path(partition.batch, partition.part)
-    waited = lease_clock.now() - began
+    waited = SYSTEM.boottime() - began
     if waited >= _MAX_WAIT_SECONDS:
         _log.warning(
             "part %d of batch %d of `%s` pulls nothing, because the store kept its task waiting for %.0f s",
@@ -162,7 +163,7 @@ def _pulled(partition: PullPartition, options: ReadOptions, backend: Backend, be
     with backend.connect() as connection:
         task_acks = TaskAcks(connection, staging, partition.acks)
         messages, buffers, leased = _pull_part(partition, options, connection, task_acks)
-        failure = owner.taken_over(staging) or _expired(partition, options, lease_clock.now() - leased)
+        failure = owner.taken_over(staging) or _expired(partition, options, SYSTEM.boottime() - leased)
         if failure is not None:
             _nack(connection, options, buffers)
             raise failure
@@ -247,16 +248,21 @@ def _pull_part(
     excluded_ids = _excluded_ids(staging, partition.excludes)
     builder = staging.part_builder()
     messages: list[pa.RecordBatch] = []
+    arrived: list[Received] = []
 
-    def add(received: Received, receipts: pa.RecordBatch) -> None:
+    def add(received: Received, receipts: pa.RecordBatch) -> pa.RecordBatch:
         messages.append(exclude(received, excluded_ids).messages)
         builder.add(messages[-1], receipts)
+        return messages[-1]
+
+    def keep(received: Received) -> pa.RecordBatch:
+        arrived.append(received)
+        return received.messages
 
     if options.id_attribute is None:  # built while the messages are in the processor's cache
         result = _pull(partition, options, connection, lambda received: add(received, received.receipts))
     else:
-        arrived: list[Received] = []
-        result = _pull(partition, options, connection, arrived.append)
+        result = _pull(partition, options, connection, keep)
         arrived = [received.with_deduplication_id(options.id_attribute) for received in arrived]
         for received, first in zip(arrived, drop_duplicates(arrived), strict=True):
             add(first, received.receipts)
@@ -267,7 +273,7 @@ def _pull_part(
         sent_acks=task_acks.finish(),
         **_told_by_spark(),
     )
-    return messages, buffers, lease_clock.now() if result.leased is None else result.leased
+    return messages, buffers, SYSTEM.boottime() if result.leased is None else result.leased
 
 
 def _excluded_ids(staging: Staging, paths: Sequence[str]) -> list[IdSet]:
@@ -289,7 +295,7 @@ def _told_by_spark() -> dict[str, int | None]:
 
 
 def _pull(
-    partition: PullPartition, options: ReadOptions, connection: Connection, take: Callable[[Received], object]
+    partition: PullPartition, options: ReadOptions, connection: Connection, take: Callable[[Received], pa.RecordBatch]
 ) -> PullResult:
     settings = StreamSettings(
         options.subscription,

@@ -30,7 +30,7 @@ from ..backend import Backend, Connection
 from ..errors import StagingError
 from ..memory import keep_freed_memory
 from ..options import ReadOptions
-from . import data_loss, lease_clock, owner, staged_part, stop_warnings, subscription
+from . import data_loss, owner, staged_part, stop_warnings, subscription
 from .ack_worker import AckWorker
 from .deduplication import Deduplication, drop_duplicates, exclude
 from .lease_extender import LeaseExtender
@@ -40,10 +40,11 @@ from .offset import Offset
 from .partitions import Budget, DriverPartition, Partition, PullPartition, is_backlogged, next_streams
 from .pull.driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
 from .pull.lease import STREAM_LEASE_SECONDS
-from .pull.pull import IDLE_AFTER_MESSAGES_SECONDS
 from .pull.streaming_pull import StreamSettings
+from .pull.times import DEFAULT_TIMES
 from .recent_ids import digests, merged
 from .replay import plan_replay
+from .runtime import SYSTEM, Runtime
 from .staged_part import Footer
 from .staging import Staging, excluded_path, part_path
 from .task_acks import HeldAcks, SentAcks, assign
@@ -70,7 +71,7 @@ class Session:
     fetch_partitions: int
     is_stopping: Callable[[], bool] = lambda: False  # asked in long waits
     may_be_asked_once: bool = False  # on Spark 4.0 and 4.1 by any query, for `availableNow` does not say so there
-    clock: Callable[[], float] = lease_clock.now
+    runtime: Runtime = SYSTEM
     counts: ReadCounts = field(default_factory=ReadCounts)
     _initial: Offset | None = None
     _planned: Offset | None = None  # the end of the batch that the driver stream's messages are for
@@ -228,7 +229,7 @@ class Session:
         options = self.options
         staging = Staging(self.location, options.subscription, start.stream)
         staging.write_token()
-        self._token_written = self.clock()
+        self._token_written = self.runtime.boottime()
         is_new = start.batch == 0 and staging.is_new()
         last_acknowledged = data_loss.check_not_behind(options, start.batch, staging)
         # A new stream: this area may be another query's. Or it is empty, and another may have what was staged, which is
@@ -247,7 +248,7 @@ class Session:
             connection.close()
             raise
         leases = Leases()
-        deduplication = Deduplication(staging, leases, self.clock, options.id_attribute is not None, topic)
+        deduplication = Deduplication(staging, leases, self.runtime.boottime, options.id_attribute is not None, topic)
         settings = StreamSettings(
             options.subscription,
             client_id=f"{start.stream}-0-{uuid.uuid4().hex[:8]}",
@@ -255,14 +256,14 @@ class Session:
             max_messages=min(MAX_MESSAGES, options.max_messages_per_trigger),
             max_bytes=min(MAX_BYTES, options.max_bytes_per_trigger),
         )
-        stream = DriverStream(connection, settings, self.clock)
+        stream = DriverStream(connection, settings, runtime=self.runtime)
         staged = staging.batches()
         for batch in staged:
             if batch <= last_acknowledged:  # parts that a late task staged, which were never given to Spark
                 staging.delete(f"{batch}/")
             elif batch <= start.batch:  # committed; whether its acks were accepted is not known
-                leases.plan(batch, self.clock() - STREAM_LEASE_SECONDS)
-        extender = LeaseExtender(connection, staging, leases, stream, self.clock)
+                leases.plan(batch, self.runtime.boottime() - STREAM_LEASE_SECONDS)
+        extender = LeaseExtender(connection, staging, leases, stream, self.runtime.boottime)
         worker = AckWorker(connection, staging, leases, stream, deduplication, extender)
         self._opened = _Opened(connection, staging, leases, deduplication, stream, extender, worker, frozenset(staged))
         for batch in leases.uncommitted:
@@ -334,7 +335,7 @@ class Session:
         if stream.oldest_arrival is None:
             return False
         end = math.inf if is_only else stream.oldest_arrival + LINGER_SECONDS
-        self._wait_for_more(stream, IDLE_AFTER_MESSAGES_SECONDS if is_only else _LINGER_PAUSE_SECONDS, end)
+        self._wait_for_more(stream, DEFAULT_TIMES.idle_after_messages if is_only else _LINGER_PAUSE_SECONDS, end)
         oldest = stream.oldest_publish_time
         # Later messages stay buffered until the query ends: nacked at each trigger, they would use up their attempts.
         return oldest is None or oldest <= (self._drained_from or math.inf)
@@ -375,10 +376,10 @@ class Session:
         """Wait until the stream is full, brings no more for `pause` seconds, or it is `end` on the clock."""
         count = 0
         while stream.message_count > count and not stream.is_flow_controlled and not self.is_stopping():
-            if self.clock() >= end:
+            if self.runtime.boottime() >= end:
                 return
             count = stream.message_count
-            stream.poll(min(pause, end - self.clock()))
+            stream.poll(min(pause, end - self.runtime.boottime()))
 
     def _plan(self, end: Offset, opened: _Opened) -> list[Partition]:
         # A staged batch that the offset log has lost is a replay, too; buffered messages stay buffered, in their order.
@@ -386,7 +387,7 @@ class Session:
         if is_replay and data_loss.is_deleted(self.options, end.batch, opened.staging):
             return []
         with opened.leases.lock:  # the leases of a replay began in an earlier run, and may have expired
-            opened.leases.plan(end.batch, self.clock() - (STREAM_LEASE_SECONDS if is_replay else 0))
+            opened.leases.plan(end.batch, self.runtime.boottime() - (STREAM_LEASE_SECONDS if is_replay else 0))
         if not is_replay:
             return self._plan_pull(end.batch, opened)
         partitions = plan_replay(opened.staging, opened.deduplication, end.batch)
@@ -401,14 +402,16 @@ class Session:
         opened.worker.taken_over = owner.taken_over(staging)
         if opened.worker.taken_over is not None:
             raise opened.worker.taken_over
-        if self.clock() - self._token_written >= _TOKEN_SECONDS:
-            self._token_written = self.clock()
+        if self.runtime.boottime() - self._token_written >= _TOKEN_SECONDS:
+            self._token_written = self.runtime.boottime()
             staging.write_token()
         stream.poll()
         is_saturated, oldest_arrival = stream.is_saturated, stream.oldest_arrival
         lease, taken = stream.take(budget.messages, budget.bytes)
         opened.deduplication.add_expired()
-        excluded_ids = opened.deduplication.ids_to_exclude(self.clock() if oldest_arrival is None else oldest_arrival)
+        excluded_ids = opened.deduplication.ids_to_exclude(
+            self.runtime.boottime() if oldest_arrival is None else oldest_arrival
+        )
         with opened.leases.lock:
             opened.leases.track(batch, 0, lease)
         taken = [received.with_deduplication_id(self.options.id_attribute) for received in taken]
@@ -426,7 +429,9 @@ class Session:
         self._footers[batch] = [driver_part]
         if self._backlogged or is_saturated:
             excludes = opened.deduplication.write()
-            may_repeat = self.options.id_attribute is not None or (lease is not None and lease.is_expired(self.clock()))
+            may_repeat = self.options.id_attribute is not None or (
+                lease is not None and lease.is_expired(self.runtime.boottime())
+            )
             if taken and may_repeat:  # tasks may pull the same again
                 ids = [digests(received.receipts.column("deduplication_id")) for received in taken]
                 excludes.append(excluded_path(batch))

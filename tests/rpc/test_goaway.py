@@ -54,4 +54,4 @@ def test_goaway_is_no_end(address: str, opened: list[str]):
 
     assert [RESPONSE.SerializeToString()] * 4 == taken
     assert ["me"] * 4 == opened[:4]
-    assert stream.reopened >= 3
+    assert stream.health.reopened >= 3

@@ -10,16 +10,9 @@ from pathlib import Path
 import pytest
 
 from pubsub_spark.read import ack_worker
-from pubsub_spark.read.pull import streaming_pull
 from pubsub_spark.read.staging import Staging
 from tests.unit.read.acking_driver import LONG, Driver
 from tests.unit.read.service import SUBSCRIPTION
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream reopens without a pause."""
-    monkeypatch.setattr(streaming_pull, "delays", lambda: iter(lambda: 0.001, None))
 
 
 @pytest.fixture
