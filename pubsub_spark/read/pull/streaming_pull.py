@@ -129,8 +129,7 @@ class StreamingPull:
         self._closing = runtime.event()
         self._half_closed = False
         self._requests = runtime.queue()  # of bytes, and None for the half-close
-        self._call: Any = None
-        self._open_call: Any = None  # None between two streams
+        self._call: Any = None  # None between two streams
         self._last_response = 0.0
         self._silent = False
         self.health = StreamHealth()
@@ -158,13 +157,13 @@ class StreamingPull:
 
         The call changes no lease. Any answer counts, also an error.
         """
-        began, open_call = self._runtime.monotonic(), self._open_call
+        began, call = self._runtime.monotonic(), self._call
         error = self._error_of_call()
         if error is not None:
             if not self._closing.is_set():
                 self.health.failed(began, _in_words(error))
             return False
-        if open_call is None or open_call is not self._open_call:  # the answer says nothing about the next stream
+        if call is None or call is not self._call:  # the answer says nothing about the next stream
             return False
         self.health.answered(self._runtime.monotonic())
         return True
@@ -192,21 +191,21 @@ class StreamingPull:
         """End the stream and its thread; return the responses that had arrived and were not taken."""
         self.cancel()
         self._thread.join()
-        self.failure = None
-        return self.take(0)
+        return self._responses.take(0)
 
     def cancel(self) -> None:
         """End the stream, and have its thread end."""
         self._closing.set()
         self._requests.put(None)
-        if self._call is not None:
-            self._call.cancel()
+        call = self._call
+        if call is not None:
+            call.cancel()
 
     def _run(self) -> None:
         pauses = self._times.reopen_pauses()
         try:
             while not self._closing.is_set():
-                if self._receive():
+                if self._receive() or self._silent:
                     pauses = self._times.reopen_pauses()
                 pause = 0.0 if self._half_closed else next(pauses)
                 while not (self._closing.wait(pause) or self._half_closed or self._is_wanted()):
@@ -234,22 +233,21 @@ class StreamingPull:
         came = self._silent = False
         self._last_response = self._runtime.monotonic()
         self.health.opening(self._last_response)
-        self._call = self._connection.streaming_pull(self._settings.subscription, self._until_none(requests))
-        self._open_call = self._call
+        self._call = call = self._connection.streaming_pull(self._settings.subscription, self._until_none(requests))
         if self._closing.is_set():
-            self._call.cancel()
+            call.cancel()
         try:
-            self._call.initial_metadata()  # waits for it, or for the end
-            if self._call.is_active():
+            call.initial_metadata()  # waits for it, or for the end
+            if call.is_active():
                 self.health.answered(self._runtime.monotonic())
-            for response in self._call:
+            for response in call:
                 came = True
                 self._last_response = self._runtime.monotonic()
                 self.health.responded(self._last_response)
                 self.received_bytes += len(response)
                 self._responses.put(response)
         except grpc.RpcError as error:
-            self._open_call = None
+            self._call = None
             code, details = error.code(), error.details() or ""
             if not self._closing.is_set() and not self._silent:
                 self.health.failed(self._runtime.monotonic(), _in_words(error), is_credential_failure(code, details))
@@ -257,7 +255,7 @@ class StreamingPull:
                     subscription, address = self._settings.subscription, self._connection.address
                     raise failure(code, details, "pull from", "Subscription", subscription, address) from None
         finally:
-            self._open_call = None
+            self._call = None
             requests.put(None)
         return came
 
@@ -280,7 +278,7 @@ class StreamingPull:
                     continue
                 heartbeat = now + times.heartbeat
                 request = b""
-                call = self._open_call
+                call = self._call
                 if call is not None and monotonic() - self._last_response >= times.max_silence:
                     self._silent = True
                     call.cancel()

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 import grpc
@@ -155,6 +156,25 @@ def test_silent_stream_is_opened_again():
     next(service.calls[0].requests)
     assert [response("a")] == stream.take(LONG)
     stream.close()
+
+
+def test_silence_is_no_reason_for_a_longer_pause():
+    """After hours without messages a silent stream is opened again as soon as after minutes."""
+    asked = []
+
+    def pauses() -> Iterator[float]:
+        asked.append(len(service.openings))
+        return repeat(0.001)
+
+    service = Service()
+    stream = _stream(service, heartbeat=0.001, max_silence=0.0, reopen_pauses=pauses)
+    for count in (1, 2, 3):
+        until(lambda count=count: len(service.calls) >= count, "a call")  # type: ignore[misc]
+        next(service.calls[count - 1].requests)
+    until(lambda: len(service.calls) >= 4, "another call")
+    stream.close()
+
+    assert [0, 1, 2, 3] == asked[:4]
 
 
 def _stream(service: Any, **times: Any) -> StreamingPull:
