@@ -26,6 +26,7 @@ from .parallel_streaming_pull import ParallelStreamingPull
 from .streaming_pull import StreamSettings
 from .times import DEFAULT_TIMES, PullTimes
 
+_STANDSTILL_SECONDS = 5.0  # beyond its timeout, after which a wait shows that the process stood still
 _DECODE_CHUNK_BYTES = 8 * 2**20  # of responses, which are decoded at a time: each time costs as much as 300 messages
 
 
@@ -94,7 +95,7 @@ class _Pull:
         self._cut_off = self._end + period  # of a service that keeps a half-closed stream open
         self._new_since: float | None = None  # since when all messages were published after the pull began
         self._leased: float | None = None
-        self._nothing_before = self._runtime.boottime()
+        self._nothing_before = runtime.boottime()  # no message was delivered before
         self._reached = False  # whether the service was there at any time
         self._ended: str | None = None
         self._stream = ParallelStreamingPull(
@@ -121,11 +122,13 @@ class _Pull:
     def _receive(self) -> None:
         wait = min(self._idle, self._period)
         while self._kept_count < self._settings.max_messages and self._kept_bytes < self._settings.max_bytes:
+            before = self._runtime.boottime()
             responses = self._stream.take(wait, _DECODE_CHUNK_BYTES)
-            now = self._runtime.monotonic()
+            now, after = self._runtime.monotonic(), self._runtime.boottime()
             if responses:
                 self._hand_over(responses)
-            self._nothing_before = self._runtime.boottime()
+            elif after - before < wait + _STANDSTILL_SECONDS:  # else messages may have been sent to it meanwhile
+                self._nothing_before = after
             if self._ended is not None and (not responses or now >= self._cut_off):
                 return
             if not self._is_service_there(now):

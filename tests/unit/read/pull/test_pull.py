@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import chain, repeat
 
 import grpc
 import pyarrow as pa
@@ -17,6 +17,8 @@ from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, Ser
 from pubsub_spark.read.pull.pull import PullResult, pull
 from pubsub_spark.read.pull.streaming_pull import StreamSettings
 from pubsub_spark.read.pull.times import PullTimes
+from pubsub_spark.read.runtime import SYSTEM, Runtime
+from tests.engine import MovedClock
 from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Call, Service, StatusError, response
 
 pytestmark = pytest.mark.usefixtures("leaves_no_thread")
@@ -51,6 +53,7 @@ def do_pull(
     streams: int = 1,
     times: PullTimes = AT_ONCE,
     counts: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda messages: messages,
+    runtime: Runtime = SYSTEM,
 ) -> Outcome:
     arrived: list[Received] = []
 
@@ -58,7 +61,7 @@ def do_pull(
         arrived.append(received)
         return counts(received.messages)
 
-    outcome = Outcome(arrived, pull(service, limits, period, idle, take, streams, times))  # type: ignore[arg-type]
+    outcome = Outcome(arrived, pull(service, limits, period, idle, take, streams, times, runtime))  # type: ignore[arg-type]
     assert len(outcome.texts) == outcome.result.messages
     return outcome
 
@@ -197,6 +200,19 @@ def test_messages_that_arrive_after_the_half_close_are_taken():
     service.listening.join()
 
     assert ["a", "b"] == got.texts
+
+
+@pytest.mark.parametrize(("woke_up", "leased"), [(2.0, 2.0), (70.0, 1.0)])
+def test_lease_may_have_begun_while_the_process_stood_still(woke_up: float, leased: float):
+    """A process that was stopped finds no message at first, though it was delivered long ago."""
+    clock = chain([1.0, 1.0], repeat(woke_up))
+    service = HalfClosing(scripts=[[]])
+    times = replace(AT_ONCE, drain=LONG)
+    got = do_pull(service, settings(), idle=0.05, times=times, runtime=MovedClock(lambda: next(clock)))
+    service.listening.join()
+
+    assert ["b"] == got.texts
+    assert leased == got.result.leased
 
 
 class EndlessCall(Call):
