@@ -20,6 +20,7 @@ from pubsub_spark.options import ReadOptions
 from pubsub_spark.read import partition_reader
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.partitions import Budget, Partition
+from pubsub_spark.read.runtime import Runtime
 from pubsub_spark.read.session import Session
 
 _EXTENSION_BOUND_SECONDS = 10.0  # of real time, for extensions that take milliseconds
@@ -31,6 +32,13 @@ def until(condition: Callable[[], Any], otherwise: str, bound: float = 20.0) -> 
     while not condition():
         assert time.monotonic() < end, otherwise
         threading.Event().wait(0.005)
+
+
+class MovedClock(Runtime):
+    """The operating system's runtime, with a clock for leases that a test moves."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.boottime = clock  # type: ignore[method-assign]
 
 
 class CrashError(Exception):
@@ -82,7 +90,7 @@ class Engine:
             self.location,
             self.partitions,
             may_be_asked_once=not self.passes_start,
-            clock=self.clock,
+            runtime=MovedClock(self.clock),
         )
         if not self.passes_start and self.offsets:  # AcceptsLatestSeenOffset: the last in the log, committed or not
             assert [] == self.session.partitions(self.offsets[-1], self.offsets[-1])

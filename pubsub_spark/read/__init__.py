@@ -6,7 +6,6 @@ On the driver, in Spark's long-lived Python worker:
     session            which batch is planned, committed, acknowledged: start here
     offset             the end of a batch, as the checkpoint has it
     subscription       the subscription before the first pull: get, create, seek
-    driver_stream      the driver's own StreamingPull, whose messages start a batch
     partitions         the input partitions of a batch, by volume
     leases             when leases expire and batches may be acknowledged (pure)
     ack_worker         the background thread: acks of committed batches, then `lease_extender`
@@ -14,7 +13,6 @@ On the driver, in Spark's long-lived Python worker:
 In a task:
 
     partition_reader   staged already, or pull, stage and give the messages
-    pull               one bounded pull
     rows               messages to rows, decoded; `dead_letters` for those that cannot be
     batch_reader       `spark.read`: messages are read and nacked
 
@@ -23,8 +21,10 @@ In both:
     streaming_pull     a StreamingPull that reopens by itself
     staging            the staging area
     acks               Acknowledge, and ModifyAckDeadline to nack and extend
+    pull/              streams of messages, a bounded pull, acks and leases of ack ids: its docstring is the map
+    staging            the staging area; `staged_part` is the format of its parts, `staged_streams` lists it for the CLI
     deduplication      which messages may be delivered again, and dropping them
     recent_ids         the ids of those messages: sorted runs of digests (pure)
 
-What happens to an ack that fails is in `acks`, `ack_worker` and `deduplication`.
+What happens to an ack that fails is in `pull/acks`, `ack_worker` and `deduplication`.
 """

@@ -18,12 +18,14 @@ from .. import logs
 from ..backend import Backend
 from ..codec.envelope import Received
 from ..options import ReadOptions
-from . import acks, subscription
+from . import subscription
 from .deduplication import drop_duplicates
 from .partition_reader import pull_lease_seconds
-from .pull import pull
+from .pull import acks
+from .pull.pull import pull
+from .pull.streaming_pull import StreamSettings
+from .pull.times import DEFAULT_TIMES, PullTimes
 from .rows import Rows
-from .streaming_pull import StreamSettings
 
 _NACK_TIMEOUT_SECONDS = 10.0
 
@@ -31,10 +33,11 @@ _NACK_TIMEOUT_SECONDS = 10.0
 class PubSubBatchReader(DataSourceReader):
     """The reader of `spark.read.format("pubsub")`."""
 
-    def __init__(self, options: ReadOptions, backend: Backend, rows: Rows) -> None:
+    def __init__(self, options: ReadOptions, backend: Backend, rows: Rows, times: PullTimes = DEFAULT_TIMES) -> None:
         self._options = options
         self._backend = backend
         self._rows = rows
+        self._times = times
 
     def partitions(self) -> Sequence[InputPartition]:
         """One partition, so that `maxMessages` is one limit; MissingError and the like before any task is started."""
@@ -59,7 +62,13 @@ class PubSubBatchReader(DataSourceReader):
         )
         with self._backend.connect() as connection:
             arrived: list[Received] = []
-            result = pull(connection, settings, options.max_fetch_period, options.idle_timeout, arrived.append)
+
+            def take(received: Received) -> pa.RecordBatch:
+                arrived.append(received)
+                return received.messages
+
+            period, idle = options.max_fetch_period, options.idle_timeout
+            result = pull(connection, settings, period, idle, take, times=self._times)
             ack_ids = (received.receipts.column("ack_id") for received in arrived)
             acks.nack(connection, options.subscription, ack_ids, time.monotonic() + _NACK_TIMEOUT_SECONDS)
         if result.failure is not None:

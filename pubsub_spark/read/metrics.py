@@ -13,6 +13,7 @@ from typing import Any
 
 from .health import StreamHealth
 from .staging.part import Footer
+from .pull.health import StreamHealth
 
 
 @dataclass(frozen=True)

@@ -1,33 +1,36 @@
 """The driver's own StreamingPull: its buffered messages say that there is a batch to plan now.
 
 It is kept open with small limits. Its messages become part 0 of the next batch; they are staged then, and until then
-their leases are extended through `due` and `extended`. `is_saturated` says that the service holds messages back because
+their leases are extended through `due` and `record_extension`. Redeliveries of committed messages are removed before
+that, with `drop`. `is_saturated` says that the service holds messages back because
 the stream's limits are reached, or sends as fast as it does on one stream: there are more than this stream can serve.
 
-Runs on the driver and is used by two threads, Spark's calls and the ack worker; every method takes the lock.
+Runs on the driver and is used by several threads; every method takes the lock. Only `poll` waits, and then holds
+another lock, of polls alone.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..backend import Connection
-from ..codec.envelope import Received, received, size
-from ..errors import PubSubError, ServiceError
+from ...backend import Connection
+from ...codec.envelope import Received, received, size
+from ...errors import PubSubError, ServiceError
+from ..runtime import SYSTEM, Runtime
 from .health import Change, StreamHealth
-from .leases import Lease
-from .partitions import AT_LIMIT, STREAM_BYTES_PER_SECOND
-from .streaming_pull import DRAIN_SECONDS, StreamingPull, StreamSettings
+from .lease import Lease
+from .streaming_pull import AT_LIMIT, STREAM_BYTES_PER_SECOND, StreamingPull, StreamSettings
+from .times import DEFAULT_TIMES, PullTimes
 
 MAX_MESSAGES = 1000
 MAX_BYTES = 4 * 2**20
@@ -46,21 +49,31 @@ class _Buffered:
 
 
 class DriverStream:
-    """The messages that have arrived and belong to no batch yet. clock: seconds, monotonic."""
+    """The messages that have arrived and belong to no batch yet.
 
-    def __init__(self, connection: Connection, settings: StreamSettings, clock: Callable[[], float]) -> None:
+    Arrivals and leases are times of `Runtime.boottime`, the health those of `Runtime.monotonic`.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: StreamSettings,
+        times: PullTimes = DEFAULT_TIMES,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
         self.settings = settings
         self._address = connection.address
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._polling = threading.Lock()  # held by the thread that polls, also while it waits
+        self._times, self._runtime = times, runtime
+        self._clock = runtime.boottime
+        self._lock = runtime.lock()
+        self._polling = runtime.lock()  # held by the thread that polls, also while it waits
         self._buffer: list[_Buffered] = []
         self._outstanding: deque[tuple[int, int]] = deque()  # messages and their bytes, as the service counts them
         self._reopened = 0
         self._flow_controlled = False
         self._arrived: deque[tuple[float, int]] = deque()  # when, and bytes of responses, in the last _RATE_SECONDS
-        self._polled = clock()
-        self._stream = StreamingPull(connection, settings, has_room=self._has_room)
+        self._polled = self._clock()
+        self._stream = StreamingPull(connection, settings, has_room=self._has_room, times=times, runtime=runtime)
 
     def poll(self, timeout: float = 0) -> None:
         """Buffer the messages that have arrived; wait up to `timeout` seconds for the first response.
@@ -78,8 +91,8 @@ class DriverStream:
     def _buffer_responses(self, responses: list[bytes], last_poll: float) -> None:
         """Buffer responses. last_poll: none had arrived then; the machine may have slept since."""
         with self._lock:
-            if self._stream.reopened != self._reopened:  # the service counts what is outstanding for each stream
-                self._reopened = self._stream.reopened
+            if self.health.reopened != self._reopened:  # the service counts what is outstanding for each stream
+                self._reopened = self.health.reopened
                 self._outstanding = self._sizes()
             if responses:
                 self._arrived.append((self._clock(), sum(map(len, responses))))
@@ -96,7 +109,7 @@ class DriverStream:
             return not self._reaches_a_limit(self._sizes())
 
     def _sizes(self) -> deque[tuple[int, int]]:
-        """The buffered messages and their bytes, poll by poll."""
+        """Return the number of buffered messages and their bytes, poll by poll."""
         return deque((each.received.messages.num_rows, size(each.received.messages)) for each in self._buffer)
 
     def _reaches_a_limit(self, outstanding: deque[tuple[int, int]]) -> bool:
@@ -106,16 +119,16 @@ class DriverStream:
 
     @property
     def health(self) -> StreamHealth:
-        """Whether the stream is connected, and since when it is not; its times are of time.monotonic()."""
+        """Whether the stream is connected, and since when it is not."""
         return self._stream.health
 
     def is_idle(self, seconds: float) -> bool:
-        """Whether no message came for so many seconds of connection, and the service is there now."""
-        return self.health.idle_seconds(time.monotonic()) >= seconds and self._stream.probe()
+        """Return whether no message arrived for `seconds` of connection, and the service answers now."""
+        return self.health.idle_seconds(self._runtime.monotonic()) >= seconds and self._stream.probe()
 
     def check_outage(self, limit: float | None) -> None:
-        """Raise ServiceError when there was no connection for `limit` seconds (None: never)."""
-        failing = self.health.failing_seconds(time.monotonic())
+        """Raise ServiceError if there was no connection for `limit` seconds (None: never)."""
+        failing = self.health.failing_seconds(self._runtime.monotonic())
         if limit is not None and failing >= limit:
             raise ServiceError(
                 f"`{self._address}` did not answer for {failing:.0f} s when asked to pull from Subscription "
@@ -125,7 +138,7 @@ class DriverStream:
 
     def log_outage(self) -> None:
         """Write a WARNING when an outage has lasted for WARN_AFTER_SECONDS, and another when it is over."""
-        match self.health.changed(time.monotonic()):
+        match self.health.changed(self._runtime.monotonic()):
             case Change.LOST, seconds:
                 _log.warning(
                     "no connection to `%s` for %.0f s, so nothing is read from `%s`; trying again every 10 s at least "
@@ -181,7 +194,7 @@ class DriverStream:
         return min(times) / 1e6 if times else None
 
     def take(self, max_messages: int, max_bytes: int) -> tuple[Lease | None, list[Received]]:
-        """Remove the oldest messages within the limits (at least one), and the lease among theirs that ends first."""
+        """Remove and return the oldest messages within the limits (at least one), and the lease that ends first."""
         taken: list[_Buffered] = []
         with self._lock:
             while self._buffer and max_messages > 0 and (max_bytes > 0 or not taken):
@@ -196,6 +209,24 @@ class DriverStream:
         lease = min((each.lease for each in taken), key=lambda lease: (not lease.expired, lease.end), default=None)
         return lease, [each.received for each in taken]
 
+    def drop(self, is_unwanted: Callable[[pa.Array], np.ndarray[Any, np.dtype[np.bool_]]]) -> list[pa.RecordBatch]:
+        """Remove the buffered messages that are unwanted; return their receipts, to be acknowledged at once.
+
+        is_unwanted: returns a mask of an array of message ids. The caller reports the acks with `record_acks`.
+        """
+        dropped: list[pa.RecordBatch] = []
+        with self._lock:
+            for index, each in enumerate(self._buffer):
+                messages, receipts = each.received
+                unwanted = is_unwanted(messages.column("message_id"))
+                if unwanted.any():
+                    dropped.append(receipts.filter(pa.array(unwanted)))
+                    kept = pa.array(~unwanted)
+                    wanted = Received(messages.filter(kept), receipts.filter(kept))
+                    self._buffer[index] = replace(each, received=wanted)
+            self._buffer = [each for each in self._buffer if each.received.messages.num_rows]
+        return dropped
+
     def record_acks(self, messages: int) -> None:
         """Record that messages of this stream were acknowledged: flow control admits as many more."""
         with self._lock:
@@ -206,7 +237,7 @@ class DriverStream:
                 messages -= count
 
     def due(self, now: float) -> list[pa.RecordBatch]:
-        """The receipts of the buffered messages whose lease is to be extended now."""
+        """Return the receipts of the buffered messages whose lease is to be extended now."""
         with self._lock:
             return [each.received.receipts for each in self._buffer if each.lease.is_due(now)]
 
@@ -219,11 +250,11 @@ class DriverStream:
             ]
 
     def close(self) -> list[pa.RecordBatch]:
-        """End the stream; the receipts of all messages that were buffered or still arriving, to be nacked."""
+        """End the stream; return the receipts of all messages that were buffered or still arriving, to be nacked."""
         self._stream.half_close()
         rest: list[bytes] = []
         with suppress(PubSubError):
-            for arriving in islice(iter(lambda: self._stream.take(DRAIN_SECONDS), []), _MAX_DRAIN_POLLS):
+            for arriving in islice(iter(lambda: self._stream.take(self._times.drain), []), _MAX_DRAIN_POLLS):
                 rest += arriving
         rest += self._stream.close()
         with self._lock:

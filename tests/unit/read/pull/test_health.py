@@ -1,6 +1,12 @@
 """The health of a StreamingPull, with the time in hand."""
 
-from pubsub_spark.read.health import MAX_CREDENTIAL_FAILURES, STEADY_SECONDS, WARN_AFTER_SECONDS, Change, StreamHealth
+from pubsub_spark.read.pull.health import (
+    MAX_CREDENTIAL_FAILURES,
+    STEADY_SECONDS,
+    WARN_AFTER_SECONDS,
+    Change,
+    StreamHealth,
+)
 
 
 def connected(now: float = 1.0) -> StreamHealth:
@@ -36,6 +42,27 @@ def test_outage_is_not_idle_time():
 
     health.answered(20.0)
     assert 3.0 == health.idle_seconds(23.0)
+
+
+def test_reopening_of_a_silent_stream_does_not_restart_idle_time():
+    """Otherwise an idle time longer than a stream may be silent would never be over."""
+    health = connected(1.0)
+    for now in (121.0, 241.0, 361.0):
+        health.opening(now)
+        assert 0.0 == health.idle_seconds(now)
+        health.answered(now)
+        assert 0.5 == health.idle_seconds(now + 0.5), "messages may be on their way"
+        assert now - 1.0 + STEADY_SECONDS == health.idle_seconds(now + STEADY_SECONDS)
+
+
+def test_outage_and_rest_restart_idle_time():
+    """A stream that was lost, or was not wanted, is idle from its next connection on."""
+    for interrupt in (lambda health: health.failed(100.0, "UNAVAILABLE"), StreamHealth.rested):
+        health = connected(1.0)
+        interrupt(health)
+        health.opening(100.5)
+        health.answered(100.5)
+        assert 5.0 == health.idle_seconds(105.5)
 
 
 def test_stream_that_is_ended_at_once_does_not_end_an_outage():

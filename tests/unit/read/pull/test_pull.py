@@ -2,26 +2,31 @@
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
 
 import grpc
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from pubsub_spark.codec.envelope import Received
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError
-from pubsub_spark.read import pull as pull_module
-from pubsub_spark.read import streaming_pull
-from pubsub_spark.read.pull import PullResult, pull
-from pubsub_spark.read.streaming_pull import StreamSettings
-from tests.unit.read.service import SUBSCRIPTION, Call, Service, StatusError, response
+from pubsub_spark.read.pull.pull import PullResult, pull
+from pubsub_spark.read.pull.streaming_pull import StreamSettings
+from pubsub_spark.read.pull.times import PullTimes
+from pubsub_spark.read.runtime import SYSTEM, Runtime
+from tests.engine import MovedClock
+from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Call, Service, StatusError, response
 
-pytestmark = pytest.mark.usefixtures("at_once", "leaves_no_thread")
+pytestmark = pytest.mark.usefixtures("leaves_no_thread")
 
 LONG = 30.0  # seconds that a test never waits in full
 FUTURE = 10.0**10  # a publish time after the beginning of any pull, in seconds since the epoch
 Code = grpc.StatusCode
+_SLOWER = replace(AT_ONCE, reopen_pauses=lambda: repeat(0.01))
 
 
 def settings(max_messages: int = 1000, max_bytes: int = 10**6) -> StreamSettings:
@@ -41,10 +46,22 @@ class Outcome:
 
 
 def do_pull(
-    service: Service, given: StreamSettings, period: float = LONG, idle: float = LONG, streams: int = 1
+    service: Service,
+    limits: StreamSettings,
+    period: float = LONG,
+    idle: float = LONG,
+    streams: int = 1,
+    times: PullTimes = AT_ONCE,
+    counts: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda messages: messages,
+    runtime: Runtime = SYSTEM,
 ) -> Outcome:
-    received: list[Received] = []
-    outcome = Outcome(received, pull(service, given, period, idle, received.append, streams))  # type: ignore[arg-type]
+    arrived: list[Received] = []
+
+    def take(received: Received) -> pa.RecordBatch:
+        arrived.append(received)
+        return counts(received.messages)
+
+    outcome = Outcome(arrived, pull(service, limits, period, idle, take, streams, times, runtime))  # type: ignore[arg-type]
     assert len(outcome.texts) == outcome.result.messages
     return outcome
 
@@ -88,10 +105,39 @@ def test_overshoot_is_kept():
     assert ["a", "b", "c", "d", "e", "f"] == got.texts
 
 
-def test_pause_after_messages_ends_the_pull(monkeypatch: pytest.MonkeyPatch):
+def _without_redeliveries(messages: pa.RecordBatch) -> pa.RecordBatch:
+    return messages.filter(pc.less(messages.column("data"), b"x"))
+
+
+def test_redelivery_does_not_fill_the_share():
+    """Messages that the caller drops are passed on with their receipts, and others are pulled in their place."""
+    service = Service(scripts=[[response("xy"), response("a"), response("zb"), response("c")]])
+    got = do_pull(service, settings(max_messages=3), counts=_without_redeliveries)
+
+    assert "full" == got.result.ended
+    assert ["x", "y", "a", "z", "b", "c"] == got.texts
+
+
+def test_redelivery_does_not_fill_the_bytes():
+    """A dropped message does not count in bytes either; those of a response with some are its other messages' bytes."""
+    service = Service(scripts=[[response(["x" * 500]), response(["y" * 500, "a" * 99]), response("b")]])
+    got = do_pull(service, settings(max_bytes=100), counts=_without_redeliveries)
+
+    assert "full" == got.result.ended
+    assert ["x" * 500, "y" * 500, "a" * 99, "b"] == got.texts
+
+
+def test_redelivery_is_no_backlog():
+    """A pull of new messages and old ones that are dropped has caught up."""
+    service = Service(scripts=[[response("x"), response("a", FUTURE), response("x")]])
+
+    assert "caughtUp" == do_pull(service, settings(), counts=_without_redeliveries).result.ended
+
+
+def test_pause_after_messages_ends_the_pull():
     """`idleTimeout` is for the first message; messages that have come do not wait so long for more."""
-    monkeypatch.setattr(pull_module, "IDLE_AFTER_MESSAGES_SECONDS", 0.01)
-    got = do_pull(Service(scripts=[[response("a")]]), settings(), period=5, idle=LONG)
+    times = replace(AT_ONCE, idle_after_messages=0.01)
+    got = do_pull(Service(scripts=[[response("a")]]), settings(), period=5, idle=LONG, times=times)
 
     assert "idle" == got.result.ended
 
@@ -107,7 +153,7 @@ def test_pull_that_has_caught_up_ends():
 def test_new_message_in_a_backlog_does_not_end_the_pull():
     """The service orders nothing: a message that was published just now may come before those of a backlog."""
     script = [response("a", FUTURE), response("b", 1000.0)]
-    got = do_pull(Service(scripts=[script]), settings(), period=3 * pull_module.CAUGHT_UP_SECONDS, idle=LONG)
+    got = do_pull(Service(scripts=[script]), settings(), period=3 * AT_ONCE.caught_up, idle=LONG)
 
     assert "period" == got.result.ended
 
@@ -122,10 +168,10 @@ def test_streams_fill_one_share():
     assert len(response("ab")) + len(response("cd")) == got.result.bytes
 
 
-def test_full_stream_beside_idle_ones_is_no_idle_pull(monkeypatch: pytest.MonkeyPatch):
+def test_full_stream_beside_idle_ones_is_no_idle_pull():
     """One stream that has used up its share may have more to come, in the next batch."""
-    monkeypatch.setattr(pull_module, "IDLE_AFTER_MESSAGES_SECONDS", 0.01)
-    got = do_pull(Service(scripts=[[response("ab")], []]), settings(max_messages=4), streams=2)
+    times = replace(AT_ONCE, idle_after_messages=0.01)
+    got = do_pull(Service(scripts=[[response("ab")], []]), settings(max_messages=4), streams=2, times=times)
 
     assert "full" == got.result.ended
 
@@ -147,14 +193,26 @@ class HalfClosing(Service):
         return call
 
 
-def test_messages_that_arrive_after_the_half_close_are_taken(monkeypatch: pytest.MonkeyPatch):
+def test_messages_that_arrive_after_the_half_close_are_taken():
     """A pull that is not full half-closes its stream; the messages that the service had sent are part of the batch."""
-    monkeypatch.setattr(pull_module, "DRAIN_SECONDS", LONG)
     service = HalfClosing(scripts=[[response("a")]])
-    got = do_pull(service, settings(), idle=0.05)
+    got = do_pull(service, settings(), idle=0.05, times=replace(AT_ONCE, drain=LONG))
     service.listening.join()
 
     assert ["a", "b"] == got.texts
+
+
+@pytest.mark.parametrize(("woke_up", "leased"), [(2.0, 2.0), (70.0, 1.0)])
+def test_lease_may_have_begun_while_the_process_stood_still(woke_up: float, leased: float):
+    """A process that was stopped finds no message at first, though it was delivered long ago."""
+    clock = chain([1.0, 1.0], repeat(woke_up))
+    service = HalfClosing(scripts=[[]])
+    times = replace(AT_ONCE, drain=LONG)
+    got = do_pull(service, settings(), idle=0.05, times=times, runtime=MovedClock(lambda: next(clock)))
+    service.listening.join()
+
+    assert ["b"] == got.texts
+    assert leased == got.result.leased
 
 
 class EndlessCall(Call):
@@ -207,13 +265,12 @@ def test_first_request_has_the_settings():
 def test_pull_asks_its_next_stream_for_what_is_missing():
     """A second whole share would be more than the trigger's budget."""
     service = Service(scripts=[[response("ab")], [response("c")]])
-    taken: list[Received] = []
 
-    def take(got: Received) -> None:
-        taken.append(got)
+    def take(messages: pa.RecordBatch) -> pa.RecordBatch:
         service.calls[-1].say(Code.UNAVAILABLE)
+        return messages
 
-    pull(service, settings(max_messages=3), LONG, LONG, take)  # type: ignore[arg-type]
+    do_pull(service, settings(max_messages=3), counts=take)
 
     assert [3, 1] == [opening.max_outstanding_messages for opening in service.openings]
 
@@ -250,19 +307,17 @@ def test_final_status_after_messages_keeps_them():
     assert isinstance(got.result.failure, MissingError)
 
 
-def test_streams_that_end_at_once_are_no_lost_network(monkeypatch: pytest.MonkeyPatch):
+def test_streams_that_end_at_once_are_no_lost_network():
     """A service that answers calls and ends each stream as it is opened can be reached: the pull is idle."""
-    monkeypatch.setattr(streaming_pull, "delays", lambda: iter(lambda: 0.01, None))
     service = Service(scripts=[[Code.UNAVAILABLE] for _ in range(10_000)], connect_timeout=0.1)
 
-    assert "idle" == do_pull(service, settings(), period=0.2, idle=0.05).result.ended
+    assert "idle" == do_pull(service, settings(), period=0.2, idle=0.05, times=_SLOWER).result.ended
 
 
-def test_service_that_answers_no_call_is_a_lost_network(monkeypatch: pytest.MonkeyPatch):
+def test_service_that_answers_no_call_is_a_lost_network():
     """Where not even a call is answered the task fails, and the error names the executors' network."""
-    monkeypatch.setattr(streaming_pull, "delays", lambda: iter(lambda: 0.01, None))
     refused: list[Exception | None] = [StatusError(Code.UNAVAILABLE) for _ in range(100)]
     service = Service(scripts=[[Code.UNAVAILABLE] for _ in range(10_000)], answers=refused, connect_timeout=0.1)
 
     with pytest.raises(ServiceError, match="executors have no network access"):
-        do_pull(service, settings(), period=0.2, idle=0.05)
+        do_pull(service, settings(), period=0.2, idle=0.05, times=_SLOWER)

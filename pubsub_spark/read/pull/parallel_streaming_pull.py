@@ -13,9 +13,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from ..backend import Connection
+from ...backend import Connection
+from ..runtime import SYSTEM, Runtime
 from .health import StreamHealth
 from .streaming_pull import ResponseQueue, StreamingPull, StreamSettings
+from .times import DEFAULT_TIMES, PullTimes
 
 _NEARLY = 0.95  # of a share: messages of a stream are counted by their bytes
 
@@ -28,19 +30,27 @@ class ParallelStreamingPull:
     """
 
     def __init__(
-        self, connection: Connection, settings: StreamSettings, count: int, taken: Callable[[], tuple[int, int]]
+        self,
+        connection: Connection,
+        settings: StreamSettings,
+        count: int,
+        taken: Callable[[], tuple[int, int]],
+        times: PullTimes = DEFAULT_TIMES,
+        runtime: Runtime = SYSTEM,
     ) -> None:
         count = min(count, settings.max_messages)
         self._taken = taken
-        self._responses = ResponseQueue(count)
+        self._responses = ResponseQueue(count, times, runtime)
         self._streams: list[StreamingPull] = []
         self._shares = [_share(settings, index, count) for index in range(count)]
         for index, share in enumerate(self._shares):
-            first_request = partial(self._first_request, index)
-            self._streams.append(StreamingPull(connection, share, first_request, responses=self._responses))
+            first = partial(self._first_request, index)
+            self._streams.append(
+                StreamingPull(connection, share, first, responses=self._responses, times=times, runtime=runtime)
+            )
 
     def take(self, timeout: float, chunk_bytes: int = 0) -> list[bytes]:
-        """The responses that have arrived, as `StreamingPull.take` gives them.
+        """Return the responses that have arrived; see `StreamingPull.take`.
 
         Raises the first error that ended a stream, once all responses were taken.
         """
@@ -51,7 +61,7 @@ class ParallelStreamingPull:
         return taken
 
     def has_full_stream(self) -> bool:
-        """Whether one of the streams has used up its share of the messages or bytes, as far as that is known."""
+        """Return whether one of the streams has used up its share of the messages or bytes, as far as that is known."""
         taken = [self._taken_of(index) for index in range(len(self._shares))]
         return any(
             messages >= _NEARLY * share.max_messages or volume >= _NEARLY * share.max_bytes
@@ -66,10 +76,10 @@ class ParallelStreamingPull:
     @property
     def reopened(self) -> int:
         """The number of streams opened after the first of each."""
-        return sum(stream.reopened for stream in self._streams)
+        return sum(stream.health.reopened for stream in self._streams)
 
     def reaches_service(self) -> bool:
-        """Whether the service answers a call at all, whatever becomes of the streams."""
+        """Return whether the service answers a call at all, whatever becomes of the streams."""
         return self._streams[0].reaches_service()
 
     def half_close(self) -> None:
@@ -78,7 +88,7 @@ class ParallelStreamingPull:
             stream.half_close()
 
     def close(self) -> list[bytes]:
-        """End the streams and their threads; the responses that had arrived and were not taken."""
+        """End the streams and their threads; return the responses that had arrived and were not taken."""
         for stream in self._streams:
             stream.cancel()
         return [response for stream in self._streams for response in stream.close()]
@@ -87,7 +97,7 @@ class ParallelStreamingPull:
         return self._shares[index].request(*self._taken_of(index))
 
     def _taken_of(self, index: int) -> tuple[int, int]:
-        """The messages and bytes that were taken of one stream."""
+        """Return the messages and bytes that were taken of one stream."""
         volume = self._streams[index].received_bytes if index < len(self._streams) else 0
         messages, total = self._taken()
         return (round(messages * volume / total) if total else 0), volume

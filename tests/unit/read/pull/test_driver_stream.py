@@ -1,29 +1,39 @@
 """The driver stream: its buffered messages, their leases, and flow control."""
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
+from dataclasses import replace
+from typing import Any
 
 import grpc
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from pubsub_spark.errors import MissingError
-from pubsub_spark.read import streaming_pull
-from pubsub_spark.read.driver_stream import DriverStream
-from pubsub_spark.read.leases import Lease
-from pubsub_spark.read.streaming_pull import StreamSettings
-from tests.unit.read.service import SUBSCRIPTION, Service, response
+from pubsub_spark.read.pull.driver_stream import DriverStream
+from pubsub_spark.read.pull.lease import Lease
+from pubsub_spark.read.pull.streaming_pull import StreamSettings
+from pubsub_spark.read.pull.times import PullTimes
+from pubsub_spark.read.runtime import Runtime
+from tests.engine import MovedClock, until
+from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Service, response
 
 LONG = 30.0
 
 
 @contextmanager
 def opened(
-    service: Service, max_messages: int = 1000, clock: Callable[[], float] = lambda: 0.0
+    service: Service,
+    max_messages: int = 1000,
+    clock: Callable[[], float] = lambda: 0.0,
+    times: PullTimes = AT_ONCE,
+    runtime: Runtime | None = None,
 ) -> Iterator[DriverStream]:
-    stream = DriverStream(service, StreamSettings(SUBSCRIPTION, "stream-0", 60, max_messages, 10**6), clock)  # type: ignore[arg-type]
+    settings = StreamSettings(SUBSCRIPTION, "stream-0", 60, max_messages, 10**6)
+    stream = DriverStream(service, settings, times, runtime or MovedClock(clock))  # type: ignore[arg-type]
     try:
         yield stream
     finally:
@@ -72,9 +82,8 @@ def test_messages_are_taken_in_order():
         assert stream.oldest_arrival is None
 
 
-def test_full_buffer_opens_no_other_stream(monkeypatch: pytest.MonkeyPatch):
+def test_full_buffer_opens_no_other_stream():
     """A full buffer opens no other stream: each has its own flow control, and a long batch would pile messages up."""
-    monkeypatch.setattr(streaming_pull, "delays", lambda: repeat(0.0))
     service = Service(scripts=[[response("ab"), grpc.StatusCode.UNAVAILABLE], [response("c")]])
     with opened(service, max_messages=2) as stream:
         wait(stream, 2)
@@ -186,9 +195,8 @@ def test_flow_control_admits_as_many_as_were_acknowledged():
         assert [False, True] == flow_controlled_by(stream, service, "d", "e")
 
 
-def test_reopened_stream_counts_anew(monkeypatch):
+def test_reopened_stream_counts_anew():
     """The service counts outstanding messages for each stream: those of the last one do not count for the next."""
-    monkeypatch.setattr(streaming_pull, "delays", lambda: iter(lambda: 0.001, None))
     service = Service(scripts=[[response("a")], [response("b")]])
     with opened(service, max_messages=2) as stream:
         wait(stream, 1)
@@ -205,13 +213,25 @@ def test_reopened_stream_counts_anew(monkeypatch):
 def test_poll_does_not_wait_for_a_waiting_poll():
     """The lease extender polls while Spark's call waits for the first message."""
     service = Service()
-    with opened(service) as stream:
+    is_waiting = threading.Event()
+
+    class Watched(queue.Queue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            if timeout is not None and timeout > LONG / 2:
+                is_waiting.set()
+            return super().get(block, timeout)
+
+    class WatchedRuntime(Runtime):
+        def queue(self) -> queue.Queue[Any]:
+            return Watched()
+
+    with opened(service, runtime=WatchedRuntime()) as stream:
         waiting = threading.Thread(target=stream.poll, args=[LONG])
         waiting.start()
-        while not (stream._polling.locked() and service.calls):
-            assert waiting.is_alive()
+        assert is_waiting.wait(LONG)
         stream.poll()
         assert waiting.is_alive()
+        until(lambda: bool(service.calls), "a call")
         service.calls[0].say(response("a"))
         waiting.join()
         assert 1 == stream.message_count
@@ -316,10 +336,9 @@ def test_lease_runs_while_the_machine_sleeps():
     """The time of a message's arrival is not known, but it was after the last poll."""
     now = 0.0
     with opened(Service(scripts=[[response("a")]]), clock=lambda: now) as stream:
-        while stream._stream._responses.is_empty:
-            threading.Event().wait(0.001)
+        until(lambda: stream.health.last_response is not None, "a response")
         now = 70.0
-        stream.poll()
+        wait(stream, 1)
         lease, _ = stream.take(1000, 10**6)
     assert lease is not None
     assert (0.0, True) == (lease.start, lease.is_expired(now))
@@ -328,33 +347,70 @@ def test_lease_runs_while_the_machine_sleeps():
 def test_close_returns_all_buffered_receipts():
     """Buffered messages and responses that were not polled yet are all to be nacked."""
     service = Service(scripts=[[response("ab")]])
-    stream = DriverStream(service, StreamSettings(SUBSCRIPTION, "stream-0", 60, 1000, 10**6), lambda: 0.0)  # type: ignore[arg-type]
-    wait(stream, 2)
-    service.calls[0].say(response("c"))
-    while stream._stream._responses.is_empty:
-        assert not stream._stream.ended
-    assert ["ack-a", "ack-b", "ack-c"] == ack_ids(stream.close())
+    with opened(service) as stream:
+        wait(stream, 2)
+        service.calls[0].say(response("c"))
+        assert ["ack-a", "ack-b", "ack-c"] == ack_ids(stream.close())
 
 
 def test_close_returns_receipts_of_arriving_messages():
     """Messages that the service sent before the stream was half-closed would be leased to nobody."""
     service = Service(scripts=[[response("a")]])
-    stream = DriverStream(service, StreamSettings(SUBSCRIPTION, "stream-0", 60, 1000, 10**6), lambda: 0.0)  # type: ignore[arg-type]
-    wait(stream, 1)
-    [call] = service.calls
+    with opened(service, times=replace(AT_ONCE, drain=LONG)) as stream:
+        wait(stream, 1)
+        [call] = service.calls
 
-    def arrive() -> None:
-        assert [] == list(call.requests)  # until it is half-closed
-        threading.Event().wait(streaming_pull.DRAIN_SECONDS / 4)
-        call.say(response("b"))
-        call.say(grpc.StatusCode.OK)
+        def arrive() -> None:
+            assert [] == list(call.requests)  # until it is half-closed
+            call.say(response("b"))
+            call.say(grpc.StatusCode.OK)
 
-    arriving = threading.Thread(target=arrive)
-    arriving.start()
-    receipts = ack_ids(stream.close())
-    arriving.join()
+        arriving = threading.Thread(target=arrive)
+        arriving.start()
+        receipts = ack_ids(stream.close())
+        arriving.join()
 
     assert ["ack-a", "ack-b"] == receipts
+
+
+def dropped(stream: DriverStream, *texts: str) -> list[str]:
+    unwanted = [f"id-{text}" for text in texts]
+    return ack_ids(stream.drop(lambda ids: np.array([each in unwanted for each in ids.to_pylist()], bool)))
+
+
+def test_redeliveries_are_dropped_from_the_buffer():
+    """They are removed wherever they are; the others keep their order and their leases."""
+    now = 0.0
+    service = Service(scripts=[[response("abc")]])
+    with opened(service, clock=lambda: now) as stream:
+        wait(stream, 3)
+        now = 20.0
+        stream.poll()
+        service.calls[0].say(response("de"))
+        wait(stream, 5)
+        assert [] == dropped(stream, "z")
+        assert ["ack-b", "ack-d"] == dropped(stream, "b", "d")
+        assert ["ack-a", "ack-c"] == ack_ids(stream.due(20.0))
+        assert ["a", "c", "e"] == taken(stream)
+
+
+def test_buffer_of_redeliveries_is_empty():
+    """When all messages were dropped, no batch is to be planned."""
+    with opened(Service(scripts=[[response("ab")]])) as stream:
+        wait(stream, 2)
+        assert ["ack-a", "ack-b"] == dropped(stream, "a", "b")
+        assert (0, None) == (stream.message_count, stream.oldest_arrival)
+
+
+def test_dropped_messages_are_outstanding_until_they_are_acknowledged():
+    """The service counts them as it counts taken ones."""
+    service = Service(scripts=[[response("ab")]])
+    with opened(service, max_messages=3) as stream:
+        wait(stream, 2)
+        dropped(stream, "a", "b")
+        assert [True] == flow_controlled_by(stream, service, "c")
+        stream.record_acks(3)
+        assert [False] == flow_controlled_by(stream, service, "d")
 
 
 def ack_ids(receipts: list[pa.RecordBatch]) -> list[str]:

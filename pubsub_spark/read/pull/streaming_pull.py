@@ -1,40 +1,36 @@
-"""StreamingPull that is kept open: it reopens by itself, and hands over the bytes of responses.
+"""StreamingPull that is kept open: it reopens by itself, and returns the bytes of responses.
 
 Retryable codes reopen the stream silently, with backoff and the same `client_id`, so that the service carries its state
-over; any other code is raised to the caller of `take`. A stream without responses may be idle or dead, and only a new
-one can tell: after MAX_SILENCE_SECONDS it is opened again, but not while there is no room for its messages. The service
+over. Any other code is raised to the caller of `take`. A stream without responses may be idle or dead, and only a new
+one can tell: after `max_silence` it is opened again, but not while there is no room for its messages. The service
 counts outstanding messages for each stream, so a batch of an hour would fill the driver's memory, one stream after the
-other. An empty request every HEARTBEAT_SECONDS tells the service that the client lives, as Google's clients do.
+other. An empty request every `heartbeat` tells the service that the client lives, as Google's clients do.
 
-Runs in tasks and on the driver, after the fork. The one thread of a StreamingPull ends with `close`.
+Runs in tasks and on the driver, after the fork. The one thread of a StreamingPull ends with `close`. gRPC reads the
+requests in a thread of its own, which also sends heartbeats and probes.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty
 from typing import Any
 
 import grpc
 
-from ..backend import Connection
-from ..backend.status import RETRYABLE, delays, failure, is_credential_failure
+from ...backend import Connection
+from ...backend.status import RETRYABLE, failure, is_credential_failure
+from ..runtime import SYSTEM, Runtime
 from . import acks
 from .health import StreamHealth
+from .times import DEFAULT_TIMES, PullTimes
 
+STREAM_BYTES_PER_SECOND = 10e6  # https://cloud.google.com/pubsub/quotas#resource_limits, of each open stream
+AT_LIMIT = 0.6  # of that: a stream this fast may have more to send, because opening it takes some of the time
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 10, 600  # StreamingPullRequest.stream_ack_deadline_seconds
-HEARTBEAT_SECONDS = 30.0  # the service ends a stream that was silent for twice as long
-MAX_SILENCE_SECONDS = 120.0  # without a response, before the stream is opened again
-DRAIN_SECONDS = 0.1  # without a response, after which a half-closed stream has nothing more to come
-_PROBE_PAUSE_SECONDS = 1.0  # between two looks at whether the service is still there
-PROBE_TIMEOUT_SECONDS = 5.0
 _GONE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
-_CHUNK_GAP_SECONDS = 0.01  # between two responses that are handed over together
-_ROOM_POLL_SECONDS = 0.1  # between two looks at whether there is room for messages again
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class StreamSettings:
     max_bytes: int
 
     def request(self, taken_messages: int = 0, taken_bytes: int = 0) -> bytes:
-        """The first StreamingPullRequest, its limits less what earlier streams of the same pull have delivered."""
+        """Return the first StreamingPullRequest. Earlier streams of the same pull have used up part of its limits."""
         from google.pubsub_v1.types import StreamingPullRequest
 
         message = StreamingPullRequest.pb()(
@@ -62,14 +58,11 @@ class StreamSettings:
 
 
 class ResponseQueue:
-    """The responses of one or more streams, in the order in which they arrived.
+    """The responses of one or more streams, in the order in which they arrived."""
 
-    No SimpleQueue: before Python 3.13 its `get` can wait for ever. When the timeout has passed while it takes its lock,
-    the time that is left is negative, and that means no timeout. A task that was descheduled for a moment would hang.
-    """
-
-    def __init__(self, streams: int = 1) -> None:
-        self._queue: queue.Queue[bytes | None] = queue.Queue()  # None: the end of a stream
+    def __init__(self, streams: int = 1, times: PullTimes = DEFAULT_TIMES, runtime: Runtime = SYSTEM) -> None:
+        self._times, self._runtime = times, runtime
+        self._queue = runtime.queue()  # of bytes, and None for the end of a stream
         self._open = streams
 
     def put(self, response: bytes) -> None:
@@ -83,7 +76,7 @@ class ResponseQueue:
     @property
     def is_empty(self) -> bool:
         """Whether all responses were taken."""
-        return self._queue.empty()
+        return bool(self._queue.empty())
 
     @property
     def ended(self) -> bool:
@@ -91,13 +84,13 @@ class ResponseQueue:
         return self._open <= 0
 
     def take(self, timeout: float, chunk_bytes: int = 0) -> list[bytes]:
-        """The responses that have arrived; see `StreamingPull.take`."""
+        """Return the responses that have arrived; see `StreamingPull.take`."""
         taken: list[bytes] = []
-        volume, end = 0, time.monotonic() + timeout
-        with suppress(queue.Empty):
+        volume, end = 0, self._runtime.monotonic() + timeout
+        with suppress(Empty):
             while not self.ended:
-                rest = end - time.monotonic() if volume < chunk_bytes or not taken else 0
-                wait = min(_CHUNK_GAP_SECONDS, rest) if taken else rest
+                remaining = end - self._runtime.monotonic() if volume < chunk_bytes or not taken else 0
+                wait = min(self._times.chunk_gap, remaining) if taken else remaining
                 response = self._queue.get(timeout=wait) if wait > 0 else self._queue.get_nowait()
                 if response is None:
                     self._open -= 1
@@ -111,8 +104,8 @@ class StreamingPull:
     """A StreamingPull that is kept open until `close`.
 
     first_request: makes the first request of each stream. has_room: whether a stream that has ended may be opened again
-    now. responses: where they are queued, if other streams queue theirs there, too. health: what has become of the
-    streams so far. received_bytes: of all responses.
+    now. responses: where they are queued, if other streams share the queue. health: what has become of the streams so
+    far, in times of `Runtime.monotonic`. received_bytes: of all responses. failure: the error that ended the stream.
     """
 
     def __init__(
@@ -122,29 +115,30 @@ class StreamingPull:
         first_request: Callable[[], bytes] | None = None,
         has_room: Callable[[], bool] = lambda: True,
         responses: ResponseQueue | None = None,
+        times: PullTimes = DEFAULT_TIMES,
+        runtime: Runtime = SYSTEM,
     ) -> None:
         self._connection = connection
         self._settings = settings
         self._first_request = first_request or settings.request
         self._has_room = has_room
-        self._responses = responses or ResponseQueue()
+        self._responses = responses or ResponseQueue(1, times, runtime)
+        self._times, self._runtime = times, runtime
         self.received_bytes = 0
         self.failure: Exception | None = None
-        self._closing = threading.Event()
+        self._closing = runtime.event()
         self._half_closed = False
-        self._requests: queue.Queue[bytes | None] = queue.Queue()  # see ResponseQueue
-        self._call: Any = None
-        self._open_call: Any = None  # None between two streams
-        self._last_response = 0.0  # time.monotonic()
+        self._requests = runtime.queue()  # of bytes, and None for the half-close
+        self._call: Any = None  # None between two streams
+        self._last_response = 0.0
         self._silent = False
-        self.health = StreamHealth()  # its times are of time.monotonic()
-        self._thread = threading.Thread(target=self._run, name=f"pull {settings.client_id}", daemon=True)
-        self._thread.start()
+        self.health = StreamHealth()
+        self._thread = runtime.start(self._run, f"pull {settings.client_id}")
 
     def take(self, timeout: float, chunk_bytes: int = 0) -> list[bytes]:
-        """The responses that have arrived; none when there were none in `timeout` seconds or the stream has ended.
+        """Return the responses that have arrived; [] after `timeout` seconds without any, or if the stream has ended.
 
-        chunk_bytes: wait for so many bytes, within `timeout`, while one response follows the other.
+        chunk_bytes: wait for this many bytes, within `timeout`, while one response follows the other.
 
         Raises the error that ended the stream, ResourceError or ServiceError, in each call after the last response.
         """
@@ -158,37 +152,32 @@ class StreamingPull:
         """Whether there can be no more responses."""
         return self._responses.ended
 
-    @property
-    def reopened(self) -> int:
-        """The number of streams opened after the first."""
-        return self.health.reopened
+    def probe(self) -> bool:
+        """Return whether the service answers another call while the stream is open; recorded in `health`.
 
-    def probe(self, timeout: float = PROBE_TIMEOUT_SECONDS) -> bool:
-        """Whether the service answers a call beside the stream while it is open; recorded in `health`.
-
-        The call changes no lease, and any answer will do, also an error.
+        The call changes no lease. Any answer counts, also an error.
         """
-        began, open_call = time.monotonic(), self._open_call
-        error = self._error_of_call(timeout)
+        began, call = self._runtime.monotonic(), self._call
+        error = self._error_of_call()
         if error is not None:
             if not self._closing.is_set():
                 self.health.failed(began, _in_words(error))
             return False
-        if open_call is None or open_call is not self._open_call:  # the answer says nothing about the next stream
+        if call is None or call is not self._call:  # the answer says nothing about the next stream
             return False
-        self.health.answered(time.monotonic())
+        self.health.answered(self._runtime.monotonic())
         return True
 
     def reaches_service(self) -> bool:
-        """Whether the service answers a call at all, whatever becomes of the stream."""
-        return self._error_of_call(PROBE_TIMEOUT_SECONDS) is None
+        """Return whether the service answers a call at all, whatever becomes of the stream."""
+        return self._error_of_call() is None
 
-    def _error_of_call(self, timeout: float) -> Any:
-        """The error of a call that changes no lease, where the service has not answered it; any answer will do."""
+    def _error_of_call(self) -> Any:
+        """Return the error of a call that changes no lease, or None if the service has answered, even with an error."""
         subscription = self._settings.subscription
         request = acks.extend_request(subscription, 0).SerializeToString()
         try:
-            self._connection.modify_ack_deadline(subscription, request, timeout).result()
+            self._connection.modify_ack_deadline(subscription, request, self._times.probe_timeout).result()
         except grpc.RpcError as error:
             return error if error.code() in _GONE else None
         return None
@@ -199,29 +188,29 @@ class StreamingPull:
         self._requests.put(None)
 
     def close(self) -> list[bytes]:
-        """End the stream and its thread; the responses that had arrived and were not taken."""
+        """End the stream and its thread; return the responses that had arrived and were not taken."""
         self.cancel()
         self._thread.join()
-        self.failure = None
-        return self.take(0)
+        return self._responses.take(0)
 
     def cancel(self) -> None:
         """End the stream, and have its thread end."""
         self._closing.set()
         self._requests.put(None)
-        if self._call is not None:
-            self._call.cancel()
+        call = self._call
+        if call is not None:
+            call.cancel()
 
     def _run(self) -> None:
-        pauses = delays()
+        pauses = self._times.reopen_pauses()
         try:
             while not self._closing.is_set():
-                if self._receive():
-                    pauses = delays()
+                if self._receive() or self._silent:
+                    pauses = self._times.reopen_pauses()
                 pause = 0.0 if self._half_closed else next(pauses)
                 while not (self._closing.wait(pause) or self._half_closed or self._is_wanted()):
                     self.health.rested()
-                    pause = _ROOM_POLL_SECONDS
+                    pause = self._times.room_pause
                 if self._closing.is_set() or self._half_closed:
                     break
                 self.health.reopened += 1
@@ -231,73 +220,74 @@ class StreamingPull:
             self._responses.end()
 
     def _is_wanted(self) -> bool:
-        """Whether all responses were taken and there is room for more."""
+        """Return whether all responses were taken and there is room for more."""
         return self._responses.is_empty and self._has_room()
 
     def _receive(self) -> bool:
-        """Open the stream and queue its responses until it ends; whether there were any."""
-        requests: queue.Queue[bytes | None] = queue.Queue()
+        """Open the stream and queue its responses until it ends; return whether there were any."""
+        requests = self._runtime.queue()
         self._requests = requests
         requests.put(self._first_request())
         if self._half_closed:  # just now, and the last stream got the request
             requests.put(None)
         came = self._silent = False
-        self._last_response = time.monotonic()
+        self._last_response = self._runtime.monotonic()
         self.health.opening(self._last_response)
-        self._call = self._connection.streaming_pull(self._settings.subscription, self._until_none(requests))
-        self._open_call = self._call
+        self._call = call = self._connection.streaming_pull(self._settings.subscription, self._until_none(requests))
         if self._closing.is_set():
-            self._call.cancel()
+            call.cancel()
         try:
-            self._call.initial_metadata()  # waits for it, or for the end
-            if self._call.is_active():
-                self.health.answered(time.monotonic())
-            for response in self._call:
+            call.initial_metadata()  # waits for it, or for the end
+            if call.is_active():
+                self.health.answered(self._runtime.monotonic())
+            for response in call:
                 came = True
-                self._last_response = time.monotonic()
+                self._last_response = self._runtime.monotonic()
                 self.health.responded(self._last_response)
                 self.received_bytes += len(response)
                 self._responses.put(response)
         except grpc.RpcError as error:
-            self._open_call = None
+            self._call = None
             code, details = error.code(), error.details() or ""
             if not self._closing.is_set() and not self._silent:
-                self.health.failed(time.monotonic(), _in_words(error), is_credential_failure(code, details))
+                self.health.failed(self._runtime.monotonic(), _in_words(error), is_credential_failure(code, details))
                 if code not in RETRYABLE or self.health.has_failed_credentials():
                     subscription, address = self._settings.subscription, self._connection.address
                     raise failure(code, details, "pull from", "Subscription", subscription, address) from None
         finally:
-            self._open_call = None
+            self._call = None
             requests.put(None)
         return came
 
-    def _until_none(self, requests: queue.Queue[bytes | None]) -> Iterator[bytes]:
-        """The requests for gRPC to send, until a None, and heartbeats. Cancels the call after MAX_SILENCE_SECONDS.
+    def _until_none(self, requests: Any) -> Iterator[bytes]:
+        """Yield the requests for gRPC to send, until a None, and heartbeats. Cancel the call after `max_silence`.
 
-        Probes the service while it has not answered on the stream, and when it was silent for long.
+        Probes the service while it has not answered on the stream, and after `probe_after` without an answer.
         """
-        heartbeat = time.monotonic() + HEARTBEAT_SECONDS
+        monotonic, times = self._runtime.monotonic, self._times
+        heartbeat = monotonic() + times.heartbeat
         while True:
             try:
-                request = requests.get(timeout=max(0.0, min(heartbeat - time.monotonic(), _PROBE_PAUSE_SECONDS)))
-            except queue.Empty:
-                now = time.monotonic()
+                request = requests.get(timeout=max(0.0, min(heartbeat - monotonic(), times.probe_pause)))
+            except Empty:
+                now = monotonic()
                 silent = now - self.health.last_answer >= self._connection.probe_after
                 if (silent or not self.health.connected) and not self._closing.is_set():
                     self.probe()
                 if now < heartbeat:
                     continue
-                heartbeat = now + HEARTBEAT_SECONDS
+                heartbeat = now + times.heartbeat
                 request = b""
-                if time.monotonic() - self._last_response >= MAX_SILENCE_SECONDS:
+                call = self._call
+                if call is not None and monotonic() - self._last_response >= times.max_silence:
                     self._silent = True
-                    self._call.cancel()
+                    call.cancel()
             if request is None:
                 return
             yield request
 
 
 def _in_words(error: Any) -> str:
-    """A status for the log and the metrics, in one line."""
+    """Return a status for the log and the metrics, in one line."""
     lines = (error.details() or "").splitlines()
     return f"{error.code().name}: {lines[0]}" if lines else str(error.code().name)

@@ -8,8 +8,8 @@ permanent ones are refused.
 As many requests are in flight as the link carries: a timeout halves their number, and answers within a few seconds let
 it grow. So a slow uplink only slows down; a fixed number would time out together, again and again.
 
-A failed ack is never an error here: the ids that the service did not accept are the result. What happens to them is in
-`ack_worker` (send them again, or not) and `deduplication` (drop the messages when they are delivered again).
+A failed ack is never an error here: the ids that the service did not accept are the result, and the caller decides what
+happens to them.
 
 Limits: https://cloud.google.com/pubsub/quotas#resource_limits (512 KiB a request); Google's client for Node sends 3000
 ids. A request costs gRPC 0.1 ms whatever it holds: 2600 ids instead of 1000 take 0.22 us of the processor, not 0.36.
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -31,18 +30,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..backend import Connection
-from ..backend.status import RETRYABLE, delays
-from ..slices import slices
+from ...backend import Connection
+from ...backend.status import RETRYABLE, delays
+from ...slices import slices
+from ..runtime import SYSTEM, Runtime
 
 MAX_IDS = 3000
 MAX_BYTES = 512 * 1024
 _MERGED_IDS = 2 * MAX_IDS
-_MAX_IN_FLIGHT = 48  # requests, 25 MB of ids
+MAX_IN_FLIGHT = 48  # requests, 25 MB of ids
 _FIRST_IN_FLIGHT = 6  # 3 MB of ids, which a link of 1 Mbit/s carries within the timeout of a request
 _FAST_SECONDS, _SLOW_SECONDS = 3.0, 10.0  # for an answer: more requests may be in flight, or fewer
 _REQUEST_TIMEOUT_SECONDS = 30.0  # before a request is tried again
 _log = logging.getLogger(__name__)
+
+Pauses = Callable[[], Iterator[float]]
 
 
 class FailedIds(NamedTuple):
@@ -64,45 +66,62 @@ def acknowledge(
     ack_ids: Iterable[pa.Array],
     deadline: float,
     take_until: float = math.inf,
+    runtime: Runtime = SYSTEM,
+    pauses: Pauses = delays,
 ) -> FailedIds:
-    """Acknowledge messages; the ack ids that the service did not accept.
+    """Acknowledge messages; return the ack ids that the service did not accept.
 
-    ack_ids: arrays of strings, taken as they are needed. deadline: time.monotonic() seconds after which nothing is
-    tried again. take_until: the same, after which no more ids are taken, except for a first request.
+    ack_ids: arrays of strings, taken as they are needed. deadline: the time of `Runtime.monotonic` after which nothing
+    is tried again. take_until: the time after which no more ids are taken, except for a first request. pauses: makes
+    the pauses before a request is sent again.
     """
     empty = acknowledge_request(subscription)
-    return _Sender(connection.acknowledge, empty, ack_ids, deadline, "acks", take_until).send()
+    return _Sender(connection.acknowledge, empty, ack_ids, deadline, "acks", take_until, runtime, pauses).send()
 
 
-def nack(connection: Connection, subscription: str, ack_ids: Iterable[pa.Array], deadline: float) -> FailedIds:
-    """Have the service deliver messages again at once; the ack ids that it did not accept. Arguments as above."""
-    return extend(connection, subscription, ack_ids, 0, deadline)
+def nack(
+    connection: Connection,
+    subscription: str,
+    ack_ids: Iterable[pa.Array],
+    deadline: float,
+    runtime: Runtime = SYSTEM,
+    pauses: Pauses = delays,
+) -> FailedIds:
+    """Have the service redeliver messages at once; return the ack ids that it did not accept. See `acknowledge`."""
+    return extend(connection, subscription, ack_ids, 0, deadline, runtime, pauses)
 
 
 def extend(
-    connection: Connection, subscription: str, ack_ids: Iterable[pa.Array], seconds: int, deadline: float
+    connection: Connection,
+    subscription: str,
+    ack_ids: Iterable[pa.Array],
+    seconds: int,
+    deadline: float,
+    runtime: Runtime = SYSTEM,
+    pauses: Pauses = delays,
 ) -> FailedIds:
-    """Set the leases of messages to `seconds` from now; the ack ids that the service did not accept."""
+    """Set the leases of messages to `seconds` from now; return the ack ids that the service did not accept."""
     empty = extend_request(subscription, seconds)
-    return _Sender(connection.modify_ack_deadline, empty, ack_ids, deadline, "leases").send()
+    call = connection.modify_ack_deadline
+    return _Sender(call, empty, ack_ids, deadline, "leases", math.inf, runtime, pauses).send()
 
 
 def acknowledge_request(subscription: str) -> Any:
-    """An AcknowledgeRequest, as a protobuf message, without ids."""
+    """Return an AcknowledgeRequest without ids, as a protobuf message."""
     from google.pubsub_v1 import types
 
     return types.AcknowledgeRequest.pb()(subscription=subscription)
 
 
 def extend_request(subscription: str, seconds: int) -> Any:
-    """A ModifyAckDeadlineRequest, as a protobuf message, without ids."""
+    """Return a ModifyAckDeadlineRequest without ids, as a protobuf message."""
     from google.pubsub_v1 import types
 
     return types.ModifyAckDeadlineRequest.pb()(subscription=subscription, ack_deadline_seconds=seconds)
 
 
 def requests(empty: Any, ack_ids: pa.Array) -> list[tuple[bytes, pa.Array]]:
-    """Serialized requests with the ids of each. empty: the request without ids."""
+    """Return serialized requests with the ids of each. empty: the request without ids."""
     if not len(ack_ids):
         return []
     start = empty.SerializeToString()
@@ -117,7 +136,7 @@ def requests(empty: Any, ack_ids: pa.Array) -> list[tuple[bytes, pa.Array]]:
 
 
 def _entries(ack_ids: pa.Array, kind: type[Any]) -> pa.Array:
-    """The bytes of each id in a serialized request of this kind, one after the other in memory."""
+    """Return the bytes of each id in a serialized request of this kind, contiguous in memory."""
     lengths = pc.binary_length(ack_ids).dictionary_encode()  # few are different
     samples = [(kind(ack_ids=["x" * length]).SerializeToString(), length) for length in lengths.dictionary.to_pylist()]
     prefixes = pa.array([sample[: len(sample) - length] for sample, length in samples], pa.binary())
@@ -142,12 +161,15 @@ class _Sender:
         ack_ids: Iterable[pa.Array],
         deadline: float,
         what: str,
-        take_until: float = math.inf,
+        take_until: float,
+        runtime: Runtime,
+        pauses: Pauses,
     ) -> None:
         """call, empty: the RPC and its request without ids. what: its ids, in words for the log."""
+        self._runtime = runtime
         self._call, self._empty, self._what = call, empty, what
         self._deadline, self._take_until = deadline, take_until
-        self._fresh = (_Request(r, i, delays()) for ids in _merged(ack_ids) for r, i in requests(empty, ids))
+        self._fresh = (_Request(r, i, pauses()) for ids in _merged(ack_ids) for r, i in requests(empty, ids))
         self._in_flight: deque[tuple[Any, float, _Request]] = deque()  # the future, when it was sent, the request
         self._most_in_flight = _FIRST_IN_FLIGHT
         self._retries: list[tuple[float, _Request]] = []  # the time of each, and the request
@@ -157,17 +179,17 @@ class _Sender:
         self._denied, self._reason = 0, ""
 
     def send(self) -> FailedIds:
-        """Send all ids; those that the service did not accept."""
+        """Send all ids; return those that the service did not accept."""
         subscription = self._empty.subscription
         while True:
-            now = time.monotonic()
+            now = self._runtime.monotonic()
             timeout = max(0.1, min(_REQUEST_TIMEOUT_SECONDS, self._deadline - now))
             for request in self._next(now):
                 self._in_flight.append((self._call(subscription, request.serialized, timeout), now, request))
             if self._in_flight:
                 self._await(*self._in_flight.popleft())
             elif self._retries:
-                time.sleep(min(at for at, _ in self._retries) - now)
+                self._runtime.sleep(min(at for at, _ in self._retries) - now)
             else:
                 break
         if self._denied:
@@ -175,7 +197,7 @@ class _Sender:
         return FailedIds(_joined(self._refused), _joined(self._unanswered), self._taken, self._complete)
 
     def _next(self, now: float) -> list[_Request]:
-        """The requests to send now: those whose pause is over, and as many new ones as may be in flight with them."""
+        """Return the requests to send now: those whose pause is over, and new ones as long as more may be in flight."""
         due = [request for at, request in self._retries if at <= now]
         self._retries = [(at, request) for at, request in self._retries if at > now]
         if now < self._take_until or not self._taken:
@@ -192,7 +214,7 @@ class _Sender:
         except grpc.RpcError as error:
             self._sort(error, request)
         else:
-            self._most_in_flight = _adapted(self._most_in_flight, time.monotonic() - sent)
+            self._most_in_flight = adapted(self._most_in_flight, self._runtime.monotonic() - sent)
 
     def _sort(self, error: Any, request: _Request) -> None:
         """Sort the ids of a request that failed: sent again after a pause, refused, or unanswered."""
@@ -212,7 +234,7 @@ class _Sender:
             self._refused.append(request.ids)
 
     def _send_again(self, again: list[_Request], pause: float) -> None:
-        at = time.monotonic() + pause
+        at = self._runtime.monotonic() + pause
         if at > self._deadline:
             self._unanswered.extend(request.ids for request in again)
         else:
@@ -220,7 +242,7 @@ class _Sender:
 
 
 def _merged(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
-    """The same ids in larger arrays: each costs as much as a thousand ids, and ends with a request that is not full."""
+    """Yield the ids in larger arrays: an array costs as much as 1000 ids, and ends with a request that is not full."""
     parts: list[pa.Array] = []
     count = 0
     for ids in arrays:
@@ -233,11 +255,11 @@ def _merged(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
         yield pa.concat_arrays(parts)
 
 
-def _adapted(most: int, answered_after: float) -> int:
-    """The number of requests that may be in flight, after one was answered in so many seconds."""
+def adapted(most: int, answered_after: float) -> int:
+    """Return the number of requests that may be in flight, after one was answered in `answered_after` seconds."""
     if answered_after > _SLOW_SECONDS:
         return max(1, most - 1)
-    return min(_MAX_IN_FLIGHT, most + (answered_after < _FAST_SECONDS))
+    return min(MAX_IN_FLIGHT, most + (answered_after < _FAST_SECONDS))
 
 
 def _joined(arrays: list[pa.Array]) -> pa.Array:
@@ -245,7 +267,7 @@ def _joined(arrays: list[pa.Array]) -> pa.Array:
 
 
 def _failures(error: Any) -> tuple[list[str], list[str]]:
-    """The ack ids that ErrorInfo names: permanent failures, transient ones."""
+    """Return the ack ids that ErrorInfo names: permanent failures and transient ones."""
     from google.rpc.error_details_pb2 import ErrorInfo
     from grpc_status import rpc_status
 

@@ -1,8 +1,6 @@
 """Acks: requests within the limits, retried until their deadline, failed ids returned."""
 
-import time
 from itertools import repeat
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -14,36 +12,43 @@ from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub_spark.read import acks
+from pubsub_spark.read.pull import acks
+from pubsub_spark.read.runtime import Runtime
 from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError
 
 
-@pytest.fixture(autouse=True)
-def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses of `acks`, each over at once, on a clock that begins at 0; py4j's threads sleep on the real one."""
-    pauses: list[float] = []
-    monkeypatch.setattr(acks, "time", SimpleNamespace(sleep=pauses.append, monotonic=lambda: sum(pauses)))
-    return pauses
+class Clock(Runtime):
+    """A clock that begins at 0 and moves by the pauses, each over at once."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return sum(self.slept)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
 
 
 def ids(*texts: str) -> Any:
     return pa.array(texts, pa.string())
 
 
-def send(service: Service, ack_ids: Any, seconds: int | None = None, deadline: float = 5) -> list[str]:
+def send(service: Service, ack_ids: Any, seconds: int | None = None, **how: Any) -> list[str]:
     """The refused ids, of requests that were all answered."""
-    failed = ask(service, ack_ids, seconds, deadline)
+    failed = ask(service, ack_ids, seconds, **how)
     assert [] == failed.unanswered.to_pylist()
     return list(failed.refused.to_pylist())
 
 
-def ask(service: Service, ack_ids: Any, seconds: int | None = None, deadline: float = 5) -> acks.FailedIds:
+def ask(service: Service, ack_ids: Any, seconds: int | None = None, deadline: float = 5, **how: Any) -> acks.FailedIds:
     connection: Any = service
+    how = {"runtime": Clock()} | how
     if seconds is None:
-        return acks.acknowledge(connection, SUBSCRIPTION, [ack_ids], deadline)
+        return acks.acknowledge(connection, SUBSCRIPTION, [ack_ids], deadline, **how)
     if seconds == 0:
-        return acks.nack(connection, SUBSCRIPTION, [ack_ids], deadline)
-    return acks.extend(connection, SUBSCRIPTION, [ack_ids], seconds, deadline)
+        return acks.nack(connection, SUBSCRIPTION, [ack_ids], deadline, **how)
+    return acks.extend(connection, SUBSCRIPTION, [ack_ids], seconds, deadline, **how)
 
 
 class PartlyFailedError(StatusError):
@@ -149,36 +154,44 @@ def test_unavailable_is_tried_again():
     assert [["a"], ["a"], ["a"]] == service.acked
 
 
-def test_a_request_that_is_tried_again_does_not_hold_up_the_others(slept: list[float]):
+def test_a_request_that_is_tried_again_does_not_hold_up_the_others():
     """Other requests are sent while one waits for its retry."""
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)])
 
-    assert [] == send(service, ids(*(f"ack-{n}" for n in range(9000))))
+    clock = Clock()
+    assert [] == send(service, ids(*(f"ack-{n}" for n in range(9000))), runtime=clock)
     assert ["ack-0", "ack-3000", "ack-6000", "ack-0"] == [request[0] for request in service.acked]
-    assert 1 == len(slept)
+    assert 1 == len(clock.slept)
 
 
-def test_the_pause_of_one_request_is_not_that_of_another(slept: list[float], monkeypatch: pytest.MonkeyPatch):
+def test_the_pause_of_one_request_is_not_that_of_another():
     """A request is tried again after its own pause, however long that of an earlier request is."""
     pauses = iter([10.0, 1.0])
-    monkeypatch.setattr(acks, "delays", lambda: repeat(next(pauses)))
+    clock = Clock()
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 2)
 
-    assert [] == send(service, ids(*(f"ack-{n}" for n in range(6000))), deadline=60)
+    assert [] == send(
+        service,
+        ids(*(f"ack-{n}" for n in range(6000))),
+        deadline=60,
+        runtime=clock,
+        pauses=lambda: repeat(next(pauses)),
+    )
     assert ["ack-0", "ack-3000", "ack-3000", "ack-0"] == [request[0] for request in service.acked]
-    assert [1, 9] == slept
+    assert [1, 9] == clock.slept
 
 
-def test_new_requests_wait_while_the_service_is_away(slept: list[float]):
+def test_new_requests_wait_while_the_service_is_away():
     """At most 6 requests are in flight or waiting for their retry; no more are begun until one is answered."""
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 8)
     many = ids(*(f"ack-{n}" for n in range(200_000)))
 
-    assert [] == send(service, many)
+    clock = Clock()
+    assert [] == send(service, many, runtime=clock)
     tried = [request[0] for request in service.acked]
     assert 6 == len(set(tried[:6])) == len(set(tried[:8]))
     assert sorted(many.to_pylist()) == sorted(set(service.acked_ids))
-    assert sum(slept) < 1
+    assert sum(clock.slept) < 1
 
 
 def test_unavailable_for_too_long_is_a_result():
@@ -267,24 +280,23 @@ def test_transient_failure_for_too_long_is_a_result():
 
 def test_requests_in_flight_grow_with_fast_answers_and_shrink_with_slow_ones():
     """A slow uplink gets fewer at a time, so that each is answered in time."""
-    assert (17, 16, 15) == tuple(acks._adapted(16, seconds) for seconds in (0.1, 5.0, 20.0))
-    assert (48, 1) == (acks._adapted(48, 0.1), acks._adapted(1, 20.0))
+    assert (17, 16, 15) == tuple(acks.adapted(16, seconds) for seconds in (0.1, 5.0, 20.0))
+    assert (48, 1) == (acks.adapted(48, 0.1), acks.adapted(1, 20.0))
 
 
-def test_no_more_ids_are_taken_after_a_time(monkeypatch: pytest.MonkeyPatch):
-    """A caller who asks again gets one request's progress at least, and learns how far it went."""
-    monkeypatch.setattr(acks, "MAX_IDS", 1)
-    monkeypatch.setattr(acks, "_FIRST_IN_FLIGHT", 1)
-    service: Any = Service()
-    failed = acks.acknowledge(service, SUBSCRIPTION, [ids("a", "b", "c")], deadline=time.monotonic() + 5, take_until=0)
+def test_no_more_ids_are_taken_after_a_time():
+    """A caller who asks again gets the progress of the first requests at least, and learns how far it went."""
+    service = Service()
+    many = [f"ack-{n}" for n in range(30_000)]
+    failed = ask(service, ids(*many), take_until=0)
 
-    assert (1, False, ["a"]) == (failed.taken, failed.complete, service.acked_ids)
+    assert (18_000, False, many[:18_000]) == (failed.taken, failed.complete, service.acked_ids)
 
 
 def test_ids_are_complete_when_all_are_sent():
     """Also when they fill the requests that may be in flight."""
     service: Any = Service()
-    arrays = [ids(str(n)) for n in range(2 * acks._MAX_IN_FLIGHT)]
-    failed = acks.acknowledge(service, SUBSCRIPTION, arrays, deadline=time.monotonic() + 5)
+    arrays = [ids(str(n)) for n in range(2 * acks.MAX_IN_FLIGHT)]
+    failed = acks.acknowledge(service, SUBSCRIPTION, arrays, deadline=5, runtime=Clock())
 
     assert (len(arrays), True) == (failed.taken, failed.complete)

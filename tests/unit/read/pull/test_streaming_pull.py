@@ -3,6 +3,8 @@
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 import grpc
@@ -10,12 +12,11 @@ import pytest
 from google.pubsub_v1 import types
 
 from pubsub_spark.errors import MissingError
-from pubsub_spark.read import streaming_pull
-from pubsub_spark.read.streaming_pull import ResponseQueue, StreamingPull, StreamSettings
+from pubsub_spark.read.pull.streaming_pull import ResponseQueue, StreamingPull, StreamSettings
 from tests.engine import until
-from tests.unit.read.service import SUBSCRIPTION, Service, response
+from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Service, response
 
-pytestmark = pytest.mark.usefixtures("at_once", "leaves_no_thread")
+pytestmark = pytest.mark.usefixtures("leaves_no_thread")
 
 LONG = 30.0  # seconds that a test never waits in full
 Code = grpc.StatusCode
@@ -32,11 +33,10 @@ def test_wait_of_any_length_ends():
         assert [] == ResponseQueue().take(3e-6)
 
 
-def test_chunk_is_waited_for_while_one_response_follows_the_other(monkeypatch: pytest.MonkeyPatch):
+def test_chunk_is_waited_for_while_one_response_follows_the_other():
     """Each decoding has a fixed cost, so a task waits for more than the first response."""
-    monkeypatch.setattr(streaming_pull, "_CHUNK_GAP_SECONDS", LONG)
     service = Service(scripts=[[response("a")]])
-    stream = _stream(service)
+    stream = _stream(service, chunk_gap=LONG)
     first = stream.take(LONG)
     service.calls[0].say(response("b"))
     later = threading.Timer(0.05, lambda: service.calls[0].say(response("c")))
@@ -49,10 +49,9 @@ def test_chunk_is_waited_for_while_one_response_follows_the_other(monkeypatch: p
 
 
 @pytest.mark.parametrize(("gap", "timeout"), [(LONG, 0.05), (0.001, LONG)], ids=["timeout", "pause"])
-def test_chunk_that_does_not_fill_ends(monkeypatch: pytest.MonkeyPatch, gap: float, timeout: float):
+def test_chunk_that_does_not_fill_ends(gap: float, timeout: float):
     """A chunk ends at its timeout, though responses go on arriving, or at the first pause."""
-    monkeypatch.setattr(streaming_pull, "_CHUNK_GAP_SECONDS", gap)
-    stream = _stream(Service(scripts=[[response("a")]]))
+    stream = _stream(Service(scripts=[[response("a")]]), chunk_gap=gap)
     before = time.monotonic()
     taken = stream.take(timeout, chunk_bytes=10**6)
     took = time.monotonic() - before
@@ -91,8 +90,7 @@ def test_close_returns_responses_that_were_not_taken():
     """Responses that had arrived are returned at the end, to be staged or nacked."""
     service = Service(scripts=[[response("a")]])
     stream = _stream(service)
-    while stream._responses.is_empty:
-        assert not stream.ended
+    until(lambda: bool(service.calls), "a call")
     assert [response("a")] == stream.close()
     assert service.calls[0].cancelled
 
@@ -105,7 +103,7 @@ def test_close_of_a_silent_stream_is_at_once():
     assert stream.ended
 
 
-def test_half_close_while_the_stream_reopens_ends_it(monkeypatch: pytest.MonkeyPatch):
+def test_half_close_while_the_stream_reopens_ends_it():
     """A half-closed stream that waits for its next try does not open again."""
     waiting, over = threading.Event(), threading.Event()
 
@@ -114,9 +112,8 @@ def test_half_close_while_the_stream_reopens_ends_it(monkeypatch: pytest.MonkeyP
         over.wait(LONG)
         yield 0.0
 
-    monkeypatch.setattr(streaming_pull, "delays", pauses)
     service = Service(scripts=[[grpc.StatusCode.UNAVAILABLE]])
-    stream = _stream(service)
+    stream = _stream(service, reopen_pauses=pauses)
     assert waiting.wait(LONG)
     stream.half_close()
     over.set()
@@ -127,11 +124,10 @@ def test_half_close_while_the_stream_reopens_ends_it(monkeypatch: pytest.MonkeyP
     stream.close()
 
 
-def test_idle_stream_sends_heartbeats(monkeypatch: pytest.MonkeyPatch):
+def test_idle_stream_sends_heartbeats():
     """Empty requests, as Google's clients send them, tell the service that the client lives."""
-    monkeypatch.setattr(streaming_pull, "HEARTBEAT_SECONDS", 0.001)
     service = Service()
-    stream = _stream(service)
+    stream = _stream(service, heartbeat=0.001)
     until(lambda: bool(service.calls), "a call")
     assert [b"", b""] == [next(service.calls[0].requests) for _ in range(2)]
     stream.close()
@@ -146,23 +142,40 @@ def test_stream_is_opened_again_when_there_is_room():
         looks.append(len(service.openings))
         return next(answers)
 
-    stream = StreamingPull(service, settings(), has_room=has_room)  # type: ignore[arg-type]
+    stream = StreamingPull(service, settings(), has_room=has_room, times=AT_ONCE)  # type: ignore[arg-type]
     assert [[response("a")], [response("b")]] == [stream.take(LONG), stream.take(LONG)]
     assert [1, 1, 1] == looks
     stream.close()
 
 
-def test_silent_stream_is_opened_again(monkeypatch: pytest.MonkeyPatch):
-    """Whether it is idle or dead cannot be known; after MAX_SILENCE_SECONDS a new stream tells."""
-    monkeypatch.setattr(streaming_pull, "HEARTBEAT_SECONDS", 0.001)
-    monkeypatch.setattr(streaming_pull, "MAX_SILENCE_SECONDS", 0.0)
+def test_silent_stream_is_opened_again():
+    """Whether it is idle or dead cannot be known; after `max_silence` a new stream tells."""
     service = Service(scripts=[[], [response("a")]])
-    stream = _stream(service)
+    stream = _stream(service, heartbeat=0.001, max_silence=0.0)
     until(lambda: bool(service.calls), "a call")
     next(service.calls[0].requests)
     assert [response("a")] == stream.take(LONG)
     stream.close()
 
 
-def _stream(service: Any) -> StreamingPull:
-    return StreamingPull(service, settings())
+def test_silence_is_no_reason_for_a_longer_pause():
+    """After hours without messages a silent stream is opened again as soon as after minutes."""
+    asked = []
+
+    def pauses() -> Iterator[float]:
+        asked.append(len(service.openings))
+        return repeat(0.001)
+
+    service = Service()
+    stream = _stream(service, heartbeat=0.001, max_silence=0.0, reopen_pauses=pauses)
+    for count in (1, 2, 3):
+        until(lambda count=count: len(service.calls) >= count, "a call")  # type: ignore[misc]
+        next(service.calls[count - 1].requests)
+    until(lambda: len(service.calls) >= 4, "another call")
+    stream.close()
+
+    assert [0, 1, 2, 3] == asked[:4]
+
+
+def _stream(service: Any, **times: Any) -> StreamingPull:
+    return StreamingPull(service, settings(), times=replace(AT_ONCE, **times))

@@ -1,22 +1,24 @@
 """Several streams of one task: equal shares, one end, and every response that arrived."""
 
+import threading
+
 import grpc
 import pytest
 
 from pubsub_spark.errors import MissingError
-from pubsub_spark.read.parallel_streaming_pull import ParallelStreamingPull
-from pubsub_spark.read.streaming_pull import StreamSettings
+from pubsub_spark.read.pull.parallel_streaming_pull import ParallelStreamingPull
+from pubsub_spark.read.pull.streaming_pull import StreamSettings
 from tests.engine import until
-from tests.unit.read.service import SUBSCRIPTION, Service, response
+from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Service, response
 
-pytestmark = pytest.mark.usefixtures("at_once", "leaves_no_thread")
+pytestmark = pytest.mark.usefixtures("leaves_no_thread")
 
 LONG = 30.0  # seconds that a test never waits in full
 
 
 def _streams(service: Service, count: int, taken: tuple[int, int] = (0, 0)) -> ParallelStreamingPull:
     settings = StreamSettings(SUBSCRIPTION, "stream-1", 60, 10, 1001)
-    return ParallelStreamingPull(service, settings, count, lambda: taken)  # type: ignore[arg-type]
+    return ParallelStreamingPull(service, settings, count, lambda: taken, AT_ONCE)  # type: ignore[arg-type]
 
 
 def _opened(service: Service, count: int) -> list[tuple[str, int, int]]:
@@ -70,7 +72,7 @@ def test_final_error_of_one_stream_is_raised_after_the_responses():
     """Responses that have arrived on the other streams are handed over before the error is raised."""
     service = Service(scripts=[[response("a")], [grpc.StatusCode.NOT_FOUND]])
     streams = _streams(service, 2)
-    until(lambda: any(stream.failure is not None for stream in streams._streams), "a failure")
+    until(lambda: 1 == sum(t.name.startswith("pull stream-1") for t in threading.enumerate()), "the end of a stream")
 
     assert [response("a")] == streams.take(LONG)
     with pytest.raises(MissingError):
@@ -103,7 +105,7 @@ def test_close_returns_responses_that_were_not_taken():
     """Responses that had arrived on any stream are returned at the end, and all streams are cancelled."""
     service = Service(scripts=[[response("a")], [response("b")]])
     streams = _streams(service, 2)
-    until(lambda: sum(stream.received_bytes for stream in streams._streams) >= 2 * len(response("a")), "the responses")
+    until(lambda: 2 == len(service.calls), "the calls")
 
     assert {response("a"), response("b")} == set(streams.close())
     assert [True, True] == [call.cancelled for call in service.calls]

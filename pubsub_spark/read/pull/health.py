@@ -1,9 +1,9 @@
 """The health of a StreamingPull: whether it is connected, since when it is not, and what the last error was.
 
-Pure: no socket and no clock, `now` is always an argument, in seconds. `StreamingPull` records what happens to its
-streams; everyone else asks:
+Pure: no socket and no clock, `now` is always an argument, in seconds of `Runtime.monotonic`. `StreamingPull` records
+what happens to its streams; everyone else asks:
 
-    idle_seconds      of a connected stream; an outage is never idle time (`availableNow`, tasks)
+    idle_seconds      of a connected stream without messages; an outage is never idle time (`availableNow`)
     failing_seconds   without a connection (WARNING, `connectTimeout`, `failAfter`)
     changed           that the user must be told now, once at the beginning of an outage and once at its end
 
@@ -43,10 +43,11 @@ class StreamHealth:
     credential_failures: int = 0  # in a row
     _connected_at: float = 0.0
     _has_connected: bool = False
+    _idle_since: float | None = None  # the last response, or the first connection after an outage or a rest
     _lost_at: float | None = None  # the beginning of the outage that the user knows of
 
     def was_connected(self, now: float) -> bool:
-        """Whether any stream was ever connected; gRPC hands over headers of refused connections, too."""
+        """Return whether any stream was ever connected; gRPC also delivers headers of refused connections."""
         return self._has_connected or (self.connected and now - self._connected_at >= _HEADERS_SECONDS)
 
     def opening(self, now: float) -> None:
@@ -61,13 +62,15 @@ class StreamHealth:
         if not self.connected:
             self._connected_at = now
             self.connected = True
+            if self._idle_since is None:
+                self._idle_since = now
         self.last_answer = now
 
     def responded(self, now: float) -> None:
         """Record a response of the stream."""
         self.answered(now)
         self._has_connected = True
-        self.last_response = now
+        self.last_response = self._idle_since = now
         self.failing_since = None
         self.credential_failures = 0
 
@@ -75,7 +78,7 @@ class StreamHealth:
         """Record that the stream has ended, or that a probe was not answered."""
         self._has_connected = self.was_connected(now)
         self._end_outage_if_steady(now)
-        self.connected = False
+        self.connected, self._idle_since = False, None
         if self.failing_since is None:
             self.failing_since = now
         self.last_error = error
@@ -83,28 +86,34 @@ class StreamHealth:
 
     def rested(self) -> None:
         """Record that no stream is wanted now, because there is no room for its messages: that is no outage."""
-        self.connected = False
+        self.connected, self._idle_since = False, None
         self.failing_since = None
 
     def idle_seconds(self, now: float) -> float:
-        """Seconds since the last response or the beginning of the connection; 0 without a connection."""
-        return max(0.0, now - max(self._connected_at, self.last_response or 0.0)) if self.connected else 0.0
+        """Return the seconds since the last response, or the first connection after an outage; 0 if not connected.
+
+        A silent stream that is opened again does not restart them, once the new one is steady: else a longer idle time
+        than `max_silence` would never be over.
+        """
+        if not self.connected or self._idle_since is None:
+            return 0.0
+        return max(0.0, now - (self._idle_since if self._is_steady(now) else max(self._idle_since, self._connected_at)))
 
     def failing_seconds(self, now: float) -> float:
-        """Seconds since the outage began; 0 while there is none."""
+        """Return the seconds since the outage began; 0 without one."""
         since = self.failing_since
         return 0.0 if since is None or self._is_steady(now) else max(0.0, now - since)
 
     def is_connected(self, now: float) -> bool:
-        """Whether there is no outage; one that is shorter than it takes to open a stream again is none."""
+        """Return whether there is no outage; one as short as it takes to open a stream again does not count."""
         return self.failing_seconds(now) < _REOPEN_SECONDS
 
     def has_failed_credentials(self) -> bool:
-        """Whether the credentials have failed too often to try again."""
+        """Return whether the credentials have failed too often to try again."""
         return self.credential_failures >= MAX_CREDENTIAL_FAILURES
 
     def changed(self, now: float) -> tuple[Change, float] | None:
-        """The change to tell the user, once, and how many seconds the outage has lasted; None when there is none."""
+        """Return a change that the user must be told, once, with the seconds that the outage has lasted; or None."""
         failing = self.failing_seconds(now)
         if self._lost_at is None and failing >= WARN_AFTER_SECONDS:
             self._lost_at = now - failing
