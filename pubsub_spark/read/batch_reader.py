@@ -16,12 +16,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from .. import logs
 from ..backend import Backend
-from ..codec.envelope import Received
+from ..codec.envelope import Received, first_deliveries
 from ..options import ReadOptions
-from . import subscription
-from .deduplication import drop_duplicates
-from .partition_reader import pull_lease_seconds
+from .driver import subscription
 from .pull import acks
+from .pull.lease import pull_lease_seconds
 from .pull.pull import pull
 from .pull.streaming_pull import StreamSettings
 from .pull.times import DEFAULT_TIMES, PullTimes
@@ -56,7 +55,7 @@ class PubSubBatchReader(DataSourceReader):
         settings = StreamSettings(
             options.subscription,
             client_id=uuid.uuid4().hex,
-            lease_seconds=pull_lease_seconds(options),
+            lease_seconds=pull_lease_seconds(options.max_fetch_period),
             max_messages=options.max_messages,
             max_bytes=options.max_bytes_per_trigger,
         )
@@ -73,4 +72,4 @@ class PubSubBatchReader(DataSourceReader):
             acks.nack(connection, options.subscription, ack_ids, time.monotonic() + _NACK_TIMEOUT_SECONDS)
         if result.failure is not None:
             raise result.failure
-        yield from self._rows.of(received.messages for received in drop_duplicates(arrived))
+        yield from self._rows.of(iter(first_deliveries(arrived)))

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.partitions import Budget, Partition, PullPartition
+from pubsub_spark.read.task.partitions import Budget, Partition, PullPartition
 from pubsub_spark.read.pull.driver_stream import DriverStream
 from tests.engine import CrashError, Engine
 

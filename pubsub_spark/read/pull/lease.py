@@ -41,3 +41,8 @@ class Lease:
     def extended(self, sent: float, answered: float, refused: bool) -> Lease:
         """Return the lease after an extension, sent and answered at these times. It is expired if it was refused."""
         return Lease(sent, LEASE_SECONDS, expired=refused or self.is_expired(answered))
+
+
+def pull_lease_seconds(max_fetch_period: float) -> int:
+    """Return the lease of a task's stream: twice as long as a pull may take, and half a minute for staging it."""
+    return int(max(STREAM_LEASE_SECONDS, 2 * max_fetch_period + 30))

@@ -1,21 +1,36 @@
-"""The number of tasks that Spark runs at once, from the settings that a task can see.
+"""What Spark tells a task: the batch, and from the application's settings the number of tasks that run at once.
 
 The driver's side of a source is a Python process that Spark tells nothing about the cluster. A task of a streaming
 query has the application's settings as its local properties (Spark 4.0 and later), so that it can tell the driver, in
-the footer of the part that it stages. Pure.
+the footer of the part that it stages.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+
+from pyspark import TaskContext
+
+_BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\d+)?\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[(\d+),(\d+),\d+\]")
 
 
+def told_by_spark() -> dict[str, int | None]:
+    """Return Spark's batchId and the tasks that run at once, as fields of a footer; nothing outside of a task."""
+    context = TaskContext.get()
+    if context is None:
+        return {}
+    batch = context.getLocalProperty(_BATCH_ID_PROPERTY)
+    slots = task_slots(context.getLocalProperty, os.cpu_count() or 1)
+    return {"spark_batch": int(batch) if batch else None, "task_slots": slots}
+
+
 def task_slots(setting: Callable[[str], str | None], cores: int) -> int | None:
-    """The number of tasks that run at once; None where the settings do not say.
+    """Return the number of tasks that run at once; None if the settings do not say.
 
     setting: the value of a setting of Spark, None where it is not set. cores: of this machine, for `local[*]`.
     https://spark.apache.org/docs/latest/configuration.html

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from .health import StreamHealth
-from .staging.part import Footer
-from .pull.health import StreamHealth
+from ..pull.health import StreamHealth
+from ..staging.part import Footer
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from typing import Any
 
 from google.pubsub_v1 import types
 
-from .. import names
-from ..backend.admin import Admin
-from ..errors import ForbiddenError, MissingError, OptionsError, PubSubError, ResourceError
-from ..options import ReadOptions
-from .offset import Offset
+from ... import names
+from ...backend.admin import Admin
+from ...errors import ForbiddenError, MissingError, OptionsError, PubSubError, ResourceError
+from ...options import ReadOptions
+from ..offset import Offset
 
 _log = logging.getLogger(__name__)
 
