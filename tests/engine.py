@@ -21,6 +21,7 @@ from pubsub_spark.read import partition_reader
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.partitions import Budget, Partition
 from pubsub_spark.read.session import Session
+from pubsub_spark.read.staged_schemas import ReaderSchema
 
 _EXTENSION_BOUND_SECONDS = 10.0  # of real time, for extensions that take milliseconds
 
@@ -54,6 +55,7 @@ class Engine:
     orphans: list[Partition] = field(default_factory=list)  # unread partitions of the last crashed batch
     slept: float = 0.0  # seconds by which the clocks were moved
     session: Session | None = None
+    reader: ReaderSchema | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)  # the metrics after each latestOffset, as Spark asks
 
     @property
@@ -83,6 +85,7 @@ class Engine:
             self.partitions,
             may_be_asked_once=not self.passes_start,
             clock=self.clock,
+            reader=self.reader,
         )
         if not self.passes_start and self.offsets:  # AcceptsLatestSeenOffset: the last in the log, committed or not
             assert [] == self.session.partitions(self.offsets[-1], self.offsets[-1])

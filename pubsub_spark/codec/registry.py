@@ -2,8 +2,8 @@
 
 `TopicSchema` is chosen once, on the driver, and travels to the tasks as plain values. A task's `Decoder` groups its
 messages by the revision that each names, fetches a revision it has not seen, and decodes each group with a codec
-compiled for (that revision, the reader's, the encoding). Parsed definitions, compiled codecs and fetched revisions are
-kept for the life of the process; a revision that could not be fetched is asked for again by the next task.
+compiled for (that revision, the reader's, the encoding). Parsed definitions and compiled codecs are kept for the life
+of the process. A `Decoder` fetches a revision once.
 
 The work is done by the module `codec` of each schema type's package (`codec.schema_types`): three functions, `Codec`.
 """
@@ -180,10 +180,7 @@ class Decoder:
         reader = self._topic_schema.reader
         if (name, revision_id) == (reader.name, reader.revision_id):
             return reader
-        full = f"{name}@{revision_id}"
-        if full not in _fetched:
-            _fetched[full] = self._fetch(full)
-        return _fetched[full]
+        return self._fetch(f"{name}@{revision_id}")
 
 
 class Encoder:
@@ -200,9 +197,6 @@ class Encoder:
     def encode(self, rows: pa.StructArray) -> pa.BinaryArray:
         """One message per row; RowError names the row and the column that cannot be encoded."""
         return self._encode(rows)
-
-
-_fetched: dict[str, SchemaRevision] = {}
 
 
 @lru_cache(_CACHED_REVISIONS)

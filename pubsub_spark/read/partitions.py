@@ -54,13 +54,14 @@ class PullPartition(InputPartition):
 class StagedPartition(InputPartition):
     """Parts of a replayed batch that are one partition: read from the staging area, never pulled.
 
-    repeats: those of them that have repeated ids.
+    repeats: those of them that have repeated ids. reader: the reader schema to decode with (`staged_schemas`).
     """
 
     staging: Staging
     batch: int
     parts: Sequence[int]
     repeats: Sequence[int] = ()
+    reader: str | None = None
 
     @property
     def part(self) -> int:
@@ -72,15 +73,17 @@ Partition = DriverPartition | PullPartition | StagedPartition
 
 
 def replay_partitions(
-    staging: Staging, batch: int, staged: Sequence[int], repeats: Sequence[int] = ()
+    staging: Staging, batch: int, staged: Sequence[int], repeats: Sequence[int] = (), reader: str | None = None
 ) -> list[StagedPartition]:
     """The partitions of a replay, in the order of the first time; one whose task staged nothing has no rows.
 
-    repeats: the parts that have repeated ids.
+    repeats: the parts that have repeated ids. reader: the reader schema that part 0 names.
     """
     groups = [[0, 1], *([part] for part in range(2, max(staged, default=-1) + 1))]
     listed = ([part for part in group if part in staged] for group in groups)
-    return [StagedPartition(staging, batch, parts, [part for part in parts if part in repeats]) for parts in listed]
+    return [
+        StagedPartition(staging, batch, parts, [part for part in parts if part in repeats], reader) for parts in listed
+    ]
 
 
 @dataclass(frozen=True)

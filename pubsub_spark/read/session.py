@@ -43,7 +43,8 @@ from .pull import IDLE_AFTER_MESSAGES_SECONDS
 from .recent_ids import digests, merged
 from .replay import plan_replay
 from .staged_part import Footer
-from .staging import Staging, excluded_path, part_path
+from .staged_schemas import ReaderSchema, stage_reader
+from .staging import SCHEMAS, Staging, excluded_path, part_path
 from .streaming_pull import StreamSettings
 from .task_acks import HeldAcks, SentAcks, assign
 
@@ -70,6 +71,7 @@ class Session:
     is_stopping: Callable[[], bool] = lambda: False  # asked in long waits
     may_be_asked_once: bool = False  # on Spark 4.0 and 4.1 by any query, for `availableNow` does not say so there
     clock: Callable[[], float] = lease_clock.now
+    reader: ReaderSchema | None = None  # the schema that batches are decoded with
     counts: ReadCounts = field(default_factory=ReadCounts)
     _initial: Offset | None = None
     _planned: Offset | None = None  # the end of the batch that the driver stream's messages are for
@@ -86,6 +88,7 @@ class Session:
     _asked: int = 0  # how often `latest_offset` was called
     _held_back: bool = False  # whether too many batches wait for their acks
     _acks_are_answered: bool = True  # by the last flush before a batch
+    _reader: str | None = None  # the name of `reader` in the staging area
     _token_written: float = 0.0  # time on the clock
     _leased_until: float = 0.0  # when an earlier run that was killed holds leases no more, in seconds since the epoch
     _opened: _Opened | None = None
@@ -256,6 +259,9 @@ class Session:
         )
         stream = DriverStream(connection, settings, self.clock)
         staged = staging.batches()
+        if all(batch <= start.batch for batch in staged):  # none is evaluated again
+            staging.delete(f"{SCHEMAS}/")
+        self._stage_reader(staging)
         for batch in staged:
             if batch <= last_acknowledged:  # parts that a late task staged, which were never given to Spark
                 staging.delete(f"{batch}/")
@@ -278,6 +284,10 @@ class Session:
             self.location,
         )
         return self._opened
+
+    def _stage_reader(self, staging: Staging) -> None:
+        if self.reader is not None:
+            self._reader = stage_reader(staging, self.reader)
 
     def _commit(self, start: Offset, opened: _Opened) -> None:
         """Record that every batch up to `start` is committed; have the worker acknowledge them."""
@@ -403,6 +413,7 @@ class Session:
         if self.clock() - self._token_written >= _TOKEN_SECONDS:
             self._token_written = self.clock()
             staging.write_token()
+            self._stage_reader(staging)
         stream.poll()
         is_saturated, oldest_arrival = stream.is_saturated, stream.oldest_arrival
         lease, taken = stream.take(budget.messages, budget.bytes)
@@ -414,7 +425,7 @@ class Session:
         builder = staging.part_builder()
         for received, first in zip(taken, drop_duplicates(taken), strict=True):  # an expired lease brings duplicates
             builder.add(exclude(first, excluded_ids).messages, received.receipts)
-        content = b"".join(builder.buffers("driver"))
+        content = b"".join(builder.buffers("driver", reader=self._reader))
         if not staging.create(part_path(batch, 0), [content]):
             raise StagingError(
                 f"Batch {batch} of `{self.options.subscription}` was staged in `{self.location}` by another query "

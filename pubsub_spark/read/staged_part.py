@@ -36,6 +36,7 @@ class Footer:
     staged the part; the driver is not told them.
     sent_acks: the parts of committed batches whose acks the task has sent, each as batch, part and number of acks
     (`task_acks`).
+    reader: the name of the reader schema of the run that planned the batch, in part 0 (`staged_schemas`).
     """
 
     rows: int
@@ -50,6 +51,7 @@ class Footer:
     spark_batch: int | None = None
     task_slots: int | None = None
     sent_acks: Sequence[Sequence[int]] = ()
+    reader: str | None = None
 
 
 class PartBuilder:

@@ -12,6 +12,7 @@
         <batch>/given-<i>          says that rows of part i were given to Spark
         <batch>/repeated-ids-<i>   deduplication ids that a replay drops from part i, for an earlier part has them
         <batch>/malformed-<i>-<n>  says that part i has n payloads that could not be decoded
+        schemas/<digest>[-<n>]     the schemas that batches were decoded with (`staged_schemas`)
         owners/<epoch>             the run that owns the area, written once (`owner`)
 
 The rule is create-only: `create` succeeds for one writer of a name, and all yield what that one wrote. Nothing
@@ -50,10 +51,12 @@ T = TypeVar("T")
 _TOKEN_CONTENT = b"pubsub_spark"
 TOKEN, _LAST_ACKNOWLEDGED, _RECENT = "driver-token", "last-acknowledged", "recent"
 _UNFINISHED_RUN = "unfinished-run"
+SCHEMAS = "schemas"
 _MANIFEST, _EXCLUDED_IDS = "manifest", "excluded-ids"
 _GIVEN, _REPEATED_IDS, _CLAIM, _OWNERS = "given", "repeated-ids", "claim", "owners"
 _OURS = re.compile(
     rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{_RECENT}/[0-9]+-[0-9]+|{_UNFINISHED_RUN}|{_OWNERS}/[0-9]+"
+    rf"|{SCHEMAS}/[0-9a-f]{{32}}(-[0-9]+)?"
     rf"|[0-9]+/((part|{_GIVEN}|{_REPEATED_IDS}|{_CLAIM})-[0-9]+|{_MANIFEST}|{_EXCLUDED_IDS}|malformed-[0-9]+-[0-9]+)"
 )
 # How many levels below its root exist before anyone writes: `/Volumes/CATALOG/SCHEMA/VOLUME` on Databricks, and the

@@ -27,6 +27,7 @@ from .offset import Offset
 from .partitions import Budget, DriverPartition, PullPartition, StagedPartition
 from .rows import Rows
 from .session import Session
+from .staged_schemas import StagedSchemas
 from .staging import default_location
 
 try:  # Spark 4.2 and later
@@ -122,7 +123,9 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         logs.to_stderr(self._options.log_level)
         messages = partition_reader.read(partition, self._options, self._backend)
-        return self._rows.of(messages, partial(partition_reader.count_malformed, partition))
+        reader = partition.reader if isinstance(partition, StagedPartition) else None
+        schemas = StagedSchemas(partition.staging, partition.batch, reader)
+        return self._rows.of(messages, partial(partition_reader.count_malformed, partition), schemas)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Do nothing: Spark calls this late or never, and `latestOffset` is the commit signal."""
@@ -162,6 +165,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options.num_fetch_partitions or min(os.cpu_count() or 1, _MAX_FIRST_PARTITIONS),
                 lambda: _sigterm.received,
                 may_be_asked_once=ReadLimit is None,
+                reader=self._rows.topic_schema,
             )
         return self._session
 
