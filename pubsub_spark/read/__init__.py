@@ -21,6 +21,7 @@ In a task:
 In both:
 
     streaming_pull     a StreamingPull that reopens by itself
+    staged_schemas     the schemas that a batch is decoded with, at each evaluation
     staging            the staging area; `staged_part` is the format of its parts, `staged_streams` lists it for the CLI
     acks               Acknowledge, and ModifyAckDeadline to nack and extend
     deduplication      which messages may be delivered again, and dropping them

@@ -103,7 +103,7 @@ class Rows:
                 self.options.subscription,
                 error,
             )
-            return _with_values_of(decode, _decoder(schema, _with_known(reader, fetch), reader))
+            return _with_values_of(decode, _decoder(schema, fetch, reader))
 
         def projected(messages: pa.RecordBatch) -> Decoded:
             decoded = decode(messages)
@@ -158,7 +158,7 @@ class Rows:
 def _decoder(schema: ReaderSchema, fetch: Fetch, writer: ReaderSchema | None = None) -> Decode:
     """Return a function from messages to their values and errors.
 
-    writer: the schema of messages without attributes, by default `schema`.
+    writer: the schema of messages whose attributes name none, by default `schema`.
     """
     if isinstance(schema, JsonSchema):
 
@@ -167,13 +167,12 @@ def _decoder(schema: ReaderSchema, fetch: Fetch, writer: ReaderSchema | None = N
             return Decoded(value, pa.nulls(len(messages), pa.string()), error)
 
         return decode_json
-    decoder = Decoder(schema, fetch)
-    default = writer if isinstance(writer, TopicSchema) else schema
+    decoder = Decoder(schema, fetch, writer if isinstance(writer, TopicSchema) else None)
     return lambda messages: decoder.decode(
         messages.column("data"),
-        attribute(messages, names.SCHEMA_REVISION).fill_null(default.reader.revision_id),
-        attribute(messages, names.SCHEMA_ENCODING).fill_null(default.encoding),
-        attribute(messages, names.SCHEMA_NAME).fill_null(default.reader.name),
+        attribute(messages, names.SCHEMA_REVISION),
+        attribute(messages, names.SCHEMA_ENCODING),
+        attribute(messages, names.SCHEMA_NAME),
     )
 
 
@@ -187,13 +186,6 @@ def _with_values_of(first: Decode, current: Decode) -> Decode:
         return Decoded(_null_where(pc.is_valid(error), value), revision, error)
 
     return decode
-
-
-def _with_known(known: ReaderSchema, fetch: Fetch) -> Fetch:
-    """Return a function like `fetch` that also knows the revision of a reader schema."""
-    if isinstance(known, JsonSchema):
-        return fetch
-    return lambda name: known.reader if name == str(known.reader) else fetch(name)
 
 
 def _null_where(wrong: pa.BooleanArray, values: pa.StructArray) -> pa.StructArray:

@@ -46,7 +46,7 @@ def struct(**fields: pa.DataType) -> pa.StructType:
     ids=["same", "new field", "gone field", "order", "no field", "null", "nested", "list", "map", "now nullable"],
 )
 def test_fields_are_taken_by_name(before: pa.DataType, value: Any, now: pa.DataType, expected: Any):
-    """Kept fields have their values, new ones are null, gone ones are left out; null rows stay null, also in a slice."""
+    """Kept fields have their values, new ones are null, gone ones are left out. Null rows stay null, in slices too."""
     projected = project(pa.array([value, None, value, value], before).slice(1, 2), now)
 
     projected.validate(full=True)
