@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pubsub_spark.backend import schemas
+from pubsub_spark.codec.schema_types import ENCODING_NUMBERS
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read import staged_schemas
@@ -54,6 +55,14 @@ class Topic:
     def commit(self, definition: str) -> None:
         schema = protos.Schema(name=self.names.schema, type_=protos.Schema.Type.AVRO, definition=definition)
         self.client.ask("SchemaService/CommitSchema", name=self.names.schema, schema=schema)
+
+    def commit_other(self, definition: str) -> None:
+        """Give the topic another schema."""
+        name = f"{self.names.schema}-other"
+        self.query.emulator.create_schema(name, "AVRO", definition)
+        settings = protos.SchemaSettings(schema=name, encoding=ENCODING_NUMBERS["JSON"])
+        topic = protos.Topic(name=self.topic, schema_settings=settings)
+        self.client.ask("Publisher/UpdateTopic", topic=topic, update_mask={"paths": ["schema_settings"]})
 
     def delete(self, revision: str) -> None:
         self.client.ask("SchemaService/DeleteSchemaRevision", name=f"{self.names.schema}@{revision}")
@@ -187,10 +196,11 @@ def test_replay_has_the_default_of_a_new_field_that_cannot_be_null(topic: Topic,
 
 
 def test_replay_with_another_type_has_the_malformed_rows_of_the_first(topic: Topic):
-    """Another definition is given as an option: values have its types, and what was malformed stays malformed."""
-    topic.topic = topic.names.topic  # of the other subscription, and without a schema
-    topic.publish({"x": 1}, {"x": 3_000_000_000})
-    topic.start(subscription_id=topic.names.subscription, schema_encoding="JSON", schema=avro(x="int"))
+    """The definition in the options had an int and has a long: long values were malformed, and stay so."""
+    topic.publish({"x": 1})
+    topic.commit_other(avro(x="long"))
+    topic.publish({"x": 2})
+    topic.start(schema_encoding="JSON", schema=avro(x="int"))
     topic.plan()
     first = topic.evaluate()
     topic.query.crash()
