@@ -22,6 +22,7 @@ from pubsub_spark.read.driver.query_driver import QueryDriver
 from pubsub_spark.read.driver.run import Run
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.runtime import Runtime
+from pubsub_spark.read.staging.schemas import ReaderSchema
 from pubsub_spark.read.staging.store import open_store
 from pubsub_spark.read.task import partition_reader
 from pubsub_spark.read.task.partitions import Partition
@@ -65,6 +66,7 @@ class Engine:
     orphans: list[Partition] = field(default_factory=list)  # unread partitions of the last crashed batch
     slept: float = 0.0  # seconds by which the clocks were moved
     session: QueryDriver | None = None
+    reader: ReaderSchema | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)  # the metrics after each latestOffset, as Spark asks
 
     @property
@@ -94,6 +96,7 @@ class Engine:
             self.partitions,
             may_be_asked_once=not self.passes_start,
             runtime=MovedClock(self.clock),
+            reader=self.reader,
         )
         if not self.passes_start and self.offsets:  # AcceptsLatestSeenOffset: the last in the log, committed or not
             assert [] == self.session.partitions(self.offsets[-1], self.offsets[-1])

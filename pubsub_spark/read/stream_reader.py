@@ -26,6 +26,7 @@ from .driver.planner import Budget
 from .driver.query_driver import QueryDriver
 from .offset import Offset
 from .rows import Rows
+from .staging.schemas import StagedSchemas
 from .staging.store import default_location, open_store
 from .task import partition_reader
 from .task.partitions import DriverPartition, PullPartition, StagedPartition
@@ -123,7 +124,9 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         logs.to_stderr(self._options.log_level)
         messages = partition_reader.read(partition, self._options, self._backend)
-        return self._rows.of(messages, partial(partition_reader.count_malformed, partition))
+        reader = partition.reader if isinstance(partition, StagedPartition) else None
+        schemas = StagedSchemas(partition.staging, partition.batch, reader)
+        return self._rows.of(messages, partial(partition_reader.count_malformed, partition), schemas)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Do nothing: Spark calls this late or never, and `latestOffset` is the commit signal."""
@@ -163,6 +166,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options.num_fetch_partitions or min(os.cpu_count() or 1, _MAX_FIRST_PARTITIONS),
                 lambda: _sigterm.received,
                 may_be_asked_once=ReadLimit is None,
+                reader=self._rows.topic_schema,
             )
         return self._driver
 

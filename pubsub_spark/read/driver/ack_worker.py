@@ -50,12 +50,11 @@ class AckWorker:
     says that another run owns the staging area.
     """
 
-    def __init__(self, run: Run, topic: str | None, times: AckTimes = AckTimes()) -> None:
+    def __init__(self, run: Run, times: AckTimes = AckTimes()) -> None:
         self.acknowledged = 0
         self.failed_acks = 0
         self.taken_over: StagingError | None = None
         self._run = run
-        self._topic = topic
         self._times = times
         self._deleted_at = 0.0
         self._delete_again_at = 0.0  # after a deletion that failed
@@ -212,7 +211,7 @@ class AckWorker:
             self.taken_over = fencing.taken_over(run.staging)
             if self.taken_over is not None:  # the other run may be replaying these batches
                 raise self.taken_over
-            write_in_doubt(run, self._topic)
+            write_in_doubt(run)
             run.staging.delete_acknowledged(batches, batches[-1])
         except Exception as error:  # files that cannot be deleted do not hold up acks
             kept, self._delete_again_at = True, now + self._times.set_aside

@@ -14,6 +14,7 @@ from ...errors import ServiceError
 from ...options import ReadOptions
 from ..pull import acks
 from ..staging import fencing
+from ..staging.schemas import stage_reader
 from ..task.partitions import Partition, PullPartition
 from .ack_worker import AckWorker
 from .batches import doubt_ids, drop_redelivered, new_batch, readable_parts, replayed_batch
@@ -39,7 +40,6 @@ class ActiveRun:
         self,
         options: ReadOptions,
         run: Run,
-        topic: str | None,
         triggers: Triggers,
         planner: Planner,
         is_stopping: Callable[[], bool],
@@ -47,11 +47,10 @@ class ActiveRun:
         self.run = run
         self.counts = ReadCounts()
         self._options = options
-        self._topic = topic
         self._triggers = triggers
         self._planner = planner
         self._is_stopping = is_stopping
-        self.worker = AckWorker(run, topic)
+        self.worker = AckWorker(run)
         self.extender = LeaseExtender(run)
         self._token_written = run.now()
         self._is_held_back = False  # because too many batches wait for their acks
@@ -118,8 +117,10 @@ class ActiveRun:
             if run.now() - self._token_written >= _TOKEN_SECONDS:
                 self._token_written = run.now()
                 run.staging.write_token()
+                if run.reader_schema is not None:
+                    stage_reader(run.staging, run.reader_schema)
             self._poll()
-            partitions = new_batch(run, self._options, self._planner, batch, budget, self._topic)
+            partitions = new_batch(run, self._options, self._planner, batch, budget)
         if batch > run.ledger.last_commit:
             plans[batch] = partitions
         return partitions

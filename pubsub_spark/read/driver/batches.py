@@ -23,9 +23,7 @@ _log = logging.getLogger(__name__)
 _CLOCK_MARGIN_SECONDS = 10.0  # by which the wall clocks of driver and executors may differ
 
 
-def new_batch(
-    run: Run, options: ReadOptions, planner: Planner, batch: int, budget: Budget, topic: str | None
-) -> list[Partition]:
+def new_batch(run: Run, options: ReadOptions, planner: Planner, batch: int, budget: Budget) -> list[Partition]:
     """Return the partitions of a new batch. The buffered messages are staged as its part 0."""
     stream, staging, ledger = run.stream, run.staging, run.ledger
     pulls = planner.is_backlogged or stream.is_saturated
@@ -33,7 +31,7 @@ def new_batch(
     builder = staging.part_builder()
     for received, messages in zip(taken, first_deliveries(taken), strict=True):
         builder.add(messages, received.receipts)
-    content = b"".join(builder.buffers("driver"))
+    content = b"".join(builder.buffers("driver", reader=run.reader))
     driver_part = staged_part.footer(content)
     if not staging.create(part_path(batch, 0), [content]):
         raise StagingError(
@@ -50,7 +48,7 @@ def new_batch(
         deadline = ledger.deadline(now)
     if not pulls:
         return [DriverPartition(staging, batch, content)]
-    write_in_doubt(run, topic)
+    write_in_doubt(run)
     excludes_driver = lease is not None and lease.is_expired(deadline)
     first = PullPartition(
         staging,
@@ -77,7 +75,8 @@ def replayed_batch(run: Run, batch: int) -> Sequence[Partition]:
         for number, (length, footer) in parts.items():
             run.ledger.stage(batch, number, length, footer)
     _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, run.subscription, len(parts))
-    return replay_partitions(staging, batch, sorted(parts))
+    reader = parts[0][1].reader if 0 in parts else None
+    return replay_partitions(staging, batch, sorted(parts), reader)
 
 
 def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]]:

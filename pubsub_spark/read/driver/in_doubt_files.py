@@ -12,11 +12,8 @@ from .run import Run
 _log = logging.getLogger(__name__)
 
 
-def write_in_doubt(run: Run, topic: str | None) -> list[str]:
-    """Write the runs that have no file yet and delete the files of runs that are no more; return the paths of all runs.
-
-    topic: of the subscription, if it is known. Message ids are unique within a topic.
-    """
+def write_in_doubt(run: Run) -> None:
+    """Write the runs that have no file yet, and delete the files of runs that are no more."""
     with run.changed:
         in_doubt = run.ledger.in_doubt
         runs = list(in_doubt.runs)
@@ -25,19 +22,19 @@ def write_in_doubt(run: Run, topic: str | None) -> list[str]:
     for each in runs:
         if each.path not in written:
             until = run.runtime.wall() + each.until - run.now()
-            run.staging.write_ids(each.path, each.ids.digests, until=until, batch=each.batch, topic=topic)
+            run.staging.write_ids(each.path, each.ids.digests, until=until, batch=each.batch, topic=run.topic)
     for path in obsolete:
         run.staging.delete_ids(path)
     with run.changed:
         in_doubt.files = (in_doubt.files | {each.path for each in runs}) - set(obsolete)
-    return [each.path for each in runs]
 
 
 def read_in_doubt(staging: Staging, start: int, topic: str | None, wall: float, now: float) -> InDoubt:
     """Return the ids in doubt of earlier runs; delete the files whose ids are not in doubt any more.
 
-    start: the batch of the checkpoint. Ids of later batches were committed in a checkpoint that was put back.
-    wall, now: the same moment in seconds since the epoch and on the lease clock.
+    start: the batch of the checkpoint. Ids of later batches were committed in a checkpoint that was put back. topic: of
+    the subscription, if it is known: message ids are unique within a topic. wall, now: the same moment in seconds since
+    the epoch and on the lease clock.
     """
     in_doubt = InDoubt(f"{IN_DOUBT}/{staging.epoch}-")
     for path in staging.in_doubt_paths():

@@ -22,6 +22,7 @@ from ...backend import Backend
 from ...options import ReadOptions
 from ..offset import Offset
 from ..runtime import SYSTEM, Runtime
+from ..staging.schemas import ReaderSchema
 from ..staging.store import Store
 from ..task.partitions import Partition
 from . import subscription
@@ -54,9 +55,10 @@ class QueryDriver:
         is_stopping: Callable[[], bool] = lambda: False,
         may_be_asked_once: bool = False,
         runtime: Runtime = SYSTEM,
+        reader: ReaderSchema | None = None,
     ) -> None:
         self.options = options
-        self._start = Start(options, backend, store, runtime)
+        self._start = Start(options, backend, store, runtime, reader)
         self._is_stopping = is_stopping
         self._offsets = Offsets()
         self._triggers = Triggers(options.idle_timeout, may_be_asked_once)
@@ -126,8 +128,8 @@ class QueryDriver:
 
     def _open(self, start: Offset, is_replay: bool) -> ActiveRun:
         if self.active is None:
-            run, topic = self._start.run(start, is_replay)
-            self.active = ActiveRun(self.options, run, topic, self._triggers, self._planner, self._is_stopping)
+            run = self._start.run(start, is_replay)
+            self.active = ActiveRun(self.options, run, self._triggers, self._planner, self._is_stopping)
         return self.active
 
 

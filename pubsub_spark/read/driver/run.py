@@ -9,6 +9,7 @@ from ...backend import Connection
 from ..pull.driver_stream import DriverStream
 from ..runtime import Runtime
 from ..staging.area import Staging
+from ..staging.schemas import ReaderSchema
 from .ledger import Ledger
 
 
@@ -18,7 +19,8 @@ class Run:
 
     changed: a Condition, held around each use of `ledger` and never while anything waits; notified when acks are due
     or answered. staged: batches that earlier runs have staged. leased_until: seconds since the epoch until when an
-    earlier run that was killed may hold leases.
+    earlier run that was killed may hold leases. topic: of the subscription, if it is known.
+    reader_schema, reader: the schema that batches are decoded with, and its name in the staging area.
     """
 
     connection: Connection
@@ -29,6 +31,9 @@ class Run:
     runtime: Runtime
     staged: frozenset[int] = frozenset()
     leased_until: float = 0.0
+    topic: str | None = None
+    reader_schema: ReaderSchema | None = None
+    reader: str | None = None
 
     def now(self) -> float:
         """Return the seconds on the lease clock, which the ledger is asked with."""

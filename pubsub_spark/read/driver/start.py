@@ -21,7 +21,8 @@ from ..pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS, pull_lease_seconds
 from ..pull.streaming_pull import StreamSettings
 from ..runtime import Runtime
 from ..staging import fencing
-from ..staging.area import Staging
+from ..staging.area import SCHEMAS, Staging
+from ..staging.schemas import ReaderSchema, stage_reader
 from ..staging.store import Store
 from . import subscription
 from .batches import readable_parts
@@ -40,9 +41,10 @@ class Start:
     backend: Backend
     store: Store
     runtime: Runtime
+    reader: ReaderSchema | None = None  # with which payloads are decoded
 
-    def run(self, start: Offset, is_replay: bool) -> tuple[Run, str | None]:
-        """Return a new run after the batch `start`, and the topic of the subscription if it is known.
+    def run(self, start: Offset, is_replay: bool) -> Run:
+        """Return a new run after the batch `start`.
 
         is_replay: whether Spark asks for the batch after `start` again. Raises ResourceError, StagingError or
         ServiceError if the subscription or the staging area cannot be used.
@@ -73,6 +75,9 @@ class Start:
                 max_bytes=min(MAX_BYTES, options.max_bytes_per_trigger),
             )
             staged = frozenset(staging.batches())
+            if all(batch <= start.batch for batch in staged):
+                staging.delete(f"{SCHEMAS}/")  # only batches that are not committed need them
+            reader = None if self.reader is None else stage_reader(staging, self.reader)
             stream = DriverStream(connection, settings, runtime=runtime)
         except BaseException:
             connection.close()
@@ -85,7 +90,19 @@ class Start:
             start.stream,
             self.store.location,
         )
-        return Run(connection, staging, ledger, stream, runtime.condition(), runtime, staged, leased_until), topic
+        return Run(
+            connection,
+            staging,
+            ledger,
+            stream,
+            runtime.condition(),
+            runtime,
+            staged,
+            leased_until,
+            topic,
+            self.reader,
+            reader,
+        )
 
     def _ledger(self, staging: Staging, committed: int, last_deleted: int, topic: str | None) -> Ledger:
         """Return the ledger of what earlier runs have staged and Spark has committed."""

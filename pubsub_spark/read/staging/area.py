@@ -6,6 +6,7 @@
         unfinished-run             says that a run was killed and may hold leases; empty while one runs
         in-doubt/<epoch>-<n>       ids of messages that may be delivered again (`ids`)
         <batch>/part-<i>           the messages and receipts of one pull, written once (`part`)
+        schemas/<digest>           a schema that batches were decoded with (`schemas`)
         <batch>/manifest           numbers of the parts of a batch that is replayed after a restart, written once
         <batch>/excluded-ids       ids of the driver's part, which the batch's tasks drop
         <batch>/given-<i>          says that rows of part i were given to Spark
@@ -38,11 +39,11 @@ from .store import Store
 T = TypeVar("T")
 _TOKEN_CONTENT = b"pubsub_spark"
 TOKEN, _LAST_ACKNOWLEDGED, IN_DOUBT = "driver-token", "last-acknowledged", "in-doubt"
-_UNFINISHED_RUN = "unfinished-run"
+_UNFINISHED_RUN, SCHEMAS = "unfinished-run", "schemas"
 _MANIFEST, _EXCLUDED_IDS = "manifest", "excluded-ids"
 _GIVEN, _OWNERS = "given", "owners"
 _OURS = re.compile(
-    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{IN_DOUBT}/[0-9]+-[0-9]+|{_UNFINISHED_RUN}|{_OWNERS}/[0-9]+"
+    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{IN_DOUBT}/[0-9]+-[0-9]+|{_UNFINISHED_RUN}|{_OWNERS}/[0-9]+|{SCHEMAS}/[0-9a-f]{{32}}(-[0-9]+)?"
     rf"|[0-9]+/((part|{_GIVEN})-[0-9]+|{_MANIFEST}|{_EXCLUDED_IDS}|malformed-[0-9]+-[0-9]+)"
 )
 

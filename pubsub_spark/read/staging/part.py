@@ -35,6 +35,7 @@ class Footer:
     spark_batch, task_slots: Spark's batchId of the batch, and the number of tasks that run at once, where a task has
     staged the part; the driver is not told them.
     redelivered: messages of committed batches that the task has acknowledged at once, which have neither.
+    reader: the name of the reader schema of the run that planned the batch, in part 0 (`schemas`).
     """
 
     rows: int
@@ -49,6 +50,7 @@ class Footer:
     spark_batch: int | None = None
     task_slots: int | None = None
     redelivered: int = 0
+    reader: str | None = None
 
 
 class PartBuilder:

@@ -49,11 +49,15 @@ class PullPartition(InputPartition):
 
 @dataclass
 class StagedPartition(InputPartition):
-    """Parts of a replayed batch that are one partition: read from the staging area, never pulled."""
+    """Parts of a replayed batch that are one partition: read from the staging area, never pulled.
+
+    reader: the name of the schema that they were decoded with first (`staging.schemas`).
+    """
 
     staging: Staging
     batch: int
     parts: Sequence[int]
+    reader: str | None = None
 
     @property
     def part(self) -> int:
@@ -64,7 +68,7 @@ class StagedPartition(InputPartition):
 Partition = DriverPartition | PullPartition | StagedPartition
 
 
-def replay_partitions(staging: Staging, batch: int, staged: Sequence[int]) -> list[StagedPartition]:
+def replay_partitions(staging: Staging, batch: int, staged: Sequence[int], reader: str | None) -> list[StagedPartition]:
     """Return the partitions of a replay, in the order of the first time; one whose task staged nothing has no rows."""
     groups = [[0, 1], *([part] for part in range(2, max(staged, default=-1) + 1))]
-    return [StagedPartition(staging, batch, [part for part in group if part in staged]) for group in groups]
+    return [StagedPartition(staging, batch, [part for part in group if part in staged], reader) for group in groups]
