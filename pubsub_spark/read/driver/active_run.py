@@ -97,6 +97,9 @@ class ActiveRun:
         # The name of a new stream is put into the offset log at once, by a batch that may be empty.
         if planner.is_backlogged or run.staging.stream != stream or self._wait_for_messages():
             return True
+        if not run.stream.message_count and run.ledger.in_doubt.is_overdue(run.now()):
+            if run.stream.is_idle(self._options.idle_timeout):
+                self._record_drained()
         if self._are_acks_answered:
             self.worker.flush(_FLUSH_SECONDS)
         if triggers.drained_from is not None:
@@ -157,15 +160,22 @@ class ActiveRun:
             count, arrival, published = stream.message_count, stream.oldest_arrival, stream.oldest_publish_time
             action, seconds = triggers.next(StreamView(count, arrival, published, stream.is_flow_controlled, idle), now)
             if action is Action.PLAN or action is Action.END:
+                if triggers.is_only and count and not stream.is_flow_controlled:
+                    self._record_drained()
                 return action is Action.PLAN
             if action is Action.PROBE and stream.is_idle(self._options.idle_timeout):
                 self._poll()  # what came while the service was probed
                 if not stream.message_count:
+                    self._record_drained()
                     return False
             if not count:
                 stream.check_outage(self._options.connect_timeout)
             self._poll(seconds)
         return False
+
+    def _record_drained(self) -> None:
+        with self.run.changed:
+            self.run.ledger.in_doubt.drained(self.run.now())
 
     def _wait_for_acks(self) -> bool:
         """Return whether too many batches wait for their acks to plan another; `availableNow` waits for progress."""

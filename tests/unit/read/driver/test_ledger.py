@@ -206,6 +206,6 @@ def test_a_flush_waits_for_acks_and_redeliveries() -> None:
     assert not made.is_finished(1, 5)
     assert [receipts] == made.take_redelivered()
     assert not made.is_finished(1, 5)
-    made.redelivered_answered(np.empty((2, 0), np.uint64), 0)
+    made.redelivered_answered(np.empty((2, 0), np.uint64), np.empty((2, 0), np.uint64), 0)
     assert made.is_finished(1, 5)
     assert 1 == made.redeliveries
