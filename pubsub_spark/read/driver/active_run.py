@@ -97,9 +97,9 @@ class ActiveRun:
         # The name of a new stream is put into the offset log at once, by a batch that may be empty.
         if planner.is_backlogged or run.staging.stream != stream or self._wait_for_messages():
             return True
-        if not run.stream.message_count and run.ledger.in_doubt.is_overdue(run.now()):
-            if run.stream.is_idle(self._options.idle_timeout):
-                self._record_drained()
+        is_empty = not run.stream.message_count
+        if is_empty and run.ledger.in_doubt.is_overdue(run.now()) and run.stream.is_idle(self._options.idle_timeout):
+            self._record_drained()
         if self._are_acks_answered:
             self.worker.flush(_FLUSH_SECONDS)
         if triggers.drained_from is not None:
