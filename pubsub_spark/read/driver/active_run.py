@@ -18,6 +18,7 @@ from ..staging.schemas import stage_reader
 from ..task.partitions import Partition, PullPartition
 from .ack_worker import AckWorker
 from .batches import doubt_ids, drop_redelivered, new_batch, readable_parts, replayed_batch
+from .in_doubt_files import write_in_doubt
 from .lease_extender import LeaseExtender
 from .metrics import ReadCounts, health_metrics, unacked_metrics
 from .planner import MAX_DEFAULT_TASKS, Budget, Planner
@@ -262,8 +263,10 @@ class ActiveRun:
         with run.changed:
             left = [part for batch in ledger.undeleted for part in ledger.parts_of(batch)]
             is_finished = not len(failed.unanswered) and not ledger.uncommitted  # else tasks may hold messages
-        if is_finished and self.worker.taken_over is None:
-            run.staging.end_run(run.leased_until, run.runtime.wall())
+        if self.worker.taken_over is None and fencing.taken_over(run.staging) is None:
+            write_in_doubt(run)
+            if is_finished:
+                run.staging.end_run(run.leased_until, run.runtime.wall())
         if left:
             _log.warning(
                 "stopped with up to %d acks of committed batches of `%s` not accepted; they are sent when the query "
