@@ -192,7 +192,7 @@ class ActiveRun:
                     run.subscription,
                 )
             self._poll(_HELD_POLL_SECONDS)
-            if self._triggers.drained_from is None or self._is_stopping():
+            if not self._triggers.waits or self._is_stopping():
                 return True
             run.stream.check_outage(self._options.connect_timeout)
             now = run.runtime.monotonic()
