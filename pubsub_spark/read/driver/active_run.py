@@ -13,6 +13,7 @@ from typing import Any
 from ...errors import ServiceError
 from ...options import ReadOptions
 from ..pull import acks
+from ..pull.lease import pull_lease_seconds
 from ..staging import fencing
 from ..staging.schemas import stage_reader
 from ..task.partitions import Partition, PullPartition
@@ -54,6 +55,7 @@ class ActiveRun:
         self.worker = AckWorker(run)
         self.extender = LeaseExtender(run)
         self._token_written = run.now()
+        self._tasks_lease_until = 0.0  # for messages that a task pulled and did not stage
         self._is_held_back = False  # because too many batches wait for their acks
         self._are_acks_answered = True  # by the last flush
 
@@ -66,6 +68,8 @@ class ActiveRun:
             parts = readable_parts(run.staging, number)
             footers = [footer for _, footer in parts.values()]
             pulls = [footer for part, (_, footer) in parts.items() if part > 0]
+            if any(isinstance(partition, PullPartition) for partition in self._planner.plans.get(number, ())):
+                self._tasks_lease_until = run.now() + pull_lease_seconds(self._options.max_fetch_period)
             self._set_tasks(self._planner.record(number, pulls, self._triggers.drained_from))
             malformed = run.staging.malformed(number) if self._options.decode != "none" else 0
             counts = ReadCounts.of(footers, malformed)
@@ -120,6 +124,7 @@ class ActiveRun:
                 raise self.worker.taken_over
             if run.now() - self._token_written >= _TOKEN_SECONDS:
                 self._token_written = run.now()
+        self._tasks_lease_until = 0.0  # for messages that a task pulled and did not stage
                 run.staging.write_token()
                 if run.reader_schema is not None:
                     stage_reader(run.staging, run.reader_schema)
@@ -175,8 +180,11 @@ class ActiveRun:
         return False
 
     def _record_drained(self) -> None:
-        with self.run.changed:
-            self.run.ledger.in_doubt.drained(self.run.now())
+        """Record that the subscription has nothing to deliver, unless dead tasks or a dead run may still hold leases."""
+        run, now = self.run, self.run.now()
+        if now >= self._tasks_lease_until and run.runtime.wall() >= run.leased_until:
+            with run.changed:
+                run.ledger.in_doubt.drained(now)
 
     def _wait_for_acks(self) -> bool:
         """Return whether too many batches wait for their acks to plan another; `availableNow` waits for progress."""
