@@ -124,7 +124,6 @@ class ActiveRun:
                 raise self.worker.taken_over
             if run.now() - self._token_written >= _TOKEN_SECONDS:
                 self._token_written = run.now()
-        self._tasks_lease_until = 0.0  # for messages that a task pulled and did not stage
                 run.staging.write_token()
                 if run.reader_schema is not None:
                     stage_reader(run.staging, run.reader_schema)
@@ -180,7 +179,7 @@ class ActiveRun:
         return False
 
     def _record_drained(self) -> None:
-        """Record that the subscription has nothing to deliver, unless dead tasks or a dead run may still hold leases."""
+        """Record that the subscription has nothing to deliver, unless dead tasks or a dead run may hold leases."""
         run, now = self.run, self.run.now()
         if now >= self._tasks_lease_until and run.runtime.wall() >= run.leased_until:
             with run.changed:
