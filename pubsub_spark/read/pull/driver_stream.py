@@ -125,7 +125,7 @@ class DriverStream:
 
     @property
     def idle_seconds(self) -> float:
-        """The seconds of connection without a message, since the last ack: until it the service may hold messages back."""
+        """The seconds of connection without a message since the last ack, before which messages may be held back."""
         now = self._runtime.monotonic()
         return min(self.health.idle_seconds(now), now - self._acked_at)
 
