@@ -192,12 +192,14 @@ class FileStore:
     def _write(self, path: str, buffers: Sequence[Buffer], publish: Callable[[str, Path], None]) -> bool:
         """Write a file durably; return False if `publish` finds that another file has its name."""
         file = self._folder / path
+        changed = [file.parent]  # also if another writer has made the file, who may not have synced its name yet
         with _refusals(self.location):
             for attempt in range(1, _WRITE_ATTEMPTS + 1):
                 try:
-                    _make_private(file.parent)
+                    changed += _make_private(file.parent)
                     is_first = _write_file(file, buffers, publish)
-                    _sync_folder(file.parent)  # also for another writer of the name, who may not have done so yet
+                    for folder in changed:
+                        _sync_folder(folder)
                     break
                 except FileNotFoundError:
                     if attempt == _WRITE_ATTEMPTS:
@@ -260,7 +262,8 @@ class FileStore:
     def prepare(self, folder: str) -> None:
         """See `Store.prepare`: obstore and this class create a file only once by a hard link."""
         with _refusals(self.location):
-            _make_private(self._folder / folder)
+            for changed in _make_private(self._folder / folder):
+                _sync_folder(changed)
             with tempfile.NamedTemporaryFile(dir=self._folder / folder, prefix=_TEMPORARY) as probe:
                 other = Path(f"{probe.name}-2")
                 try:
@@ -302,14 +305,18 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _make_private(folder: Path) -> None:
-    """Make a folder with those above it, open to this user alone; folders that exist stay as they are."""
-    if folder.is_dir():
-        return
-    for path in (*reversed(folder.parents), folder):
-        with suppress(FileExistsError):
-            path.mkdir(mode=0o700)
-            _sync_folder(path.parent)
+def _make_private(folder: Path) -> list[Path]:
+    """Make a folder with those above it, open to this user alone; return the folders that have new folders in them.
+
+    Folders that exist stay as they are. The caller syncs the changed folders last: much of it is done by then.
+    """
+    changed: list[Path] = []
+    if not folder.is_dir():
+        for path in (*reversed(folder.parents), folder):
+            with suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+                changed.append(path.parent)
+    return changed
 
 
 def _files(folder: Path | str) -> Iterator[os.DirEntry[str]]:

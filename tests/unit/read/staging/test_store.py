@@ -166,7 +166,7 @@ def test_file_is_durable_before_it_is_reported(tmp_path: Path, monkeypatch: pyte
     else:
         store.create("s/1/part-0", [b"1"])
 
-    assert ["fsync .", "fsync s", "fsync content", "name", "fsync 1"] == done
+    assert ["fsync content", "name", "fsync 1", "fsync .", "fsync s"] == done
     done.clear()
     assert not store.create("s/1/part-0", [b"2"])
     assert "fsync 1" == done[-1]  # of what the other writer may not have synced yet
