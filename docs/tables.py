@@ -54,7 +54,7 @@ channels:
   flights:
     bindings: {googlepubsub: {labels: {team: 7}, retention: 1d}}
 """
-_MISTAKES = {"maxmessage": "5", "ackDeadlineSeconds": "5"}  # Spark hands over names in lower case
+_MISTAKES = {"maxmessage": "5", "idleTimeout": "20m"}  # Spark hands over names in lower case
 
 
 def columns() -> str:

@@ -88,6 +88,19 @@ def received(responses: Sequence[bytes]) -> Received:
     return Received(messages, receipts)
 
 
+def first_deliveries(received: Sequence[Received]) -> list[pa.RecordBatch]:
+    """Return the messages with only the first delivery of each message id."""
+    ids = pa.chunked_array([each.messages.column("message_id") for each in received], pa.string())
+    rows = pa.table({"id": ids, "row": np.arange(len(ids))})
+    first = rows.group_by("id").aggregate([("row", "min")]).column("row_min")
+    if len(first) == len(ids):
+        return [each.messages for each in received]
+    mask = np.zeros(len(ids), dtype=bool)
+    mask[first.to_numpy()] = True
+    ends = np.cumsum([0, *(each.messages.num_rows for each in received)])
+    return [each.messages.filter(pa.array(mask[ends[i] : ends[i + 1]])) for i, each in enumerate(received)]
+
+
 def envelope(messages: pa.RecordBatch) -> pa.RecordBatch:
     """The columns that users see: as MESSAGES, with null where the service sent nothing."""
     keys, attempts = messages.column("ordering_key"), messages.column("delivery_attempt")

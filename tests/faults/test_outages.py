@@ -18,10 +18,11 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, ServiceError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import ack_worker, acks, health, session
-from pubsub_spark.read.partitions import Budget, PullPartition
+from pubsub_spark.read import ack_worker, session
+from pubsub_spark.read.task.partitions import Budget, PullPartition
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import open_store
+from pubsub_spark.read.pull import acks, health
 from tests import engine
 from tests.conftest import Names
 from tests.engine import Engine

@@ -22,9 +22,9 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, PubSubError, ResourceError, StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import acks, lease_clock, partition_reader, session
-from pubsub_spark.read.partitions import Budget
 from pubsub_spark.read.staging.store import FileStore
+from pubsub_spark.read.pull import acks
+from pubsub_spark.read.runtime import SYSTEM
 from tests import engine
 from tests.conftest import Bucket, Names
 from tests.engine import Engine
@@ -239,6 +239,7 @@ def test_store_that_stalls_before_a_pull(
 ):
     """A task that waited for the store pulls nothing: messages of batches before may be delivered again by then."""
     read_file, awake = FileStore.read, lease_clock.now
+    get, awake = obstore.get, SYSTEM.boottime
     stalled: list[float] = []
 
     def stall(store: FileStore, path: str) -> Any:
@@ -254,6 +255,8 @@ def test_store_that_stalls_before_a_pull(
     backlogged(query, names)
     monkeypatch.setattr(lease_clock, "now", lambda: awake() + sum(stalled))
     monkeypatch.setattr(FileStore, "read", stall)
+    monkeypatch.setattr(SYSTEM, "boottime", lambda: awake() + sum(stalled))
+    monkeypatch.setattr(obstore, "get", stall)
     read(query, len(MANY))
 
     assert stalled
@@ -263,7 +266,7 @@ def test_store_that_stalls_before_a_pull(
 
 def test_machine_that_slept_in_a_pull(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
     """A task that wakes up when its leases are over gives its messages back and fails; they come again."""
-    awake, pull_part = lease_clock.now, partition_reader._pull_part
+    awake, pull_part = SYSTEM.boottime, partition_reader._pull_part
     slept: list[float] = []
 
     def sleep(*arguments: Any) -> Any:
@@ -273,7 +276,7 @@ def test_machine_that_slept_in_a_pull(query: Engine, names: Names, monkeypatch: 
 
     backlogged(query, names)
     with monkeypatch.context() as patch:
-        patch.setattr(lease_clock, "now", lambda: awake() + sum(slept))
+        patch.setattr(SYSTEM, "boottime", lambda: awake() + sum(slept))
         patch.setattr(partition_reader, "_pull_part", sleep)
         with pytest.raises(StagingError, match=r"Part 1 of batch .* longer than the lease of 60 s"):
             query.trigger()

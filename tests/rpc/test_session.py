@@ -14,11 +14,13 @@ import pytest
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import acks, partition_reader
+from pubsub_spark.read.task import partition_reader
 from pubsub_spark.read.offset import Offset
-from pubsub_spark.read.partitions import Budget, DriverPartition, PullPartition
+from pubsub_spark.read.driver.planner import Budget
+from pubsub_spark.read.task.partitions import DriverPartition, PullPartition
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import FileStore, open_store
+from pubsub_spark.read.pull import acks
 from tests.conftest import Names
 from tests.engine import Engine, until
 from tests.rpc.session import (

@@ -14,7 +14,7 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.partitions import PullPartition
+from pubsub_spark.read.task.partitions import PullPartition
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import open_store
 from tests.conftest import Names

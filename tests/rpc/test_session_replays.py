@@ -14,7 +14,7 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import StagingError
 from pubsub_spark.read.offset import Offset
-from pubsub_spark.read.partitions import Budget, PullPartition
+from pubsub_spark.read.task.partitions import Budget, PullPartition
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import FileStore, open_store
 from tests.conftest import Names

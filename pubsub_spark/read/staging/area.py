@@ -6,6 +6,7 @@
         unfinished-run             says that a run was killed and may hold leases; empty while one runs
         in-doubt/<epoch>-<n>       ids of messages that may be delivered again (`ids`)
         <batch>/part-<i>           the messages and receipts of one pull, written once (`part`)
+        schemas/<digest>           a schema that batches were decoded with (`schemas`)
         <batch>/manifest           numbers of the parts of a batch that is replayed after a restart, written once
         <batch>/excluded-ids       ids of the driver's part, which the batch's tasks drop
         <batch>/given-<i>          says that rows of part i were given to Spark
@@ -37,12 +38,12 @@ from .store import Store
 
 T = TypeVar("T")
 _TOKEN_CONTENT = b"pubsub_spark"
-TOKEN, _LAST_ACKNOWLEDGED, _IN_DOUBT = "driver-token", "last-acknowledged", "in-doubt"
-_UNFINISHED_RUN = "unfinished-run"
+TOKEN, _LAST_ACKNOWLEDGED, IN_DOUBT = "driver-token", "last-acknowledged", "in-doubt"
+_UNFINISHED_RUN, SCHEMAS = "unfinished-run", "schemas"
 _MANIFEST, _EXCLUDED_IDS = "manifest", "excluded-ids"
 _GIVEN, _OWNERS = "given", "owners"
 _OURS = re.compile(
-    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{_IN_DOUBT}/[0-9]+-[0-9]+|{_UNFINISHED_RUN}|{_OWNERS}/[0-9]+"
+    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{IN_DOUBT}/[0-9]+-[0-9]+|{_UNFINISHED_RUN}|{_OWNERS}/[0-9]+|{SCHEMAS}/[0-9a-f]{{32}}(-[0-9]+)?"
     rf"|[0-9]+/((part|{_GIVEN})-[0-9]+|{_MANIFEST}|{_EXCLUDED_IDS}|malformed-[0-9]+-[0-9]+)"
 )
 
@@ -69,7 +70,7 @@ def excluded_path(batch: int) -> str:
 
 def in_doubt_path(epoch: int, number: int) -> str:
     """Return the path of a file of ids in doubt. epoch: of the run of the query that writes it."""
-    return f"{_IN_DOUBT}/{epoch}-{number}"
+    return f"{IN_DOUBT}/{epoch}-{number}"
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ class Staging:
 
     def in_doubt_paths(self) -> list[str]:
         """Return the paths of the files of ids in doubt, for `read_ids`."""
-        paths = (f"{_IN_DOUBT}/{name}" for name in self._names(f"{_IN_DOUBT}/"))
+        paths = (f"{IN_DOUBT}/{name}" for name in self._names(f"{IN_DOUBT}/"))
         return sorted(path for path in paths if _OURS.fullmatch(path))
 
     def delete_ids(self, path: str) -> None:

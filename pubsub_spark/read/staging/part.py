@@ -34,8 +34,8 @@ class Footer:
     pull_bytes, pull_seconds: of all responses, and until the last of them.
     spark_batch, task_slots: Spark's batchId of the batch, and the number of tasks that run at once, where a task has
     staged the part; the driver is not told them.
-    sent_acks: the parts of committed batches whose acks the task has sent, each as batch, part and number of acks
-    (`task_acks`).
+    redelivered: messages of committed batches that the task has acknowledged at once, which have neither.
+    reader: the name of the reader schema of the run that planned the batch, in part 0 (`schemas`).
     """
 
     rows: int
@@ -49,7 +49,8 @@ class Footer:
     pull_seconds: float = 0.0
     spark_batch: int | None = None
     task_slots: int | None = None
-    sent_acks: Sequence[Sequence[int]] = ()
+    redelivered: int = 0
+    reader: str | None = None
 
 
 class PartBuilder:

@@ -12,14 +12,9 @@ import pytest
 from pubsub_spark.read import ack_worker, streaming_pull
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import open_store
+from pubsub_spark.read import ack_worker
 from tests.unit.read.acking_driver import LONG, Driver
 from tests.unit.read.service import SUBSCRIPTION
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream reopens without a pause."""
-    monkeypatch.setattr(streaming_pull, "delays", lambda: iter(lambda: 0.001, None))
 
 
 @pytest.fixture

@@ -22,8 +22,9 @@ def test_loss_is_an_error_or_a_warning(tmp_path: Path, caplog: pytest.LogCapture
 
     assert 3 == data_loss.check_not_behind(strict, 3, staging)
     assert not data_loss.is_deleted(strict, 4, staging)
-    with pytest.raises(StagingError, match=r"is at batch 2, but batches up to 3 were .* set failOnDataLoss=false"):
+    with pytest.raises(StagingError, match=r"is at batch 2, but batches up to 3 were .* set failOnDataLoss=false") as e:
         data_loss.check_not_behind(strict, 2, staging)
+    assert "`asyncProgressTrackingEnabled`" in str(e.value)
     with pytest.raises(StagingError, match="asks again for batch 3"):
         data_loss.is_deleted(strict, 3, staging)
     with caplog.at_level(logging.WARNING):

@@ -9,8 +9,8 @@ import pytest
 
 from pubsub_spark.errors import StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import partition_reader
-from pubsub_spark.read.partitions import DriverPartition, PullPartition, StagedPartition
+from pubsub_spark.read.task import partition_reader
+from pubsub_spark.read.task.partitions import DriverPartition, PullPartition, StagedPartition
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import open_store
 from tests.unit.read.service import SUBSCRIPTION, Service, part

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub_spark.read.partitions import Budget, is_backlogged, next_streams, replay_partitions
+from pubsub_spark.read.task.partitions import Budget, is_backlogged, next_streams, replay_partitions
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.part import Footer
 from pubsub_spark.read.staging.store import open_store

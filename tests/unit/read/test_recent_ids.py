@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from pubsub_spark.read import recent_ids
 from pubsub_spark.read.leases import LEASE_SECONDS
-from pubsub_spark.read.recent_ids import RecentIds
 from pubsub_spark.read.staging.ids import Digests, is_in, merged
+from pubsub_spark.read.pull.lease import LEASE_SECONDS
 from tests.unit.read.service import ids
 
 

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from pubsub_spark.read import task_acks
-from pubsub_spark.read.partitions import Budget
+from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.staging.area import Staging, part_path
 from pubsub_spark.read.staging.store import open_store
 from pubsub_spark.read.task_acks import HeldAcks, SentAcks, TaskAcks, assign
