@@ -79,6 +79,16 @@ class InDoubt:
         self.runs.append(Run(path, until, batch, IdSet(ids)))
         self.runs.sort(key=lambda run: run.until)
 
+    def join(self, now: float) -> None:
+        """Make one run of all runs that only a drained subscription ends, so that restarts do not pile up files."""
+        overdue = [run for run in self.runs if run.until <= now]
+        if len(overdue) > 1:
+            self.runs = self.runs[len(overdue) :]
+            self._last += 1
+            joined = IdSet(merged([run.ids.digests for run in overdue]))
+            path, batch = f"{self.prefix}{self._last}", max(run.batch for run in overdue)
+            self.runs.insert(0, Run(path, overdue[-1].until, batch, joined))
+
     def accept(self, ids: Digests) -> None:
         """Record that redeliveries of these ids were acknowledged in time. `compact` removes the ids."""
         self._accepted.append(ids)

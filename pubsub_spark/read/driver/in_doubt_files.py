@@ -60,4 +60,5 @@ def read_in_doubt(staging: Staging, start: int, topic: str | None, wall: float, 
             in_doubt.load(path, ids, batch, now + min(until - wall, DOUBT_SECONDS + 60))
         else:
             staging.delete_ids(path)
+    in_doubt.join(now)
     return in_doubt
