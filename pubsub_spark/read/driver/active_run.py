@@ -186,10 +186,10 @@ class ActiveRun:
         run, now = self.run, self.run.now()
         with run.changed:
             is_settled = run.ledger.is_settled(now) and run.ledger.in_doubt.is_overdue(now)
-        if is_settled and now >= self._tasks_lease_until and run.runtime.wall() >= run.leased_until:
-            if run.stream.is_idle(idle_seconds):  # after all acks were answered
-                with run.changed:
-                    run.ledger.in_doubt.drained(now)
+        is_alone = now >= self._tasks_lease_until and run.runtime.wall() >= run.leased_until
+        if is_settled and is_alone and run.stream.is_idle(idle_seconds):  # in this order
+            with run.changed:
+                run.ledger.in_doubt.drained(now)
 
     def _wait_for_acks(self) -> bool:
         """Return whether too many batches wait for their acks to plan another; `availableNow` waits for progress."""
