@@ -120,13 +120,16 @@ def test_batches_are_deleted_in_their_order() -> None:
     assert [] == made.undeleted
 
 
-def test_a_deletion_that_failed_is_due_again() -> None:
-    """Files that the store kept are deletable again."""
+def test_a_batch_is_deleted_by_one_thread() -> None:
+    """A batch that is being deleted cannot be taken again: its parts have no such transition."""
     made = committed(1)
     settle(made)
     assert [1] == made.deletable()
-    made.deleted([1], kept=True)
-    assert [1] == made.deletable()
+    assert [State.DELETING] == [part.state for part in made.parts_of(1)]
+    with pytest.raises(LedgerError):
+        made.deletable()
+    made.deleted([1])
+    assert [] == made.deletable()
 
 
 def test_a_lease_is_extended_after_a_quarter() -> None:
