@@ -58,6 +58,7 @@ class InDoubt:
     """The runs, the oldest first. prefix: of the names of their files; a name is never used twice."""
 
     prefix: str
+    max_ids: int = MAX_IDS
     runs: list[Run] = field(default_factory=list)
     files: set[str] = field(default_factory=set)  # paths that are in the staging area
     _last: int = 0
@@ -107,7 +108,7 @@ class InDoubt:
         runs, self.runs, count, lost = self.runs, [], 0, 0
         for run in reversed(runs):
             left = run.ids.digests[:, ~is_in(run.ids.digests, accepted)] if accepted else run.ids.digests
-            if run.until + KEPT_SECONDS <= now or count + left.shape[1] > MAX_IDS:
+            if run.until + KEPT_SECONDS <= now or count + left.shape[1] > self.max_ids:
                 lost += left.shape[1]
             elif left.shape[1] == run.count:
                 self.runs.insert(0, run)

@@ -6,7 +6,7 @@ import logging
 
 from ...errors import DamagedFile
 from ..staging.area import IN_DOUBT, Staging
-from .in_doubt import DOUBT_SECONDS, KEPT_SECONDS, MAX_IDS, InDoubt
+from .in_doubt import DOUBT_SECONDS, KEPT_SECONDS, InDoubt
 from .run import Run
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def write_in_doubt(run: Run) -> None:
             lost,
             run.subscription,
             KEPT_SECONDS // 86400,
-            MAX_IDS,
+            in_doubt.max_ids,
         )
     for each in runs:
         if each.path not in written:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub_spark.read.driver.in_doubt import REMEMBERED_SECONDS, InDoubt
+from pubsub_spark.read.driver.in_doubt import DOUBT_SECONDS, KEPT_SECONDS, InDoubt
 from pubsub_spark.read.staging.ids import is_in
 from tests.unit.read.service import ids
 
@@ -15,21 +15,59 @@ def found(in_doubt: InDoubt, *texts: str) -> list[bool]:
     return list(is_in(ids(*texts), [run.ids for run in in_doubt.runs]))
 
 
-def test_ids_are_in_doubt_for_the_longest_lease():
-    """An id is found as long as its message may be delivered again, and at most a minute longer."""
+def test_ids_are_in_doubt_until_the_subscription_was_drained():
+    """Time alone makes no id forgotten. A subscription drained too early says nothing about it."""
     in_doubt = InDoubt("x-")
     in_doubt.add(ids("a"), 1, now=0)
     in_doubt.add(ids("b", "c"), 2, now=100)
     in_doubt.add(ids(), 3, now=100)
 
-    for now, left in [
-        (REMEMBERED_SECONDS, [True, True, True]),
-        (REMEMBERED_SECONDS + 60, [False, True, True]),
-        (REMEMBERED_SECONDS + 100, [False, True, True]),
-        (REMEMBERED_SECONDS + 160, [False, False, False]),
+    for now, is_overdue, left in [
+        (DOUBT_SECONDS, False, [True, True, True]),
+        (DOUBT_SECONDS + 60, True, [False, True, True]),
+        (DOUBT_SECONDS + 100, False, [False, True, True]),
+        (DOUBT_SECONDS + 180, True, [False, False, False]),
+        (DOUBT_SECONDS * 10, False, [False, False, False]),
     ]:
-        in_doubt.forget(now)
+        assert is_overdue == in_doubt.is_overdue(now)
+        in_doubt.drained(now)
         assert left == found(in_doubt, "a", "b", "c"), now
+
+
+def test_accepted_ids_are_not_in_doubt():
+    """A redelivery that was acknowledged in time is the last one. What is left of a run is another run."""
+    in_doubt = InDoubt("x-")
+    in_doubt.add(ids("a", "b"), 1, now=0)
+    in_doubt.load("whole", ids("c"), 1, until=0)
+    in_doubt.load("gone", ids("d"), 1, until=0)
+    in_doubt.accept(ids("a"))
+    in_doubt.accept(ids("d", "x"))
+
+    assert 0 == in_doubt.compact(now=0)
+    assert [False, True, True, False] == found(in_doubt, "a", "b", "c", "d")
+    assert ["whole", "x-2"] == [run.path for run in in_doubt.runs]
+    assert ["gone"] == in_doubt.obsolete(set())
+
+
+def test_ids_are_forgotten_after_a_week():
+    """A query that never drains its subscription does not keep ids for ever, and reports how many it forgets."""
+    in_doubt = InDoubt("x-")
+    in_doubt.load("old", ids("a", "b"), 1, until=10)
+    in_doubt.load("new", ids("c"), 1, until=11)
+
+    assert 0 == in_doubt.compact(now=KEPT_SECONDS)
+    assert 2 == in_doubt.compact(now=KEPT_SECONDS + 10)
+    assert [False, False, True] == found(in_doubt, "a", "b", "c")
+
+
+def test_more_ids_than_fit_in_memory_are_forgotten():
+    """The oldest ones, because their redeliveries are the least likely."""
+    in_doubt = InDoubt("x-", max_ids=3)
+    for number, texts in enumerate(["ab", "c", "de"]):
+        in_doubt.load(texts, ids(*texts), 1, until=number)
+
+    assert 2 == in_doubt.compact(now=0)
+    assert ["c", "de"] == [run.path for run in in_doubt.runs]
 
 
 def test_no_ids_are_no_run():
@@ -56,7 +94,7 @@ def test_runs_of_a_minute_that_is_over_are_merged():
     assert [100, 1] == [run.count for run in in_doubt.runs]
     in_doubt.add(ids("b"), 3, now=60)
 
-    assert [(660, 2, 101), (720, 3, 1)] == [(run.until, run.batch, run.count) for run in in_doubt.runs]
+    assert [(1260, 2, 101), (1320, 3, 1)] == [(run.until, run.batch, run.count) for run in in_doubt.runs]
 
 
 def test_file_is_obsolete_when_no_run_and_no_planned_batch_needs_it():
@@ -68,32 +106,36 @@ def test_file_is_obsolete_when_no_run_and_no_planned_batch_needs_it():
     assert [] == in_doubt.obsolete(set())
 
     in_doubt.add(ids("c", "d"), 2, now=1)
-    in_doubt.forget(60)
+    in_doubt.drained(60)
 
     assert ["old", "x-1"] == in_doubt.obsolete(set())
     assert ["old"] == in_doubt.obsolete({"x-1"})
 
 
-@given(st.lists(st.tuples(st.floats(0, 400), st.integers(1, 50)), max_size=40))
-def test_ids_in_doubt_are_a_few_runs(steps: list[tuple[float, int]]):
+Step = tuple[float, int, bool]  # a pause, the number of ids, whether the subscription is drained
+
+
+@given(st.lists(st.tuples(st.floats(0, 400), st.integers(1, 50), st.booleans()), max_size=40))
+def test_ids_in_doubt_are_a_few_runs(steps: list[Step]):
     """Whatever is added when, nothing is forgotten before its time, and the runs are few."""
     in_doubt, now = InDoubt("x-"), 0.0
     times: dict[str, float] = {}
     paths: set[str] = set()
-    for number, (pause, count) in enumerate(steps):
+    for number, (pause, count, drained) in enumerate(steps):
         now += pause
         texts = [f"{number}-{n}" for n in range(count)]
-        before = {run.path: run for run in in_doubt.runs}
+        before = {run.path for run in in_doubt.runs}
         in_doubt.add(ids(*texts), number, now)
         times |= dict.fromkeys(texts, now)
-        in_doubt.forget(now)
-        new = {run.path for run in in_doubt.runs} - before.keys()
+        new = {run.path for run in in_doubt.runs} - before
         assert not new & paths, "a name is never used twice"
         paths |= new
-    kept = [text for text, at in times.items() if at + REMEMBERED_SECONDS > now]
+        if drained:
+            in_doubt.drained(now)
+            assert len(in_doubt.runs) <= DOUBT_SECONDS / 60 + 2 + 11
+    kept = [text for text, at in times.items() if at + DOUBT_SECONDS > now]
 
     assert all(found(in_doubt, *kept))
-    assert len(in_doubt.runs) <= REMEMBERED_SECONDS / 60 + 2 + 11
     assert sorted(run.until for run in in_doubt.runs) == [run.until for run in in_doubt.runs]
 
 

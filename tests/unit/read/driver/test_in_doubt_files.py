@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from pubsub_spark.read.driver.in_doubt import REMEMBERED_SECONDS, InDoubt
+from pubsub_spark.read.driver.in_doubt import DOUBT_SECONDS, KEPT_SECONDS, InDoubt
 from pubsub_spark.read.driver.in_doubt_files import read_in_doubt, write_in_doubt
 from pubsub_spark.read.staging.area import in_doubt_path
 from pubsub_spark.read.staging.ids import is_in, merged
@@ -37,12 +37,26 @@ def test_restart_has_the_ids_and_no_more_time_than_was_left(running: Running):
     assert [run.path] == running.staging.in_doubt_paths()
 
 
-def test_restart_after_the_time_has_nothing(running: Running):
-    """The files of forgotten ids are deleted."""
+def test_time_that_is_over_makes_no_id_forgotten(running: Running):
+    """A run that has not drained the subscription leaves its ids to the next one, for a week."""
     running.ledger.in_doubt.add(ids("a"), 7, running.run.now())
     write_in_doubt(running.run)
+    after = restarted(running, later=2 * DOUBT_SECONDS)
 
-    assert [] == restarted(running, later=REMEMBERED_SECONDS + 61).runs
+    assert [True] == found(after, "a")
+    assert after.is_overdue(5.0)
+    assert [] == restarted(running, later=KEPT_SECONDS + 2 * DOUBT_SECONDS).runs
+    assert [] == running.staging.in_doubt_paths()
+
+
+def test_ids_that_are_forgotten_are_reported(running: Running, caplog: pytest.LogCaptureFixture):
+    """Their messages may be rows again."""
+    running.ledger.in_doubt.add(ids("a", "b"), 7, running.run.now())
+    write_in_doubt(running.run)
+    running.advance(KEPT_SECONDS + 2 * DOUBT_SECONDS)
+    write_in_doubt(running.run)
+
+    assert "2 ids of messages of" in caplog.text
     assert [] == running.staging.in_doubt_paths()
 
 
