@@ -12,7 +12,8 @@ from pubsub_spark.codec.json import JsonSchema
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from pubsub_spark.read.staging import schemas as staged_schemas
 from pubsub_spark.read.staging.schemas import Fetch, StagedSchemas, stage_reader
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.staging.store import open_store
+from pubsub_spark.read.staging.area import Staging
 from tests.unit.read.service import SUBSCRIPTION
 
 NAME = "projects/p/schemas/s@aaaaaaaa"
@@ -21,7 +22,7 @@ REVISION = SchemaRevision("projects/p/schemas/s", "aaaaaaaa", "AVRO", "{}")
 
 @pytest.fixture
 def staging(tmp_path: Path) -> Staging:
-    return Staging(str(tmp_path), SUBSCRIPTION, uuid.uuid4().hex)
+    return Staging(open_store(str(tmp_path)), SUBSCRIPTION, uuid.uuid4().hex)
 
 
 @pytest.fixture

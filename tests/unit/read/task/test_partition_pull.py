@@ -1,0 +1,172 @@
+"""The pull of a part: what becomes a row, what is acknowledged at once, and what is acknowledged with the batch."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from pubsub_spark.errors import MissingFile
+from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.runtime import SYSTEM
+from pubsub_spark.read.staging import part as staged_part
+from pubsub_spark.read.staging.area import Staging, in_doubt_path, part_path
+from pubsub_spark.read.staging.ids import merged
+from pubsub_spark.read.staging.part import Footer
+from pubsub_spark.read.task.partition_pull import PartitionPull
+from pubsub_spark.read.task.partitions import PullPartition
+from tests.unit.read.service import SUBSCRIPTION, Service, StatusError, ids, part, response
+from tests.unit.read.store import WatchedStore
+
+IN_TIME, LATE = 1000.0, -1.0  # the deadline of a plan, in seconds from now
+BATCH = 7
+
+
+@pytest.fixture
+def reads() -> list[str]:
+    """The paths of files that were read."""
+    return []
+
+
+@pytest.fixture
+def staging(tmp_path: Path, reads: list[str]) -> Staging:
+    def record(call: str, path: str) -> None:
+        if call == "read":
+            reads.append(path)
+
+    staging = Staging(WatchedStore(str(tmp_path), record), SUBSCRIPTION, uuid.uuid4().hex)
+    staging.create(part_path(BATCH, 0), part(["driver"]))
+    return staging
+
+
+def in_doubt(staging: Staging, number: int, *texts: str) -> str:
+    """A file of ids in doubt."""
+    path = in_doubt_path(1, number)
+    staging.write_ids(path, merged([ids(*texts)]), until=0, batch=1)
+    return path
+
+
+def pulled(
+    staging: Staging,
+    service: Any,
+    *,
+    deadline: float = IN_TIME,
+    max_messages: int = 100,
+    excludes: Sequence[str] = (),
+    excludes_driver: bool = False,
+) -> tuple[list[str], list[str], Footer]:
+    """The rows of a pull of part 1, the ack ids that are staged, and the footer."""
+    options = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, "idleTimeout": "50ms"}, {})
+    wall = SYSTEM.wall() + deadline
+    partition = PullPartition(
+        staging, BATCH, 1, max_messages, 10**6, wall, excludes=excludes, excludes_driver=excludes_driver
+    )
+    messages, buffers = PartitionPull(partition, options, service, SYSTEM).run()
+    rows = [data.decode() for batch in messages for data in batch.column("data").to_pylist()]
+    content = b"".join(buffers)
+    staged = [data.decode() for batch in staged_part.messages(content) for data in batch.column("data").to_pylist()]
+    assert rows == staged, "every evaluation has the same rows"
+    receipts = [ack_id for each in staged_part.receipts(buffers) for ack_id in each.column("ack_id").to_pylist()]
+    return rows, receipts, staged_part.footer(content)
+
+
+def test_messages_are_rows(staging: Staging):
+    """The usual case: nothing is acknowledged before the commit, and no file is looked into."""
+    service = Service(scripts=[[response("ab")]])
+    rows, receipts, footer = pulled(staging, service)
+
+    assert (["a", "b"], ["ack-a", "ack-b"]) == (rows, receipts)
+    assert (2, 0, 0, "idle") == (footer.rows, footer.dropped, footer.redelivered, footer.ended)
+    assert [] == service.acked
+
+
+def test_message_in_doubt_is_acknowledged_at_once(staging: Staging):
+    """Its batch is committed, so it is no row and waits for no commit."""
+    service = Service(scripts=[[response("abc")]])
+    paths = [in_doubt(staging, 1, "id-a", "id-x"), in_doubt(staging, 2, "id-c")]
+    rows, receipts, footer = pulled(staging, service, excludes=paths)
+
+    assert (["b"], ["ack-b"]) == (rows, receipts)
+    assert [["ack-a", "ack-c"]] == service.acked
+    assert (1, 0, 2) == (footer.rows, footer.dropped, footer.redelivered)
+
+
+def test_message_in_doubt_whose_ack_is_refused_is_acknowledged_with_the_batch(staging: Staging):
+    """It is no row either way."""
+    refused = StatusError(grpc.StatusCode.FAILED_PRECONDITION)
+    service = Service(scripts=[[response("ab")]], answers=[refused])
+    rows, receipts, footer = pulled(staging, service, excludes=[in_doubt(staging, 1, "id-a")])
+
+    assert (["b"], ["ack-a", "ack-b"]) == (rows, receipts)
+    assert (1, 1, 0) == (footer.rows, footer.dropped, footer.redelivered)
+
+
+def test_message_in_doubt_does_not_count_for_the_limits(staging: Staging):
+    """A batch after an outage is not filled with redeliveries."""
+    service = Service(scripts=[[response("ab"), response("c")]])
+    rows, _, footer = pulled(staging, service, max_messages=2, excludes=[in_doubt(staging, 1, "id-a")])
+
+    assert (["b", "c"], "full") == (rows, footer.ended)
+
+
+def test_message_of_the_driver_is_a_row_once(staging: Staging):
+    """It is delivered again to a task of the same batch: its new ack is sent with the batch."""
+    service = Service(scripts=[[response(["driver", "a"])]])
+    rows, receipts, footer = pulled(staging, service, excludes_driver=True)
+
+    assert (["a"], ["ack-driver", "ack-a"]) == (rows, receipts)
+    assert (1, 1, 0) == (footer.rows, footer.dropped, footer.redelivered)
+    assert [] == service.acked
+
+
+@pytest.mark.parametrize(("deadline", "expected"), [(IN_TIME, ["1", "2", "3", "4"]), (LATE, ["4"])])
+def test_pull_that_ends_late_looks_at_what_is_staged(staging: Staging, deadline: float, expected: list[str]):
+    """Until its deadline a plan excludes all redeliveries that there can be; later the task has to look itself."""
+    staging.create(part_path(BATCH - 1, 1), part(["1"]))
+    staging.create(part_path(BATCH, 2), part(["2"]))
+    in_doubt(staging, 1, "id-3")
+    service = Service(scripts=[[response("1234")]])
+    rows, receipts, footer = pulled(staging, service, deadline=deadline)
+
+    assert expected == rows
+    if deadline == LATE:
+        assert [["ack-1", "ack-3"]] == service.acked
+        assert ["ack-2", "ack-4"] == receipts
+        assert (1, 1, 2) == (footer.rows, footer.dropped, footer.redelivered)
+
+
+def test_late_pull_keeps_what_a_later_batch_or_its_own_part_has(staging: Staging):
+    """Another attempt of this task has the same messages, and a later batch is not planned before this one ends."""
+    staging.create(part_path(BATCH, 1), part(["a"]))
+    staging.create(part_path(BATCH + 1, 1), part(["b"]))
+    service = Service(scripts=[[response("ab")]])
+
+    assert ["a", "b"] == pulled(staging, service, deadline=LATE)[0]
+    assert [] == service.acked
+
+
+def test_late_pull_without_messages_looks_at_nothing(staging: Staging, reads: list[str]):
+    """An idle backlog costs no reads."""
+    in_doubt(staging, 1, "id-a")
+    assert [] == pulled(staging, Service(), deadline=LATE)[0]
+    assert [] == reads
+
+
+def test_process_reads_a_file_of_ids_once(staging: Staging, reads: list[str]):
+    """The next batch excludes most of the same files, and a reused worker has read them."""
+    first, second, third = (in_doubt(staging, number, f"id-{number}") for number in (1, 2, 3))
+    pulled(staging, Service(), excludes=[first, second])
+    rows, *_ = pulled(staging, Service(scripts=[[response("123")]]), excludes=[second, third])
+
+    assert ["1"] == rows
+    assert [f"{staging.root}/{path}" for path in (first, second, third)] == reads
+
+
+def test_file_of_ids_that_is_gone_is_an_error(staging: Staging):
+    """Without it the task could repeat rows."""
+    with pytest.raises(MissingFile, match="in-doubt/1-1"):
+        pulled(staging, Service(), excludes=["in-doubt/1-1"])
