@@ -46,6 +46,7 @@ def new_batch(run: Run, options: ReadOptions, planner: Planner, batch: int, budg
         for part in ledger.parts_of(batch):
             ledger.keep(part, [pa.concat_arrays([each.receipts.column("ack_id")]) for each in taken])
         deadline = ledger.deadline(now)
+        committed = [(part.batch, part.number, part.length) for part in ledger.undoubted]
     if not pulls:
         return [DriverPartition(staging, batch, content)]
     write_in_doubt(run)
@@ -58,6 +59,7 @@ def new_batch(run: Run, options: ReadOptions, planner: Planner, batch: int, budg
         0,
         deadline=run.runtime.wall() + deadline - now - _CLOCK_MARGIN_SECONDS,
         excludes=sorted(reads),
+        committed=committed,
         excludes_driver=excludes_driver,
         streams=options.streams_per_partition or planner.streams,
         driver_content=content,

@@ -307,14 +307,18 @@ class Ledger:
 
     def deadline(self, now: float) -> float:
         """Return until when no message of a batch planned now can be delivered again, unless its id is in doubt."""
-        ends = (part.lease.end for part in self._unsettled() if part.in_doubt_since is None)
-        return min([now + self._pull_lease, *ends])
+        return min([now + self._pull_lease, *(part.lease.end for part in self.undoubted)])
 
     # What there is
 
     def parts_of(self, batch: int) -> list[Part]:
         """Return the known parts of a batch."""
         return list(self._batches[batch].parts.values()) if batch in self._batches else []
+
+    @property
+    def undoubted(self) -> list[Part]:
+        """The committed parts that are not settled, and whose ids are not in doubt."""
+        return [part for part in self._unsettled() if part.in_doubt_since is None]
 
     @property
     def uncommitted(self) -> list[int]:

@@ -104,6 +104,7 @@ def test_deadline_of_a_plan_is_before_the_first_end_of_a_lease(running: Running)
 
     assert isinstance(partition, PullPartition)
     left = partition.deadline - running.runtime.wall()
+    assert [(1, 1, running.staging.parts(1)[1])] == partition.committed
     assert STREAM_LEASE_SECONDS - DUE - 10 == pytest.approx(left, abs=5)
 
 

@@ -57,14 +57,15 @@ def pulled(
     deadline: float = IN_TIME,
     max_messages: int = 100,
     excludes: Sequence[str] = (),
+    committed: Sequence[int] = (),
     excludes_driver: bool = False,
 ) -> tuple[list[str], list[str], Footer]:
-    """The rows of a pull of part 1, the ack ids that are staged, and the footer."""
+    """The rows of a pull of part 1, the ack ids that are staged, and the footer. committed: parts of the batch before.
+    """
     options = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, "idleTimeout": "50ms"}, {})
     wall = SYSTEM.wall() + deadline
-    partition = PullPartition(
-        staging, BATCH, 1, max_messages, 10**6, wall, excludes=excludes, excludes_driver=excludes_driver
-    )
+    earlier = [(BATCH - 1, number, staging.parts(BATCH - 1)[number]) for number in committed]
+    partition = PullPartition(staging, BATCH, 1, max_messages, 10**6, wall, excludes, earlier, excludes_driver)
     messages, buffers = PartitionPull(partition, options, service, SYSTEM).run()
     rows = [data.decode() for batch in messages for data in batch.column("data").to_pylist()]
     content = b"".join(buffers)
@@ -130,7 +131,7 @@ def test_pull_that_ends_late_looks_at_what_is_staged(staging: Staging, deadline:
     staging.create(part_path(BATCH, 2), part(["2"]))
     in_doubt(staging, 1, "id-3")
     service = Service(scripts=[[response("1234")]])
-    rows, receipts, footer = pulled(staging, service, deadline=deadline)
+    rows, receipts, footer = pulled(staging, service, deadline=deadline, committed=[1])
 
     assert expected == rows
     if deadline == LATE:
@@ -139,10 +140,39 @@ def test_pull_that_ends_late_looks_at_what_is_staged(staging: Staging, deadline:
         assert (1, 1, 2) == (footer.rows, footer.dropped, footer.redelivered)
 
 
-def test_late_pull_keeps_what_a_later_batch_or_its_own_part_has(staging: Staging):
-    """Another attempt of this task has the same messages, and a later batch is not planned before this one ends."""
-    staging.create(part_path(BATCH, 1), part(["a"]))
-    staging.create(part_path(BATCH + 1, 1), part(["b"]))
+def test_part_that_was_staged_after_its_commit_has_no_rows(staging: Staging):
+    """An attempt outlived its batch: its messages are delivered again and must not be acknowledged without a row."""
+    staging.create(part_path(BATCH - 1, 1), part(["committed"]))
+    staging.create(part_path(BATCH - 1, 2), part(["zombie"]))
+    service = Service(scripts=[[response(["committed", "zombie"])]])
+
+    assert ["zombie"] == pulled(staging, service, deadline=LATE, committed=[1])[0]
+    assert [["ack-committed"]] == service.acked
+
+
+@pytest.mark.parametrize("damage", [None, b""])
+def test_committed_part_that_cannot_be_read_stops_no_pull(staging: Staging, tmp_path: Path, damage: bytes | None):
+    """The part is settled and deleted, or lost: then its messages are rows again, as the ack worker says."""
+    partition_1 = part_path(BATCH - 1, 1)
+    staging.create(partition_1, part(["a"]))
+    service = Service(scripts=[[response("a")]])
+    file = tmp_path / staging.root / partition_1
+    length = file.stat().st_size
+    file.unlink()
+    if damage is not None:
+        file.write_bytes(damage + bytes(length))
+
+    earlier = [(BATCH - 1, 1, length)]
+    options = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, "idleTimeout": "50ms"}, {})
+    partition = PullPartition(staging, BATCH, 1, 100, 10**6, SYSTEM.wall() + LATE, committed=earlier)
+    connection: Any = service
+    messages, _ = PartitionPull(partition, options, connection, SYSTEM).run()
+    assert [1] == [batch.num_rows for batch in messages]
+
+
+def test_late_pull_keeps_what_its_own_part_has(staging: Staging):
+    """Another attempt of this task may have staged the same messages. It is the one that counts then."""
+    staging.create(part_path(BATCH, 1), part(["a", "b"]))
     service = Service(scripts=[[response("ab")]])
 
     assert ["a", "b"] == pulled(staging, service, deadline=LATE)[0]
