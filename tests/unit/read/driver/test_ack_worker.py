@@ -9,26 +9,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-import pyarrow as pa
 import pytest
 
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
 from pubsub_spark.read.driver.ack_worker import AckTimes
 from pubsub_spark.read.pull.acks import MAX_IDS
-from pubsub_spark.read.pull.lease import STREAM_LEASE_SECONDS
+from pubsub_spark.read.pull.lease import STREAM_LEASE_SECONDS, Lease
 from pubsub_spark.read.staging import fencing
+from pubsub_spark.read.staging.ids import is_in
 from tests.unit.read.driver.running import LONG, Running
-from tests.unit.read.service import Answer, Service, StatusError, response
+from tests.unit.read.service import Answer, Service, StatusError, ids, response
 
 AWAY = StatusError(grpc.StatusCode.UNAVAILABLE)
 REFUSED = StatusError(grpc.StatusCode.FAILED_PRECONDITION)
 NO_PATIENCE = AckTimes(tick=0.01, send=0.0, retry=0.0)
+LEASE = Lease(0, STREAM_LEASE_SECONDS)
 RunOf = Callable[..., Running]
 
 
-def redelivered(*texts: str) -> pa.RecordBatch:
-    return received([response(texts)]).receipts
+def redeliver(running: Running, *texts: str, lease: Lease = LEASE) -> None:
+    """Record redeliveries of messages whose ids are in doubt."""
+    with running.run.changed:
+        running.ledger.redelivered(lease, received([response(texts)]).receipts)
 
 
 def test_commit_sends_the_acks_and_deletes_the_files(running: Running):
@@ -154,8 +157,7 @@ def test_messages_of_refused_acks_are_in_doubt_and_counted(running: Running):
 def test_redeliveries_are_acknowledged_at_once(running: Running):
     """A redelivery of a committed message waits for no commit."""
     worker = running.acknowledging()
-    with running.run.changed:
-        running.ledger.redelivered(redelivered("a", "b"))
+    redeliver(running, "a", "b")
 
     assert worker.flush(LONG)
     assert ["ack-a", "ack-b"] == running.service.acked_ids
@@ -167,12 +169,24 @@ def test_redeliveries_whose_ack_was_refused_stay_in_doubt(running: Running):
     """They are delivered once more, and are no rows then either."""
     running.service.answers = [REFUSED]
     worker = running.acknowledging()
-    with running.run.changed:
-        running.ledger.redelivered(redelivered("a"))
+    redeliver(running, "a")
 
     assert worker.flush(LONG)
     assert running.are_in_doubt("id-a")
     assert (0, 1) == (worker.acknowledged, worker.failed_acks)
+
+
+def test_redelivery_that_was_acknowledged_in_time_is_the_last_one(running: Running):
+    """Its id is not in doubt any more. If the lease of the redelivery is over, it is delivered once more."""
+    running.ledger.in_doubt.add(ids("id-a", "id-b"), 1, 0.0)
+    redeliver(running, "a")
+    redeliver(running, "b", lease=Lease(-STREAM_LEASE_SECONDS, STREAM_LEASE_SECONDS))
+    assert running.acknowledging().flush(LONG)
+    with running.run.changed:
+        running.ledger.in_doubt.compact(0.0)
+
+    assert ["ack-a", "ack-b"] == running.service.acked_ids
+    assert [False, True] == list(is_in(ids("id-a", "id-b"), [each.ids for each in running.ledger.in_doubt.runs]))
 
 
 @dataclass
@@ -209,8 +223,7 @@ def test_redeliveries_on_a_closed_connection_end_no_thread(run_of: RunOf, caplog
     service.over.set()
     running = run_of(service=service)
     worker = running.acknowledging()
-    with running.run.changed:
-        running.ledger.redelivered(redelivered("a"))
+    redeliver(running, "a")
 
     assert worker.flush(LONG)
     assert running.are_in_doubt("id-a")

@@ -192,7 +192,8 @@ def test_redeliveries_of_committed_messages_are_acknowledged_at_once(running: Ru
     running.ledger.in_doubt.add(ids("id-a", "id-c"), 1, 0.0)
     running.arrive("abc")
 
-    assert 2 == drop_redelivered(running.run)
+    drop_redelivered(running.run)
+    assert 2 == running.ledger.redeliveries
     [partition] = planned(running, 2)
     assert isinstance(partition, DriverPartition)
     assert [b"b"] == rows(partition.content)
@@ -208,13 +209,14 @@ def test_redelivery_whose_ack_fails_is_no_row_later_either(running: Running):
     drop_redelivered(running.run)
     assert running.acknowledging().flush(30)
     running.arrive("a")
+    drop_redelivered(running.run)
 
-    assert 1 == drop_redelivered(running.run)
+    assert 2 == running.ledger.redeliveries
     assert 0 == running.stream.message_count
 
 
 def test_nothing_in_doubt_drops_nothing(running: Running):
     """The usual case."""
     running.arrive("a")
-    assert 0 == drop_redelivered(running.run)
+    drop_redelivered(running.run)
     assert 1 == running.stream.message_count

@@ -1,6 +1,8 @@
 """The lease of messages, with the time in hand."""
 
-from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS, Lease
+import pytest
+
+from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS, Lease, pull_lease_seconds
 
 
 def test_lease_is_due_after_a_quarter_of_its_time():
@@ -22,3 +24,9 @@ def test_expired_lease_stays_expired():
     for expired in (lease.extended(115.0, 160.0, refused=False), lease.extended(115.0, 116.0, refused=True)):
         assert expired.is_expired(116.0)
         assert expired.extended(117.0, 118.0, refused=False).is_expired(118.0)
+
+
+@pytest.mark.parametrize(("period", "seconds"), [(2.0, 60), (15.0, 60), (60.0, 150)])
+def test_lease_of_a_task_outlasts_its_pull(period: float, seconds: int):
+    """It is twice as long as a pull may take, and half a minute longer."""
+    assert seconds == pull_lease_seconds(period)
