@@ -1,105 +1,246 @@
-"""Two laws of leases, tested with hypothesis: a part that may be delivered again is expired, a held one is extended.
+"""The promise of the ack ledger, tested with hypothesis: whatever happens in which order.
 
-The model is the service's side: when the lease of each part really ends. `Leases` learns of it only through its own
-plans, and through extensions that may be answered, refused or lost.
+The machine does what the threads of a run and the tasks do. The model is the service's side: when the lease of each
+part really ends, and which acks it has accepted in time. The ledger learns of it only through its own events.
+
+    - nothing is sent or deleted before its commit, and no part that was staged after it
+    - batches are deleted in their order, each once
+    - ids in doubt are only those of committed batches
+    - a deleted message that may be delivered again is in doubt
+    - until its deadline a plan excludes every message that may be delivered again
+    - a lease that the ledger counts on has not ended
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import pyarrow as pa
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pubsub_spark.read.leases import TRACK_AFTER_SECONDS, Leases
+from pubsub_spark.read.driver.in_doubt import InDoubt
+from pubsub_spark.read.driver.ledger import UNSETTLED, Ledger, Part, State
 from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS, Lease
+from pubsub_spark.read.staging.ids import Digests, IdSet, digests, is_in, merged
+from pubsub_spark.read.staging.part import Footer
+
+NO_IDS = pa.array([], pa.string())
+FOOTER = Footer(rows=1, bytes=1, dropped=0, ended="full", oldest=None, messages_length=0, receipts_lengths=())
+
+Key = tuple[int, int]
 
 
 @dataclass
-class ServiceLease:
-    """The lease of a part on the service's side: when it ends, and whether it has ended once."""
+class Served:
+    """The messages of a part on the service's side: when their lease ends, whether they were acknowledged in time."""
 
     ends: float
-    expired: bool = False
+    acked: bool = False
 
 
-class LeaseMachine(RuleBasedStateMachine):
+@dataclass
+class Plan:
+    """A plan of the past. excluded: the parts whose ids it excludes."""
+
+    batch: int
+    deadline: float
+    excluded: set[Key]
+
+
+def ids_of(key: Key) -> Digests:
+    return merged([digests(pa.array([f"{key[0]}-{key[1]}"]))])
+
+
+class LedgerMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.now = 1000.0
         self.batch = 0
-        self.leases = Leases()
-        self.parts: dict[tuple[int, int], ServiceLease] = {}
+        self.ledger = Ledger(STREAM_LEASE_SECONDS, InDoubt("in-doubt/1-"))
+        self.served: dict[Key, Served] = {}
+        self.staged: dict[int, set[int]] = {}  # in the staging area
         self.committed: set[int] = set()
+        self.rows: set[Key] = set()  # of committed batches
+        self.deleted: list[int] = []
+        self.sending: list[Part] = []
+        self.extending: list[tuple[Part, float]] = []
+        self.listing: list[int] = []
+        self.plan_made: Plan | None = None
 
-    @rule(waited=st.sampled_from([0, 10, 50]), tasks=st.integers(0, 2))
-    def plan(self, waited: int, tasks: int) -> None:
-        """Plan a batch of messages that were buffered for so long, and of those that tasks pull in the next seconds."""
+    def key(self, part: Part) -> Key:
+        return part.batch, part.number
+
+    # Spark's calls
+
+    @precondition(lambda self: len(self.committed) == self.batch)
+    @rule(waited=st.sampled_from([0, 10, 50]), is_replay=st.booleans())
+    def plan(self, waited: int, is_replay: bool) -> None:
+        """Put ids in doubt and plan a batch, whose driver part was buffered for so long."""
+        for part in self.ledger.take_doubtful(self.now):
+            self.ledger.doubt(part, ids_of(self.key(part)), self.now)
+        excluded = {key for key in self.rows if self.is_in_doubt(key)}
         self.batch += 1
-        self.leases.plan(self.batch, self.now)
-        driver_lease = Lease(self.now - waited, STREAM_LEASE_SECONDS)
-        self.leases.track(self.batch, 0, driver_lease)
-        self.parts[self.batch, 0] = ServiceLease(driver_lease.end)
-        for part in range(1, tasks + 1):
-            self.parts[self.batch, part] = ServiceLease(self.now + part + STREAM_LEASE_SECONDS)
+        self.ledger.plan(self.batch, self.now, is_replay=is_replay)
+        lease = None if is_replay else Lease(self.now - waited, STREAM_LEASE_SECONDS)
+        self.served[self.batch, 0] = Served(self.now if lease is None else lease.end)
+        self.staged[self.batch] = {0}
+        assert self.ledger.stage(self.batch, 0, 10, FOOTER, lease)
+        self.plan_made = Plan(self.batch, self.ledger.deadline(self.now), excluded)
 
-    @rule(answer=st.sampled_from(["granted", "refused", "lost"]), took=st.sampled_from([0, 5, 50]))
-    def extend(self, answer: str, took: int) -> None:
-        """Do what the lease extender does each second; the service may be slow to answer, or not answer."""
-        sent = self.now
-        for batch in self.leases.to_track(sent):
-            for number, part in self.parts:
-                if number == batch:
-                    self.leases.track(batch, part)
-        due = self.leases.due(sent)
-        if answer == "granted":
-            for key in due:
-                self._expire(key)
-                self.parts[key].ends = sent + LEASE_SECONDS
-        self.wait(took)
-        if answer != "lost":
-            for batch, part in due:
-                self.leases.record_extension(batch, part, sent, self.now, refused=answer == "refused")
+    @precondition(lambda self: self.batch > 0)
+    @rule(number=st.integers(1, 3), age=st.integers(0, 1))
+    def stage(self, number: int, age: int) -> None:
+        """A task stages a part of the current batch, or a dead one of the batch before."""
+        batch = max(1, self.batch - age)
+        if batch in self.staged and (batch, number) not in self.served:
+            self.staged[batch].add(number)
+            self.served[batch, number] = Served(self.now + STREAM_LEASE_SECONDS)
 
-    @rule()
-    def commit(self) -> None:
-        named = self.leases.commit(self.batch)
-        assert not self.committed & set(named)
-        self.committed |= set(named)
+    @precondition(lambda self: len(self.committed) < self.batch)
+    @rule(lost=st.sampled_from([None, None, 0, 1, 2]))
+    def commit(self, lost: int | None) -> None:
+        """Spark commits the current batch; a part of it may be gone."""
+        known = {part.number for part in self.ledger.parts_of(self.batch)}
+        self.staged[self.batch] -= {lost}
+        gone = self.ledger.commit(self.batch, {number: (10, FOOTER) for number in self.staged[self.batch]})
+        assert sorted(known - self.staged[self.batch]) == gone
+        self.committed.add(self.batch)
+        self.rows |= {(self.batch, number) for number in self.staged[self.batch]}
+
+    # The ack worker
 
     @rule()
-    def acknowledge(self) -> None:
-        for batch in self.leases.unacknowledged:
-            assert batch in self.committed, "acknowledged is a part of committed"
-            self.leases.record_acknowledged(batch)
-            self.parts = {key: part for key, part in self.parts.items() if key[0] != batch}
+    def take_acks(self) -> None:
+        part = self.ledger.take_acks(self.now)
+        if part is not None:
+            assert self.key(part) in self.rows, "only rows of committed batches are acknowledged"
+            assert part.state is State.SENDING
+            assert part not in self.sending, "one thread at a time sends the acks of a part"
+            self.sending.append(part)
 
-    @rule(seconds=st.sampled_from([1, 14, 46, 61, 150, 601]))
+    @precondition(lambda self: self.sending)
+    @rule(answer=st.sampled_from(["accepted", "refused", "unanswered", "gone"]), index=st.integers(0, 9))
+    def answer_acks(self, answer: str, index: int) -> None:
+        part = self.sending.pop(index % len(self.sending))
+        key = self.key(part)
+        if answer == "unanswered":
+            self.ledger.pause(part, self.now + 1)
+            return
+        if answer == "gone":  # its receipts cannot be read: nobody knows its ids
+            self.rows.discard(key)
+            self.ledger.settle(part)
+            return
+        if answer == "accepted" and self.now < self.served[key].ends:
+            self.served[key].acked = True
+        refused = pa.array(["x"]) if answer == "refused" else NO_IDS
+        self.ledger.record_acks(part, 1, NO_IDS, refused)
+        if answer == "refused" or self.ledger.is_doubtful(part, self.now):
+            self.ledger.doubt(part, ids_of(key), self.now)
+        self.ledger.settle(part)
+
+    @rule()
+    def delete(self) -> None:
+        batches = self.ledger.deletable()
+        for batch in batches:
+            assert batch in self.committed
+            assert batch == len(self.deleted) + 1, "batches are deleted in their order, each once"
+            self.deleted.append(batch)
+            del self.staged[batch]
+        self.ledger.deleted(batches)
+        assert not set(batches) & set(self.ledger.undeleted)
+
+    # The lease extender
+
+    @rule()
+    def list_parts(self) -> None:
+        batch = self.ledger.take_listing(self.now)
+        if batch is not None:
+            assert batch not in self.committed
+            self.listing.append(batch)
+
+    @precondition(lambda self: self.listing)
+    @rule()
+    def listed(self) -> None:
+        batch = self.listing.pop()
+        for number in self.staged.get(batch, ()):
+            is_known = self.ledger.stage(batch, number, 10)
+            assert is_known == (batch not in self.committed)
+        self.ledger.listed(batch, self.now)
+
+    @rule(granted=st.booleans())
+    def extend(self, granted: bool) -> None:
+        """Send an extension, which the service may grant though its answer is lost or late."""
+        part = self.ledger.take_extension(self.now, in_memory=False)
+        if part is not None:
+            assert part not in [each for each, _ in self.extending], "one thread at a time extends a lease"
+            served = self.served[self.key(part)]
+            if granted and self.now < served.ends:
+                served.ends = max(served.ends, self.now + LEASE_SECONDS)
+            self.extending.append((part, self.now if granted else -1.0))
+
+    @precondition(lambda self: self.extending)
+    @rule(index=st.integers(0, 9), is_lost=st.booleans())
+    def extended(self, index: int, is_lost: bool) -> None:
+        part, sent = self.extending.pop(index % len(self.extending))
+        refused = None if is_lost else sent < 0 or self.served[self.key(part)].ends < sent + LEASE_SECONDS
+        self.ledger.extended(part, max(0.0, sent), self.now, refused)
+
+    # Time
+
+    @rule(seconds=st.sampled_from([1, 14, 16, 31, 61, 150, 601]))
     def wait(self, seconds: int) -> None:
         self.now += seconds
-        for key in self.parts:
-            self._expire(key)
 
-    def _expire(self, key: tuple[int, int]) -> None:
-        self.parts[key].expired |= self.now >= self.parts[key].ends
+    # The promise
+
+    def is_in_doubt(self, key: Key) -> bool:
+        return bool(is_in(ids_of(key), self.doubted())[0])
+
+    def doubted(self) -> list[IdSet]:
+        return [run.ids for run in self.ledger.in_doubt.runs]
+
+    def may_be_delivered_again(self, key: Key, now: float) -> bool:
+        served: Any = self.served[key]
+        return not served.acked and now >= served.ends
 
     @invariant()
-    def part_that_may_be_delivered_again_is_expired(self) -> None:
-        for (batch, part), real in self.parts.items():
-            assert not real.expired or self.leases.is_expired(batch, part, self.now)
+    def lease_that_the_ledger_counts_on_has_not_ended(self) -> None:
+        for batch in (*self.ledger.uncommitted, *self.ledger.undeleted):
+            for part in self.ledger.parts_of(batch):
+                if not part.lease.is_expired(self.now):
+                    assert self.now < self.served[self.key(part)].ends
 
     @invariant()
-    def part_that_is_held_for_long_is_tracked(self) -> None:
-        tracked = set(self.leases.to_track(self.now))
-        assert tracked == {
-            b for b in {*self.leases.uncommitted, *self.leases.unacknowledged} if self._age(b) >= TRACK_AFTER_SECONDS
-        }
+    def ids_in_doubt_are_of_committed_batches(self) -> None:
+        for key in self.served.keys() - self.rows:
+            assert key[0] in self.committed or not self.is_in_doubt(key)
+        assert all(run.batch in self.committed for run in self.ledger.in_doubt.runs)
 
-    def _age(self, batch: int) -> float:
-        owner = self.leases._batches[batch]
-        return self.now - owner.planned
+    @invariant()
+    def settled_message_is_acknowledged_or_in_doubt(self) -> None:
+        for key in self.rows:
+            parts = {part.number: part for part in self.ledger.parts_of(key[0])}
+            if key[0] in self.deleted or parts[key[1]].state not in UNSETTLED:
+                assert self.served[key].acked or self.is_in_doubt(key)
+
+    @invariant()
+    def plan_is_complete_until_its_deadline(self) -> None:
+        plan = self.plan_made
+        if plan is not None and self.now < plan.deadline:
+            for key in self.rows:
+                if key[0] < plan.batch and self.may_be_delivered_again(key, self.now):
+                    assert key in plan.excluded
+
+    @invariant()
+    def every_ack_is_due_until_it_is_settled(self) -> None:
+        waiting = [part for n in self.ledger.undeleted for part in self.ledger.parts_of(n) if part.state in UNSETTLED]
+        idle = [part for part in waiting if part not in self.sending]
+        assert bool(idle) == self.ledger.is_due(self.now + 2)
+        assert sorted({part.batch for part in waiting}) == self.ledger.unsettled
 
 
-TestLeases = LeaseMachine.TestCase
-TestLeases.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
