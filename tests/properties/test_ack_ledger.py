@@ -7,14 +7,14 @@ part really ends, and which acks it has accepted in time. The ledger learns of i
     - batches are deleted in their order, each once
     - ids in doubt are only those of committed batches
     - a deleted message that may be delivered again is in doubt
-    - until its deadline a plan excludes every message that may be delivered again
+    - until its deadline a plan excludes every message that may be delivered again, and its deadline is not too soon
+    - a redelivery of a row is in doubt when it arrives, so it is no row again
     - a lease that the ledger counts on has not ended
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from hypothesis import settings
@@ -41,15 +41,6 @@ class Served:
     acked: bool = False
 
 
-@dataclass
-class Plan:
-    """A plan of the past. excluded: the parts whose ids it excludes."""
-
-    batch: int
-    deadline: float
-    excluded: set[Key]
-
-
 def ids_of(key: Key) -> Digests:
     return merged([digests(pa.array([f"{key[0]}-{key[1]}"]))])
 
@@ -66,9 +57,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.rows: set[Key] = set()  # of committed batches
         self.deleted: list[int] = []
         self.sending: list[Part] = []
-        self.extending: list[tuple[Part, float]] = []
+        self.extending: list[tuple[Part, float, bool]] = []
         self.listing: list[int] = []
-        self.plan_made: Plan | None = None
 
     def key(self, part: Part) -> Key:
         return part.batch, part.number
@@ -79,16 +69,18 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(waited=st.sampled_from([0, 10, 50]), is_replay=st.booleans())
     def plan(self, waited: int, is_replay: bool) -> None:
         """Put ids in doubt and plan a batch, whose driver part was buffered for so long."""
-        for part in self.ledger.take_doubtful(self.now):
-            self.ledger.doubt(part, ids_of(self.key(part)), self.now)
-        excluded = {key for key in self.rows if self.is_in_doubt(key)}
+        self.doubt()
         self.batch += 1
         self.ledger.plan(self.batch, self.now, is_replay=is_replay)
         lease = None if is_replay else Lease(self.now - waited, STREAM_LEASE_SECONDS)
         self.served[self.batch, 0] = Served(self.now if lease is None else lease.end)
         self.staged[self.batch] = {0}
         assert self.ledger.stage(self.batch, 0, 10, FOOTER, lease)
-        self.plan_made = Plan(self.batch, self.ledger.deadline(self.now), excluded)
+        deadline = self.ledger.deadline(self.now)
+        assert deadline > self.now + STREAM_LEASE_SECONDS / 2
+        for key in self.rows:
+            served = self.served[key]
+            assert served.acked or served.ends >= deadline or self.is_in_doubt(key)
 
     @precondition(lambda self: self.batch > 0)
     @rule(number=st.integers(1, 3), age=st.integers(0, 1))
@@ -109,6 +101,37 @@ class LedgerMachine(RuleBasedStateMachine):
         assert sorted(known - self.staged[self.batch]) == gone
         self.committed.add(self.batch)
         self.rows |= {(self.batch, number) for number in self.staged[self.batch]}
+
+    def doubt(self) -> None:
+        """Put ids in doubt, as each look at the driver stream does."""
+        for part in self.ledger.take_doubtful(self.now):
+            self.ledger.doubt(part, ids_of(self.key(part)), self.now)
+
+    @rule(index=st.integers(0, 99), answer=st.sampled_from(["accepted", "late", "lost"]))
+    def redeliver(self, index: int, answer: str) -> None:
+        """A message of a committed batch is delivered again, and acknowledged at once."""
+        keys = sorted(key for key in self.rows if not self.served[key].acked and self.now >= self.served[key].ends)
+        if not keys:
+            return
+        key = keys[index % len(keys)]
+        self.doubt()
+        assert self.is_in_doubt(key), "it would be a row again"
+        lease = Lease(self.now, STREAM_LEASE_SECONDS)
+        self.served[key].ends = lease.end
+        receipts = pa.record_batch({"ack_id": ["x"], "message_id": [f"{key[0]}-{key[1]}"]})
+        self.ledger.redelivered(lease, receipts)
+        assert [(lease, receipts)] == self.ledger.take_redelivered()
+        accepted = answer == "accepted"
+        self.served[key].acked = accepted
+        ids, none = ids_of(key), merged([])
+        self.ledger.redelivered_answered(*((ids, none) if accepted else (none, ids)), self.now)
+        self.ledger.in_doubt.compact(self.now)
+        assert accepted or self.is_in_doubt(key)
+
+    @precondition(lambda self: self.ledger.is_settled and all(self.served[key].acked for key in self.rows))
+    @rule()
+    def drain(self) -> None:
+        self.ledger.in_doubt.drained(self.now)
 
     # The ack worker
 
@@ -175,18 +198,18 @@ class LedgerMachine(RuleBasedStateMachine):
         """Send an extension, which the service may grant though its answer is lost or late."""
         part = self.ledger.take_extension(self.now, in_memory=False)
         if part is not None:
-            assert part not in [each for each, _ in self.extending], "one thread at a time extends a lease"
+            assert part not in [each for each, _, _ in self.extending], "one thread at a time extends a lease"
             served = self.served[self.key(part)]
             if granted and self.now < served.ends:
                 served.ends = max(served.ends, self.now + LEASE_SECONDS)
-            self.extending.append((part, self.now if granted else -1.0))
+            self.extending.append((part, self.now, granted))
 
     @precondition(lambda self: self.extending)
     @rule(index=st.integers(0, 9), is_lost=st.booleans())
     def extended(self, index: int, is_lost: bool) -> None:
-        part, sent = self.extending.pop(index % len(self.extending))
-        refused = None if is_lost else sent < 0 or self.served[self.key(part)].ends < sent + LEASE_SECONDS
-        self.ledger.extended(part, max(0.0, sent), self.now, refused)
+        part, sent, granted = self.extending.pop(index % len(self.extending))
+        refused = None if is_lost else not granted or self.served[self.key(part)].ends < sent + LEASE_SECONDS
+        self.ledger.extended(part, sent, self.now, refused)
 
     # Time
 
@@ -201,10 +224,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def doubted(self) -> list[IdSet]:
         return [run.ids for run in self.ledger.in_doubt.runs]
-
-    def may_be_delivered_again(self, key: Key, now: float) -> bool:
-        served: Any = self.served[key]
-        return not served.acked and now >= served.ends
 
     @invariant()
     def lease_that_the_ledger_counts_on_has_not_ended(self) -> None:
@@ -225,14 +244,6 @@ class LedgerMachine(RuleBasedStateMachine):
             parts = {part.number: part for part in self.ledger.parts_of(key[0])}
             if key[0] in self.deleted or parts[key[1]].state not in UNSETTLED:
                 assert self.served[key].acked or self.is_in_doubt(key)
-
-    @invariant()
-    def plan_is_complete_until_its_deadline(self) -> None:
-        plan = self.plan_made
-        if plan is not None and self.now < plan.deadline:
-            for key in self.rows:
-                if key[0] < plan.batch and self.may_be_delivered_again(key, self.now):
-                    assert key in plan.excluded
 
     @invariant()
     def every_ack_is_due_until_it_is_settled(self) -> None:
