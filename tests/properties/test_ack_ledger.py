@@ -90,6 +90,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if batch in self.staged and (batch, number) not in self.served:
             self.staged[batch].add(number)
             self.served[batch, number] = Served(self.now + STREAM_LEASE_SECONDS)
+            assert batch not in self.committed or not self.ledger.stage(batch, number, 10)
 
     @precondition(lambda self: len(self.committed) < self.batch)
     @rule(lost=st.sampled_from([None, None, 0, 1, 2]))
@@ -97,7 +98,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """Spark commits the current batch; a part of it may be gone."""
         known = {part.number for part in self.ledger.parts_of(self.batch)}
         self.staged[self.batch] -= {lost}
-        gone = self.ledger.commit(self.batch, {number: (10, FOOTER) for number in self.staged[self.batch]})
+        gone = self.ledger.commit(self.batch, dict.fromkeys(self.staged[self.batch], (10, FOOTER)))
         assert sorted(known - self.staged[self.batch]) == gone
         self.committed.add(self.batch)
         self.rows |= {(self.batch, number) for number in self.staged[self.batch]}

@@ -28,8 +28,8 @@ from hypothesis.stateful import (
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.task.partitions import Budget, Partition, PullPartition
 from pubsub_spark.read.pull.driver_stream import DriverStream
+from pubsub_spark.read.task.partitions import Budget, Partition, PullPartition
 from tests.engine import CrashError, Engine
 
 LEASE_IS_EXPIRED = 601.0  # seconds; longer than any lease

@@ -9,8 +9,8 @@
 
 Until its deadline a plan is complete: no lease of a message that it does not exclude can have ended. Later the driver
 may know of more redeliveries than the plan does, so the task reads the parts that were committed and not settled when
-it was planned. (Others of earlier batches were staged after the commit: their messages were never rows.) A redelivery that could
-not be acknowledged at once stays with the part and is acknowledged with its batch.
+it was planned. (Others of earlier batches were staged after the commit: their messages were never rows.) A redelivery
+that could not be acknowledged at once stays with the part and is acknowledged with its batch.
 """
 
 from __future__ import annotations

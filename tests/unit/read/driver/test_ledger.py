@@ -163,7 +163,7 @@ def test_planned_batches_are_listed() -> None:
 
 
 def test_ids_of_a_committed_part_are_in_doubt_before_its_lease_ends() -> None:
-    """The next batch must exclude what may be delivered again while it is pulled, and no uncommitted part is in doubt."""
+    """The next batch must exclude what may be delivered again while it is pulled. No uncommitted part is in doubt."""
     made = committed(1)
     made.plan(2, 0)
     made.stage(2, 0, 10)

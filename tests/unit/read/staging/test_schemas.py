@@ -11,9 +11,9 @@ import pytest
 from pubsub_spark.codec.json import JsonSchema
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from pubsub_spark.read.staging import schemas as staged_schemas
+from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.schemas import Fetch, StagedSchemas, stage_reader
 from pubsub_spark.read.staging.store import open_store
-from pubsub_spark.read.staging.area import Staging
 from tests.unit.read.service import SUBSCRIPTION
 
 NAME = "projects/p/schemas/s@aaaaaaaa"

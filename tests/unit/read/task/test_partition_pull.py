@@ -60,8 +60,7 @@ def pulled(
     committed: Sequence[int] = (),
     excludes_driver: bool = False,
 ) -> tuple[list[str], list[str], Footer]:
-    """The rows of a pull of part 1, the ack ids that are staged, and the footer. committed: parts of the batch before.
-    """
+    """The rows of a pull of part 1, the staged ack ids, and the footer. committed: parts of the batch before."""
     options = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, "idleTimeout": "50ms"}, {})
     wall = SYSTEM.wall() + deadline
     earlier = [(BATCH - 1, number, staging.parts(BATCH - 1)[number]) for number in committed]

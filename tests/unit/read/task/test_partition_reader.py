@@ -200,7 +200,7 @@ def test_part_whose_rows_were_yielded_is_not_pulled_again(task: Task):
     """A cleaner removed it: other messages would be acknowledged than the first evaluation has yielded."""
     task.rows()
     (task.folder / task.staging.root / "1/part-1").unlink()
-    with pytest.raises(StagingError, match="The staged files of batch 1 of .* are gone .* cleanup jobs"):
+    with pytest.raises(StagingError, match=r"The staged files of batch 1 of .* are gone .* cleanup jobs"):
         task.rows()
     assert 1 == len(task.service.openings)
 
@@ -208,7 +208,7 @@ def test_part_whose_rows_were_yielded_is_not_pulled_again(task: Task):
 def test_batch_whose_files_are_gone_is_not_pulled(task: Task):
     """Without the driver's part nobody knows what was yielded."""
     task.staging.delete("1/")
-    with pytest.raises(StagingError, match="The staged files of batch 1 of .* are gone"):
+    with pytest.raises(StagingError, match=r"The staged files of batch 1 of .* are gone"):
         task.rows()
     assert [] == task.service.openings
 
