@@ -108,6 +108,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for part in self.ledger.take_doubtful(self.now):
             self.ledger.doubt(part, ids_of(self.key(part)), self.now)
 
+    @precondition(lambda self: self.rows)
     @rule(index=st.integers(0, 99), answer=st.sampled_from(["accepted", "late", "lost"]))
     def redeliver(self, index: int, answer: str) -> None:
         """A message of a committed batch is delivered again, and acknowledged at once."""
@@ -136,10 +137,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # The ack worker
 
+    @precondition(lambda self: self.committed)
     @rule()
     def take_acks(self) -> None:
-        part = self.ledger.take_acks(self.now)
-        if part is not None:
+        while (part := self.ledger.take_acks(self.now)) is not None:
             assert self.key(part) in self.rows, "only rows of committed batches are acknowledged"
             assert part.state is State.SENDING
             assert part not in self.sending, "one thread at a time sends the acks of a part"
@@ -165,6 +166,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.doubt(part, ids_of(key), self.now)
         self.ledger.settle(part)
 
+    @precondition(lambda self: self.committed)
     @rule()
     def delete(self) -> None:
         batches = self.ledger.deletable()
@@ -178,6 +180,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # The lease extender
 
+    @precondition(lambda self: self.ledger.uncommitted)
     @rule()
     def list_parts(self) -> None:
         batch = self.ledger.take_listing(self.now)
@@ -194,16 +197,19 @@ class LedgerMachine(RuleBasedStateMachine):
             assert is_known == (batch not in self.committed)
         self.ledger.listed(batch, self.now)
 
-    @rule(granted=st.booleans())
-    def extend(self, granted: bool) -> None:
-        """Send an extension, which the service may grant though its answer is lost or late."""
-        part = self.ledger.take_extension(self.now, in_memory=False)
-        if part is not None:
+    @precondition(lambda self: self.batch > 0)
+    @rule(granted=st.booleans(), took=st.sampled_from([0, 5, 50, None]), is_lost=st.booleans())
+    def extend(self, granted: bool, took: int | None, is_lost: bool) -> None:
+        """Send extensions, which the service may grant though its answer is lost or late."""
+        while (part := self.ledger.take_extension(self.now, in_memory=False)) is not None:
             assert part not in [each for each, _, _ in self.extending], "one thread at a time extends a lease"
             served = self.served[self.key(part)]
             if granted and self.now < served.ends:
                 served.ends = max(served.ends, self.now + LEASE_SECONDS)
             self.extending.append((part, self.now, granted))
+        self.now += took or 0
+        while took is not None and self.extending:
+            self.extended(0, is_lost)
 
     @precondition(lambda self: self.extending)
     @rule(index=st.integers(0, 9), is_lost=st.booleans())
@@ -255,4 +261,4 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestLedger.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

@@ -205,7 +205,7 @@ def test_messages_that_arrive_after_the_half_close_are_taken():
 @pytest.mark.parametrize(("woke_up", "leased"), [(2.0, 2.0), (70.0, 1.0)])
 def test_lease_may_have_begun_while_the_process_stood_still(woke_up: float, leased: float):
     """A process that was stopped finds no message at first, though it was delivered long ago."""
-    clock = chain([1.0, 1.0], repeat(woke_up))
+    clock = chain([1.0], repeat(woke_up))
     service = HalfClosing(scripts=[[]])
     times = replace(AT_ONCE, drain=LONG)
     got = do_pull(service, settings(), idle=0.05, times=times, runtime=MovedClock(lambda: next(clock)))
