@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from ...backend import Connection
 from ...codec.envelope import Received
-from ...errors import DamagedFile, MissingFile
+from ...errors import DamagedFile, MissingFile, StagingError
 from ...options import ReadOptions
 from ..pull import acks
 from ..pull.lease import pull_lease_seconds
@@ -39,6 +39,7 @@ from ..staging.part import Buffer
 from .partitions import PullPartition
 from .spark_context import told_by_spark
 
+_LISTINGS = 5  # of files that are merged meanwhile
 _ACK_SECONDS = 10.0  # in which redeliveries are acknowledged, retries included
 _excluded: dict[tuple[Staging, str], IdSet] = {}  # by file, for the last part that this process has pulled
 
@@ -137,7 +138,7 @@ class PartitionPull:
         of_batch = self._ids_of_batch(lambda number: number != self.partition.part)
         committed = _ids_of_parts(staging, self.partition.committed)
         # Last: ids are written here before their parts are deleted.
-        committed += [IdSet(staging.read_ids(path)[0]) for path in staging.in_doubt_paths()]
+        committed += _ids_in_doubt(staging)
         self._kept = [self._without(received, committed, of_batch) for received in self._kept]
 
     def _ids_of_batch(self, is_wanted: Callable[[int], bool]) -> list[IdSet]:
@@ -154,6 +155,14 @@ def _ids_of_parts(staging: Staging, parts: Iterable[tuple[int, int, int]]) -> li
         with suppress(MissingFile, DamagedFile):
             sets.append(IdSet(merged([digests(each.column("message_id")) for each in staging.receipts(*part)])))
     return sets
+
+
+def _ids_in_doubt(staging: Staging) -> list[IdSet]:
+    """Return the ids that are in doubt by now."""
+    for _ in range(_LISTINGS):
+        with suppress(MissingFile):  # merged into another file after it was listed
+            return [IdSet(staging.read_ids(path)[0]) for path in staging.in_doubt_paths()]
+    raise StagingError(f"Files of ids in doubt disappear from `{staging.location}`. Exclude it from cleanup jobs.")
 
 
 def _excluded_ids(staging: Staging, paths: Sequence[str]) -> list[IdSet]:

@@ -17,6 +17,7 @@ from pubsub_spark.read.staging import part as staged_part
 from pubsub_spark.read.staging.area import Staging, in_doubt_path, part_path
 from pubsub_spark.read.staging.ids import merged
 from pubsub_spark.read.staging.part import Footer
+from pubsub_spark.read.staging.store import open_store
 from pubsub_spark.read.task.partition_pull import PartitionPull
 from pubsub_spark.read.task.partitions import PullPartition
 from tests.unit.read.service import SUBSCRIPTION, Service, StatusError, ids, part, response
@@ -167,6 +168,24 @@ def test_committed_part_that_cannot_be_read_stops_no_pull(staging: Staging, tmp_
     connection: Any = service
     messages, _ = PartitionPull(partition, options, connection, SYSTEM).run()
     assert [1] == [batch.num_rows for batch in messages]
+
+
+def test_late_pull_finds_ids_that_are_merged_meanwhile(tmp_path: Path):
+    """The driver writes the merged file first, and deletes the one that was listed before it is read."""
+    plain = Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
+    plain.create(part_path(BATCH, 0), part([]))
+    listed = in_doubt(plain, 1, "id-a")
+
+    def merge(call: str, path: str) -> None:
+        if call == "read" and path.endswith(listed):
+            in_doubt(plain, 2, "id-a", "id-b")
+            plain.delete_ids(listed)
+
+    watched = Staging(WatchedStore(str(tmp_path), merge), SUBSCRIPTION, "stream")
+    service = Service(scripts=[[response("abc")]])
+
+    assert ["c"] == pulled(watched, service, deadline=LATE)[0]
+    assert [["ack-a", "ack-b"]] == service.acked
 
 
 def test_late_pull_keeps_what_its_own_part_has(staging: Staging):
