@@ -40,7 +40,8 @@ def new_batch(run: Run, options: ReadOptions, planner: Planner, batch: int, budg
         )
     now = run.now()
     with run.changed:
-        reads = frozenset(each.path for each in ledger.in_doubt.runs) if pulls else frozenset[str]()
+        in_doubt = list(ledger.in_doubt.runs) if pulls else []
+        reads = frozenset(each.path for each in in_doubt)
         ledger.plan(batch, now, reads)
         ledger.stage(batch, 0, len(content), driver_part, lease)
         for part in ledger.parts_of(batch):
@@ -49,7 +50,7 @@ def new_batch(run: Run, options: ReadOptions, planner: Planner, batch: int, budg
         committed = [(part.batch, part.number, part.length) for part in ledger.undoubted]
     if not pulls:
         return [DriverPartition(staging, batch, content)]
-    write_in_doubt(run)
+    write_in_doubt(run, in_doubt)
     excludes_driver = lease is not None and lease.is_expired(deadline)
     first = PullPartition(
         staging,

@@ -36,7 +36,7 @@ _SLOT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Run:
+class IdRun:
     """Ids that are in doubt at least until a time, none of a batch after `batch`.
 
     path: of its file, which may not be written yet.
@@ -59,7 +59,7 @@ class InDoubt:
 
     prefix: str
     max_ids: int = MAX_IDS
-    runs: list[Run] = field(default_factory=list)
+    runs: list[IdRun] = field(default_factory=list)
     files: set[str] = field(default_factory=set)  # paths that are in the staging area
     _last: int = 0
     _accepted: list[Digests] = field(default_factory=list)
@@ -77,7 +77,7 @@ class InDoubt:
     def load(self, path: str, ids: Digests, batch: int, until: float) -> None:
         """Add the run of a file that an earlier run of the query wrote."""
         self.files.add(path)
-        self.runs.append(Run(path, until, batch, IdSet(ids)))
+        self.runs.append(IdRun(path, until, batch, IdSet(ids)))
         self.runs.sort(key=lambda run: run.until)
 
     def join(self, now: float) -> None:
@@ -88,7 +88,7 @@ class InDoubt:
             self._last += 1
             joined = IdSet(merged([run.ids.digests for run in overdue]))
             path, batch = f"{self.prefix}{self._last}", max(run.batch for run in overdue)
-            self.runs.insert(0, Run(path, overdue[-1].until, batch, joined))
+            self.runs.insert(0, IdRun(path, overdue[-1].until, batch, joined))
 
     def accept(self, ids: Digests) -> None:
         """Record that redeliveries of these ids were acknowledged in time. `compact` removes the ids."""
@@ -114,7 +114,7 @@ class InDoubt:
                 self.runs.insert(0, run)
             elif left.shape[1]:
                 self._last += 1
-                self.runs.insert(0, Run(f"{self.prefix}{self._last}", run.until, run.batch, IdSet(left)))
+                self.runs.insert(0, IdRun(f"{self.prefix}{self._last}", run.until, run.batch, IdSet(left)))
             count += left.shape[1]
         return lost
 
@@ -122,16 +122,16 @@ class InDoubt:
         """Return the files of no run that no planned batch reads. read: the files that planned batches read."""
         return sorted(self.files - {run.path for run in self.runs} - read)
 
-    def _popped(self, until: float, length: float) -> list[Run]:
+    def _popped(self, until: float, length: float) -> list[IdRun]:
         """Remove and return the last runs of a slot that are shorter than twice the runs after them."""
-        popped: list[Run] = []
+        popped: list[IdRun] = []
         while self.runs and self.runs[-1].until == until and self.runs[-1].count < 2 * length:
             popped.append(self.runs.pop())
             length += popped[-1].count
         return popped
 
-    def _push(self, runs: Sequence[Run], ids: Sequence[Digests], until: float, batch: int = 0) -> None:
+    def _push(self, runs: Sequence[IdRun], ids: Sequence[Digests], until: float, batch: int = 0) -> None:
         self._last += 1
         joined = merged([*(run.ids.digests for run in runs), *ids])
         last = max([batch, *(run.batch for run in runs)])
-        self.runs.append(Run(f"{self.prefix}{self._last}", until, last, IdSet(joined)))
+        self.runs.append(IdRun(f"{self.prefix}{self._last}", until, last, IdSet(joined)))
