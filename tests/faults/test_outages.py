@@ -21,8 +21,9 @@ from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, ServiceError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver import active_run
-from pubsub_spark.read.driver.ack_worker import AckTimes, AckWorker
+from pubsub_spark.read.driver.ack_worker import AckWorker
 from pubsub_spark.read.driver.planner import Budget
+from pubsub_spark.read.driver.times import AckTimes
 from pubsub_spark.read.pull import acks, health
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import open_store

@@ -178,7 +178,7 @@ def test_batch_numbers_are_mapped_as_the_page_says(scenario: Scenario):
         open_store(str(scenario.folder / "staging")), scenario.names.subscription, _stream(scenario, number)
     )
     [batch] = staging.batches()
-    footers = staging.footers(batch, staging.parts(batch))
+    footers = [staging.footer(batch, part, length) for part, length in staging.parts(batch).items()]
     assert {None, number} == {footer.spark_batch for footer in footers}
     assert batch == _offset(scenario, number)["batch"]
 

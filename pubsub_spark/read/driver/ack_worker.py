@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,19 +28,9 @@ from ..staging.ids import IdSet, digests, is_in, merged
 from .in_doubt_files import write_in_doubt
 from .ledger import Part
 from .run import Run
+from .times import ACK_TIMES, AckTimes
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class AckTimes:
-    """Time limits, in seconds."""
-
-    tick: float = 1.0  # between two looks at what is due
-    send: float = 30.0  # after which no more acks of a part are sent; twice as long those that failed are retried
-    retry: float = 1.0  # after acks that were not answered
-    set_aside: float = 60.0  # after receipts that the store did not deliver
-    delete: float = 1.0  # between two deletions, so that batches are deleted together
 
 
 class AckWorker:
@@ -51,7 +40,7 @@ class AckWorker:
     says that another run owns the staging area.
     """
 
-    def __init__(self, run: Run, times: AckTimes = AckTimes()) -> None:
+    def __init__(self, run: Run, times: AckTimes = ACK_TIMES) -> None:
         self.acknowledged = 0
         self.failed_acks = 0
         self.taken_over: StagingError | None = None
@@ -86,7 +75,8 @@ class AckWorker:
         run, ledger = self._run, self._run.ledger
         while True:
             with run.changed:
-                run.changed.wait_for(lambda: self._stopping or ledger.is_due(run.now()), self._times.tick)
+                tick = None if ledger.is_empty and not self._undeleted else self._times.tick
+                run.changed.wait_for(lambda: self._stopping or ledger.is_due(run.now()), tick)
                 if self._stopping:
                     return
                 redelivered, part = ledger.take_redelivered(), ledger.take_acks(run.now())

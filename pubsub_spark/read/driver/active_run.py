@@ -25,6 +25,7 @@ from .metrics import ReadCounts, health_metrics, unacked_metrics
 from .planner import MAX_DEFAULT_TASKS, Budget, Planner
 from .run import Run
 from .start import report_loss
+from .times import DRIVER_TIMES, DriverTimes
 from .triggers import ONLY_PAUSE_SECONDS, Action, StreamView, Triggers
 
 _FLUSH_SECONDS = 5.0  # for which an idle trigger waits for acks
@@ -45,6 +46,7 @@ class ActiveRun:
         triggers: Triggers,
         planner: Planner,
         is_stopping: Callable[[], bool],
+        times: DriverTimes = DRIVER_TIMES,
     ) -> None:
         self.run = run
         self.counts = ReadCounts()
@@ -52,8 +54,8 @@ class ActiveRun:
         self._triggers = triggers
         self._planner = planner
         self._is_stopping = is_stopping
-        self.worker = AckWorker(run)
-        self.extender = LeaseExtender(run)
+        self.worker = AckWorker(run, times.acks)
+        self.extender = LeaseExtender(run, times.extensions)
         self._token_written = run.now()
         self._tasks_lease_until = 0.0  # for messages that a task pulled and did not stage
         self._is_held_back = False  # because too many batches wait for their acks

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -26,23 +25,16 @@ from ..pull import acks
 from ..pull.lease import LEASE_SECONDS
 from .ledger import Part
 from .run import Run
+from .times import EXTENSION_TIMES, ExtensionTimes
 
 _MAX_READERS = 8
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ExtensionTimes:
-    """Time limits, in seconds."""
-
-    tick: float = 1.0  # between two looks at what is due
-    timeout: float = 30.0  # for one extension, retries included
-
-
 class LeaseExtender:
     """The extending threads of a run. extended: the number of messages whose lease was extended so far."""
 
-    def __init__(self, run: Run, times: ExtensionTimes = ExtensionTimes()) -> None:
+    def __init__(self, run: Run, times: ExtensionTimes = EXTENSION_TIMES) -> None:
         self.extended = 0
         self._run = run
         self._times = times

@@ -283,12 +283,8 @@ class Ledger:
 
     def take_doubtful(self, now: float) -> list[Part]:
         """Return the committed parts whose ids must be in doubt before a batch is planned, because leases may end."""
-        soon, recently = now + self._pull_lease / 2, now - self._pull_lease
-        return [
-            part
-            for part in self._unsettled()
-            if part.lease.is_expired(soon) and (part.in_doubt_since is None or part.in_doubt_since < recently)
-        ]
+        soon = now + self._pull_lease / 2
+        return [part for part in self.undoubted if part.lease.is_expired(soon)]
 
     def is_doubtful(self, part: Part, now: float) -> bool:
         """Return whether Pub/Sub may have delivered messages of a part again before it accepted their acks."""
@@ -339,6 +335,11 @@ class Ledger:
         """Return whether no message is leased for this query, as far as the driver knows."""
         is_sending = self._is_redelivery_sent or bool(self._redelivered)
         return not (is_sending or self.uncommitted or self.unsettled) and self._leased_until <= now
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no batch is planned or committed, and no redelivery is to be acknowledged."""
+        return not self._batches and not self._redelivered
 
     def is_finished(self, most: int, until: float) -> bool:
         """Return whether at most `most` committed batches are left, or none of their acks is due before `until`."""

@@ -29,6 +29,7 @@ from . import subscription
 from .active_run import ActiveRun
 from .planner import Budget, Planner
 from .start import Start
+from .times import DRIVER_TIMES, DriverTimes
 from .triggers import Triggers
 
 
@@ -56,9 +57,10 @@ class QueryDriver:
         may_be_asked_once: bool = False,
         runtime: Runtime = SYSTEM,
         reader: ReaderSchema | None = None,
+        times: DriverTimes = DRIVER_TIMES,
     ) -> None:
         self.options = options
-        self._start = Start(options, backend, store, runtime, reader)
+        self._start = Start(options, backend, store, runtime, reader, times)
         self._is_stopping = is_stopping
         self._offsets = Offsets()
         self._triggers = Triggers(options.idle_timeout, may_be_asked_once)
@@ -128,8 +130,9 @@ class QueryDriver:
 
     def _open(self, start: Offset, is_replay: bool) -> ActiveRun:
         if self.active is None:
+            times = self._start.times
             run = self._start.run(start, is_replay)
-            self.active = ActiveRun(self.options, run, self._triggers, self._planner, self._is_stopping)
+            self.active = ActiveRun(self.options, run, self._triggers, self._planner, self._is_stopping, times)
         return self.active
 
 

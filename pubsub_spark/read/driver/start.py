@@ -29,6 +29,7 @@ from .batches import readable_parts
 from .in_doubt_files import read_in_doubt
 from .ledger import Ledger
 from .run import Run
+from .times import DRIVER_TIMES, DriverTimes
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Start:
     store: Store
     runtime: Runtime
     reader: ReaderSchema | None = None  # with which payloads are decoded
+    times: DriverTimes = DRIVER_TIMES
 
     def run(self, start: Offset, is_replay: bool) -> Run:
         """Return a new run after the batch `start`.
@@ -80,7 +82,7 @@ class Start:
             if all(batch <= start.batch for batch in staged):
                 staging.delete(f"{SCHEMAS}/")  # only batches that are not committed need them
             reader = None if self.reader is None else stage_reader(staging, self.reader)
-            stream = DriverStream(connection, settings, runtime=runtime)
+            stream = DriverStream(connection, settings, self.times.pull, runtime)
         except BaseException:
             connection.close()
             raise

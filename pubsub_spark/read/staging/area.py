@@ -8,7 +8,6 @@
         <batch>/part-<i>           the messages and receipts of one pull, written once (`part`)
         schemas/<digest>           a schema that batches were decoded with (`schemas`)
         <batch>/manifest           numbers of the parts of a batch that is replayed after a restart, written once
-        <batch>/excluded-ids       ids of the driver's part, which the batch's tasks drop
         <batch>/given-<i>          says that rows of part i were given to Spark
         <batch>/malformed-<i>-<n>  says that part i has n payloads that could not be decoded
         owners/<epoch>             the run that owns the area, written once (`fencing`)
@@ -24,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -41,11 +40,11 @@ T = TypeVar("T")
 _TOKEN_CONTENT = b"pubsub_spark"
 TOKEN, _LAST_ACKNOWLEDGED, IN_DOUBT = "driver-token", "last-acknowledged", "in-doubt"
 _UNFINISHED_RUN, SCHEMAS = "unfinished-run", "schemas"
-_MANIFEST, _EXCLUDED_IDS = "manifest", "excluded-ids"
+_MANIFEST = "manifest"
 _GIVEN, _OWNERS = "given", "owners"
 _OURS = re.compile(
     rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{IN_DOUBT}/[0-9]+-[0-9]+|{_UNFINISHED_RUN}|{_OWNERS}/[0-9]+|{SCHEMAS}/[0-9a-f]{{32}}(-[0-9]+)?"
-    rf"|[0-9]+/((part|{_GIVEN})-[0-9]+|{_MANIFEST}|{_EXCLUDED_IDS}|malformed-[0-9]+-[0-9]+)"
+    rf"|[0-9]+/((part|{_GIVEN})-[0-9]+|{_MANIFEST}|malformed-[0-9]+-[0-9]+)"
 )
 
 
@@ -62,11 +61,6 @@ def manifest_path(batch: int) -> str:
 def given_path(batch: int, part: int) -> str:
     """Return the path of the file that says that rows of a part were given to Spark."""
     return f"{batch}/{_GIVEN}-{part}"
-
-
-def excluded_path(batch: int) -> str:
-    """Return the path of the ids of the driver's part, whose messages the batch's tasks drop."""
-    return f"{batch}/{_EXCLUDED_IDS}"
 
 
 def in_doubt_path(epoch: int, number: int) -> str:
@@ -142,10 +136,6 @@ class Staging:
         if len(end) < needed <= length:
             end = self.store.read_range(path, length - needed, length)
         return part_format.footer(end, path)
-
-    def footers(self, batch: int, lengths: Mapping[int, int]) -> list[Footer]:
-        """Return the footers of parts, in the order of `lengths`, which has the bytes of each."""
-        return [self.footer(batch, part, length) for part, length in lengths.items()]
 
     def receipts(self, batch: int, part: int, length: int) -> Iterator[pa.RecordBatch]:
         """Yield the receipts of a part of `length` bytes, section by section, without reading its messages."""

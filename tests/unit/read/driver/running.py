@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pubsub_spark.read.driver.ack_worker import AckTimes, AckWorker
+from pubsub_spark.read.driver.ack_worker import AckWorker
 from pubsub_spark.read.driver.batches import readable_parts
 from pubsub_spark.read.driver.in_doubt import InDoubt
-from pubsub_spark.read.driver.lease_extender import ExtensionTimes, LeaseExtender
+from pubsub_spark.read.driver.lease_extender import LeaseExtender
 from pubsub_spark.read.driver.ledger import MAX_KEPT_BYTES, Ledger
 from pubsub_spark.read.driver.run import Run
+from pubsub_spark.read.driver.times import AckTimes, ExtensionTimes
 from pubsub_spark.read.pull.driver_stream import DriverStream
 from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from pubsub_spark.read.pull.streaming_pull import StreamSettings

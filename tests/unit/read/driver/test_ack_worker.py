@@ -13,7 +13,7 @@ import pytest
 
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
-from pubsub_spark.read.driver.ack_worker import AckTimes
+from pubsub_spark.read.driver.times import AckTimes
 from pubsub_spark.read.pull.acks import MAX_IDS
 from pubsub_spark.read.pull.lease import STREAM_LEASE_SECONDS, Lease
 from pubsub_spark.read.staging import fencing

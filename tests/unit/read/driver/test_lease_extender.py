@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pubsub_spark.errors import StagingError
-from pubsub_spark.read.driver.lease_extender import ExtensionTimes
+from pubsub_spark.read.driver.times import ExtensionTimes
 from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from tests.unit.read.driver.running import DUE, DUE_AGAIN, LONG, Running
 from tests.unit.read.service import Answer, Service, StatusError

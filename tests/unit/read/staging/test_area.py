@@ -10,7 +10,7 @@ import pytest
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import DamagedFile, MissingFile, StagingError
 from pubsub_spark.read.pull.lease import LEASE_SECONDS
-from pubsub_spark.read.staging.area import Staging, excluded_path, in_doubt_path, part_path
+from pubsub_spark.read.staging.area import Staging, in_doubt_path, part_path
 from pubsub_spark.read.staging.ids import merged
 from pubsub_spark.read.staging.part import FOOTER_READ_BYTES, PartBuilder, footer, messages
 from pubsub_spark.read.staging.store import FileStore, Store, open_store
@@ -201,13 +201,13 @@ def test_run_that_was_killed_is_known_by_the_next_ones(staging: Staging):
 
 def test_ids_are_read_as_written(staging: Staging):
     """A batch drops the same messages in every task; a file that is gone is an error that names it."""
-    staging.write_ids(excluded_path(1), merged([ids("a", "b")]), topic="t", until=7.5, nothing=None)
-    staging.write_ids(excluded_path(1), ids("c"))
+    staging.write_ids(in_doubt_path(1, 1), merged([ids("a", "b")]), topic="t", until=7.5, nothing=None)
+    staging.write_ids(in_doubt_path(1, 1), ids("c"))
 
-    read, metadata = staging.read_ids(excluded_path(1))
+    read, metadata = staging.read_ids(in_doubt_path(1, 1))
     assert (merged([ids("a", "b")]).tolist(), {"topic": "t", "until": "7.5"}) == (read.tolist(), metadata)
-    with pytest.raises(MissingFile, match=r"/2/excluded-ids` is gone from .* start the query again"):
-        staging.read_ids(excluded_path(2))
+    with pytest.raises(MissingFile, match=r"/in-doubt/1-2` is gone from .* start the query again"):
+        staging.read_ids(in_doubt_path(1, 2))
 
 
 def test_ids_in_doubt_are_listed_and_deleted(staging: Staging):
@@ -258,7 +258,7 @@ def test_truncated_part_is_named(tmp_path: Path, end: int):
     staging.create(part_path(1, 0), [whole[:end]])
 
     with pytest.raises(DamagedFile, match="/stream/1/part-0` is damaged"):
-        staging.footers(1, staging.parts(1))
+        staging.footer(1, 0, staging.parts(1)[0])
     with pytest.raises(DamagedFile, match="/stream/1/part-0` is damaged"):
         list(staging.messages(1, 0) or ())
 
