@@ -204,7 +204,12 @@ def backlogged(query: Engine, names: Names) -> None:
     query.trigger()
     query.emulator.publish(names.topic, *MANY)
     stream = query.opened.stream
-    until(lambda: (stream.poll(), stream.is_flow_controlled)[1], "a full stream")
+
+    def is_full() -> bool:
+        stream.poll()
+        return stream.is_flow_controlled
+
+    until(is_full, "a full stream")
 
 
 def test_store_that_stalls_for_longer_than_a_lease(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):

@@ -455,11 +455,17 @@ def test_lost_staging_area_loses_no_message(query: Engine, names: Names, tmp_pat
 
 @pytest.mark.parametrize("passes_start", [True, False], ids=["4.2", "4.0"])
 def test_area_that_is_left_and_used_again(query: Engine, names: Names, tmp_path: Path, passes_start: bool):
-    """What an area holds of a batch that was replayed in another one is not acknowledged when the query comes back."""
+    """A batch that was staged elsewhere is refused. If it is forgiven, what the first area holds of it is not
+    acknowledged when the query comes back."""
     query.passes_start = passes_start
     start_with(query, names, "a", "b", "c")
     die_in_a_batch(query, parts=1)
     first, query.location = query.location, str(tmp_path / "other")
+    query.start()
+    with pytest.raises(StagingError, match="was staged in another `stagingLocation`"):
+        query.trigger()
+    query.stop()
+    query.options = replace(query.options, fail_on_data_loss=False)
     query.start()
     while query.trigger():
         pass

@@ -75,8 +75,8 @@ class AckWorker:
         run, ledger = self._run, self._run.ledger
         while True:
             with run.changed:
-                tick = None if ledger.is_empty and not self._undeleted else self._times.tick
-                run.changed.wait_for(lambda: self._stopping or ledger.is_due(run.now()), tick)
+                tick = self._times.tick if ledger.is_paused or self._undeleted else None
+                run.changed.wait_for(lambda: self._stopping or ledger.is_due(run.now()) or ledger.is_deletable, tick)
                 if self._stopping:
                     return
                 redelivered, part = ledger.take_redelivered(), ledger.take_acks(run.now())

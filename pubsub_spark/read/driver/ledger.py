@@ -337,9 +337,9 @@ class Ledger:
         return not (is_sending or self.uncommitted or self.unsettled) and self._leased_until <= now
 
     @property
-    def is_empty(self) -> bool:
-        """Whether no batch is planned or committed, and no redelivery is to be acknowledged."""
-        return not self._batches and not self._redelivered
+    def is_paused(self) -> bool:
+        """Whether acks are due at a later time."""
+        return any(part.state is State.PAUSED for part in self._unsettled())
 
     def is_finished(self, most: int, until: float) -> bool:
         """Return whether at most `most` committed batches are left, or none of their acks is due before `until`."""
@@ -347,9 +347,11 @@ class Ledger:
         if len(self.undeleted) <= most and not is_sending:
             return True
         is_due = any(part.state is not State.PAUSED or part.send_at <= until for part in self._unsettled())
-        return not (is_sending or is_due or self._is_deletable())
+        return not (is_sending or is_due or self.is_deletable)
 
-    def _is_deletable(self) -> bool:
+    @property
+    def is_deletable(self) -> bool:
+        """Whether the files of a batch may be deleted."""
         first = next((batch for _, batch in sorted(self._batches.items())), None)
         return first is not None and first.is_settled
 
