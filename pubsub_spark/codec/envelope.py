@@ -151,6 +151,12 @@ def size(messages: pa.RecordBatch) -> int:
     return sum(last - first for first, last in map(_span, texts))
 
 
+def has_text(array: pa.StringArray) -> bool:
+    """Return whether a string of the array is not empty."""
+    first, last = _span(array)
+    return last > first
+
+
 def _span(array: pa.Array) -> tuple[int, int]:
     """The first offset and the last of an array with offsets."""
     offsets = _offsets(array)

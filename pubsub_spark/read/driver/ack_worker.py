@@ -179,7 +179,7 @@ class AckWorker:
         with run.changed:
             not_answered = pa.concat_arrays([*left, failed.unanswered])
             run.ledger.record_acks(part, failed.taken - sent_again, not_answered, failed.refused)
-            is_late = run.ledger.is_doubtful(part, run.now())
+            is_late = run.ledger.is_doubtful(part, run.now()) or run.ledger.doubts_others(part)
         if unreadable:
             raise unreadable[0]
         if part.unanswered or not failed.complete:
@@ -191,7 +191,7 @@ class AckWorker:
             )
             return False
         if is_late or part.refused:
-            self._doubt(part, None if is_late else pa.concat_arrays(part.refused))
+            self._doubt(part, None if is_late or part.has_keys else pa.concat_arrays(part.refused))
         return True
 
     def _doubt(self, part: Part, refused: pa.Array | None) -> None:

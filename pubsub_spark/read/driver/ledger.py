@@ -108,6 +108,11 @@ class Part:
         self.state = state
 
     @property
+    def has_keys(self) -> bool:
+        """Whether its messages have ordering keys."""
+        return self.footer is not None and self.footer.has_keys
+
+    @property
     def acks(self) -> int:
         """The number of acks that it waits for, as far as its footer is known."""
         return 0 if self.footer is None else self.footer.rows + self.footer.dropped
@@ -251,12 +256,25 @@ class Ledger:
     # What is due
 
     def take_acks(self, now: float) -> Part | None:
-        """Return a part whose acks are to be sent now, which is SENDING then; None without one."""
-        for part in self._all():
-            if part.state in (State.COMMITTED, State.PAUSED) and part.send_at <= now:
+        """Return a part whose acks are to be sent now, which is SENDING then; None without one.
+
+        With ordering keys batches are acknowledged in their order: see `doubts_others`.
+        """
+        first = None
+        for part in self._unsettled():
+            first = part.batch if first is None else first
+            if part.state is not State.SENDING and part.send_at <= now and (part.batch == first or not part.has_keys):
                 part.apply(Event.SEND)
                 return part
         return None
+
+    def doubts_others(self, part: Part) -> bool:
+        """Return whether messages of a part may be delivered again because others are.
+
+        Pub/Sub delivers a message of an ordering key again with all later ones of the key, also acknowledged ones:
+        https://cloud.google.com/pubsub/docs/ordering#redelivery
+        """
+        return part.has_keys and bool(self.in_doubt.runs)
 
     def take_redelivered(self) -> list[tuple[Lease, pa.RecordBatch]]:
         """Return the leases and receipts to be acknowledged at once; `redelivered_answered` follows."""
@@ -362,8 +380,11 @@ class Ledger:
 
     def is_due(self, now: float) -> bool:
         """Return whether acks are to be sent now."""
-        waiting = (part for part in self._unsettled() if part.state is not State.SENDING)
-        return bool(self._redelivered) or any(part.send_at <= now for part in waiting)
+        first = next((part.batch for part in self._unsettled()), None)
+        waiting = (part for part in self._unsettled() if part.batch == first or not part.has_keys)
+        return bool(self._redelivered) or any(
+            part.state is not State.SENDING and part.send_at <= now for part in waiting
+        )
 
     def _unsettled(self) -> Iterator[Part]:
         return (part for part in self._all() if part.state in UNSETTLED)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...codec.envelope import MESSAGES, RECEIPTS, size
+from ...codec.envelope import MESSAGES, RECEIPTS, has_text, size
 from ...errors import DamagedFile
 
 Buffer: TypeAlias = bytes | memoryview
@@ -34,7 +34,7 @@ class Footer:
     pull_bytes, pull_seconds: of all responses, and until the last of them.
     spark_batch, task_slots: Spark's batchId of the batch, and the number of tasks that run at once, where a task has
     staged the part; the driver is not told them.
-    redelivered: messages of committed batches that the task has acknowledged at once, which have neither.
+    has_keys: whether messages have ordering keys. redelivered: messages of committed batches that the task has acknowledged at once, which have neither.
     reader: the name of the reader schema of the run that planned the batch, in part 0 (`schemas`).
     """
 
@@ -50,6 +50,7 @@ class Footer:
     spark_batch: int | None = None
     task_slots: int | None = None
     redelivered: int = 0
+    has_keys: bool = False
     reader: str | None = None
 
 
@@ -66,6 +67,7 @@ class PartBuilder:
         self._receipts: list[_Section] = []
         self._compression = compression
         self._rows = self._bytes = self._receipts_rows = 0
+        self._has_keys = False
         self._oldest: int | None = None  # microseconds since the epoch
 
     def add(self, messages: pa.RecordBatch, receipts: pa.RecordBatch) -> None:
@@ -75,6 +77,7 @@ class PartBuilder:
             self._receipts.append(_Section(RECEIPTS, self._compression))
         self._receipts[-1].write(receipts)
         self._rows += messages.num_rows
+        self._has_keys = self._has_keys or has_text(messages.column("ordering_key"))
         self._bytes += size(messages)
         self._receipts_rows += receipts.num_rows
         if messages.num_rows:
@@ -92,6 +95,7 @@ class PartBuilder:
             ended=ended,
             oldest=None if self._oldest is None else self._oldest / 1e6,
             messages_length=self._messages.length,
+            has_keys=self._has_keys,
             receipts_lengths=[section.length for section in self._receipts],
             **more,
         )
