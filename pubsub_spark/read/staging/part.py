@@ -34,7 +34,8 @@ class Footer:
     pull_bytes, pull_seconds: of all responses, and until the last of them.
     spark_batch, task_slots: Spark's batchId of the batch, and the number of tasks that run at once, where a task has
     staged the part; the driver is not told them.
-    has_keys: whether messages have ordering keys. redelivered: messages of committed batches that the task has acknowledged at once, which have neither.
+    has_keys: whether messages have ordering keys.
+    redelivered: messages of committed batches that the task has acknowledged at once, which have neither.
     reader: the name of the reader schema of the run that planned the batch, in part 0 (`schemas`).
     """
 
