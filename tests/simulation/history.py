@@ -146,8 +146,9 @@ class History:
     def _operate(self) -> None:
         for number in range(self.runs):
             self._publish()
-            self._run_with_faults(number)
-            self._wait(self.chooser.pick(_GAPS))
+            if self._run_with_faults(is_last=number == self.runs - 1):
+                is_idle = not any(each.is_alive for each in self.applications)
+                self._wait(self.chooser.pick(_GAPS if is_idle else _GAPS[:4]))
         self._publish(everything=True)
         self._calm()
         self._run_quietly()
@@ -187,7 +188,8 @@ class History:
         self.applications.append(application)
         return application
 
-    def _run_with_faults(self, number: int) -> None:
+    def _run_with_faults(self, is_last: bool) -> bool:
+        """Run the query for a while; False if it runs on, into the quiet time."""
         chooser, faults = self.chooser, self.faults
         self._break_things()
         if faults.hits("other options"):
@@ -207,10 +209,10 @@ class History:
                 self._publish()
             if chooser.chance(0.3):
                 self._break_things_now(application)
-        is_last = number == self.runs - 1
-        if is_last and chooser.chance(0.3):
-            return  # it runs on, into the quiet time
+        if is_last and application.is_alive and chooser.chance(0.3):
+            return False
         self._end(application)
+        return True
 
     def _end(self, application: Application) -> None:
         """Stop an application as Spark does, or kill it."""
@@ -350,6 +352,7 @@ class History:
         while application.is_alive and self.hub.now < end:
             self._wait(5.0)
             if runs_on and self._is_delivered():
+                self._wait(60.0)  # the last batch is acknowledged by a trigger that finds nothing
                 break
         if application.is_alive:
             if not runs_on:
@@ -389,8 +392,11 @@ class History:
         self.repeats = checkers.check_repeats(record)
         checkers.check_order(record)
         checkers.check_split_keys(record)
-        if not record.notes["file removed"] and not record.notes["other staging"] and not record.notes["rolled back"]:
-            checkers.check_files(record, self.stores[:1])
+        lost = any(record.notes[kind] for kind in ("file removed", "rolled back", "other staging", "new checkpoint"))
+        if not lost and self.chooser.chance(0.3):
+            self._wait(2 * _LEASES_SECONDS)
+            self._run_one_quietly(self._start(self.query))
+            checkers.check_files(record, self.stores[0], int(self.query.is_asked_once))
 
 
 def _options(chooser: Chooser, messages: int) -> ReadOptions:

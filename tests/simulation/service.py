@@ -233,7 +233,7 @@ class Service:
         encoded = [_body(body, key) for body in bodies]
         numbers = self.broker.publish(self.topic, encoded, key, self.now)
         for number, body in zip(numbers, bodies, strict=True):
-            self.record.publish(Message(str(number), key, body, self.now))
+            self.record.publish(Message(str(number), key, body, int(self.now * 1000) / 1000))  # as the broker has it
         self.record.tell("service", "gets %s messages from m%s on%s", len(bodies), numbers.start % 10**4, key and f", key {key}")
         self.changed()
 
