@@ -49,6 +49,22 @@ class Seeded:
         return float(low * (high / low) ** self._random.random())
 
 
+class Fixed:
+    """The first alternative each time, and no chance: for what an enumeration leaves alone."""
+
+    def chance(self, probability: float) -> bool:
+        return False
+
+    def below(self, count: int) -> int:
+        return 0
+
+    def pick(self, values: Sequence[T]) -> T:
+        return values[0]
+
+    def seconds(self, low: float, high: float) -> float:
+        return low
+
+
 class Enumerated:
     """All combinations of decisions: run a history, then `advance()` to the next, until there is none."""
 
@@ -65,14 +81,14 @@ class Enumerated:
         return taken
 
     def chance(self, probability: float) -> bool:
-        """Return both answers in turn, or False for what is impossible in this history."""
+        """Return both answers in turn, False first."""
         return probability > 0 and self.below(2) == 1
 
     def pick(self, values: Sequence[T]) -> T:
         return values[self.below(len(values))]
 
     def seconds(self, low: float, high: float) -> float:
-        return (low, high)[self.below(2)]
+        return low if self.below(2) == 0 else high
 
     def advance(self) -> bool:
         """Go to the next combination; whether there is one."""

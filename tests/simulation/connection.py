@@ -84,12 +84,14 @@ class SimConnection:
             hub.after(service.latency(), lambda: future.answer(error))
 
         hub.after(service.latency(), arrive)
+        self._process.operation()
         return future
 
     def streaming_pull(self, subscription: str, requests: Iterator[bytes]) -> SimCall:
         self._check()
         call = SimCall(self._service, self._process, requests, self._calls)
         self._calls.add(call)
+        self._process.operation()
         return call
 
     def close(self) -> None:
@@ -202,6 +204,7 @@ class SimCall(_Waiting):
             self._open.discard(self)
         elif response is not None:
             self._responses.append(response)
+            self._process.operation()
         self._wake()
 
     def initial_metadata(self) -> tuple[()]:

@@ -104,9 +104,10 @@ class Thread:
 
 
 class Process:
-    """Threads that share a fate. operations: how often they waited so far.
+    """Threads that share a fate.
 
-    at: what happens to the process when it has waited so often. on_failure: called with what a thread has raised.
+    operations: how often they have asked for something outside, or were sent something. at: what happens to the process
+    at such an operation, by its number. on_operation: called at each. on_failure: called with what a thread has raised.
     """
 
     def __init__(self, hub: Hub, name: str, machine: Machine) -> None:
@@ -115,6 +116,7 @@ class Process:
         self.dead = False
         self.operations = 0
         self.at: dict[int, Callable[[], None]] = {}
+        self.on_operation: Callable[[], None] | None = None
         self.on_kill: list[Callable[[], None]] = []
         self.on_failure: Callable[[BaseException], None] | None = None
         self.parked: list[Thread] = []  # threads that could run
@@ -139,6 +141,15 @@ class Process:
             for each in self.on_kill:
                 each()
             self.hub.leave_if_dead()
+
+    def operation(self) -> None:
+        """Record that the process has just asked for something outside; it may not live to see the answer."""
+        self.operations += 1
+        happens = self.at.get(self.operations)
+        if happens is not None:
+            happens()
+        elif self.on_operation is not None:
+            self.on_operation()
 
     @property
     def is_suspended(self) -> bool:
@@ -201,13 +212,8 @@ class Hub:
         if self.is_over:
             raise ProcessGone
         thread = self.running()
-        process = thread.process
-        process.operations += 1
-        happens = process.at.get(process.operations)
         thread.waiting, thread.woken = True, False
         self.wake_at(thread, until)
-        if happens is not None:
-            happens()
         self.greenlet.switch()
         if self.is_over:
             raise ProcessGone

@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pubsub_spark.errors import PubSubError
 from pubsub_spark.options import ReadOptions
 from tests.simulation import product
-from tests.simulation.connection import SimBackend
-from tests.simulation.faults import Faults
-from tests.simulation.hub import Hub, Machine, Process
-from tests.simulation.record import Commit, Record, Row, Rows
+from tests.simulation.hub import Process
+from tests.simulation.record import Commit, Row, Rows
 from tests.simulation.runtime import SimRuntime
-from tests.simulation.store import SimStore
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 _ATTEMPTS = 4  # of a task, as spark.task.maxFailures
 _SLOTS = 2  # tasks that run at once
@@ -46,13 +47,14 @@ class Checkpoint:
     offsets: list[str] = field(default_factory=list)
     commits: set[int] = field(default_factory=set)
 
-    def copy(self, name: str) -> Checkpoint:
-        """Return a copy, as of a backup."""
-        return Checkpoint(name, list(self.offsets), set(self.commits))
-
     def offset(self, number: int) -> Any:
         """Return the end offset of a batch."""
         return product.Offset.from_json(json.loads(self.offsets[number]))
+
+    @property
+    def stream(self) -> str:
+        """The stream of the last batch, "" without one."""
+        return self.offset(-1).stream if self.offsets else ""
 
 
 @dataclass
@@ -75,6 +77,11 @@ class Query:
     fails_on_data_loss: bool = True
 
     @property
+    def runs_on(self) -> bool:
+        """Whether the query does not end by itself."""
+        return self.trigger == PROCESSING_TIME
+
+    @property
     def is_asked_once(self) -> bool:
         """Whether Spark asks for one offset only."""
         return self.trigger == ONCE or (self.trigger == AVAILABLE_NOW and not self.passes_start)
@@ -86,32 +93,23 @@ class Application:
     ended: whether the query is over, by itself, by `stop`, by an error or by a kill. error: what it failed with.
     """
 
-    def __init__(
-        self,
-        hub: Hub,
-        query: Query,
-        checkpoint: Checkpoint,
-        sink: Sink,
-        backend: SimBackend,
-        store: SimStore,
-        faults: Faults,
-        record: Record,
-        machines: list[Machine],
-        name: str,
-    ) -> None:
-        self.hub, self.query, self.checkpoint, self.sink = hub, query, checkpoint, sink
-        self._backend, self._store, self._faults, self._record = backend, store, faults, record
-        self._machines, self.name = machines, name
-        self.driver = Process(hub, name, machines[0])
+    def __init__(self, world: World, query: Query, name: str) -> None:
+        self.hub, self.query, self.name = world.hub, query, name
+        self.checkpoint, self.sink = world.checkpoint, world.sink
+        self._backend, self._store, self._faults = world.backend, world.store, world.faults
+        self._record, self._machines = world.record, world.machines
+        self.driver = Process(world.hub, name, self._machines[0])
         self.driver.on_kill.append(self._driver_is_gone)
         self.tasks: list[Process] = []
         self.ended = self.stopping = False
         self.error: Exception | None = None
         self.has_succeeded = False
-        self.progress_at = hub.now  # when a call of the source has last returned
+        self.outlives: set[Process] = set()  # attempts that live on when the driver is gone
+        self.on_attempt: Callable[[Process], None] | None = None
+        self.progress_at = world.hub.now  # when a call of the source has last returned
         self._runtime = SimRuntime(self.driver)
         self._wakes = self._runtime.condition()
-        self._number = len(checkpoint.offsets) - 1  # of the last batch in the offset log, as this run knows it
+        self._number = len(self.checkpoint.offsets) - 1  # of the last batch in the offset log, as this run knows it
         self.driver.start(self._run, "stream execution thread")
 
     @property
@@ -135,7 +133,7 @@ class Application:
         self.ended = True
         self._record.tell(self.name, "is killed")
         for process in self.tasks:
-            if not self._faults.hits("late attempt"):
+            if process not in self.outlives and not self._faults.hits("late attempt"):
                 self.hub.after(self.hub.chooser.pick((0.0, 0.0, 0.5, 10.0)), process.kill)
 
     def _run(self) -> None:
@@ -171,7 +169,7 @@ class Application:
         self._record.tell(self.name, "has ended")
         self.ended = True
         for process in self.tasks:
-            if not self._faults.hits("late attempt"):
+            if process not in self.outlives and not self._faults.hits("late attempt"):
                 self.hub.after(0.0, process.kill)
         self.driver.kill()
 
@@ -209,7 +207,7 @@ class Application:
         driver.metrics()
         if end == start and self._number >= 0:
             return False
-        self._runtime.sleep(0.001)  # the offset log is written, create-only
+        self._write()  # the offset log, create-only
         if len(log.offsets) != self._number + 1:
             raise BatchFailed("another query has written to the offset log")
         log.offsets.append(json.dumps(end.to_json()))
@@ -230,6 +228,7 @@ class Application:
             raise BatchFailed("the sink has failed before it wrote")
         if self.hub.chooser.chance(0.1):
             self._runtime.sleep(self.hub.chooser.seconds(1, 120))
+        self._write()
         if number not in self.sink.written:
             self.sink.written[number] = rows
             for partition in rows:
@@ -237,11 +236,16 @@ class Application:
                     self._record.sunk[message_id].append(self.hub.now)
         if faults.hits("sink fails"):
             raise BatchFailed("the sink has failed after it wrote")
-        self._runtime.sleep(0.001)  # the commit log is written
+        self._write()  # the commit log
         if number in log.commits:
             raise BatchFailed("another query has written to the commit log")
         log.commits.add(number)
         self._record.commit(Commit(self.hub.now, log.name, number, (end.stream, end.batch), self.sink.written[number]))
+
+    def _write(self) -> None:
+        """Take the time of a write, at which the driver may be killed."""
+        self.driver.operation()
+        self._runtime.sleep(0.001)
 
     # Tasks
 
@@ -317,6 +321,8 @@ class Application:
         process.on_kill.append(lambda: report(None, "its process was killed"))
         process.start(run, "task")
         self.plan_faults(process, "task killed")
+        if self.on_attempt is not None:
+            self.on_attempt(process)
 
     def has_committed(self, batch: tuple[str, int]) -> bool:
         """Whether the checkpoint has a batch in its commit log."""
@@ -330,16 +336,17 @@ class Application:
         if faults.hits(kill):
             process.at[self._operation()] = process.kill
         if kill == "task killed" and faults.hits("late attempt"):
-            process.at[self._operation()] = lambda: self._suspend(process, chooser.seconds(1, 4000))
+            process.at[self._operation()] = lambda: self.suspend(process, chooser.seconds(1, 4000))
         if faults.hits("process suspended"):
-            process.at[self._operation()] = lambda: self._suspend(process, chooser.seconds(1, 4000))
+            process.at[self._operation()] = lambda: self.suspend(process, chooser.seconds(1, 4000))
         if faults.hits("machine sleeps"):
             process.at[self._operation()] = lambda: self._sleep(process, chooser.seconds(1, 4000))
 
     def _operation(self) -> int:
         return 1 + int(self.hub.chooser.seconds(1, 300)) if self.hub.chooser.chance(0.5) else 1 + self.hub.chooser.below(60)
 
-    def _suspend(self, process: Process, seconds: float) -> None:
+    def suspend(self, process: Process, seconds: float) -> None:
+        """Suspend one process."""
         self._record.tell(process.name, "is suspended for %s s", round(seconds, 1))
         self._record.note("suspended", seconds)
         process.suspend(seconds)

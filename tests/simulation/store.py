@@ -133,6 +133,7 @@ class SimStore:
             hub.wake(thread)
 
         hub.after(seconds, take_effect)
+        thread.process.operation()
         while not answer:
             hub.wait()
         if refused or lost:
