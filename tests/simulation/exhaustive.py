@@ -53,7 +53,7 @@ def _run_one(choices: Enumerated) -> Outcome:
         idle_timeout=1.0,
         max_fetch_period=1.0,
     )
-    query = Query(options, trigger, passes_start, product.Budget(2, 10**6), fetch_partitions=1)
+    query = Query(options, trigger, passes_start, product.Budget(2, 10**6), fetch_partitions=1, buffered=1)
     world.run(lambda: _operate(world, query, choices), seed=0)
     record = world.record
     return Outcome(Plan(0), record.violation, record, steps=world.hub.steps, runs=len(world.applications))

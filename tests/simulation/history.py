@@ -93,6 +93,7 @@ def _query(chooser: Chooser) -> Query:
         chooser.chance(0.6),
         product.Budget(messages, 10**6),
         chooser.pick((1, 2, 3)),
+        chooser.pick((1, 3, 1000)),
         chooser.pick((0.0, 0.0, 5.0, 60.0)),
     )
 

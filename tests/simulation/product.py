@@ -29,6 +29,7 @@ def driver(
     fetch_partitions: int,
     is_stopping: Callable[[], bool],
     may_be_asked_once: bool,
+    buffered: int,
     runtime: Runtime,
 ) -> QueryDriver:
     """Return the driver of one start of a query."""

@@ -66,13 +66,17 @@ class Sink:
 
 @dataclass
 class Query:
-    """What a user has written: options, trigger, where things are. passes_start: whether Spark is 4.2 or later."""
+    """What a user has written. passes_start: whether Spark is 4.2 or later.
+
+    buffered: how many messages the driver stream buffers, so that a few messages make a backlog for tasks to pull.
+    """
 
     options: ReadOptions
     trigger: str
     passes_start: bool
     budget: Any
     fetch_partitions: int = 2
+    buffered: int = 1000
     interval: float = 0.0  # seconds between two triggers
     fails_on_data_loss: bool = True
 
@@ -145,6 +149,7 @@ class Application:
             query.fetch_partitions,
             lambda: self.stopping,
             query.is_asked_once or not query.passes_start,
+            query.buffered,
             self._runtime,
         )
         try:
