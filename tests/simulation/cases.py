@@ -33,8 +33,9 @@ class Case:
     explains: Callable[[Record, Repeat], bool]
 
 
-def _acked_and_forgotten(record: Record, repeat: Repeat) -> bool:
-    return any(repeat.message_id in ids for at, ids in record.notes["ack forgotten"] if at <= repeat.again)
+def _delivered_by_itself(record: Record, repeat: Repeat) -> bool:
+    notes = (*record.notes["ack forgotten"], *record.notes["lease cut"])
+    return any(repeat.message_id in ids for at, ids in notes if at <= repeat.again)
 
 
 def _sought(record: Record, repeat: Repeat) -> bool:
@@ -58,8 +59,8 @@ def _ack_failed_for_long(record: Record, repeat: Repeat) -> bool:
 CASES: tuple[Case, ...] = (
     Case(
         "delivered again by Pub/Sub",
-        "Pub/Sub itself delivers it twice although it was acknowledged in time",
-        _acked_and_forgotten,
+        "Pub/Sub itself delivers it twice although it was acknowledged, or its lease was not over",
+        _delivered_by_itself,
     ),
     Case("seek", "the subscription is sought back", _sought),
     Case("staging lost", "files of the staging area were removed, cut short, or are in another area", _staging_lost),

@@ -26,6 +26,7 @@ from tests.simulation.record import Message, Record
 TOPIC, DEAD_LETTERS = "projects/shop/topics/orders", "projects/shop/topics/dead-orders"
 SUBSCRIPTION, DEAD_SUBSCRIPTION = "projects/shop/subscriptions/orders", "projects/shop/subscriptions/dead-orders"
 _LATENCIES = (0.001, 0.004, 0.02)  # seconds
+_MAX_SILENT_SECONDS = 40.0  # that a response of a stream is on its way: after more, keepalive has ended the connection
 _PROPERTIES = b"\x22\x00"  # StreamingPullResponse.subscription_properties, both false
 _PULL_REQUEST = types.StreamingPullRequest.pb()
 _ACK_REQUEST, _MODIFY_REQUEST = types.AcknowledgeRequest.pb(), types.ModifyAckDeadlineRequest.pb()
@@ -133,7 +134,7 @@ class Stream:
         service.record.deliver([lease.message.id for lease in leases], self.receiver.name)
         ids = wire_format.ack_ids_of(subscription.name)
         self._send(ids.received(batch.numbers, batch.frames, batch.attempts) + _PROPERTIES)
-        if service.faults.hits("lease cut"):
+        if not service.settings.exactly_once and service.faults.hits("lease cut"):
             service.record.note("lease cut", [lease.message.id for lease in leases])
             service.hub.after(0.5, lambda: service.cut(subscription, list(batch.numbers)))
         service.hub.after(0.001, self.pump)
@@ -154,7 +155,7 @@ class Stream:
 
     def _send(self, response: bytes | None, error: SimRpcError | None = None) -> None:
         hub = self._service.hub
-        self._arrives = max(self._arrives, hub.now + self._service.latency())
+        self._arrives = max(self._arrives, hub.now + self._service.latency(_MAX_SILENT_SECONDS))
         if not self.silent and not self._service.is_silent:
             hub.after(self._arrives - hub.now, lambda: self.receiver.receive(response, error))
 
@@ -190,10 +191,10 @@ class Service:
     def is_silent(self) -> bool:
         return self.hub.now < self.silent_until
 
-    def latency(self) -> float:
+    def latency(self, longest: float = 100.0) -> float:
         """Return how long something is on its way."""
         if self.faults.hits("call slow"):
-            return self.chooser.seconds(0.1, 100)
+            return self.chooser.seconds(0.1, longest)
         return self.chooser.pick(_LATENCIES)
 
     def changed(self) -> None:
