@@ -27,11 +27,12 @@ from pubsub_spark.backend import EmulatorBackend  # noqa: E402
 from pubsub_spark.codec.envelope import received  # noqa: E402
 from pubsub_spark.read.ack_worker import AckWorker  # noqa: E402
 from pubsub_spark.read.deduplication import Deduplication  # noqa: E402
-from pubsub_spark.read.driver_stream import DriverStream  # noqa: E402
 from pubsub_spark.read.lease_extender import LeaseExtender  # noqa: E402
 from pubsub_spark.read.leases import Leases  # noqa: E402
-from pubsub_spark.read.staging import Staging, part_path  # noqa: E402
-from pubsub_spark.read.streaming_pull import StreamSettings  # noqa: E402
+from pubsub_spark.read.staging.area import Staging, part_path  # noqa: E402
+from pubsub_spark.read.staging.store import open_store  # noqa: E402
+from pubsub_spark.read.pull.driver_stream import DriverStream  # noqa: E402
+from pubsub_spark.read.pull.streaming_pull import StreamSettings  # noqa: E402
 from pubsub_spark.read.task_acks import HeldAcks, SentAcks  # noqa: E402
 
 
@@ -57,9 +58,9 @@ def measured(work: Callable[[], object]) -> tuple[float, float]:
 
 def run(parts: int, messages: int, pool: list[bytes], endpoint: str, folder: str) -> None:
     """Measure one size of batch, both ways, and print it."""
-    staging, leases = Staging(folder, SUBSCRIPTION, uuid.uuid4().hex), Leases()
+    staging, leases = Staging(open_store(folder), SUBSCRIPTION, uuid.uuid4().hex), Leases()
     with EmulatorBackend(endpoint).connect() as connection:
-        stream = DriverStream(connection, StreamSettings(SUBSCRIPTION, "driver", 60, 1000, 10**6), time.monotonic)
+        stream = DriverStream(connection, StreamSettings(SUBSCRIPTION, "driver", 60, 1000, 10**6))
         deduplication = Deduplication(staging, leases, time.monotonic)
         extender = LeaseExtender(connection, staging, leases, stream, time.monotonic)
         worker = AckWorker(connection, staging, leases, stream, deduplication, extender)

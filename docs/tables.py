@@ -26,7 +26,8 @@ from pubsub_spark.declare import table
 from pubsub_spark.errors import AsyncApiError, OptionsError, PubSubError
 from pubsub_spark.options import ReadOptions, ServiceOptions, WriteOptions
 from pubsub_spark.read.rows import Rows
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.store import open_store
 
 sys.path.insert(0, str(Path(__file__).parent))
 import compatibility  # type: ignore[import-not-found]
@@ -53,7 +54,7 @@ channels:
   flights:
     bindings: {googlepubsub: {labels: {team: 7}, retention: 1d}}
 """
-_MISTAKES = {"maxmessage": "5", "ackDeadlineSeconds": "5"}  # Spark hands over names in lower case
+_MISTAKES = {"maxmessage": "5", "idleTimeout": "20m"}  # Spark hands over names in lower case
 
 
 def columns() -> str:
@@ -143,7 +144,7 @@ def _undecodable_payload() -> PubSubError:
 def _invisible_staging() -> PubSubError:
     with tempfile.TemporaryDirectory() as folder:
         try:
-            Staging(folder, "projects/p/subscriptions/flights", "0").check_token()
+            Staging(open_store(folder), "projects/p/subscriptions/flights", "0").check_token()
         except PubSubError as error:
             return type(error)(str(error).replace(folder, "/tmp/pubsub-spark"))  # noqa: S108
     raise AssertionError("an area without a token was taken")

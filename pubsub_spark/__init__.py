@@ -11,8 +11,9 @@ A map of this package, in the order of the data (the ack takes the same path bac
                leases (pure), ack_worker, acks, lease_extender, deduplication, recent_ids, claims
                batch_reader (`spark.read`)
     codec/     columns of a message; Avro and Protobuf payloads
-    write/     writer (start here), plan (driver), data_writer (a task), column_mapping, messages, row_encoder, limits
-               requests, request_queue (pure), publisher, retry_scheduler, dead_letters, metrics, summary
+    write/     writer (start here), plan (driver), data_writer (a task), column_mapping, messages, row_encoder
+               request_queue (pure), publisher, retry_scheduler, metrics, summary
+    publish/   limits, dead_letters, requests: pure, for `write/` and for the dead letters of `read/`
     emulator/  a Pub/Sub server in pure Python (of its own; the connector never imports it)
     registration  `register(spark)`, for sessions that do not find the source by themselves
     table_function  SQL's `read_pubsub(...)`

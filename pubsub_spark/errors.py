@@ -11,6 +11,8 @@
     │   ├── InvalidError    it cannot exist, or not with what was asked
     │   └── ForbiddenError  the caller may not do this with it
     ├── StagingError        the cluster's: a staging area that executors cannot see, or a batch that is gone
+    │   ├── MissingFile     a file of the staging area does not exist any more
+    │   └── DamagedFile     a file of the staging area cannot be read as what it is
     └── ServiceError        the service's: it did not answer, or gave up after retries
 
 Each message is one sentence (or two) to a person at three in the morning: what happened, to which thing (full name,
@@ -89,6 +91,36 @@ class ForbiddenError(ResourceError):
 
 class StagingError(PubSubError):
     """The staging area cannot be seen by executors, or a batch that it held is gone."""
+
+
+class MissingFile(StagingError):  # noqa: N818 - it says what is missing
+    """A file of the staging area does not exist any more."""
+
+    def __init__(self, path: str, location: str) -> None:
+        self.path = path
+        self.location = location
+        super().__init__(
+            f"The staged file `{path}` is gone from `{location}`. Exclude `stagingLocation` from cleanup jobs and "
+            "lifecycle rules, and start the query again."
+        )
+
+    def __reduce__(self) -> tuple[type[MissingFile], tuple[str, str]]:
+        return type(self), (self.path, self.location)
+
+
+class DamagedFile(StagingError):  # noqa: N818
+    """A file of the staging area is empty, truncated or not of our format. reason: what its parser says."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"The staged file `{path}` is damaged ({reason}). Stop the query and remove its stream with `pubsub-spark "
+            "staging clean`. Pub/Sub redelivers its unacknowledged messages."
+        )
+
+    def __reduce__(self) -> tuple[type[DamagedFile], tuple[str, str]]:
+        return type(self), (self.path, self.reason)
 
 
 class ServiceError(PubSubError):

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from . import names
 from .declare import declare
@@ -23,7 +23,29 @@ from .service_options import ServiceOptions
 __all__ = ["ReadOptions", "ServiceOptions", "WriteOptions"]
 
 _PROTOBUF = re.compile(r"\bmessage\s+\w+\s*\{")
-_LONGEST = 365_000 * 86400  # seconds, a thousand years; a protobuf Duration ends at ten thousand
+
+# Settings of a subscription that are not options of a query, and the flags of `pubsub-spark subscriptions create`.
+_SETTINGS = {
+    "ackDeadlineSeconds": "--ack-deadline 60",
+    "retainAckedMessages": "--retain-acked-messages",
+    "messageRetentionDuration": "--message-retention-duration 7d",
+    "expirationTtl": "--expiration-period 31d",
+    "subscriptionDeadLetterTopic": "--dead-letter-topic DEAD_LETTERS",
+    "maxDeliveryAttempts": "--dead-letter-topic DEAD_LETTERS --max-delivery-attempts 5",
+    "minimumBackoff": "--min-retry-delay 10s",
+    "maximumBackoff": "--max-retry-delay 600s",
+}
+
+# Names that reading refuses, and the rest of the error message about each.
+REFUSED: Mapping[str, str] = {
+    name: "is not an option of a query. Create the subscription with `pubsub-spark subscriptions create SUBSCRIPTION "
+    f"--topic TOPIC {flags}`, or with gcloud or Terraform"
+    for name, flags in _SETTINGS.items()
+} | {
+    "idAttribute": "is an option of writing, not of reading. Drop messages that were published twice with "
+    """`df.selectExpr("*", "coalesce(attributes['NAME'], message_id) AS id")"""
+    '.withWatermark("publish_time", "10 minutes").dropDuplicatesWithinWatermark(["id"])`'
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +53,7 @@ class ReadOptions(ServiceOptions):
     """The options of `spark.readStream.format("pubsub")` and `spark.read.format("pubsub")`."""
 
     purpose = "reading"
+    elsewhere: ClassVar[Mapping[str, str]] = {**ServiceOptions.elsewhere, **REFUSED}
 
     subscription_id: str | None = declare(
         "subscriptionId",
@@ -181,19 +204,7 @@ class ReadOptions(ServiceOptions):
     dead_letter_topic: str | None = declare(
         "deadLetterTopic", "string", None, "Topic to which payloads that cannot be decoded are published."
     )
-    id_attribute: str | None = declare(
-        "idAttribute", "string", None, "Attribute that names a message; later messages of the same name are dropped."
-    )
     max_messages: int = declare("maxMessages", "integer", 1000, "Batch read only: the most messages to read.", low=1)
-    ack_deadline_seconds: int | None = declare(
-        "ackDeadlineSeconds",
-        "integer",
-        None,
-        "Ack deadline of a subscription that is created.",
-        shown="10",
-        low=10,
-        high=600,
-    )
     enable_message_ordering: bool = declare(
         "enableMessageOrdering", "boolean", False, "Ordering keys for a subscription that is created."
     )
@@ -201,45 +212,6 @@ class ReadOptions(ServiceOptions):
         "enableExactlyOnceDelivery", "boolean", False, "Exactly-once delivery for a subscription that is created."
     )
     filter: str | None = declare("filter", "string", None, "Filter of a subscription that is created.")
-    retain_acked_messages: bool = declare(
-        "retainAckedMessages", "boolean", False, "Keep acknowledged messages in a subscription that is created."
-    )
-    message_retention_duration: float | None = declare(
-        "messageRetentionDuration",
-        "duration",
-        None,
-        "Retention of a subscription that is created.",
-        shown="7d",
-        low=600,
-        high=31 * 86400,
-    )
-    expiration_ttl: float | None = declare(
-        "expirationTtl",
-        "duration",
-        None,
-        "A subscription that is created is deleted when unused for so long.",
-        shown="31d",
-        low=86400,
-        high=_LONGEST,
-    )
-    subscription_dead_letter_topic: str | None = declare(
-        "subscriptionDeadLetterTopic", "string", None, "Dead-letter topic of a subscription that is created."
-    )
-    max_delivery_attempts: int | None = declare(
-        "maxDeliveryAttempts",
-        "integer",
-        None,
-        "Attempts before dead-lettering by a subscription that is created.",
-        shown="5",
-        low=5,
-        high=100,
-    )
-    minimum_backoff: float | None = declare(
-        "minimumBackoff", "duration", None, "Shortest retry delay of a subscription that is created.", low=0, high=600
-    )
-    maximum_backoff: float | None = declare(
-        "maximumBackoff", "duration", None, "Longest retry delay of a subscription that is created.", low=0, high=600
-    )
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
@@ -253,7 +225,6 @@ class ReadOptions(ServiceOptions):
             yield from self._named("schema", self.schema, "schemas")
         yield from self._named("startingSnapshot", self.starting_snapshot, "snapshots")
         yield from self._named("deadLetterTopic", self.dead_letter_topic, "topics")
-        yield from self._named("subscriptionDeadLetterTopic", self.subscription_dead_letter_topic, "topics")
         if self.starting_timestamp is not None and self.starting_snapshot is not None:
             yield "`startingTimestamp` and `startingSnapshot` are given, but a stream starts in one place; keep one"
         if self.dead_letter_topic is not None and self.decode == "none":
@@ -261,11 +232,6 @@ class ReadOptions(ServiceOptions):
         yield from self._unused_schema_options()
         if self.columns == "databricks" and self.decode != "none":
             yield f"`columns=databricks` has no column for decoded values; drop it, or drop `decode={self.decode}`"
-        if self.max_delivery_attempts is not None and self.subscription_dead_letter_topic is None:
-            yield "`maxDeliveryAttempts` needs `subscriptionDeadLetterTopic`"
-        shortest = 10.0 if self.minimum_backoff is None else self.minimum_backoff
-        if shortest > (600.0 if self.maximum_backoff is None else self.maximum_backoff):
-            yield "`minimumBackoff` must not be more than `maximumBackoff`"
 
     def _unused_schema_options(self) -> Iterator[str]:
         """The complaints about options of a schema that would change nothing."""

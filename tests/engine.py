@@ -17,10 +17,15 @@ from typing import Any
 from pubsub_spark.backend import EmulatorBackend
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import partition_reader
+from pubsub_spark.read.driver.planner import Budget
+from pubsub_spark.read.driver.query_driver import QueryDriver
+from pubsub_spark.read.driver.run import Run
 from pubsub_spark.read.offset import Offset
-from pubsub_spark.read.partitions import Budget, Partition
-from pubsub_spark.read.session import Session
+from pubsub_spark.read.runtime import Runtime
+from pubsub_spark.read.staging.schemas import ReaderSchema
+from pubsub_spark.read.staging.store import open_store
+from pubsub_spark.read.task import partition_reader
+from pubsub_spark.read.task.partitions import Partition
 
 _EXTENSION_BOUND_SECONDS = 10.0  # of real time, for extensions that take milliseconds
 
@@ -31,6 +36,13 @@ def until(condition: Callable[[], Any], otherwise: str, bound: float = 20.0) -> 
     while not condition():
         assert time.monotonic() < end, otherwise
         threading.Event().wait(0.005)
+
+
+class MovedClock(Runtime):
+    """The operating system's runtime, with a clock for leases that a test moves."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.boottime = clock  # type: ignore[method-assign]
 
 
 class CrashError(Exception):
@@ -53,7 +65,8 @@ class Engine:
     evaluations: dict[int, list[list[str]]] = field(default_factory=dict)
     orphans: list[Partition] = field(default_factory=list)  # unread partitions of the last crashed batch
     slept: float = 0.0  # seconds by which the clocks were moved
-    session: Session | None = None
+    session: QueryDriver | None = None
+    reader: ReaderSchema | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)  # the metrics after each latestOffset, as Spark asks
 
     @property
@@ -62,10 +75,10 @@ class Engine:
         return EmulatorBackend(self.options.endpoint, 5.0)
 
     @property
-    def opened(self) -> Any:
-        """The open objects of the session: connection, staging, leases, driver stream, worker."""
-        assert self.session is not None and self.session._opened is not None, "the first trigger opens it"
-        return self.session._opened
+    def opened(self) -> Run:
+        """The open objects of the query driver: connection, staging, ledger, driver stream."""
+        assert self.session is not None and self.session.active is not None, "the first trigger opens it"
+        return self.session.active.run
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -76,13 +89,14 @@ class Engine:
     def start(self) -> None:
         """Start a new process on the old checkpoint."""
         assert self.session is None
-        self.session = Session(
+        self.session = QueryDriver(
             self.options,
             self.backend,
-            self.location,
+            open_store(self.location),
             self.partitions,
             may_be_asked_once=not self.passes_start,
-            clock=self.clock,
+            runtime=MovedClock(self.clock),
+            reader=self.reader,
         )
         if not self.passes_start and self.offsets:  # AcceptsLatestSeenOffset: the last in the log, committed or not
             assert [] == self.session.partitions(self.offsets[-1], self.offsets[-1])
@@ -94,19 +108,19 @@ class Engine:
         """Move the clocks of the service and of the session, and wait until due leases are extended."""
         self.slept += seconds
         self.emulator.advance(seconds)
-        opened = self.session._opened if self.session is not None else None
-        end = time.monotonic() + _EXTENSION_BOUND_SECONDS
-        while opened is not None and self._due(opened):
-            assert time.monotonic() < end, "due leases are extended"
-            threading.Event().wait(0.002)
+        if self.session is not None and self.session.active is not None:
+            run = self.session.active.run
+            until(lambda: not self._due(run, seconds), "due leases are extended", _EXTENSION_BOUND_SECONDS)
 
-    def _due(self, opened: Any) -> bool:
+    def _due(self, run: Run, seconds: float) -> bool:
         """Whether a lease, of buffered messages or of a staged part, is to be extended."""
         now = self.clock()
-        with opened.leases.lock:
-            batches = dict(opened.leases._batches)
-        leases = (owner.lease(part) for batch, owner in batches.items() for part in opened.staging.parts(batch))
-        return any(lease.is_due(now) for lease in leases) or bool(opened.stream.due(now))
+        with run.changed:
+            leases = {n: {p.number: p.lease for p in run.ledger.parts_of(n)} for n in run.ledger.uncommitted}
+            committed = [part.lease for n in run.ledger.undeleted for part in run.ledger.parts_of(n)]
+        is_listed = seconds < 15 or all(run.staging.parts(n).keys() <= parts.keys() for n, parts in leases.items())
+        staged = [lease for parts in leases.values() for lease in parts.values()]
+        return not is_listed or any(lease.is_due(now) for lease in (*staged, *committed)) or bool(run.stream.due(now))
 
     def trigger(self, actions: int = 1, crash_after: int | None = None, lasts: float = 0.0) -> bool:
         """Run one trigger; whether there was a batch.
@@ -143,7 +157,7 @@ class Engine:
         texts: list[str] = []
         for partition in partitions:
             copy: Partition = pickle.loads(pickle.dumps(partition))
-            for batch in partition_reader.read(copy, self.options, self.backend):
+            for batch in partition_reader.read(copy, self.options, self.backend, MovedClock(self.clock)):
                 texts += [data.decode() for data in batch.column("data").to_pylist()]
         self.streams_are_gone()
         return texts
@@ -158,16 +172,17 @@ class Engine:
     def crash(self) -> None:
         """End the session as kill -9 does: threads end where they are, the connection breaks."""
         assert self.session is not None
-        opened, self.session = self.session._opened, None
-        if opened is not None:
-            opened.worker.end_threads()
-            opened.connection.close()
-            opened.stream._stream.close()
+        active, self.session = self.session.active, None
+        if active is not None:
+            active.run.connection.close()
+            active.worker.end(_EXTENSION_BOUND_SECONDS)
+            active.extender.end(_EXTENSION_BOUND_SECONDS)
+            active.run.stream.close()
             self.streams_are_gone()
 
     def streams_are_gone(self) -> None:
         """Wait until the service has noticed that clients are gone; it leases messages to them until then."""
-        expected = self.session is not None and self.session._opened is not None
+        expected = self.session is not None and self.session.active is not None
         while self.emulator.streams() > expected:
             threading.Event().wait(0.001)
 

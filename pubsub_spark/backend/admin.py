@@ -55,7 +55,7 @@ class Admin:
             "create",
             "Subscription",
             subscription.name,
-            others=[("Topic", subscription.topic), ("Topic", subscription.dead_letter_policy.dead_letter_topic)],
+            others=[("Topic", subscription.topic)],
         )
 
     def delete_subscription(self, name: str) -> None:

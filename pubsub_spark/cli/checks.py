@@ -312,11 +312,12 @@ def _permission(resources: Resources, wanted: Permission) -> Finding:
 
 def staging(location: str) -> Finding:
     """Whether a staging area takes a file, gives it back, and refuses to create it a second time."""
-    from ..read.staging import Staging
+    from ..read.staging.area import Staging
+    from ..read.staging.store import open_store
 
-    area = Staging(location, "projects/doctor/subscriptions/doctor", f"doctor-{uuid.uuid4().hex}")
     content = os.urandom(64)
     try:
+        area = Staging(open_store(location), "projects/doctor/subscriptions/doctor", f"doctor-{uuid.uuid4().hex}")
         area.write_token()  # proves that the store does not overwrite what it is asked to create
         area.create("1/part-0", [content])
         is_same = bytes(area.read("1/part-0") or b"") == content

@@ -139,7 +139,7 @@ def _findings(service: Service, given: dict[str, str], topic: str | None, spark:
 
 
 def _default_location() -> str:
-    from ..read.staging import default_location
+    from ..read.staging.store import default_location
 
     return default_location()
 

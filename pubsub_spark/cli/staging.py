@@ -10,7 +10,7 @@ from .command import Json, exit_with
 from .output import print_json, print_table, printed_at_the_end, progress
 
 if TYPE_CHECKING:
-    from ..read.staged_streams import StagedStream
+    from ..read.staging.streams import StagedStream
 
 app = typer.Typer(name="staging", help="Look at and clean the staging area of streaming reads.", no_args_is_help=True)
 
@@ -24,7 +24,7 @@ def ls(location: _Location = None, as_json: Json = False) -> None:
     """List the streams that have files in the staging area, those unchanged for longest first."""
     streams = _streams(location)
     if not streams:
-        from ..read.staging import default_location
+        from ..read.staging.store import default_location
 
         exit_with(f"No stream has files in `{location or default_location()}`.")
     if as_json:
@@ -96,8 +96,8 @@ def clean(
 
 def _streams(location: str | None) -> list[StagedStream]:
     from ..errors import PubSubError
-    from ..read.staged_streams import find
-    from ..read.staging import default_location
+    from ..read.staging.store import default_location
+    from ..read.staging.streams import find
 
     try:
         return find(location or default_location())

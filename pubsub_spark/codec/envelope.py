@@ -33,8 +33,8 @@ MESSAGES = pa.schema(
 )
 """Messages as delivered: `ordering_key` is "" and `delivery_attempt` 0 where the service sent none."""
 
-RECEIPTS = pa.schema([("ack_id", pa.string()), ("deduplication_id", pa.string())])
-"""The ack id of a message, and the id by which a duplicate of it is found: its message id, or an attribute's value."""
+RECEIPTS = pa.schema([("ack_id", pa.string()), ("message_id", pa.string())])
+"""The ack id of a message, and its message id, by which a redelivery is found."""
 
 DATABRICKS = pa.schema(
     [
@@ -52,14 +52,6 @@ class Received(NamedTuple):
 
     messages: pa.RecordBatch
     receipts: pa.RecordBatch
-
-    def with_deduplication_id(self, name: str | None) -> Received:
-        """The same deliveries with the value of attribute `name`, if it is not empty, as deduplication id."""
-        if name is None:
-            return self
-        ids = deduplication_ids(self.messages, name)
-        receipts = pa.RecordBatch.from_arrays([self.receipts.column("ack_id"), ids], schema=RECEIPTS)
-        return Received(self.messages, receipts)
 
     def slice(self, offset: int, length: int | None = None) -> Received:
         """Rows `offset` to `offset + length`, without a copy."""
@@ -96,6 +88,19 @@ def received(responses: Sequence[bytes]) -> Received:
     return Received(messages, receipts)
 
 
+def first_deliveries(received: Sequence[Received]) -> list[pa.RecordBatch]:
+    """Return the messages with only the first delivery of each message id."""
+    ids = pa.chunked_array([each.messages.column("message_id") for each in received], pa.string())
+    rows = pa.table({"id": ids, "row": np.arange(len(ids))})
+    first = rows.group_by("id").aggregate([("row", "min")]).column("row_min")
+    if len(first) == len(ids):
+        return [each.messages for each in received]
+    mask = np.zeros(len(ids), dtype=bool)
+    mask[first.to_numpy()] = True
+    ends = np.cumsum([0, *(each.messages.num_rows for each in received)])
+    return [each.messages.filter(pa.array(mask[ends[i] : ends[i + 1]])) for i, each in enumerate(received)]
+
+
 def envelope(messages: pa.RecordBatch) -> pa.RecordBatch:
     """The columns that users see: as MESSAGES, with null where the service sent nothing."""
     keys, attempts = messages.column("ordering_key"), messages.column("delivery_attempt")
@@ -116,15 +121,6 @@ def databricks(messages: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [messages.column("message_id"), messages.column("data"), attributes, millis], schema=DATABRICKS
     )
-
-
-def deduplication_ids(messages: pa.RecordBatch, name: str | None) -> pa.StringArray:
-    """The deduplication ids of messages: the value of attribute `name` where there is one, else the message id."""
-    ids = messages.column("message_id")
-    if name is None:
-        return ids
-    values = attribute(messages, name)
-    return pc.coalesce(pc.if_else(pc.equal(values, ""), None, values), ids)
 
 
 def attribute(messages: pa.RecordBatch, name: str) -> pa.StringArray:

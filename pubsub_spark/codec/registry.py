@@ -2,8 +2,8 @@
 
 `TopicSchema` is chosen once, on the driver, and travels to the tasks as plain values. A task's `Decoder` groups its
 messages by the revision that each names, fetches a revision it has not seen, and decodes each group with a codec
-compiled for (that revision, the reader's, the encoding). Parsed definitions, compiled codecs and fetched revisions are
-kept for the life of the process; a revision that could not be fetched is asked for again by the next task.
+compiled for (that revision, the reader's, the encoding). Parsed definitions and compiled codecs are kept for the life
+of the process. A `Decoder` fetches a revision once.
 
 The work is done by the module `codec` of each schema type's package (`codec.schema_types`): three functions, `Codec`.
 """
@@ -101,10 +101,16 @@ class Decoded(NamedTuple):
 
 
 class Decoder:
-    """The decoder of one topic's messages; made once per task."""
+    """The decoder of one topic's messages; made once per task.
 
-    def __init__(self, topic_schema: TopicSchema, fetch: Callable[[str], SchemaRevision]) -> None:
+    writer: the encoding and revision of messages whose attributes name none, by default the reader's.
+    """
+
+    def __init__(
+        self, topic_schema: TopicSchema, fetch: Callable[[str], SchemaRevision], writer: TopicSchema | None = None
+    ) -> None:
         self._topic_schema = topic_schema
+        self._writer = writer or topic_schema
         self._type = topic_schema.arrow_type()
         self._fetch = fetch
         self._groups: dict[tuple[str, str, str], Decode | str] = {}
@@ -116,17 +122,17 @@ class Decoder:
         encodings: pa.StringArray,
         names: pa.StringArray | None = None,
     ) -> Decoded:
-        """Decode each message by the revision and encoding in its attributes, else by the reader's and the topic's.
+        """Decode each message by the revision and encoding in its attributes, else by those of `writer`.
 
         names: the schemas that the revisions belong to, for the topic may have been given another one meanwhile
         """
-        reader = self._topic_schema.reader
-        revisions = revisions.fill_null(reader.revision_id)
-        encodings = encodings.fill_null(self._topic_schema.encoding)
+        writer = self._writer.reader
+        revisions = revisions.fill_null(writer.revision_id)
+        encodings = encodings.fill_null(self._writer.encoding)
         names = (
-            pa.array([reader.name]).take(pa.array(np.zeros(len(data), np.int32)))
+            pa.array([writer.name]).take(pa.array(np.zeros(len(data), np.int32)))
             if names is None
-            else names.fill_null(reader.name)
+            else names.fill_null(writer.name)
         )
         if data.null_count:
             data = data.fill_null(b"")
@@ -177,13 +183,10 @@ class Decoder:
         return _decode(reader.type, writer.definition, reader.definition, cast("Encoding", encoding))
 
     def _revision(self, name: str, revision_id: str) -> SchemaRevision:
-        reader = self._topic_schema.reader
-        if (name, revision_id) == (reader.name, reader.revision_id):
-            return reader
-        full = f"{name}@{revision_id}"
-        if full not in _fetched:
-            _fetched[full] = self._fetch(full)
-        return _fetched[full]
+        for known in (self._writer.reader, self._topic_schema.reader):
+            if (name, revision_id) == (known.name, known.revision_id):
+                return known
+        return self._fetch(f"{name}@{revision_id}")
 
 
 class Encoder:
@@ -200,9 +203,6 @@ class Encoder:
     def encode(self, rows: pa.StructArray) -> pa.BinaryArray:
         """One message per row; RowError names the row and the column that cannot be encoded."""
         return self._encode(rows)
-
-
-_fetched: dict[str, SchemaRevision] = {}
 
 
 @lru_cache(_CACHED_REVISIONS)

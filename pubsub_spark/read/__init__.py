@@ -1,31 +1,14 @@
-"""Reading a subscription. The way of a message, and of its ack.
+"""Reading a subscription: the way of a message, and of its ack.
 
-On the driver, in Spark's long-lived Python worker:
+    stream_reader   Spark's calls, from dictionaries to objects and back
+    driver/         which batch is planned, committed, acknowledged; start with `query_driver` and `ledger`
+    task/           the messages of a partition: staged already, or pulled, staged and yielded
+    pull/           StreamingPull, bounded pulls, Acknowledge and ModifyAckDeadline
+    staging/        the staging area: its store, its files and their formats
+    offset          the end of a batch, as the checkpoint has it
+    rows            messages to rows, decoded; `dead_letters` for those that cannot be
+    batch_reader    `spark.read`: messages are read and nacked
+    runtime         clocks, waits and threads, passed in
 
-    stream_reader      Spark's calls, as dictionaries; `session` is what they do
-    session            which batch is planned, committed, acknowledged: start here
-    offset             the end of a batch, as the checkpoint has it
-    subscription       the subscription before the first pull: get, create, seek
-    driver_stream      the driver's own StreamingPull, whose messages start a batch
-    partitions         the input partitions of a batch, by volume
-    leases             when leases expire and batches may be acknowledged (pure)
-    ack_worker         the background thread: acks of committed batches, then `lease_extender`
-
-In a task:
-
-    partition_reader   staged already, or pull, stage and give the messages
-    pull               one bounded pull
-    rows               messages to rows, decoded; `dead_letters` for those that cannot be
-    batch_reader       `spark.read`: messages are read and nacked
-
-In both:
-
-    streaming_pull     a StreamingPull that reopens by itself
-    staging            the staging area; `staged_part` is the format of its parts, `staged_streams` lists it for the CLI
-    acks               Acknowledge, and ModifyAckDeadline to nack and extend
-    deduplication      which messages may be delivered again, and dropping them
-    recent_ids         the ids of those messages: sorted runs of digests (pure)
-    claims             which part of a batch has the row of an id, with `idAttribute`
-
-What happens to an ack that fails is in `acks`, `ack_worker` and `deduplication`.
+Each folder imports only those below it, and its docstring is its map.
 """

@@ -16,14 +16,15 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from .. import logs
 from ..backend import Backend
-from ..codec.envelope import Received
+from ..codec.envelope import Received, first_deliveries
 from ..options import ReadOptions
-from . import acks, subscription
-from .deduplication import drop_duplicates
-from .partition_reader import pull_lease_seconds
-from .pull import pull
+from .driver import subscription
+from .pull import acks
+from .pull.lease import pull_lease_seconds
+from .pull.pull import pull
+from .pull.streaming_pull import StreamSettings
+from .pull.times import DEFAULT_TIMES, PullTimes
 from .rows import Rows
-from .streaming_pull import StreamSettings
 
 _NACK_TIMEOUT_SECONDS = 10.0
 
@@ -31,10 +32,11 @@ _NACK_TIMEOUT_SECONDS = 10.0
 class PubSubBatchReader(DataSourceReader):
     """The reader of `spark.read.format("pubsub")`."""
 
-    def __init__(self, options: ReadOptions, backend: Backend, rows: Rows) -> None:
+    def __init__(self, options: ReadOptions, backend: Backend, rows: Rows, times: PullTimes = DEFAULT_TIMES) -> None:
         self._options = options
         self._backend = backend
         self._rows = rows
+        self._times = times
 
     def partitions(self) -> Sequence[InputPartition]:
         """One partition, so that `maxMessages` is one limit; MissingError and the like before any task is started."""
@@ -47,22 +49,27 @@ class PubSubBatchReader(DataSourceReader):
             subscription.check(connection.admin, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """The rows of up to `maxMessages` messages of the subscription, each deduplication id once."""
+        """The rows of up to `maxMessages` messages of the subscription, each message once."""
         options = self._options
         logs.to_stderr(options.log_level)
         settings = StreamSettings(
             options.subscription,
             client_id=uuid.uuid4().hex,
-            lease_seconds=pull_lease_seconds(options),
+            lease_seconds=pull_lease_seconds(options.max_fetch_period),
             max_messages=options.max_messages,
             max_bytes=options.max_bytes_per_trigger,
         )
         with self._backend.connect() as connection:
             arrived: list[Received] = []
-            result = pull(connection, settings, options.max_fetch_period, options.idle_timeout, arrived.append)
+
+            def take(received: Received) -> pa.RecordBatch:
+                arrived.append(received)
+                return received.messages
+
+            period, idle = options.max_fetch_period, options.idle_timeout
+            result = pull(connection, settings, period, idle, take, times=self._times)
             ack_ids = (received.receipts.column("ack_id") for received in arrived)
             acks.nack(connection, options.subscription, ack_ids, time.monotonic() + _NACK_TIMEOUT_SECONDS)
         if result.failure is not None:
             raise result.failure
-        arrived = drop_duplicates([received.with_deduplication_id(options.id_attribute) for received in arrived])
-        yield from self._rows.of(received.messages for received in arrived)
+        yield from self._rows.of(iter(first_deliveries(arrived)))

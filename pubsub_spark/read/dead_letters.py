@@ -1,8 +1,8 @@
 """Publishing messages that cannot be decoded to `deadLetterTopic`, with the reason, before Spark has their batch.
 
 Runs in tasks. A task that is tried again publishes again: dead letters are published at least once, and an attribute of
-each has the id of the message that it stands for. The content of dead letters and the size of requests are the
-writer's; requests are sent one after the other.
+each has the id of the message that it replaces. `publish/` makes the dead letters and their requests, which are sent
+one after the other.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from ..backend import Backend
 from ..backend.connection import publish_with_retries
-from ..write.dead_letters import ERROR_ATTRIBUTE, dead_letters
-from ..write.limits import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, message_sizes
-from ..write.requests import encoded_requests
+from ..publish.dead_letters import ERROR_ATTRIBUTE, dead_letters
+from ..publish.limits import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, message_sizes
+from ..publish.requests import encoded_requests
 
 ID_ATTRIBUTE = "pubsub_spark_message_id"
 SUBSCRIPTION_ATTRIBUTE = "pubsub_spark_subscription"

@@ -6,6 +6,7 @@ from the same Arrow schema, because Spark compares them exactly.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -18,12 +19,15 @@ from ..backend import Backend
 from ..backend.schemas import fetcher
 from ..codec.envelope import DATABRICKS, MESSAGES, attribute, databricks, envelope
 from ..codec.json import JsonSchema
+from ..codec.projection import IncompatibleTypeError, project
 from ..codec.registry import Decoded, Decoder, TopicSchema
 from ..codec.spark import struct_type
 from ..errors import DataError
 from ..options import ReadOptions
 from . import dead_letters
+from .staging.schemas import Fetch, ReaderSchema, StagedSchemas
 
+_log = logging.getLogger(__name__)
 Decode = Callable[[pa.RecordBatch], Decoded]
 
 
@@ -33,7 +37,7 @@ class Rows:
 
     options: ReadOptions
     backend: Backend
-    topic_schema: TopicSchema | JsonSchema | None = None
+    topic_schema: ReaderSchema | None = None
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -55,18 +59,22 @@ class Rows:
         return struct_type(pa.struct(list(self.arrow_schema)))
 
     def of(
-        self, batches: Iterator[pa.RecordBatch], count_malformed: Callable[[int], None] | None = None
+        self,
+        batches: Iterator[pa.RecordBatch],
+        count_malformed: Callable[[int], None] | None = None,
+        schemas: StagedSchemas | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of message batches (schema MESSAGES), in their order.
 
         count_malformed: called at the end with the number of payloads that could not be decoded, if there were any.
+        schemas: of the batch, so that each evaluation decodes alike; None if there is one evaluation.
         """
         if self.options.columns == "databricks":
             yield from map(databricks, batches)
         elif self.topic_schema is None:
             yield from map(envelope, batches)
         else:
-            decode = self._json_decoder() if isinstance(self.topic_schema, JsonSchema) else self._topic_decoder()
+            decode = self._decoder(self.topic_schema, schemas)
             malformed = 0
             for batch in batches:
                 rows, bad = self._decoded(batch, decode)
@@ -75,25 +83,33 @@ class Rows:
             if malformed and count_malformed is not None:
                 count_malformed(malformed)
 
-    def _json_decoder(self) -> Decode:
-        assert isinstance(self.topic_schema, JsonSchema)
-        decode = self.topic_schema.decode
+    def _decoder(self, schema: ReaderSchema, schemas: StagedSchemas | None) -> Decode:
+        """Return the decoder of a batch: it reads with the batch's schema and yields the columns of `schema`."""
+        fetch = fetcher(self.backend)
+        if schemas is None:
+            return _decoder(schema, fetch)
+        fetch, reader = schemas.fetcher(fetch), schemas.reader(schema)
+        decode = _decoder(reader, fetch)
+        if reader == schema:
+            return decode
+        type_ = schema.arrow_type()
+        try:
+            project(pa.nulls(0, reader.arrow_type()), type_)
+        except IncompatibleTypeError as error:
+            _log.warning(
+                "batch %d of `%s` was decoded with another schema than the current one: %s. The values of its replay "
+                "are decoded with the current schema",
+                schemas.batch,
+                self.options.subscription,
+                error,
+            )
+            return _with_values_of(decode, _decoder(schema, fetch, reader))
 
-        def decoded(messages: pa.RecordBatch) -> Decoded:
-            value, error = decode(messages.column("data"))
-            return Decoded(value, pa.nulls(len(messages), pa.string()), error)
+        def projected(messages: pa.RecordBatch) -> Decoded:
+            decoded = decode(messages)
+            return decoded._replace(value=project(decoded.value, type_))
 
-        return decoded
-
-    def _topic_decoder(self) -> Decode:
-        assert isinstance(self.topic_schema, TopicSchema)
-        decoder = Decoder(self.topic_schema, fetcher(self.backend))
-        return lambda messages: decoder.decode(
-            messages.column("data"),
-            attribute(messages, names.SCHEMA_REVISION),
-            attribute(messages, names.SCHEMA_ENCODING),
-            attribute(messages, names.SCHEMA_NAME),
-        )
+        return projected
 
     def _decoded(self, messages: pa.RecordBatch, decode: Decode) -> tuple[pa.RecordBatch, int]:
         decoded = decode(messages)
@@ -119,9 +135,8 @@ class Rows:
                 continue
             shown = pc.if_else(pc.is_null(found), "missing", pc.binary_join_element_wise("`", found, "`", ""))
             reason = pc.binary_join_element_wise(f"attribute `{name}` is ", shown, f", not `{expected}`", "")
-            rows = pa.array(range(len(messages)), pa.int64(), mask=wrong.to_numpy(zero_copy_only=False))
             error = pc.if_else(wrong, reason, decoded.error)
-            decoded = decoded._replace(value=decoded.value.take(rows), error=error)
+            decoded = decoded._replace(value=_null_where(wrong, decoded.value), error=error)
         return decoded
 
     def _handle_malformed(self, messages: pa.RecordBatch, errors: pa.StringArray) -> None:
@@ -138,3 +153,40 @@ class Rows:
         if topic is not None:
             reasons = errors.filter(wrong).to_pylist()
             dead_letters.publish(topic, self.options.subscription, messages.filter(wrong), reasons, self.backend)
+
+
+def _decoder(schema: ReaderSchema, fetch: Fetch, writer: ReaderSchema | None = None) -> Decode:
+    """Return a function from messages to their values and errors.
+
+    writer: the schema of messages whose attributes name none, by default `schema`.
+    """
+    if isinstance(schema, JsonSchema):
+
+        def decode_json(messages: pa.RecordBatch) -> Decoded:
+            value, error = schema.decode(messages.column("data"))
+            return Decoded(value, pa.nulls(len(messages), pa.string()), error)
+
+        return decode_json
+    decoder = Decoder(schema, fetch, writer if isinstance(writer, TopicSchema) else None)
+    return lambda messages: decoder.decode(
+        messages.column("data"),
+        attribute(messages, names.SCHEMA_REVISION),
+        attribute(messages, names.SCHEMA_ENCODING),
+        attribute(messages, names.SCHEMA_NAME),
+    )
+
+
+def _with_values_of(first: Decode, current: Decode) -> Decode:
+    """Return a decoder with the values of `current`, and the revisions and the malformed rows of `first`."""
+
+    def decode(messages: pa.RecordBatch) -> Decoded:
+        _, revision, error = first(messages)
+        value, _, current_error = current(messages)
+        error = pc.coalesce(error, current_error)
+        return Decoded(_null_where(pc.is_valid(error), value), revision, error)
+
+    return decode
+
+
+def _null_where(wrong: pa.BooleanArray, values: pa.StructArray) -> pa.StructArray:
+    return values.take(pa.array(range(len(values)), pa.int64(), mask=wrong.to_numpy(zero_copy_only=False)))

@@ -1,8 +1,8 @@
-"""`spark.readStream`: the calls of DataSourceStreamReader, from dictionaries to `Session` and back.
+"""`spark.readStream`: the calls of DataSourceStreamReader, from dictionaries to `QueryDriver` and back.
 
 A reader lives in three processes: a driver-side worker calls everything but `read`, a planner pickles `read`, and tasks
-run it (docs/design.md). So the constructor only remembers values; the session is made on the first call that needs it
-and never pickled.
+run it (docs/design.md). So the constructor only remembers values. The query driver is made on the first call that needs
+it and is never pickled.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from .. import logs
 from ..backend import Backend
 from ..options import ReadOptions
-from . import partition_reader
+from .driver.planner import Budget
+from .driver.query_driver import QueryDriver
 from .offset import Offset
-from .partitions import Budget, DriverPartition, PullPartition, StagedPartition
 from .rows import Rows
-from .session import Session
-from .staging import default_location
+from .staging.schemas import StagedSchemas
+from .staging.store import default_location, open_store
+from .task import partition_reader
+from .task.partitions import DriverPartition, PullPartition, StagedPartition
 
 try:  # Spark 4.2 and later
     from pyspark.sql.streaming.datasource import (
@@ -95,7 +97,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._backend = backend
         self._rows = rows
-        self._session: Session | None = None
+        self._driver: QueryDriver | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """The offset of a new checkpoint; the same in each call."""
@@ -122,7 +124,9 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         logs.to_stderr(self._options.log_level)
         messages = partition_reader.read(partition, self._options, self._backend)
-        return self._rows.of(messages, partial(partition_reader.count_malformed, partition))
+        reader = partition.reader if isinstance(partition, StagedPartition) else None
+        schemas = StagedSchemas(partition.staging, partition.batch, reader)
+        return self._rows.of(messages, partial(partition_reader.count_malformed, partition), schemas)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Do nothing: Spark calls this late or never, and `latestOffset` is the commit signal."""
@@ -144,26 +148,27 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Acknowledge committed batches, nack buffered messages, close."""
         _sigterm.ignore()
-        if self._session is not None:
-            self._session.close()
+        if self._driver is not None:
+            self._driver.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_session": None}
+        return self.__dict__ | {"_driver": None}
 
-    def _running(self) -> Session:
-        if self._session is None:
+    def _running(self) -> QueryDriver:
+        if self._driver is None:
             options = self._options
             logs.to_stderr(options.log_level)
             _sigterm.install()
-            self._session = Session(
+            self._driver = QueryDriver(
                 options,
                 self._backend,
-                options.staging_location or default_location(),
+                open_store(options.staging_location or default_location()),
                 options.num_fetch_partitions or min(os.cpu_count() or 1, _MAX_FIRST_PARTITIONS),
                 lambda: _sigterm.received,
                 may_be_asked_once=ReadLimit is None,
+                reader=self._rows.topic_schema,
             )
-        return self._session
+        return self._driver
 
     def _budget(self, limit: Any) -> Budget:
         messages, volume = self._options.max_messages_per_trigger, self._options.max_bytes_per_trigger

@@ -7,12 +7,12 @@ column_mapping  which column of the DataFrame is which field of a message
 data_writer     in a task: Arrow batches to confirmed messages
 messages        an Arrow batch of rows as an Arrow batch of messages
 row_encoder     the payloads of rows: by the topic's schema, or as JSON (json, time_zones)
-limits          Pub/Sub's size limits, and the messages that break one (dead_letters)
-requests        messages batched into serialized PublishRequests
 request_queue   which requests may be sent: flow control, and a queue for each ordering key (pure)
 publisher       the publish calls: sent, retried, counted
 metrics         the counts of a write
 summary         the counts for a program: `WriteSummary`
+
+Size limits, dead letters and the encoding of requests are in `publish/`, which `read/` uses as well.
 """
 
 from .metrics import WriteMetrics

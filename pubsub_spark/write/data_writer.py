@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 
 from .. import names
 from ..errors import DataError, RowError
-from . import limits
-from .dead_letters import ERROR_ATTRIBUTE, dead_letters
+from ..publish import limits
+from ..publish.dead_letters import ERROR_ATTRIBUTE, dead_letters
+from ..publish.requests import encoded_requests
 from .messages import concatenated, to_messages, with_attributes, with_column
 from .metrics import WriteMetrics
 from .plan import WritePlan
 from .publisher import Publisher
-from .requests import encoded_requests
 from .row_encoder import RowEncoder
 
 # Messages with several keys or topics are buffered up to this size before they are batched into requests: with 1000

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import RowError
+from ..publish.limits import Ints, MapEntries
 from .column_mapping import ColumnMapping
-from .limits import Ints, MapEntries
 
 EncodeRows = Callable[[pa.StructArray], pa.Array]
 """Encodes rows: a binary for each, null for a null row. Raises RowError for one that cannot be."""

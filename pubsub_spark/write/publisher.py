@@ -25,9 +25,9 @@ import grpc
 from ..backend import Connection
 from ..backend.status import RETRYABLE_FOR_PUBLISH, delays, failure
 from ..errors import PubSubError, ServiceError
+from ..publish.requests import EncodedRequest
 from .metrics import WriteMetrics
 from .request_queue import RequestQueue
-from .requests import EncodedRequest
 from .retry_scheduler import RetryScheduler
 
 # The memory of the outstanding requests of a task (`RequestQueue` counts it). Enough for the requests of a few hundred

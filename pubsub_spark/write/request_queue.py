@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from .requests import EncodedRequest
+from ..publish.requests import EncodedRequest
 
 TopicAndKey = tuple[str, str]
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from .requests import EncodedRequest
+from ..publish.requests import EncodedRequest
 
 
 class RetryScheduler:

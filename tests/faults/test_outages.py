@@ -18,9 +18,11 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, ServiceError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import ack_worker, acks, health, session
-from pubsub_spark.read.partitions import Budget, PullPartition
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read import ack_worker, session
+from pubsub_spark.read.task.partitions import Budget, PullPartition
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.store import open_store
+from pubsub_spark.read.pull import acks, health
 from tests import engine
 from tests.conftest import Names
 from tests.engine import Engine
@@ -249,7 +251,7 @@ def test_batches_that_wait_for_their_acks_are_bounded(
 def test_task_that_never_connects_fails(query: Engine, proxy: Proxy, names: Names):
     """A task that never connects stages no part, so that the next attempt may pull; the error names the network."""
     query.options = replace(query.options, connect_timeout=1.0)
-    staging = Staging(query.location, names.subscription, "stream")
+    staging = Staging(open_store(query.location), names.subscription, "stream")
     staging.write_token()
     staging.create("1/part-0", part([]))
     partition = PullPartition(staging, 1, 1, 10, 10**6)

@@ -18,14 +18,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pytest
 
 from pubsub_spark.emulator import Emulator
-from pubsub_spark.errors import PubSubError
+from pubsub_spark.errors import PubSubError, StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.leases import STREAM_LEASE_SECONDS
-from pubsub_spark.read.partitions import Budget
+from pubsub_spark.read.driver.planner import Budget
+from pubsub_spark.read.staging.store import FileStore
+from pubsub_spark.read.pull.lease import STREAM_LEASE_SECONDS
 from tests.conftest import Names
 from tests.engine import CrashError, Engine
 from tests.faults.proxy import Proxy
@@ -43,11 +43,11 @@ class Store:
     """The object store of the staging area, whose calls can be refused, stalled, or find the disk full."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self._error: Exception | None = None
+        self._error: OSError | None = None
         self._flows = threading.Event()
         self.heal()
-        for name in ("get", "get_range", "put", "head", "list", "list_with_delimiter", "delete"):
-            patch.setattr(obstore, name, self._through(name, getattr(obstore, name)))
+        for name in ("read", "read_range", "create", "put", "exists", "list", "folders", "delete"):
+            patch.setattr(FileStore, name, self._through(name, getattr(FileStore, name)))
 
     def refuse(self) -> None:
         """Fail each call, as a store does whose rights were revoked."""
@@ -67,12 +67,12 @@ class Store:
         self._flows.set()
 
     def _through(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def asked(*arguments: Any, **settings: Any) -> Any:
+        def asked(store: FileStore, *arguments: Any) -> Any:
             assert self._flows.wait(BOUND)
             error = self._error
-            if error is not None and (name == "put" or not isinstance(error, OSError) or error.errno != errno.ENOSPC):
-                raise error
-            return call(*arguments, **settings)
+            if error is not None and (name in ("create", "put") or error.errno != errno.ENOSPC):
+                raise StagingError(f"The staging area `{store.location}` cannot be used: {error}")
+            return call(store, *arguments)
 
         return asked
 

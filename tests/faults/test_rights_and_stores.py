@@ -17,14 +17,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pytest
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, PubSubError, ResourceError, StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import acks, lease_clock, owner, partition_reader, session
-from pubsub_spark.read.partitions import Budget
+from pubsub_spark.read.staging.store import FileStore
+from pubsub_spark.read.pull import acks
+from pubsub_spark.read.runtime import SYSTEM
 from tests import engine
 from tests.conftest import Bucket, Names
 from tests.engine import Engine
@@ -208,17 +208,17 @@ def backlogged(query: Engine, names: Names) -> None:
 
 def test_store_that_stalls_for_longer_than_a_lease(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
     """While a part is being staged its leases are extended: a later task of the batch is not given its messages."""
-    put, extend = obstore.put, acks.extend
+    create, extend = FileStore.create, acks.extend
     extended = threading.Event()
 
-    def stall(store: Any, path: str, *arguments: Any, **settings: Any) -> Any:
+    def stall(store: FileStore, path: str, buffers: Any) -> bool:
         if path.endswith("/part-1"):
             for _ in range(2):
                 query.emulator.advance(_STALL_SECONDS * 2 / 3)
                 for _ in range(2):  # the first may have been sent before
                     extended.clear()
                     extended.wait(3.0)
-        return put(store, path, *arguments, **settings)
+        return create(store, path, buffers)
 
     def extends(connection: Any, subscription: str, ack_ids: Any, seconds: int, deadline: float) -> Any:
         failed = extend(connection, subscription, ack_ids, seconds, deadline)
@@ -226,7 +226,7 @@ def test_store_that_stalls_for_longer_than_a_lease(query: Engine, names: Names, 
         return failed
 
     monkeypatch.setattr(partition_reader, "_EXTEND_AFTER_SECONDS", 0.01, raising=False)
-    monkeypatch.setattr(obstore, "put", stall)
+    monkeypatch.setattr(FileStore, "create", stall)
     backlogged(query, names)
     monkeypatch.setattr(acks, "extend", extends)
     read(query, len(MANY))
@@ -238,21 +238,24 @@ def test_store_that_stalls_before_a_pull(
     query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """A task that waited for the store pulls nothing: messages of batches before may be delivered again by then."""
-    get, awake = obstore.get, lease_clock.now
+    read_file, awake = FileStore.read, lease_clock.now
+    get, awake = obstore.get, SYSTEM.boottime
     stalled: list[float] = []
 
-    def stall(store: Any, path: str, *arguments: Any, **settings: Any) -> Any:
+    def stall(store: FileStore, path: str) -> Any:
         if path.endswith("/part-1") and query.committed and query.rows and not stalled:
             stalled.append(_STALL_SECONDS)
             query.slept += _STALL_SECONDS
             query.emulator.advance(_STALL_SECONDS)
-        return get(store, path, *arguments, **settings)
+        return read_file(store, path)
 
     query.stop()
     query.budget, query.partitions = Budget(1500, 10**8), 1  # Engine's tasks run in turn; Spark's wait together
     query.start()
     backlogged(query, names)
     monkeypatch.setattr(lease_clock, "now", lambda: awake() + sum(stalled))
+    monkeypatch.setattr(FileStore, "read", stall)
+    monkeypatch.setattr(SYSTEM, "boottime", lambda: awake() + sum(stalled))
     monkeypatch.setattr(obstore, "get", stall)
     read(query, len(MANY))
 
@@ -263,7 +266,7 @@ def test_store_that_stalls_before_a_pull(
 
 def test_machine_that_slept_in_a_pull(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
     """A task that wakes up when its leases are over gives its messages back and fails; they come again."""
-    awake, pull_part = lease_clock.now, partition_reader._pull_part
+    awake, pull_part = SYSTEM.boottime, partition_reader._pull_part
     slept: list[float] = []
 
     def sleep(*arguments: Any) -> Any:
@@ -273,7 +276,7 @@ def test_machine_that_slept_in_a_pull(query: Engine, names: Names, monkeypatch: 
 
     backlogged(query, names)
     with monkeypatch.context() as patch:
-        patch.setattr(lease_clock, "now", lambda: awake() + sum(slept))
+        patch.setattr(SYSTEM, "boottime", lambda: awake() + sum(slept))
         patch.setattr(partition_reader, "_pull_part", sleep)
         with pytest.raises(StagingError, match=r"Part 1 of batch .* longer than the lease of 60 s"):
             query.trigger()
@@ -288,8 +291,7 @@ def test_clock_of_the_day_jumps(
     query.emulator.publish(names.topic, "a")
     read(query, 1)
     moved = types.SimpleNamespace(**{**vars(time), "time": lambda: time.time() + jump})
-    for module in (session, owner):
-        monkeypatch.setattr(module, "time", moved)
+    monkeypatch.setattr(session, "time", moved)
     query.emulator.publish(names.topic, "b")
     read(query, 2)
     query.stop()

@@ -20,7 +20,7 @@ from google.protobuf import field_mask_pb2
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos, routes
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.partitions import Budget
+from pubsub_spark.read.driver.planner import Budget
 from tests.conftest import Names
 from tests.engine import Engine
 

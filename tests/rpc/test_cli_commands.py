@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from pubsub_spark.emulator import Emulator
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.store import open_store
 from tests.rpc.conftest import COMMAND, Run, said
 
 RECORD = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}%s]}'
@@ -327,7 +328,7 @@ def test_what_cannot_be_done_is_one_sentence(run: Run, words: list[str], code: i
 
 def test_staging(run: Run, tmp_path: Path):
     """A stream's files are listed and removed; of nothing `ls` says so and ends with 1."""
-    staging = Staging(str(tmp_path), SUB, "mine")
+    staging = Staging(open_store(str(tmp_path)), SUB, "mine")
     staging.write_token()
     staging.create("1/part-0", [b"a part"])
     [listed] = said(run, "staging", "ls", str(tmp_path))

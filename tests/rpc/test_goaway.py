@@ -11,7 +11,7 @@ import pytest
 from google.pubsub_v1 import types
 
 from pubsub_spark.backend import EmulatorBackend
-from pubsub_spark.read.streaming_pull import StreamingPull, StreamSettings
+from pubsub_spark.read.pull.streaming_pull import StreamingPull, StreamSettings
 
 SETTINGS = StreamSettings(
     "projects/test/subscriptions/sub", client_id="me", lease_seconds=60, max_messages=1000, max_bytes=10**6
@@ -54,4 +54,4 @@ def test_goaway_is_no_end(address: str, opened: list[str]):
 
     assert [RESPONSE.SerializeToString()] * 4 == taken
     assert ["me"] * 4 == opened[:4]
-    assert stream.reopened >= 3
+    assert stream.health.reopened >= 3

@@ -10,15 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pytest
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import acks, partition_reader
+from pubsub_spark.read.task import partition_reader
 from pubsub_spark.read.offset import Offset
-from pubsub_spark.read.partitions import Budget, DriverPartition, PullPartition
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.driver.planner import Budget
+from pubsub_spark.read.task.partitions import DriverPartition, PullPartition
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.store import FileStore, open_store
+from pubsub_spark.read.pull import acks
 from tests.conftest import Names
 from tests.engine import Engine, until
 from tests.rpc.session import (
@@ -185,33 +187,6 @@ def test_expired_lease_gives_no_row_twice_however_long_it_is_buffered(query: Eng
     assert ["a", "b"] == query.rows
 
 
-def test_id_attribute_names_what_was_published_twice(query: Engine, names: Names):
-    """Duplicates are one row, in one batch or in two, also after a restart; without a value each is itself."""
-    query.options = replace(query.options, id_attribute="order")
-
-    def publish(*orders: str) -> None:
-        sent = [
-            {"data": f"{order}:{number}".encode(), "attributes": {"order": order}}
-            for number, order in enumerate(orders)
-        ]
-        query.emulator.publish(names.topic, *sent)
-
-    query.start()
-    publish("7", "7", "8")
-    run_until(query, 2)
-    publish("8", "9")
-    run_until(query, 3)
-    acked(query, 5)
-    query.stop()
-    publish("7", "", "")
-    query.start()
-    run_until(query, 5)
-    acked(query, 8)
-
-    assert ["7:0", "8:2", "9:1", ":1", ":2"] == query.rows
-    assert 0 == query.emulator.backlog(names.subscription)
-
-
 def test_metrics_and_log_are_true(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
     """Messages buffered, held by a slow sink, and committed, counted by hand."""
     caplog.set_level("INFO", "pubsub_spark.read")
@@ -270,28 +245,33 @@ def test_store_calls_do_not_grow_with_the_batches_behind(
     query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch, parts: int
 ):
     """A restart acknowledges 200 batches of an earlier run with as many calls of the store for each as 10 batches."""
-    calls: list[str] = []
-    ask = Staging._ask
+    calls = 0
 
-    def counted(staging: Staging, call: Any, path: str, *arguments: Any, **settings: Any) -> Any:
-        calls.append(path)
-        return ask(staging, call, path, *arguments, **settings)
+    def counted(method: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return method(*arguments)
+
+        return call
 
     def calls_per_batch(behind: int) -> float:
-        staging = Staging(f"{query.location}/{behind}", names.subscription, "stream")
+        staging = Staging(open_store(f"{query.location}/{behind}"), names.subscription, "stream")
         for batch in range(1, behind + 1):
             for number in range(parts):
                 staging.create(f"{batch}/part-{number}", part([f"{batch}-{number}"]))
         query.location, query.offsets, query.committed = staging.location, [Offset("stream", behind)], 1
-        calls.clear()
+        nonlocal calls
+        calls = 0
         query.start()
         query.trigger()
         until(lambda: not query.trigger() and query.metrics["unackedBatches"] == 0, "all acked")
         query.crash()
         assert [] == staging.batches()
-        return len(calls) / behind
+        return calls / behind
 
-    monkeypatch.setattr(Staging, "_ask", counted)
+    for name in ("create", "put", "read", "read_range", "exists", "list", "folders", "delete"):
+        monkeypatch.setattr(FileStore, name, counted(getattr(FileStore, name)))
     few, many = calls_per_batch(10), calls_per_batch(200)
     assert many <= 1.1 * few
     assert many <= 6 + 11 * parts  # measured: 14.7 with one part, 25.1 with two, at 10 and at 200 behind
@@ -319,9 +299,9 @@ def test_store_requests_are_those_of_the_model(query: Engine, names: Names, monk
 
         return counted_call
 
-    for kind, calls in {"writes": ("put", "list"), "reads": ("get", "get_range")}.items():
+    for kind, calls in {"writes": ("create", "put", "list"), "reads": ("read", "read_range")}.items():
         for name in calls:
-            monkeypatch.setattr(obstore, name, count(kind, getattr(obstore, name)))
+            monkeypatch.setattr(FileStore, name, count(kind, getattr(FileStore, name)))
     query.partitions, query.budget = 4, Budget(2000, 10**8)
     query.emulator.publish(names.topic, *(f"m{number}" for number in range(20_000)))
     query.start()
@@ -394,7 +374,7 @@ def test_delivery_attempts_are_counted(emulator: Emulator, names: Names, query: 
     )
     query.options = replace(query.options, subscription_id=name, idle_timeout=BOUND, max_fetch_period=BOUND)
     emulator.publish(names.topic, "a")
-    staging = Staging(query.location, name, "stream")
+    staging = Staging(open_store(query.location), name, "stream")
     staging.write_token()
 
     attempts = []

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from pubsub_spark.emulator import Emulator
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.store import open_store
 from tests.conftest import Names
 from tests.engine import Engine, until
 from tests.rpc.session import (
@@ -178,7 +179,9 @@ def test_run_that_ended_well_is_not_said_to_be_killed(query: Engine, names: Name
         query.stop()
 
     assert "was killed" not in caplog.text
-    assert Staging(query.location, names.subscription, query.offsets[0].stream).read("unfinished-run") is None
+    assert (
+        Staging(open_store(query.location), names.subscription, query.offsets[0].stream).read("unfinished-run") is None
+    )
 
 
 def test_available_now_ends_soon_without_acks(query: Engine, names: Names):

@@ -14,8 +14,9 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.partitions import PullPartition
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.task.partitions import PullPartition
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.store import open_store
 from tests.conftest import Names
 from tests.engine import Engine, until
 from tests.rpc.session import (
@@ -138,7 +139,7 @@ def test_hostile_service(query: Engine, names: Names):
 def test_task_leaves_nothing_behind(query: Engine, names: Names):
     """After a pull its stream and its thread are gone."""
     query.emulator.publish(names.topic, "a")
-    staging = Staging(query.location, names.subscription, "stream")
+    staging = Staging(open_store(query.location), names.subscription, "stream")
     staging.write_token()
     staging.create("1/part-0", part([]))
     assert ["a"] == query.read([PullPartition(staging, 1, 1, 1, 10**6)])

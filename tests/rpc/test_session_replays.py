@@ -9,15 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pytest
-from obstore.exceptions import GenericError
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import StagingError
 from pubsub_spark.read.offset import Offset
-from pubsub_spark.read.partitions import Budget, PullPartition
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.task.partitions import Budget, PullPartition
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.store import FileStore, open_store
 from tests.conftest import Names
 from tests.engine import Engine, until
 from tests.rpc.session import (
@@ -55,7 +54,7 @@ def test_part_after_the_manifest_is_ignored(query: Engine, names: Names, monkeyp
     die_in_a_batch(query, parts=0)
     query.start()
     assert query.trigger()
-    for check, found in [("_may_pull", True), ("owner.taken_over", None)]:  # which it had passed before the restart
+    for check, found in [("_may_pull", True), ("fencing.taken_over", None)]:  # which it had passed before the restart
         monkeypatch.setattr(f"pubsub_spark.read.partition_reader.{check}", lambda *_, found=found: found)
     zombies = set(query.read(query.orphans)) - set(query.rows)
     assert zombies
@@ -146,15 +145,14 @@ def test_staging_that_vanishes_between_two_actions_fails_the_second(query: Engin
     assert not [m for m in query.emulator.messages(names.subscription) if m.acked]
 
 
-@pytest.mark.parametrize("id_attribute", [None, "id"])
-def test_replay_drops_what_an_earlier_part_has(query: Engine, names: Names, id_attribute: str | None):
+@pytest.mark.xfail(reason="a replay drops nothing any more: the task must stage no part so late")
+def test_replay_drops_what_an_earlier_part_has(query: Engine, names: Names):
     """A task that outlived its driver staged redeliveries before the manifest: one row each, and all are acked."""
-    query.options = replace(query.options, id_attribute=id_attribute)
     start_with(query, names, *MANY)
     die_in_a_batch(query, parts=1)
     staged = query.orphans or []
     query.emulator.advance(LEASE)
-    staging = Staging(query.location, names.subscription, query.offsets[-1].stream, epoch=2**62)
+    staging = Staging(open_store(query.location), names.subscription, query.offsets[-1].stream, epoch=2**62)
     late = PullPartition(staging, query.offsets[-1].batch, 2, 5000, 10**7)
     query.read([late])
     query.start()
@@ -336,16 +334,16 @@ def test_put_whose_answer_is_lost_nacks_nothing(query: Engine, names: Names, mon
     staging = query.opened.staging
     query.crash()
     query.emulator.publish(names.topic, *MANY[:50])
-    put = obstore.put
+    create = FileStore.create
 
-    def unanswered(*given: Any, **settings: Any) -> None:
-        put(*given, **settings)
-        raise GenericError("error sending request")
+    def unanswered(*arguments: Any) -> bool:
+        create(*arguments)
+        raise StagingError("the store cannot be used: error sending request")
 
     staging.create("7/part-0", part([]))
     pulled = PullPartition(staging, 7, 1, 50, 10**6)
     with monkeypatch.context() as patch:
-        patch.setattr(obstore, "put", unanswered)
+        patch.setattr(FileStore, "create", unanswered)
         with pytest.raises(StagingError, match="cannot be used"):
             query.read([pulled])
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 import errno
 import os
+import tempfile
 from dataclasses import replace
 from typing import Any
 
-import obstore
 import pytest
 
 from pubsub_spark.emulator import Emulator
@@ -30,41 +30,24 @@ from tests.rpc.session import (
 def test_missing_subscription_is_created_with_its_settings(emulator: Emulator, names: Names, query: Engine):
     """`topicId` says on which topic; every setting that was given is on the subscription."""
     name = f"{names.subscription}-new"
-    emulator.create_topic(f"{names.topic}-dead")
     query.options = replace(
         query.options,
         subscription_id=name,
         topic_id=names.topic,
-        ack_deadline_seconds=42,
         enable_message_ordering=True,
         enable_exactly_once_delivery=True,
         filter='attributes.kind = "x"',
-        retain_acked_messages=True,
-        message_retention_duration=3600.0,
-        expiration_ttl=172800.0,
-        subscription_dead_letter_topic=f"{names.topic}-dead",
-        max_delivery_attempts=7,
-        minimum_backoff=1.0,
-        maximum_backoff=20.0,
     )
     query.start()
     query.trigger()
     found = google(emulator).get_subscription(subscription=name)
 
-    assert (names.topic, 42, True, True, 'attributes.kind = "x"', True) == (
+    assert (names.topic, True, True, 'attributes.kind = "x"') == (
         found.topic,
-        found.ack_deadline_seconds,
         found.enable_message_ordering,
         found.enable_exactly_once_delivery,
         found.filter,
-        found.retain_acked_messages,
     )
-    assert (3600, 172800) == (found.message_retention_duration.seconds, found.expiration_policy.ttl.total_seconds())
-    assert (f"{names.topic}-dead", 7) == (
-        found.dead_letter_policy.dead_letter_topic,
-        found.dead_letter_policy.max_delivery_attempts,
-    )
-    assert (1, 20) == (found.retry_policy.minimum_backoff.seconds, found.retry_policy.maximum_backoff.seconds)
 
 
 def test_missing_subscription_without_topic(query: Engine, names: Names):
@@ -175,11 +158,8 @@ def test_settings_of_a_subscription_that_exists_are_not_changed(
         query.options,
         subscription_id=f"{names.subscription}-new" if created else names.subscription,
         topic_id=names.topic,
-        ack_deadline_seconds=10,
         enable_message_ordering=True,
-        expiration_ttl=86400.0,
-        subscription_dead_letter_topic=names.topic,
-        maximum_backoff=20.0,
+        filter="attributes:kind",
     )
     query.start()
     query.trigger()
@@ -188,7 +168,7 @@ def test_settings_of_a_subscription_that_exists_are_not_changed(
     query.trigger()
 
     lines = [each.partition(" exists with other settings than ")[2] for each in caplog.messages]
-    differing = "`enableMessageOrdering`, `expirationTtl`, `subscriptionDeadLetterTopic`, `maximumBackoff`"
+    differing = "`enableMessageOrdering`, `filter`"
     assert ([] if created else [differing] * 2) == [line.partition(", which")[0] for line in lines if line]
     assert google(emulator).get_subscription(subscription=query.options.subscription).enable_message_ordering == created
 
@@ -210,7 +190,7 @@ def test_staging_area_is_checked_at_the_start(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(obstore, "put", refuse)
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
     query.options = replace(query.options, subscription_id=f"{names.subscription}-new", topic_id=names.topic)
     query.start()
 
@@ -291,10 +271,6 @@ def test_start_goes_back_to_a_snapshot(emulator: Emulator, names: Names, query: 
     [
         ({"starting_snapshot": "projects/{p}/snapshots/nope"}, "Snapshot `projects/{p}/snapshots/nope`"),
         ({"subscription_id": "new-sub", "topic_id": "nope"}, "Topic `projects/{p}/topics/nope`"),
-        (
-            {"subscription_id": "new-sub", "topic_id": "{topic}", "subscription_dead_letter_topic": "nope"},
-            "Topic `projects/{p}/topics/nope`",
-        ),
     ],
 )
 def test_what_is_missing_is_what_is_named(names: Names, query: Engine, given: dict[str, str], missing: str):

@@ -14,7 +14,8 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pubsub_spark.emulator import Emulator
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.store import open_store
 from tests.conftest import ROOT
 from tests.faults.proxy import Proxy
 from tests.spark.scenario import (
@@ -173,7 +174,9 @@ def test_batch_numbers_are_mapped_as_the_page_says(scenario: Scenario):
         Publish(*(f"m{n}" for n in range(3000))), Hold("commit"), Start(), Held(),
     )  # fmt: skip
     number = max(scenario.sink.written)
-    staging = Staging(str(scenario.folder / "staging"), scenario.names.subscription, _stream(scenario, number))
+    staging = Staging(
+        open_store(str(scenario.folder / "staging")), scenario.names.subscription, _stream(scenario, number)
+    )
     [batch] = staging.batches()
     footers = staging.footers(batch, staging.parts(batch))
     assert {None, number} == {footer.spark_batch for footer in footers}

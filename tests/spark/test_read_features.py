@@ -79,6 +79,25 @@ def test_join_of_two_streams(scenario: Scenario, second: str):
     assert [{"id": "1", "data": b"a", "other": b"x"}] == scenario.sink.rows
 
 
+def test_messages_that_were_published_twice_are_one_row(scenario: Scenario):
+    """What docs/reading.md shows: in one batch, in two, and after a restart; without the attribute each is a row."""
+    page = (ROOT / "docs" / "reading.md").read_text()
+    block = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "dropDuplicates" in block)
+    names: dict[str, Any] = {"spark": scenario.spark}
+
+    def start(run: Scenario) -> None:
+        here = "".join(f'.option("{name}", "{value}")' for name, value in run.options().items())
+        exec(compile(re.sub(r'\.option\("subscriptionId".*?"\)', here, block), "docs/reading.md", "exec"), names)
+        checkpoint = str(run.folder / "checkpoint")
+        run.query = names["once"].writeStream.foreachBatch(run.sink).option("checkpointLocation", checkpoint).start()
+
+    scenario.run(
+        Publish("a", "a", row="1"), Publish("b", row="2"), Do(start), Rows("a", "b"),
+        Publish("b", row="2"), Publish("c", "c"), Rows("a", "b", "c", "c"), Committed(), Stop(),
+        Publish("a", row="1"), Publish("d", row="3"), Do(start), Rows("a", "b", "c", "c", "d"), Backlog(0),
+    )  # fmt: skip
+
+
 def test_columns_of_a_message(scenario: Scenario):
     """Every field of a message is in its column; what was not sent is null."""
     scenario.run(Publish("a", key="k", colour="red"), Publish("b"), Start(), Rows("a", "b"))

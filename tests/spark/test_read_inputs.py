@@ -22,14 +22,14 @@ GOOD = {"subscriptionId": "projects/p/subscriptions/sub", "endpoint": "127.0.0.1
         ({"subscriptionId": "sub-without-project"}, ["needs `projectId`"]),
         ({"subscriptionId": "projects/p/topics/t"}, ["`projects/p/topics/t` is not of the form"]),
         ({"maxMessagesPerTrigger": "0"}, ["`maxMessagesPerTrigger` must be 1 or more, got `0`"]),
-        ({"ackDeadlineSeconds": "5"}, ["`ackDeadlineSeconds` must be between 10 and 600, got `5`"]),
+        ({"ackDeadlineSeconds": "60"}, ["`ackDeadlineSeconds` is not an option of a query", "--ack-deadline 60"]),
         ({"idleTimeout": "soon"}, ["`idleTimeout` must be a duration such as `500ms`, `10s` or `5m`, got `soon`"]),
         ({"failOnDataLoss": "maybe"}, ["`failOnDataLoss` must be `true` or `false`, got `maybe`"]),
         ({"columns": "mine"}, ["`columns` must be one of `pubsub`, `databricks`, got `mine`"]),
         ({"endpoint": "localhost"}, ["`endpoint` must be `host:port` without `http://`"]),
         (
-            {"subscriptionId": None, "maxMessage": "5", "ackDeadlineSeconds": "5"},
-            ["3 problems", "`subscriptionId` is required", "`maxmessage` is not", "between 10 and 600"],
+            {"subscriptionId": None, "maxMessage": "5", "idleTimeout": "20m"},
+            ["3 problems", "`subscriptionId` is required", "`maxmessage` is not", "between 0.01s and 10m"],
         ),
     ],
 )

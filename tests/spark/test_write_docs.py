@@ -38,4 +38,3 @@ def test_every_block_runs(spark: SparkSession, emulator: Emulator):
     )
     assert {"", "AA", "UA"} == {message.ordering_key for message in departures}
     assert 2 == names["summary"].value.messages
-    assert {"row", "data", "publish_time"} == set(names["once"].columns)

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 import pubsub_spark
 from pubsub_spark.cli import app
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.store import open_store
 
 
 def test_help_names_the_commands():
@@ -79,7 +80,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path):
 
 def test_of_streams_that_are_not_there_nothing_is_removed(tmp_path: Path):
     """`staging clean` with a misspelt stream id says so and removes nothing, of the other streams either."""
-    Staging(str(tmp_path), "projects/p/subscriptions/sub", "mine").write_token()
+    Staging(open_store(str(tmp_path)), "projects/p/subscriptions/sub", "mine").write_token()
 
     result = CliRunner().invoke(app, ["staging", "clean", str(tmp_path), "--stream", "mine", "--stream", "mien"])
 
@@ -102,7 +103,7 @@ def test_nothing_is_removed_unasked(tmp_path: Path):
 
 def test_only_what_is_removed_is_counted(tmp_path: Path):
     """Files that are not ours stay and are not counted, and the line says so."""
-    staging = Staging(str(tmp_path), "projects/p/subscriptions/sub", "mine")
+    staging = Staging(open_store(str(tmp_path)), "projects/p/subscriptions/sub", "mine")
     staging.write_token()
     staging.create("1/part-0", [b"a part"])
     staging.create("1/notes.txt", [b"somebody's"])
@@ -117,20 +118,19 @@ def test_only_what_is_removed_is_counted(tmp_path: Path):
     ("call", "command"),
     [("list", ["ls"]), ("list", ["clean", "--stream", "s"]), ("delete", ["clean", "--stream", "s"])],
 )
-def test_a_staging_area_that_refuses_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, command: list[str]
-):
+def test_a_staging_area_that_refuses_is_one_sentence(monkeypatch: pytest.MonkeyPatch, call: str, command: list[str]):
     """A staging area that refuses (no rights, network, credentials) is one sentence that names it."""
-    Staging(str(tmp_path), "projects/p/subscriptions/sub", "s").write_token()
+    location = "memory:///refuses"
+    Staging(open_store(location), "projects/p/subscriptions/sub", "s").write_token()
 
     def refused(*arguments: Any, **settings: Any) -> Any:
         raise PermissionDeniedError("403 Forbidden\n\nDebug source: of many lines")
 
     monkeypatch.setattr(obstore, call, refused)
-    result = CliRunner().invoke(app, ["staging", *command, str(tmp_path)])
+    result = CliRunner().invoke(app, ["staging", *command, location])
 
     assert 1 == result.exit_code
-    assert result.stderr.startswith(f"The staging area `{tmp_path}` cannot be used: 403 Forbidden. Give")
+    assert result.stderr.startswith(f"The staging area `{location}` cannot be used: 403 Forbidden. Give")
     assert 1 == result.stderr.count("\n")
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import re
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from pubsub_spark.cli import app
 from pubsub_spark.errors import OptionsError
-from pubsub_spark.options import ReadOptions, WriteOptions
+from pubsub_spark.options import REFUSED, ReadOptions, WriteOptions
 
 SUBSCRIPTION = "projects/my-project/subscriptions/my-sub"
 TOPIC = "projects/my-project/topics/my-topic"
@@ -37,7 +40,6 @@ def problems(kind: Any = ReadOptions, **given: Any) -> list[str]:
         ("MAXMESSAGES", "5", "max_messages", 5),
         ("startingTimestamp", "2026-01-31", "starting_timestamp", datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC)),
         ("startingTimestamp", "20260131", "starting_timestamp", datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC)),
-        ("expirationTtl", "365000d", "expiration_ttl", 365_000 * 86400.0),
     ],
 )
 def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str, value: Any):
@@ -72,7 +74,7 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
             {"maxBytesPerTrigger": "9" * 400},
             f"`maxBytesPerTrigger` must be 9223372036854775807 or less, got `{'9' * 400}`",
         ),
-        ({"expirationTtl": "9" * 400}, f"`expirationTtl` must be between 1d and 365000d, got `{'9' * 400}`"),
+        ({"idleTimeout": "9" * 400}, f"`idleTimeout` must be between 0.01s and 10m, got `{'9' * 400}`"),
         ({"maxBytesPerTrigger": "1x"}, "`maxBytesPerTrigger` must be a size such as `64m` or `1g`, got `1x`"),
         ({"failOnDataLoss": "maybe"}, "`failOnDataLoss` must be `true` or `false`, got `maybe`"),
         ({"columns": "kafka"}, "`columns` must be one of `pubsub`, `databricks`, got `kafka`"),
@@ -103,12 +105,10 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
             {"topicId": "my-topic"},
             "`topicId`: `my-topic` needs `projectId`, or write `projects/PROJECT/topics/my-topic`",
         ),
-        ({"maxDeliveryAttempts": "5"}, "`maxDeliveryAttempts` needs `subscriptionDeadLetterTopic`"),
         (
             {"deadLetterTopic": TOPIC},
             "`deadLetterTopic` takes payloads that cannot be decoded; it needs `decode=topic`",
         ),
-        ({"minimumBackoff": "20s", "maximumBackoff": "10s"}, "`minimumBackoff` must not be more than `maximumBackoff`"),
         *(
             (
                 {"endpoint": text},
@@ -138,12 +138,29 @@ def test_what_does_not_fit_is_a_sentence(given: dict[str, str], sentence: str):
     assert [sentence] == problems(subscriptionId=SUBSCRIPTION, **given)
 
 
-def test_shortest_delay_of_nothing():
-    """A `minimumBackoff` of 0 is less than any `maximumBackoff`; one that is not given is Pub/Sub's 10 s."""
-    assert 0.0 == read(minimumBackoff="0s", maximumBackoff="5s").minimum_backoff
-    assert ["`minimumBackoff` must not be more than `maximumBackoff`"] == problems(
-        subscriptionId=SUBSCRIPTION, maximumBackoff="5s"
-    )
+@pytest.mark.parametrize("name", ["ackDeadlineSeconds", "retainackedmessages", "MAXIMUMBACKOFF"])
+def test_settings_of_a_subscription_name_the_command_that_sets_them(name: str):
+    """A query does not configure subscriptions, whatever the case and the value of the option."""
+    [problem] = problems(subscriptionId=SUBSCRIPTION, **{name: "5"})
+
+    assert "is not an option of a query. Create the subscription with `pubsub-spark subscriptions create" in problem
+
+
+def test_reading_by_an_attribute_is_sparks():
+    """`idAttribute` is refused together with other mistakes; the message has the operators to use instead."""
+    [problem, other] = problems(subscriptionId=SUBSCRIPTION, idattribute="row", idleTimeout="0s")
+
+    assert problem.startswith("`idAttribute` is an option of writing, not of reading. ")
+    assert '.withWatermark("publish_time", "10 minutes").dropDuplicatesWithinWatermark(["id"])`' in problem
+    assert "idleTimeout" in other
+
+
+@pytest.mark.parametrize("command", [re.split("`", reply)[1] for reply in REFUSED.values() if "pubsub-spark" in reply])
+def test_commands_in_refusals_exist(command: str):
+    """Each command has the flags that the error message gives it."""
+    result = CliRunner().invoke(app, [*command.split()[1:], "--help"])
+
+    assert (0, "") == (result.exit_code, result.stderr)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ from typing import Any
 
 from pubsub_spark.read.ack_worker import AckWorker
 from pubsub_spark.read.deduplication import Deduplication
-from pubsub_spark.read.driver_stream import DriverStream
 from pubsub_spark.read.lease_extender import LeaseExtender
 from pubsub_spark.read.leases import Leases
-from pubsub_spark.read.recent_ids import merged
-from pubsub_spark.read.staging import Staging
-from pubsub_spark.read.streaming_pull import StreamSettings
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.ids import merged
+from pubsub_spark.read.pull.driver_stream import DriverStream
+from pubsub_spark.read.pull.streaming_pull import StreamSettings
+from tests.engine import MovedClock
 from tests.unit.read import service
 from tests.unit.read.service import SUBSCRIPTION, Service, ids
 
@@ -28,7 +29,9 @@ class Driver:
 
     def start(self) -> None:
         connection: Any = self.service
-        self.stream = DriverStream(connection, StreamSettings(SUBSCRIPTION, "stream-0", 60, 1000, 10**6), self.clock)
+        self.stream = DriverStream(
+            connection, StreamSettings(SUBSCRIPTION, "stream-0", 60, 1000, 10**6), runtime=MovedClock(self.clock)
+        )
         self.deduplication = Deduplication(self.staging, self.leases, self.clock)
         self.extender = LeaseExtender(connection, self.staging, self.leases, self.stream, self.clock)
         self.worker = AckWorker(connection, self.staging, self.leases, self.stream, self.deduplication, self.extender)

@@ -10,15 +10,11 @@ from pathlib import Path
 import pytest
 
 from pubsub_spark.read import ack_worker, streaming_pull
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.store import open_store
+from pubsub_spark.read import ack_worker
 from tests.unit.read.acking_driver import LONG, Driver
 from tests.unit.read.service import SUBSCRIPTION
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream reopens without a pause."""
-    monkeypatch.setattr(streaming_pull, "delays", lambda: iter(lambda: 0.001, None))
 
 
 @pytest.fixture
@@ -32,7 +28,7 @@ def leaves_no_thread() -> Iterator[None]:
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr(ack_worker, "_TICK_SECONDS", 0.01)
-    made = Driver(Staging(str(tmp_path), SUBSCRIPTION, uuid.uuid4().hex))
+    made = Driver(Staging(open_store(str(tmp_path)), SUBSCRIPTION, uuid.uuid4().hex))
     made.start()
     yield made
     made.worker.stop(LONG)

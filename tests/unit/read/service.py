@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 import grpc
@@ -16,11 +17,13 @@ import pyarrow as pa
 from google.pubsub_v1 import types
 
 from pubsub_spark.codec.envelope import received
-from pubsub_spark.read.recent_ids import Digests, digests
-from pubsub_spark.read.staged_part import PartBuilder
+from pubsub_spark.read.staging.ids import Digests, digests
+from pubsub_spark.read.staging.part import PartBuilder
+from pubsub_spark.read.pull.times import PullTimes
 
 SUBSCRIPTION = "projects/test-project/subscriptions/test-subscription"
 SILENCE = None
+AT_ONCE = PullTimes(reopen_pauses=lambda: repeat(0.001))
 
 
 def ids(*texts: str) -> Digests:

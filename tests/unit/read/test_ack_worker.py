@@ -10,11 +10,14 @@ import pytest
 
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
-from pubsub_spark.read import ack_worker, acks, lease_extender
+from pubsub_spark.read import ack_worker, lease_extender
 from pubsub_spark.read.ack_worker import AckWorker
 from pubsub_spark.read.leases import LEASE_SECONDS, STREAM_LEASE_SECONDS, TRACK_AFTER_SECONDS
-from pubsub_spark.read.staged_part import PartBuilder
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.part import PartBuilder
+from pubsub_spark.read.leases import TRACK_AFTER_SECONDS
+from pubsub_spark.read.pull import acks
+from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from pubsub_spark.read.task_acks import HeldAcks, SentAcks
 from tests.unit.read.acking_driver import LONG, Driver
 from tests.unit.read.service import Answer, Service, StatusError, ids, response
@@ -383,7 +386,7 @@ def test_batch_that_cannot_be_read_is_set_aside(driver: Driver, monkeypatch: pyt
 def test_acks_go_on_where_files_may_not_be_deleted(driver: Driver, monkeypatch: pytest.MonkeyPatch, call: str):
     """Without the permission to delete or overwrite files batches are acknowledged, and their files are left."""
 
-    def refused(*_: object) -> None:
+    def refused(*_: object, **__: object) -> None:
         raise StagingError("no right to delete")
 
     monkeypatch.setattr(Staging, call, refused)

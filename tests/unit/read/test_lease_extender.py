@@ -10,7 +10,9 @@ import pytest
 
 from pubsub_spark.read import lease_extender
 from pubsub_spark.read.leases import LEASE_SECONDS, TRACK_AFTER_SECONDS
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.leases import TRACK_AFTER_SECONDS
+from pubsub_spark.read.pull.lease import LEASE_SECONDS
 from tests.unit.read.acking_driver import LONG, Driver
 
 

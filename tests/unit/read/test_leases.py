@@ -1,6 +1,7 @@
 """Leases: which batches may be acknowledged, which parts must be extended. The test sets the time."""
 
-from pubsub_spark.read.leases import LEASE_SECONDS, STREAM_LEASE_SECONDS, TRACK_AFTER_SECONDS, Lease, Leases
+from pubsub_spark.read.leases import TRACK_AFTER_SECONDS, Leases
+from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS, Lease
 
 
 def test_nothing_is_acknowledged_before_its_commit():

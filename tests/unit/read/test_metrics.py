@@ -2,12 +2,11 @@
 
 import pyarrow as pa
 
-from pubsub_spark.read import staged_part
-from pubsub_spark.read.health import StreamHealth
 from pubsub_spark.read.metrics import ReadCounts, health_metrics, unacked_count, unacked_metrics
+from pubsub_spark.read.pull.health import StreamHealth
 from tests.unit.read.service import part
 
-FOOTER = staged_part.footer(pa.py_buffer(b"".join(part(["a", "b"], dropped=["c"]))))  # published at 1000 s
+FOOTER = part_format.footer(pa.py_buffer(b"".join(part(["a", "b"], dropped=["c"]))))  # published at 1000 s
 
 
 def test_stream_that_was_never_connected():

@@ -9,9 +9,10 @@ import pytest
 
 from pubsub_spark.errors import StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import partition_reader
-from pubsub_spark.read.partitions import DriverPartition, PullPartition, StagedPartition
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.task import partition_reader
+from pubsub_spark.read.task.partitions import DriverPartition, PullPartition, StagedPartition
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.store import open_store
 from tests.unit.read.service import SUBSCRIPTION, Service, part
 
 NOBODY: Any = None  # a backend that is not asked
@@ -19,7 +20,7 @@ NOBODY: Any = None  # a backend that is not asked
 
 @pytest.fixture
 def staging(tmp_path: Path) -> Staging:
-    made = Staging(str(tmp_path), SUBSCRIPTION, uuid.uuid4().hex)
+    made = Staging(open_store(str(tmp_path)), SUBSCRIPTION, uuid.uuid4().hex)
     made.write_token()
     return made
 

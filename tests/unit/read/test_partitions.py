@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub_spark.read.partitions import Budget, is_backlogged, next_streams, replay_partitions
-from pubsub_spark.read.staged_part import Footer
-from pubsub_spark.read.staging import Staging
+from pubsub_spark.read.task.partitions import Budget, is_backlogged, next_streams, replay_partitions
+from pubsub_spark.read.staging.area import Staging
+from pubsub_spark.read.staging.part import Footer
+from pubsub_spark.read.staging.store import open_store
 
-STAGING = Staging("memory", "projects/p/subscriptions/sub", "stream")
+STAGING = Staging(open_store("memory"), "projects/p/subscriptions/sub", "stream")
 
 
 def footer(rows: int, ended: str, oldest: float | None = None, dropped: int = 0) -> Footer:

@@ -10,7 +10,7 @@ import pytest
 from pubsub_spark.backend import EmulatorBackend
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.offset import Offset
-from pubsub_spark.read.partitions import Budget
+from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.rows import Rows
 from pubsub_spark.read.session import Session
 from pubsub_spark.read.stream_reader import PubSubStreamReader, SigtermHandler

@@ -1,4 +1,4 @@
-"""The subscription that the options ask to create, and a start that another query has overtaken."""
+"""A start that creates the subscription while another query does the same."""
 
 from typing import Any
 
@@ -11,24 +11,7 @@ from pubsub_spark.read import subscription
 from tests.unit.read.service import SUBSCRIPTION
 
 TOPIC = "projects/test-project/topics/topic"
-
-
-def options(**given: str) -> ReadOptions:
-    return ReadOptions.parse({"subscriptionId": SUBSCRIPTION, "topicId": TOPIC, **given}, {})
-
-
-@pytest.mark.parametrize(
-    ("given", "minimum", "maximum"),
-    [({}, 0, 0), ({"minimumBackoff": "20s"}, 20, 0), ({"maximumBackoff": "30s"}, 0, 30)],
-    ids=["neither", "minimum", "maximum"],
-)
-def test_one_bound_of_a_retry_policy_is_enough(given: dict[str, str], minimum: int, maximum: int):
-    """The service fills in the other; without both there is no policy."""
-    made = subscription.settings(options(**given), TOPIC)
-
-    assert bool(given) == ("retry_policy" in made)
-    assert minimum == types.Subscription.pb(made).retry_policy.minimum_backoff.seconds
-    assert maximum == types.Subscription.pb(made).retry_policy.maximum_backoff.seconds
+OPTIONS = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, "topicId": TOPIC}, {})
 
 
 class Admin:
@@ -55,7 +38,7 @@ def test_subscription_that_another_query_created_is_taken():
     """Two queries start at once, or the answer to our first try was lost."""
     found = types.Subscription(name=SUBSCRIPTION, topic=TOPIC)
     admin: Any = Admin([MissingError("not there"), found], ResourceError("exists"))
-    subscription.prepare(admin, options(), is_new=True)
+    subscription.prepare(admin, OPTIONS, is_new=True)
 
     assert [] == admin.looks
 
@@ -66,4 +49,4 @@ def test_subscription_that_cannot_be_created_says_why(look: Exception):
     admin: Any = Admin([MissingError("not there"), look], ResourceError("the topic is gone"))
 
     with pytest.raises(ResourceError, match="the topic is gone"):
-        subscription.prepare(admin, options(), is_new=True)
+        subscription.prepare(admin, OPTIONS, is_new=True)

@@ -11,8 +11,9 @@ import grpc
 import pytest
 
 from pubsub_spark.read import task_acks
-from pubsub_spark.read.partitions import Budget
-from pubsub_spark.read.staging import Staging, part_path
+from pubsub_spark.read.driver.planner import Budget
+from pubsub_spark.read.staging.area import Staging, part_path
+from pubsub_spark.read.staging.store import open_store
 from pubsub_spark.read.task_acks import HeldAcks, SentAcks, TaskAcks, assign
 from tests.unit.read import service
 from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError
@@ -20,7 +21,7 @@ from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError
 
 @pytest.fixture
 def staging(tmp_path: Path) -> Staging:
-    return Staging(str(tmp_path), SUBSCRIPTION, uuid.uuid4().hex)
+    return Staging(open_store(str(tmp_path)), SUBSCRIPTION, uuid.uuid4().hex)
 
 
 def held(staging: Staging, batch: int, part: int, *texts: str) -> HeldAcks:
@@ -35,7 +36,7 @@ def sent(connection: Any, staging: Staging, *parts: HeldAcks) -> list[SentAcks]:
 
 def test_each_part_is_one_tasks():
     """Five held parts are the work of two tasks, three and two of them."""
-    shares = Budget(10, 10).shares(Staging("", SUBSCRIPTION, "stream"), 8, 2, 0, 0)
+    shares = Budget(10, 10).shares(Staging(open_store(""), SUBSCRIPTION, "stream"), 8, 2, 0, 0)
     parts = [HeldAcks(7, part, 100) for part in range(1, 6)]
 
     first, second = assign(shares, parts)

@@ -13,10 +13,11 @@ from pubsub_spark.backend import EmulatorBackend
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from pubsub_spark.errors import DataError
 from pubsub_spark.options import WriteOptions
-from pubsub_spark.write import data_writer, limits, requests
+from pubsub_spark.publish import limits, requests
+from pubsub_spark.publish.dead_letters import ERROR_ATTRIBUTE, SIZE_ATTRIBUTE
+from pubsub_spark.write import data_writer
 from pubsub_spark.write.column_mapping import ColumnMapping
 from pubsub_spark.write.data_writer import PartitionId, write_partition
-from pubsub_spark.write.dead_letters import ERROR_ATTRIBUTE, SIZE_ATTRIBUTE
 from pubsub_spark.write.metrics import WriteMetrics
 from pubsub_spark.write.plan import WritePlan
 

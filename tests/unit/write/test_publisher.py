@@ -14,7 +14,7 @@ import pytest
 
 from pubsub_spark.backend import status
 from pubsub_spark.errors import ResourceError, ServiceError
-from pubsub_spark.write import limits, requests
+from pubsub_spark.publish import limits, requests
 from pubsub_spark.write import publisher as publisher_module
 from pubsub_spark.write.publisher import Publisher
 from pubsub_spark.write.request_queue import memory_bytes

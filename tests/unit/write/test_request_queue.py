@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pubsub_spark.publish.requests import EncodedRequest
 from pubsub_spark.write.request_queue import RequestQueue, memory_bytes
-from pubsub_spark.write.requests import EncodedRequest
 
 
 def request(key: str = "", body: bytes = b"x", topic: str = "t") -> EncodedRequest:

@@ -1,0 +1,226 @@
+"""The thread that acknowledges: it takes what the ledger says is due, sends it, and records the answers.
+
+What happens to the acks of a part:
+
+    accepted while the lease lasts   settled
+    accepted later, or refused       settled, and the ids are in doubt: redeliveries are acknowledged at once
+    not answered                     paused for a second; the ids that were answered are not sent again
+    the store refuses the receipts   paused for a minute, and the parts of other batches continue
+    the file is gone or damaged      settled with a WARNING: the messages will be delivered, and be rows, again
+
+A batch is deleted when it and all batches before it are settled. Before that, ids in doubt are written to the staging
+area, so that a restart has them. A failure here never fails the query: a lost ack costs a redelivery.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...errors import DamagedFile, MissingFile, StagingError
+from ..pull import acks
+from ..staging import fencing
+from ..staging.ids import digests, merged
+from .in_doubt_files import write_in_doubt
+from .ledger import Part
+from .run import Run
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AckTimes:
+    """Time limits, in seconds."""
+
+    tick: float = 1.0  # between two looks at what is due
+    send: float = 30.0  # after which no more acks of a part are sent; twice as long those that failed are retried
+    retry: float = 1.0  # after acks that were not answered
+    set_aside: float = 60.0  # after receipts that the store did not deliver
+    delete: float = 1.0  # between two deletions, so that batches are deleted together
+
+
+class AckWorker:
+    """The acknowledging thread of a run.
+
+    acknowledged, failed_acks: the number of acks that the service has accepted and refused. taken_over: the error that
+    says that another run owns the staging area.
+    """
+
+    def __init__(self, run: Run, times: AckTimes = AckTimes()) -> None:
+        self.acknowledged = 0
+        self.failed_acks = 0
+        self.taken_over: StagingError | None = None
+        self._run = run
+        self._times = times
+        self._deleted_at = 0.0
+        self._delete_again_at = 0.0  # after a deletion that failed
+        self._stopping = False
+        self._thread = run.runtime.start(self._work, "ack worker")
+
+    def flush(self, timeout: float, most: int = 0) -> bool:
+        """Wait until at most `most` committed batches are left; return whether `timeout` seconds were enough.
+
+        Returns at once if no ack is due within the time.
+        """
+        run = self._run
+        until = run.now() + timeout
+        with run.changed:
+            run.changed.notify_all()
+            run.changed.wait_for(lambda: run.ledger.is_finished(most, until), timeout)
+            return len(run.ledger.undeleted) <= most
+
+    def end(self, timeout: float) -> None:
+        """End the thread; wait at most `timeout` seconds for it."""
+        with self._run.changed:
+            self._stopping = True
+            self._run.changed.notify_all()
+        self._thread.join(timeout)
+
+    def _work(self) -> None:
+        run, ledger = self._run, self._run.ledger
+        while True:
+            with run.changed:
+                run.changed.wait_for(lambda: self._stopping or ledger.is_due(run.now()), self._times.tick)
+                if self._stopping:
+                    return
+                redelivered, part = ledger.take_redelivered(), ledger.take_acks(run.now())
+            if redelivered:
+                self._acknowledge_redelivered(redelivered)
+            if part is not None:
+                self._acknowledge(part)
+            self._delete_settled()
+
+    def _acknowledge_redelivered(self, receipts: list[pa.RecordBatch]) -> None:
+        run = self._run
+        deadline = run.runtime.monotonic() + self._times.send
+        ack_ids = [each.column("ack_id") for each in receipts]
+        failed = acks.acknowledge(run.connection, run.subscription, ack_ids, deadline, runtime=run.runtime)
+        self.acknowledged += failed.taken - len(failed.refused) - len(failed.unanswered)
+        self.failed_acks += len(failed.refused)
+        run.stream.record_acks(failed.taken)
+        not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
+        lost = [each.filter(pc.is_in(each.column("ack_id"), not_accepted)) for each in receipts]
+        with run.changed:
+            run.ledger.redelivered_answered(merged([digests(each.column("message_id")) for each in lost]), run.now())
+            run.changed.notify_all()
+
+    def _acknowledge(self, part: Part) -> None:
+        """Send the acks of a part and record what became of them."""
+        run, times = self._run, self._times
+        pause = None
+        try:
+            pause = None if self._send(part) else times.retry
+        except (MissingFile, DamagedFile) as error:
+            _log.warning(
+                "the ack ids of part %d of batch %d of `%s` are lost, so its messages will be delivered again: %s",
+                part.number,
+                part.batch,
+                run.subscription,
+                error,
+            )
+        except Exception as error:
+            pause = times.set_aside
+            if not self._stopping:
+                _log.error(
+                    "the acks of batch %d of `%s` cannot be read; trying again in %g s, other batches continue: %s",
+                    part.batch,
+                    run.subscription,
+                    pause,
+                    error,
+                    exc_info=not isinstance(error, StagingError | OSError),
+                )
+        with run.changed:
+            if pause is None:
+                run.ledger.settle(part)
+            else:
+                run.ledger.pause(part, run.now() + pause)
+            run.changed.notify_all()
+        if pause is None and part.number == 0:
+            run.stream.record_acks(part.taken)
+
+    def _send(self, part: Part) -> bool:
+        """Send the acks of a part for some time; return whether all were answered."""
+        run = self._run
+        unreadable: list[Exception] = []
+        unanswered, taken = part.unanswered, part.taken
+
+        def ack_ids() -> Iterator[pa.Array]:
+            yield from unanswered
+            skip = taken
+            try:
+                for receipts in run.staging.receipts(part.batch, part.number, part.length):
+                    yield receipts.column("ack_id").slice(skip)
+                    skip = max(0, skip - receipts.num_rows)
+            except Exception as error:  # raised after the answers to the requests in flight
+                unreadable.append(error)
+
+        until = run.runtime.monotonic() + self._times.send
+        failed = acks.acknowledge(
+            run.connection, run.subscription, ack_ids(), until + self._times.send, until, runtime=run.runtime
+        )
+        again = sum(map(len, unanswered))
+        sent_again = min(failed.taken, again)
+        left = [pa.concat_arrays(unanswered).slice(sent_again)] if again else []
+        self.acknowledged += failed.taken - len(failed.unanswered) - len(failed.refused)
+        self.failed_acks += len(failed.refused)
+        with run.changed:
+            not_answered = pa.concat_arrays([*left, failed.unanswered])
+            run.ledger.record_acks(part, failed.taken - sent_again, not_answered, failed.refused)
+            is_late = run.ledger.is_doubtful(part, run.now())
+        if unreadable:
+            raise unreadable[0]
+        if part.unanswered or not failed.complete:
+            _log.warning(
+                "`%s` did not answer all acks of batch %d of `%s`; trying again",
+                run.connection.address,
+                part.batch,
+                run.subscription,
+            )
+            return False
+        if is_late or part.refused:
+            self._doubt(part, None if is_late else pa.concat_arrays(part.refused))
+        return True
+
+    def _doubt(self, part: Part, refused: pa.Array | None) -> None:
+        """Record that messages of a part may be delivered again: those with refused ack ids, or all."""
+        run = self._run
+        receipts = list(run.staging.receipts(part.batch, part.number, part.length))
+        if refused is not None:
+            receipts = [each.filter(pc.is_in(each.column("ack_id"), refused)) for each in receipts]
+        ids = merged([digests(each.column("message_id")) for each in receipts])
+        with run.changed:
+            run.ledger.doubt(part, ids, run.now())
+
+    def _delete_settled(self) -> None:
+        """Delete the files of settled batches, unless another deletion was just now and more acks are due."""
+        run, now = self._run, self._run.now()
+        with run.changed:
+            is_too_soon = run.ledger.is_due(now) and now < self._deleted_at + self._times.delete
+            if is_too_soon or now < self._delete_again_at:
+                return
+            batches = run.ledger.deletable()
+        if not batches:
+            return
+        kept = False
+        self._deleted_at = now
+        try:
+            self.taken_over = fencing.taken_over(run.staging)
+            if self.taken_over is not None:  # the other run may be replaying these batches
+                raise self.taken_over
+            write_in_doubt(run)
+            run.staging.delete_acknowledged(batches, batches[-1])
+        except Exception as error:  # files that cannot be deleted do not hold up acks
+            kept, self._delete_again_at = True, now + self._times.set_aside
+            _log.warning(
+                "batches up to %d of `%s` are acknowledged, but their staged files remain: %s",
+                batches[-1],
+                run.subscription,
+                error,
+            )
+        with run.changed:
+            run.ledger.deleted(batches, kept)
+            run.changed.notify_all()

@@ -1,0 +1,312 @@
+"""A run of a query from its first call to its end: commits, triggers, partitions, metrics.
+
+It runs on the thread of Spark's calls and connects the ledger, the driver stream, the rules of `triggers` and
+`planner`, and the two background threads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...errors import ServiceError
+from ...options import ReadOptions
+from ..pull import acks
+from ..staging import fencing
+from ..staging.schemas import stage_reader
+from ..task.partitions import Partition, PullPartition
+from .ack_worker import AckWorker
+from .batches import doubt_ids, drop_redelivered, new_batch, readable_parts, replayed_batch
+from .lease_extender import LeaseExtender
+from .metrics import ReadCounts, health_metrics, unacked_metrics
+from .planner import MAX_DEFAULT_TASKS, Budget, Planner
+from .run import Run
+from .start import report_loss
+from .triggers import Action, StreamView, Triggers
+
+_FLUSH_SECONDS = 5.0  # for which an idle trigger waits for acks
+_STOP_SECONDS = 5.0
+_HELD_POLL_SECONDS = 0.1  # between two looks at acks that hold back the next batch
+_TOKEN_SECONDS = 3600.0  # after which the driver token is written again: cleaners of temporary folders remove old files
+_CLOCK_SECONDS = 1.0  # by which this machine's clock may be behind Pub/Sub's without a WARNING
+_log = logging.getLogger(__name__)
+
+
+class ActiveRun:
+    """The running query. run: its open objects; the rest is shared with `QueryDriver`."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        run: Run,
+        triggers: Triggers,
+        planner: Planner,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self.run = run
+        self.counts = ReadCounts()
+        self._options = options
+        self._triggers = triggers
+        self._planner = planner
+        self._is_stopping = is_stopping
+        self.worker = AckWorker(run)
+        self.extender = LeaseExtender(run)
+        self._token_written = run.now()
+        self._is_held_back = False  # because too many batches wait for their acks
+        self._are_acks_answered = True  # by the last flush
+
+    def commit(self, batch: int) -> None:
+        """Record that every batch up to `batch` is committed; their acks are sent in the background."""
+        if self.worker.taken_over is not None:
+            raise self.worker.taken_over
+        run, ledger = self.run, self.run.ledger
+        for number in [number for number in ledger.uncommitted if number <= batch]:
+            parts = readable_parts(run.staging, number)
+            footers = [footer for _, footer in parts.values()]
+            pulls = [footer for part, (_, footer) in parts.items() if part > 0]
+            self._set_tasks(self._planner.record(number, pulls, self._triggers.drained_from))
+            malformed = run.staging.malformed(number) if self._options.decode != "none" else 0
+            counts = ReadCounts.of(footers, malformed)
+            self.counts += counts
+            with run.changed:
+                gone = ledger.commit(number, parts)
+                run.changed.notify_all()
+            if gone:
+                _log.warning(
+                    "staged parts %s of batch %d of `%s` are gone from `%s`; their messages will be delivered again",
+                    gone,
+                    number,
+                    run.subscription,
+                    run.staging.location,
+                )
+            known = max((footer.spark_batch for footer in pulls if footer.spark_batch is not None), default=None)
+            named = str(number) if known is None else f"{number} (Spark's batchId {known})"
+            _log.info("batch %s of `%s` is committed: %s", named, run.subscription, counts)
+        with run.changed:
+            ledger.last_commit = max(ledger.last_commit, batch)
+
+    def next_batch(self, stream: str) -> bool:
+        """Return whether the next batch is planned now. stream: of the checkpoint's last offset."""
+        run, triggers, planner = self.run, self._triggers, self._planner
+        triggers.begin(run.now())
+        run.stream.check_outage(self._options.fail_after)
+        self._poll()
+        if self._wait_for_acks():
+            return False
+        # The name of a new stream is put into the offset log at once, by a batch that may be empty.
+        if planner.is_backlogged or run.staging.stream != stream or self._wait_for_messages():
+            return True
+        if self._are_acks_answered:
+            self.worker.flush(_FLUSH_SECONDS)
+        if triggers.drained_from is not None:
+            self._warn_of_left_messages()
+        return False
+
+    def partitions(self, batch: int, budget: Budget | None) -> list[Partition]:
+        """Return the partitions of a batch. budget: of a batch that `next_batch` has announced; None for a replay."""
+        run, plans = self.run, self._planner.plans
+        if batch in plans:
+            return plans[batch]
+        if budget is None or batch in run.staged or batch <= run.ledger.last_commit:
+            partitions = self._replayed(batch)
+        else:
+            self.worker.taken_over = fencing.taken_over(run.staging)
+            if self.worker.taken_over is not None:
+                raise self.worker.taken_over
+            if run.now() - self._token_written >= _TOKEN_SECONDS:
+                self._token_written = run.now()
+                run.staging.write_token()
+                if run.reader_schema is not None:
+                    stage_reader(run.staging, run.reader_schema)
+            self._poll()
+            partitions = new_batch(run, self._options, self._planner, batch, budget)
+        if batch > run.ledger.last_commit:
+            plans[batch] = partitions
+        return partitions
+
+    def _replayed(self, batch: int) -> list[Partition]:
+        partitions: Sequence[Partition] = ()
+        for _ in range(2):  # it may just have been acknowledged and deleted
+            if batch <= self.run.staging.last_acknowledged():
+                report_loss(
+                    self._options,
+                    f"Spark asks again for batch {batch} of `{self.run.subscription}`, which was acknowledged and "
+                    "deleted",
+                )
+                return []
+            partitions = partitions or replayed_batch(self.run, batch)
+        return list(partitions)
+
+    def _poll(self, seconds: float = 0.0) -> None:
+        """Take what has arrived in the driver stream, without redeliveries of committed messages."""
+        self.run.stream.poll(seconds)
+        doubt_ids(self.run)
+        drop_redelivered(self.run)
+
+    def _wait_for_messages(self) -> bool:
+        """Wait as long as the trigger does; return whether there is a batch to plan."""
+        run, triggers = self.run, self._triggers
+        if triggers.waits and run.stream.oldest_arrival is None:
+            # With ordering keys an unacknowledged message holds back others.
+            before = self.worker.acknowledged
+            self._are_acks_answered = self.worker.flush(_FLUSH_SECONDS) or self.worker.acknowledged > before
+        while not self._is_stopping():
+            stream, now = run.stream, run.now()
+            idle = stream.health.idle_seconds(run.runtime.monotonic())
+            count, arrival, published = stream.message_count, stream.oldest_arrival, stream.oldest_publish_time
+            action, seconds = triggers.next(StreamView(count, arrival, published, stream.is_flow_controlled, idle), now)
+            if action is Action.PLAN or action is Action.END:
+                return action is Action.PLAN
+            if action is Action.PROBE and stream.is_idle(self._options.idle_timeout):
+                self._poll()  # what came while the service was probed
+                if not stream.message_count:
+                    return False
+            if not count:
+                stream.check_outage(self._options.connect_timeout)
+            self._poll(seconds)
+        return False
+
+    def _wait_for_acks(self) -> bool:
+        """Return whether too many batches wait for their acks to plan another; `availableNow` waits for progress."""
+        bound, run = self._options.max_unacknowledged_batches, self.run
+        acknowledged, since = self.worker.acknowledged, run.runtime.monotonic()
+        while not self.worker.flush(_FLUSH_SECONDS if self._is_held_back else 0.0, bound - 1):
+            if not self._is_held_back:
+                self._is_held_back = True
+                _log.warning(
+                    "%d committed batches of `%s` wait for their acks; no other is read until they are fewer "
+                    "(maxUnacknowledgedBatches)",
+                    bound,
+                    run.subscription,
+                )
+            self._poll(_HELD_POLL_SECONDS)
+            if self._triggers.drained_from is None or self._is_stopping():
+                return True
+            run.stream.check_outage(self._options.connect_timeout)
+            now = run.runtime.monotonic()
+            if self.worker.acknowledged > acknowledged:
+                acknowledged, since = self.worker.acknowledged, now
+            elif now - since >= self._options.connect_timeout:
+                raise ServiceError(
+                    f"`{run.connection.address}` has accepted no ack of `{run.subscription}` for {now - since:.0f} s, "
+                    f"and {bound} batches wait for theirs (maxUnacknowledgedBatches). Check its quotas and start the "
+                    "query again."
+                )
+        if self._is_held_back:
+            self._is_held_back = False
+            _log.warning("the acks of `%s` have caught up; reading continues", run.subscription)
+        return False
+
+    def _set_tasks(self, slots: int | None) -> None:
+        """Have as many tasks pull as Spark runs at once, which is known once tasks have pulled."""
+        if self._options.num_fetch_partitions is None and slots is not None:
+            tasks = min(slots, MAX_DEFAULT_TASKS)
+            if tasks != self._planner.tasks:
+                _log.info("%d tasks pull from `%s`: Spark runs %d at once", tasks, self.run.subscription, slots)
+                self._planner.tasks = tasks
+
+    def metrics(self, planned: int | None) -> dict[str, Any]:
+        """Return the metrics of `lastProgress`. planned: the batch that `next_batch` has announced."""
+        run, stream, ledger = self.run, self.run.stream, self.run.ledger
+        buffered, oldest_buffered = stream.message_count, stream.oldest_publish_time
+        with run.changed:
+            in_flight, unacked = ledger.uncommitted, ledger.undeleted
+            footers = [
+                part.footer
+                for batch in (*in_flight, *unacked)
+                for part in ledger.parts_of(batch)
+                if part.footer is not None
+            ]
+        return {
+            "subscription": run.subscription,
+            **health_metrics(stream.health, run.runtime.monotonic()),
+            "backlogged": self._planner.is_backlogged or (buffered > 0 and stream.is_saturated),
+            "intakePaused": self._is_held_back,
+            "bufferedMessages": buffered,
+            "inFlightBatches": len(in_flight) + (planned is not None and planned not in in_flight),
+            "unackedBatches": len(unacked),
+            **unacked_metrics(buffered, oldest_buffered, footers, run.runtime.wall()),
+            "messages": self.counts.messages,
+            "bytes": self.counts.bytes,
+            "redeliveriesDropped": self.counts.dropped + ledger.redeliveries,
+            "malformed": self.counts.malformed,
+            "ackedMessages": self.worker.acknowledged,
+            "failedAcks": self.worker.failed_acks,
+            "leasesExtended": self.extender.extended,
+        }
+
+    def end(self) -> None:
+        """Flush acks, end the threads, nack the buffered messages, in a few seconds at most."""
+        run, ledger = self.run, self.run.ledger
+        self._warn_of_one_batch()
+        # If a flush was just waited for in vain, the end of the query does not wait as long again.
+        timeout = _STOP_SECONDS if self._are_acks_answered else 0.0
+        end = run.runtime.monotonic() + timeout
+        answers = self.worker.flush(timeout)
+        for thread in (self.worker, self.extender):
+            thread.end(max(0.0, end - run.runtime.monotonic()))
+        buffered = [receipts.column("ack_id") for receipts in run.stream.close()]
+        deadline = run.runtime.monotonic() + (timeout if answers else 0.0)
+        failed = acks.nack(run.connection, run.subscription, buffered, deadline, runtime=run.runtime)
+        with run.changed:
+            left = [part for batch in ledger.undeleted for part in ledger.parts_of(batch)]
+            is_finished = not len(failed.unanswered) and not ledger.uncommitted  # else tasks may hold messages
+        if is_finished and self.worker.taken_over is None:
+            run.staging.end_run(run.leased_until, run.runtime.wall())
+        if left:
+            _log.warning(
+                "stopped with up to %d acks of committed batches of `%s` not accepted; they are sent when the query "
+                "starts again",
+                sum(part.acks for part in left),
+                run.subscription,
+            )
+
+    def delete_subscription(self, has_failed: bool) -> None:
+        """Delete the subscription if the options ask for it and no message of it is in doubt."""
+        if not self._options.delete_subscription_on_stream_stop:
+            return
+        with self.run.changed:
+            in_doubt = [*self.run.ledger.uncommitted, *self.run.ledger.unsettled]
+        if not in_doubt and not has_failed:
+            self.run.connection.admin.delete_subscription(self._options.subscription)
+            return
+        why = "the query has failed" if has_failed else f"batch {in_doubt[0]} is not known to be committed"
+        _log.warning(
+            "`%s` is not deleted (deleteSubscriptionOnStreamStop): %s; delete it yourself if you do not need its "
+            "messages",
+            self.run.subscription,
+            why,
+        )
+
+    def _warn_of_one_batch(self) -> None:
+        """Log that a query which asked for one offset has read one batch, and that there may be more messages."""
+        triggers, plans = self._triggers, self._planner.plans.values()
+        pulled = any(isinstance(each, PullPartition) for partitions in plans for each in partitions)
+        if triggers.is_only and (pulled or self.run.stream.message_count):
+            _log.warning(
+                "the query has read one batch of `%s`, and there may be more: with `once` Spark runs one batch of up "
+                "to maxMessagesPerTrigger, as with `availableNow` on 4.0 and 4.1 and if another source of the query "
+                "does not support it; start the query again",
+                self.run.subscription,
+            )
+
+    def _warn_of_left_messages(self) -> None:
+        run = self.run
+        leased = run.leased_until - run.runtime.wall()
+        if leased > 0:
+            _log.warning(
+                "an earlier run of the query was killed or ended within a batch: messages of `%s` that it had received "
+                "and not staged may be delivered in up to %.0f s only, and this run does not wait for them; start the "
+                "query again then",
+                run.subscription,
+                leased,
+            )
+        behind = (run.stream.oldest_publish_time or 0.0) - run.runtime.wall()
+        if behind > _CLOCK_SECONDS:
+            _log.warning(
+                "this machine's clock is %.0f s or more behind Pub/Sub's, and messages of `%s` were not read for that: "
+                "`availableNow` and `once` read what was published before their start by this clock; set it",
+                behind,
+                run.subscription,
+            )

@@ -1,0 +1,127 @@
+"""The partitions of a batch, with the I/O that they need: a new batch, or the replay of one that is staged already."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from ...codec.envelope import first_deliveries
+from ...errors import DamagedFile, MissingFile, StagingError
+from ...options import ReadOptions
+from ..staging import part as staged_part
+from ..staging.area import Staging, part_path
+from ..staging.ids import digests, is_in, merged
+from ..staging.part import Footer
+from ..task.partitions import DriverPartition, Partition, PullPartition, replay_partitions
+from .in_doubt_files import write_in_doubt
+from .planner import Budget, Planner
+from .run import Run
+
+_log = logging.getLogger(__name__)
+_CLOCK_MARGIN_SECONDS = 10.0  # by which the wall clocks of driver and executors may differ
+
+
+def new_batch(run: Run, options: ReadOptions, planner: Planner, batch: int, budget: Budget) -> list[Partition]:
+    """Return the partitions of a new batch. The buffered messages are staged as its part 0."""
+    stream, staging, ledger = run.stream, run.staging, run.ledger
+    pulls = planner.is_backlogged or stream.is_saturated
+    lease, taken = stream.take(budget.messages, budget.bytes)
+    builder = staging.part_builder()
+    for received, messages in zip(taken, first_deliveries(taken), strict=True):
+        builder.add(messages, received.receipts)
+    content = b"".join(builder.buffers("driver", reader=run.reader))
+    driver_part = staged_part.footer(content)
+    if not staging.create(part_path(batch, 0), [content]):
+        raise StagingError(
+            f"Batch {batch} of `{options.subscription}` was staged in `{staging.location}` by another query meanwhile. "
+            "Let one query at a time use the checkpoint."
+        )
+    now = run.now()
+    with run.changed:
+        reads = frozenset(each.path for each in ledger.in_doubt.runs) if pulls else frozenset[str]()
+        ledger.plan(batch, now, reads)
+        ledger.stage(batch, 0, len(content), driver_part, lease)
+        for part in ledger.parts_of(batch):
+            ledger.keep(part, [pa.concat_arrays([each.receipts.column("ack_id")]) for each in taken])
+        deadline = ledger.deadline(now)
+    if not pulls:
+        return [DriverPartition(staging, batch, content)]
+    write_in_doubt(run)
+    excludes_driver = lease is not None and lease.is_expired(deadline)
+    first = PullPartition(
+        staging,
+        batch,
+        1,
+        0,
+        0,
+        deadline=run.runtime.wall() + deadline - now - _CLOCK_MARGIN_SECONDS,
+        excludes=sorted(reads),
+        excludes_driver=excludes_driver,
+        streams=options.streams_per_partition or planner.streams,
+        driver_content=content,
+    )
+    return [*budget.shares(first, planner.tasks, driver_part)] or [DriverPartition(staging, batch, content)]
+
+
+def replayed_batch(run: Run, batch: int) -> Sequence[Partition]:
+    """Return the partitions of a batch that an earlier run staged; its manifest fixes its parts from now on."""
+    staging = run.staging
+    staging.write_manifest(batch)
+    parts = readable_parts(staging, batch)
+    with run.changed:
+        run.ledger.plan(batch, run.now(), is_replay=True)
+        for number, (length, footer) in parts.items():
+            run.ledger.stage(batch, number, length, footer)
+    _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, run.subscription, len(parts))
+    reader = parts[0][1].reader if 0 in parts else None
+    return replay_partitions(staging, batch, sorted(parts), reader)
+
+
+def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]]:
+    """Return length and footer of the parts of a batch, without damaged ones: their messages come as new ones."""
+    parts: dict[int, tuple[int, Footer]] = {}
+    for number, length in staging.parts(batch).items():
+        try:
+            parts[number] = length, staging.footer(batch, number, length)
+        except (DamagedFile, MissingFile) as error:
+            _log.warning(
+                "part %d of batch %d of `%s` is left out, and its messages will be delivered again: %s",
+                number,
+                batch,
+                staging.subscription,
+                error,
+            )
+    return parts
+
+
+def doubt_ids(run: Run) -> None:
+    """Put the ids of committed parts whose leases may end during the next batch in doubt; StagingError without them."""
+    with run.changed:
+        parts = run.ledger.take_doubtful(run.now())
+    for part in parts:
+        try:
+            receipts = list(run.staging.receipts(part.batch, part.number, part.length))
+        except (MissingFile, DamagedFile):  # settled meanwhile, or the ack worker reports it
+            continue
+        ids = merged([digests(each.column("message_id")) for each in receipts])
+        with run.changed:
+            run.ledger.doubt(part, ids, run.now())
+
+
+def drop_redelivered(run: Run) -> int:
+    """Have the driver stream's messages whose ids are in doubt acknowledged at once; return their number."""
+    with run.changed:
+        in_doubt = run.ledger.in_doubt
+        in_doubt.forget(min(run.stream.oldest_arrival or run.now(), run.now()))
+        sets = [each.ids for each in in_doubt.runs]
+    if not sets:
+        return 0
+    receipts = run.stream.drop(lambda ids: is_in(digests(ids), sets))
+    with run.changed:
+        for each in receipts:
+            run.ledger.redelivered(each)
+        if receipts:
+            run.changed.notify_all()
+    return sum(each.num_rows for each in receipts)

@@ -1,0 +1,53 @@
+"""The files of ids in doubt: written before a task reads them and before their parts are deleted, read by a restart."""
+
+from __future__ import annotations
+
+import logging
+
+from ...errors import DamagedFile
+from ..staging.area import IN_DOUBT, Staging
+from .in_doubt import REMEMBERED_SECONDS, InDoubt
+from .run import Run
+
+_log = logging.getLogger(__name__)
+
+
+def write_in_doubt(run: Run) -> None:
+    """Write the runs that have no file yet, and delete the files of runs that are no more."""
+    with run.changed:
+        in_doubt = run.ledger.in_doubt
+        runs = list(in_doubt.runs)
+        written = set(in_doubt.files)
+        obsolete = in_doubt.obsolete(run.ledger.reads)
+    for each in runs:
+        if each.path not in written:
+            until = run.runtime.wall() + each.until - run.now()
+            run.staging.write_ids(each.path, each.ids.digests, until=until, batch=each.batch, topic=run.topic)
+    for path in obsolete:
+        run.staging.delete_ids(path)
+    with run.changed:
+        in_doubt.files = (in_doubt.files | {each.path for each in runs}) - set(obsolete)
+
+
+def read_in_doubt(staging: Staging, start: int, topic: str | None, wall: float, now: float) -> InDoubt:
+    """Return the ids in doubt of earlier runs; delete the files whose ids are not in doubt any more.
+
+    start: the batch of the checkpoint. Ids of later batches were committed in a checkpoint that was put back. topic: of
+    the subscription, if it is known: message ids are unique within a topic. wall, now: the same moment in seconds since
+    the epoch and on the lease clock.
+    """
+    in_doubt = InDoubt(f"{IN_DOUBT}/{staging.epoch}-")
+    for path in staging.in_doubt_paths():
+        try:
+            ids, metadata = staging.read_ids(path)
+            until, batch = float(metadata["until"]), int(metadata["batch"])
+        except (DamagedFile, KeyError, ValueError) as error:
+            _log.warning("ids in doubt are lost, so redeliveries of their messages may be rows again: %s", error)
+            staging.delete_ids(path)
+            continue
+        is_same_topic = topic is None or metadata.get("topic", topic) == topic
+        if batch <= start and until > wall and is_same_topic:
+            in_doubt.load(path, ids, batch, now + min(until - wall, REMEMBERED_SECONDS + 60))
+        else:
+            staging.delete_ids(path)
+    return in_doubt

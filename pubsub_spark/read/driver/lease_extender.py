@@ -1,0 +1,148 @@
+"""The thread that extends leases: of buffered messages, and of staged parts that are not settled.
+
+Once a second it takes what the ledger says is due. Ack ids in memory are extended by this thread, which never asks the
+store. Everything else is read and extended by short-lived reader threads, so that a store that does not answer holds up
+only what has to be read:
+
+    lease due, ack ids in memory      -> this thread extends
+    lease due, not in memory          -> a reader reads the receipts, extends, and keeps the ack ids if there is room
+    batch planned for some time       -> a reader lists the parts, because tasks report nothing
+
+An extension without an answer is due again a second later. If the service refuses one, the lease has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+
+import pyarrow as pa
+
+from ...errors import MissingFile, PubSubError, StagingError
+from ..pull import acks
+from ..pull.lease import LEASE_SECONDS
+from .ledger import MAX_KEPT_BYTES, Part
+from .run import Run
+
+_TICK_SECONDS = 1.0
+_TIMEOUT_SECONDS = 30.0  # for one extension, retries included
+_MAX_READERS = 8
+_log = logging.getLogger(__name__)
+
+
+class LeaseExtender:
+    """The extending threads of a run. extended: the number of messages whose lease was extended so far."""
+
+    def __init__(self, run: Run) -> None:
+        self.extended = 0
+        self._run = run
+        self._readers: list[object] = []
+        self._stopping = False
+        self._thread = run.runtime.start(self._work, "lease extender")
+
+    def end(self, timeout: float) -> None:
+        """End the threads; wait at most `timeout` seconds for them."""
+        with self._run.changed:
+            self._stopping = True
+            self._run.changed.notify_all()
+        end = self._run.runtime.monotonic() + timeout
+        for thread in (self._thread, *self._readers):
+            thread.join(max(0.0, end - self._run.runtime.monotonic()))  # type: ignore[attr-defined]
+
+    def _work(self) -> None:
+        run = self._run
+        while not self._stopping:
+            try:
+                self._extend_due()
+            except Exception:
+                _log.exception("lease extensions of `%s` failed; trying again", run.subscription)
+            with run.changed:
+                run.changed.wait_for(lambda: self._stopping, _TICK_SECONDS)
+
+    def _extend_due(self) -> None:
+        run = self._run
+        with suppress(PubSubError):  # Spark's next call raises it
+            run.stream.poll()
+        run.stream.log_outage()
+        now = run.now()
+        buffered = run.stream.due(now)
+        if buffered and (refused := self._extend(each.column("ack_id") for each in buffered)) is not None:
+            run.stream.record_extension(now, run.now(), refused)
+        self._readers = [reader for reader in self._readers if reader.is_alive()]  # type: ignore[attr-defined]
+        while len(self._readers) < _MAX_READERS and (reading := self._take_reading()) is not None:
+            self._readers.append(run.runtime.start(partial(self._read, reading), "receipts reader"))
+        while (part := self._take(in_memory=True)) is not None:
+            self._extend_part(part, part.ack_ids or [])
+
+    def _take(self, in_memory: bool) -> Part | None:
+        with self._run.changed:
+            return self._run.ledger.take_extension(self._run.now(), in_memory)
+
+    def _take_reading(self) -> Callable[[], None] | None:
+        """Return the next work for a reader: a batch to list, or a part whose receipts are to be read."""
+        if self._stopping:
+            return None
+        with self._run.changed:
+            batch = self._run.ledger.take_listing(self._run.now())
+        if batch is not None:
+            return partial(self._list, batch)
+        part = self._take(in_memory=False)
+        return None if part is None else partial(self._read_and_extend, part)
+
+    def _read(self, reading: Callable[[], None] | None) -> None:
+        while reading is not None:
+            reading()
+            reading = self._take_reading()
+
+    def _list(self, batch: int) -> None:
+        run = self._run
+        parts: dict[int, int] = {}
+        with suppress(StagingError):  # the next call that needs the store reports it
+            parts = run.staging.parts(batch)
+        with run.changed:
+            for number, length in parts.items():
+                run.ledger.stage(batch, number, length)
+            run.ledger.listed(batch, run.now())
+
+    def _read_and_extend(self, part: Part) -> None:
+        read: list[pa.Array] = []
+        try:
+            self._extend_part(part, self._ids_read(part, read))
+        except (StagingError, MissingFile):  # the ack worker reports it
+            with self._run.changed:
+                self._run.ledger.extended(part, 0.0, self._run.now(), None)
+        if read:
+            with self._run.changed:
+                self._run.ledger.keep(part, [pa.concat_arrays([ids]) for ids in read])
+
+    def _ids_read(self, part: Part, read: list[pa.Array]) -> Iterator[pa.Array]:
+        """Yield the ack ids of a part, section by section; collect them in `read` unless they are too many."""
+        size = 0
+        for receipts in self._run.staging.receipts(part.batch, part.number, part.length):
+            ids = receipts.column("ack_id")
+            size += ids.nbytes
+            if size <= MAX_KEPT_BYTES:
+                read.append(ids)
+            else:
+                read.clear()
+            yield ids
+
+    def _extend_part(self, part: Part, ack_ids: Iterable[pa.Array]) -> None:
+        sent = self._run.now()
+        refused = self._extend(ack_ids)
+        with self._run.changed:
+            self._run.ledger.extended(part, sent, self._run.now(), refused)
+
+    def _extend(self, ack_ids: Iterable[pa.Array]) -> bool | None:
+        """Extend leases; return whether the service refused any, None if it did not answer all."""
+        run = self._run
+        deadline = run.runtime.monotonic() + _TIMEOUT_SECONDS
+        failed = acks.extend(
+            run.connection, run.subscription, ack_ids, int(LEASE_SECONDS), deadline, runtime=run.runtime
+        )
+        if len(failed.unanswered):
+            return None
+        self.extended += failed.taken - len(failed.refused)
+        return len(failed.refused) > 0

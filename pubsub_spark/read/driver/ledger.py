@@ -1,0 +1,356 @@
+"""The ack ledger: every part that is not settled, its state, and what may be done with it. Start here.
+
+The promise: a message is acknowledged only after Spark has committed the batch that carried it, and every message of a
+committed batch is acknowledged in the end. The ledger keeps it, because each part is in one state, states change by the
+table TRANSITIONS alone, and only a part in SENDING has its ack ids sent:
+
+    STAGED      in the staging area, its batch planned and not committed    lease extended, rows may be replayed
+    COMMITTED   its batch is in Spark's commit log                          lease extended, acks due
+    SENDING     a thread sends its acks                                     lease extended
+    PAUSED      acks unanswered, or receipts unreadable                     lease extended, acks due at a time
+    SETTLED     every ack was accepted, or its id is in doubt               deletable with all batches before it
+    DELETING    a thread deletes its file                                   afterwards the ledger forgets it
+
+`commit` is the only way to COMMITTED, and nothing but `latestOffset(start)` calls it. It fixes the parts of its batch:
+a file that a late task stages afterwards was never a row, has no state, and is never acknowledged.
+
+The other half is that a message never becomes a row twice. Its lease lasts until its ack, as far as Pub/Sub lets us. If
+a lease may have ended before the ack was accepted, the id is in doubt (`in_doubt`), and a redelivery is no row but is
+acknowledged at once. Ids of uncommitted batches are never in doubt: their redeliveries wait until the batch is
+committed, or are rows if its files are gone. `deadline` says until when a task cannot meet a redelivery of any
+message that its plan does not exclude. A task that pulls longer looks into the staging area itself.
+
+Batches are settled in any order and deleted in theirs, so that one number, the last deleted batch, tells a restart what
+it has to acknowledge.
+
+Pure: no file, socket, thread, lock or clock. `now` is seconds on the driver's lease clock. A crash forgets the ledger;
+`start` makes a new one from the staging area, with every lease ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+import pyarrow as pa
+
+from ..pull.lease import Lease
+from ..staging.ids import Digests
+from ..staging.part import Footer
+from .in_doubt import InDoubt
+
+MAX_KEPT_BYTES = 64 * 2**20  # of ack ids in memory, 300,000 of them; others are read for each extension
+RETRY_SECONDS = 1.0  # after an extension or acks that were not answered
+
+
+class State(Enum):
+    """The state of a part."""
+
+    STAGED = "staged"
+    COMMITTED = "committed"
+    SENDING = "sending"
+    PAUSED = "paused"
+    SETTLED = "settled"
+    DELETING = "deleting"
+
+
+class Event(Enum):
+    """An event that changes the state of a part."""
+
+    COMMIT = "commit"
+    SEND = "send"
+    PAUSE = "pause"
+    SETTLE = "settle"
+    DELETE = "delete"
+    KEEP = "keep"  # its file could not be deleted
+
+
+TRANSITIONS = {
+    (State.STAGED, Event.COMMIT): State.COMMITTED,
+    (State.COMMITTED, Event.SEND): State.SENDING,
+    (State.PAUSED, Event.SEND): State.SENDING,
+    (State.SENDING, Event.PAUSE): State.PAUSED,
+    (State.SENDING, Event.SETTLE): State.SETTLED,
+    (State.SETTLED, Event.DELETE): State.DELETING,
+    (State.DELETING, Event.KEEP): State.SETTLED,
+}
+UNSETTLED = frozenset({State.COMMITTED, State.SENDING, State.PAUSED})
+_LEASED = UNSETTLED | {State.STAGED}
+
+
+class LedgerError(AssertionError):
+    """An event that TRANSITIONS does not have: a fault of the connector."""
+
+
+@dataclass
+class Part:
+    """One staged part of a batch. length: bytes of its file. The rest is the progress of its lease and its acks."""
+
+    batch: int
+    number: int
+    length: int
+    lease: Lease
+    footer: Footer | None = None  # None until somebody has read it
+    state: State = State.STAGED
+    ack_ids: list[pa.Array] | None = None  # kept in memory, so that an extension needs no store
+    is_extending: bool = False
+    extend_at: float = 0.0  # not before
+    send_at: float = 0.0  # not before
+    taken: int = 0  # ids that were sent, in the order of the receipts
+    unanswered: list[pa.Array] = field(default_factory=list)
+    refused: list[pa.Array] = field(default_factory=list)
+    in_doubt_since: float | None = None  # when its ids were last added to `InDoubt`
+
+    def apply(self, event: Event) -> None:
+        """Change the state; LedgerError if TRANSITIONS does not have the event."""
+        state = TRANSITIONS.get((self.state, event))
+        if state is None:
+            raise LedgerError(f"part {self.number} of batch {self.batch} is {self.state.value}: no {event.value}")
+        self.state = state
+
+    @property
+    def acks(self) -> int:
+        """The number of acks that it waits for, as far as its footer is known."""
+        return 0 if self.footer is None else self.footer.rows + self.footer.dropped
+
+
+@dataclass
+class Batch:
+    """A planned batch. lease: of messages that its tasks pull, at its earliest. reads: files that its tasks read."""
+
+    planned: float
+    lease: Lease
+    parts: dict[int, Part] = field(default_factory=dict)
+    reads: frozenset[str] = frozenset()
+    is_committed: bool = False
+    is_listing: bool = False
+    list_at: float = 0.0  # not before
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every ack is settled."""
+        return self.is_committed and all(part.state not in UNSETTLED for part in self.parts.values())
+
+
+class Ledger:
+    """The batches that are planned and not deleted. pull_lease: seconds of the leases that tasks pull with."""
+
+    def __init__(self, pull_lease: float, in_doubt: InDoubt) -> None:
+        self.in_doubt = in_doubt
+        self.last_commit = 0
+        self.redeliveries = 0  # that were acknowledged at once, or are to be
+        self._pull_lease = pull_lease
+        self._batches: dict[int, Batch] = {}
+        self._redelivered: list[pa.RecordBatch] = []
+        self._is_redelivery_sent = False
+
+    # What happened
+
+    def plan(self, batch: int, now: float, reads: frozenset[str] = frozenset(), is_replay: bool = False) -> None:
+        """Record that Spark was told the partitions of a batch. The leases of a replay have ended in an earlier run."""
+        lease = Lease(now - self._pull_lease if is_replay else now, self._pull_lease)
+        planned = self._batches.setdefault(batch, Batch(now, lease))
+        planned.reads |= reads
+        planned.list_at = now + self._pull_lease / 4
+
+    def stage(
+        self, batch: int, number: int, length: int, footer: Footer | None = None, lease: Lease | None = None
+    ) -> bool:
+        """Record a part in the staging area; False if its batch is not planned any more, so that it has no state."""
+        planned = self._batches.get(batch)
+        if planned is None or planned.is_committed:
+            return False
+        if number not in planned.parts:
+            planned.parts[number] = Part(batch, number, length, lease or planned.lease, footer)
+        return True
+
+    def commit(self, batch: int, parts: Mapping[int, tuple[int, Footer]]) -> list[int]:
+        """Record that Spark has committed a planned batch with these parts (length and footer of each).
+
+        Returns the parts that were staged and are gone: their messages will be delivered, and be rows, again.
+        """
+        committed = self._batches[batch]
+        for number, (length, footer) in parts.items():
+            self.stage(batch, number, length)
+            committed.parts[number].footer = footer
+        gone = sorted(committed.parts.keys() - parts.keys())
+        for number in gone:
+            del committed.parts[number]
+        for part in committed.parts.values():
+            part.apply(Event.COMMIT)
+        committed.is_committed = True
+        self.last_commit = max(self.last_commit, batch)
+        return gone
+
+    def record_acks(self, part: Part, taken: int, unanswered: pa.Array, refused: pa.Array) -> None:
+        """Record the answers to acks of a part: ids taken from its receipts, and those not accepted."""
+        part.taken += taken
+        part.unanswered = [unanswered] if len(unanswered) else []
+        if len(refused):
+            part.refused.append(refused)
+
+    def pause(self, part: Part, until: float) -> None:
+        """Record that the rest of the acks is due at a time."""
+        part.send_at = until
+        part.apply(Event.PAUSE)
+
+    def doubt(self, part: Part, ids: Digests, now: float) -> None:
+        """Record that the messages with these ids may be delivered again."""
+        self.in_doubt.add(ids, part.batch, now)
+        part.in_doubt_since = now
+
+    def settle(self, part: Part) -> None:
+        """Record that all acks of a part were answered, and that ids whose ack may be lost are in doubt."""
+        part.ack_ids = None
+        part.apply(Event.SETTLE)
+
+    def redelivered(self, receipts: pa.RecordBatch) -> None:
+        """Record deliveries of messages whose ids are in doubt, to be acknowledged at once."""
+        self._redelivered.append(receipts)
+        self.redeliveries += receipts.num_rows
+
+    def redelivered_answered(self, lost: Digests, now: float) -> None:
+        """Record the answers to the acks of `take_redelivered`. lost: the ids whose acks were not accepted."""
+        self._is_redelivery_sent = False
+        self.in_doubt.add(lost, self.last_commit, now)
+
+    def extended(self, part: Part, sent: float, answered: float, refused: bool | None) -> None:
+        """Record the answer to an extension of a lease. refused: whether of any message; None without an answer."""
+        part.is_extending = False
+        part.extend_at = answered + RETRY_SECONDS
+        if refused is not None:
+            part.lease = part.lease.extended(sent, answered, refused)
+
+    def keep(self, part: Part, ack_ids: list[pa.Array]) -> None:
+        """Keep the ack ids of a part in memory if there is room. Their arrays must own their memory."""
+        kept = sum(ids.nbytes for each in self._all() for ids in each.ack_ids or ())
+        if kept + sum(ids.nbytes for ids in ack_ids) <= MAX_KEPT_BYTES:
+            part.ack_ids = ack_ids
+
+    def listed(self, batch: int, now: float) -> None:
+        """Record that a batch was listed; it is due again after a quarter of a lease."""
+        planned = self._batches.get(batch)
+        if planned is not None:
+            planned.is_listing, planned.list_at = False, now + self._pull_lease / 4
+
+    def deleted(self, batches: list[int], kept: bool = False) -> None:
+        """Record that the files of batches are gone, or are kept because the store refused."""
+        for batch in batches:
+            if kept:
+                for part in self._batches[batch].parts.values():
+                    part.apply(Event.KEEP)
+            else:
+                del self._batches[batch]
+
+    # What is due
+
+    def take_acks(self, now: float) -> Part | None:
+        """Return a part whose acks are to be sent now, which is SENDING then; None without one."""
+        for part in self._all():
+            if part.state in (State.COMMITTED, State.PAUSED) and part.send_at <= now:
+                part.apply(Event.SEND)
+                return part
+        return None
+
+    def take_redelivered(self) -> list[pa.RecordBatch]:
+        """Return the receipts to be acknowledged at once; `redelivered_answered` follows."""
+        taken, self._redelivered = self._redelivered, []
+        self._is_redelivery_sent = bool(taken)
+        return taken
+
+    def take_extension(self, now: float, in_memory: bool) -> Part | None:
+        """Return a part whose lease is to be extended now. in_memory: one whose ack ids are, or are not, in memory."""
+        for part in self._all():
+            is_due = part.state in _LEASED and part.lease.is_due(now) and part.extend_at <= now
+            if is_due and not part.is_extending and (part.ack_ids is not None) is in_memory:
+                part.is_extending = True
+                return part
+        return None
+
+    def take_listing(self, now: float) -> int | None:
+        """Return a batch whose staged parts are to be listed, because tasks stage them and report nothing."""
+        for number, batch in sorted(self._batches.items()):
+            if not batch.is_committed and not batch.is_listing and batch.list_at <= now:
+                batch.is_listing = True
+                return number
+        return None
+
+    def take_doubtful(self, now: float) -> list[Part]:
+        """Return the committed parts whose ids must be in doubt before a batch is planned, because leases may end."""
+        soon, recently = now + self._pull_lease / 2, now - self._pull_lease
+        return [
+            part
+            for part in self._unsettled()
+            if part.lease.is_expired(soon) and (part.in_doubt_since is None or part.in_doubt_since < recently)
+        ]
+
+    def is_doubtful(self, part: Part, now: float) -> bool:
+        """Return whether Pub/Sub may have delivered messages of a part again before it accepted their acks."""
+        return part.lease.is_expired(now)
+
+    def deletable(self) -> list[int]:
+        """Return the batches whose files may be deleted: the first ones, each settled. They are DELETING then."""
+        numbers: list[int] = []
+        for number, batch in sorted(self._batches.items()):
+            if not batch.is_settled:
+                break
+            numbers.append(number)
+            for part in batch.parts.values():
+                part.apply(Event.DELETE)
+        return numbers
+
+    def deadline(self, now: float) -> float:
+        """Return until when no message of a batch planned now can be delivered again, unless its id is in doubt."""
+        ends = (part.lease.end for part in self._unsettled() if part.in_doubt_since is None)
+        return min([now + self._pull_lease, *ends])
+
+    # What there is
+
+    def parts_of(self, batch: int) -> list[Part]:
+        """Return the known parts of a batch."""
+        return list(self._batches[batch].parts.values()) if batch in self._batches else []
+
+    @property
+    def uncommitted(self) -> list[int]:
+        """The batches that are planned and not committed."""
+        return sorted(number for number, batch in self._batches.items() if not batch.is_committed)
+
+    @property
+    def unsettled(self) -> list[int]:
+        """The committed batches with acks that are not settled."""
+        return sorted(n for n, batch in self._batches.items() if batch.is_committed and not batch.is_settled)
+
+    @property
+    def undeleted(self) -> list[int]:
+        """The committed batches whose files are in the staging area."""
+        return sorted(number for number, batch in self._batches.items() if batch.is_committed)
+
+    def is_finished(self, most: int, until: float) -> bool:
+        """Return whether at most `most` committed batches are left, or none of their acks is due before `until`."""
+        is_sending = self._is_redelivery_sent or bool(self._redelivered)
+        if len(self.undeleted) <= most and not is_sending:
+            return True
+        is_due = any(part.state is not State.PAUSED or part.send_at <= until for part in self._unsettled())
+        return not (is_sending or is_due or self._is_deletable())
+
+    def _is_deletable(self) -> bool:
+        first = next((batch for _, batch in sorted(self._batches.items())), None)
+        return first is not None and first.is_settled
+
+    @property
+    def reads(self) -> set[str]:
+        """The files that planned batches read."""
+        return {path for batch in self._batches.values() if not batch.is_committed for path in batch.reads}
+
+    def is_due(self, now: float) -> bool:
+        """Return whether acks are to be sent now."""
+        waiting = (part for part in self._unsettled() if part.state is not State.SENDING)
+        return bool(self._redelivered) or any(part.send_at <= now for part in waiting)
+
+    def _unsettled(self) -> Iterator[Part]:
+        return (part for part in self._all() if part.state in UNSETTLED)
+
+    def _all(self) -> Iterator[Part]:
+        for _, batch in sorted(self._batches.items()):
+            yield from batch.parts.values()

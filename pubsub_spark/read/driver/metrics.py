@@ -1,0 +1,72 @@
+"""The metrics of a streaming query: what `lastProgress` shows of its source, and the counts of its batches.
+
+Pure: values in, values out, and `now` is an argument. The names here are the names of `docs/operations.md`, one for one
+thing: a message is buffered (in the driver stream), then in flight (in a batch that is planned and not committed), then
+committed; it is unacked until Pub/Sub has answered its ack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from ..pull.health import StreamHealth
+from ..staging.part import Footer
+
+
+@dataclass(frozen=True)
+class ReadCounts:
+    """The counts of committed batches: messages, bytes, redeliveries dropped, payloads that could not be decoded."""
+
+    messages: int = 0
+    bytes: int = 0
+    dropped: int = 0
+    malformed: int = 0
+
+    @classmethod
+    def of(cls, footers: Sequence[Footer], malformed: int) -> ReadCounts:
+        """The counts of one batch, from the footers of its parts."""
+        rows, volume, dropped = (sum(getattr(f, name) for f in footers) for name in ("rows", "bytes", "dropped"))
+        return cls(rows, volume, dropped, malformed)
+
+    def __add__(self, other: ReadCounts) -> ReadCounts:
+        return ReadCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.messages} messages, {self.bytes} bytes, {self.dropped} redeliveries dropped, "
+            f"{self.malformed} malformed"
+        )
+
+
+def unacked_count(footers: Iterable[Footer]) -> int:
+    """The number of acks that parts wait for: their rows, and the redeliveries that they dropped."""
+    return sum(footer.rows + footer.dropped for footer in footers)
+
+
+def health_metrics(health: StreamHealth, now: float) -> dict[str, Any]:
+    """The metrics of the driver stream's connection. now: on the clock of `health`."""
+    response = health.last_response
+    return {
+        "connected": health.is_connected(now),
+        "lastResponseSeconds": None if response is None else round(now - response, 3),
+        "reopenedStreams": health.reopened,
+        "lastError": health.last_error,
+    }
+
+
+def unacked_metrics(
+    buffered: int, oldest_buffered: float | None, footers: Sequence[Footer], now: float
+) -> dict[str, Any]:
+    """The metrics of messages that are not acknowledged: their number, and the age of the oldest.
+
+    oldest_buffered: a publish time. footers: of the parts of batches in flight and unacked. now: seconds since the
+    epoch.
+    """
+    times = [oldest_buffered, *(footer.oldest for footer in footers)]
+    oldest = min((published for published in times if published is not None), default=None)
+    return {
+        "unackedMessages": buffered + unacked_count(footers),
+        "oldestUnackedSeconds": 0 if oldest is None else max(0.0, round(now - oldest, 3)),
+    }

@@ -1,0 +1,95 @@
+"""How a batch is read: by the driver stream alone, or by tasks too, and by how many of them. Pure.
+
+At low volume a batch is the driver stream's messages alone. Tasks pull once the driver stream has been full, or has run
+at the service's limit of bytes per second, and from then on batch after batch until every pull of a batch was idle: one
+small response is no proof of an empty backlog, a batch of them is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ..pull.streaming_pull import AT_LIMIT, STREAM_BYTES_PER_SECOND
+from ..staging.part import Footer
+from ..task.partitions import Partition, PullPartition
+
+MAX_DEFAULT_TASKS = 64  # `numFetchPartitions` may ask for more
+_UNLIMITED, _SPARE = 1.5, 0.25  # rates of a stream, in units of the limit
+_MAX_STREAMS = 64  # a connection to Google's servers carries 100 calls at a time, and acks are among them
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most messages and bytes of a trigger."""
+
+    messages: int
+    bytes: int
+
+    def shares(self, partition: PullPartition, tasks: int, driver_part: Footer) -> list[PullPartition]:
+        """Return the budget less the driver's part in equal shares; none if nothing is left of it.
+
+        partition: of the first share, whose limits and number are replaced.
+        """
+        messages, volume = self.messages - driver_part.rows, self.bytes - driver_part.bytes
+        if messages <= 0 or volume <= 0:
+            return []
+        count = min(tasks, messages)
+        return [
+            replace(
+                partition,
+                part=part,
+                max_messages=messages // count + (part <= messages % count),
+                max_bytes=max(1, volume // count),
+                driver_content=partition.driver_content if part == 1 else None,
+            )
+            for part in range(1, count + 1)
+        ]
+
+
+@dataclass
+class Planner:
+    """What is known from earlier batches. tasks: that pull at the same time. streams: StreamingPulls of each task.
+
+    plans: the partitions of the batches that are planned and not committed, because Spark asks for them again in each
+    action of `foreachBatch`.
+    """
+
+    tasks: int
+    is_backlogged: bool = False
+    streams: int = 1
+    plans: dict[int, list[Partition]] = field(default_factory=dict)
+
+    def record(self, batch: int, pulls: Sequence[Footer], drained_from: float | None) -> int | None:
+        """Record a committed batch with the footers of its pulled parts; return the tasks that Spark runs at once."""
+        pulled = any(isinstance(partition, PullPartition) for partition in self.plans.pop(batch, []))
+        self.is_backlogged = pulled and is_backlogged(pulls, drained_from)
+        self.streams = next_streams(self.streams, pulls)
+        return max((footer.task_slots or 0 for footer in pulls), default=0) or None
+
+
+def next_streams(streams: int, pulls: Sequence[Footer]) -> int:
+    """Return the StreamingPulls of each task of the next batch, after a batch with `streams` of them.
+
+    Twice as many while the streams of a backlog run at the service's limit; half as many if a pull was idle, or half
+    of them would do. A stream that is faster than the limit has none (an emulator), and more of them gain nothing.
+    """
+    busy = [pull for pull in pulls if pull.ended != "idle" and pull.pull_seconds > 0]
+    if not busy:
+        return max(1, streams // 2)
+    rate = sum(pull.pull_bytes / pull.pull_seconds for pull in busy) / len(busy) / streams / STREAM_BYTES_PER_SECOND
+    if rate < _SPARE:
+        return max(1, streams // 2)
+    return min(_MAX_STREAMS, 2 * streams) if AT_LIMIT <= rate <= _UNLIMITED else streams
+
+
+def is_backlogged(footers: Sequence[Footer], drained_from: float | None = None) -> bool:
+    """Return whether the pulls of a batch say that there are more messages.
+
+    drained_from: with `availableNow`, the publish time in seconds from which messages are left. After a batch that has
+    nothing older there is no backlog; after one that has, a pull that has caught up is no sign that all came.
+    """
+    without = ("idle", "caughtUp") if drained_from is None else ("idle",)
+    more = any(footer.rows + footer.dropped and footer.ended not in without for footer in footers)
+    oldest = min((footer.oldest for footer in footers if footer.oldest is not None), default=None)
+    return more and (drained_from is None or oldest is None or oldest <= drained_from)

@@ -1,0 +1,136 @@
+"""The driver's side of a streaming query, called by `stream_reader`. It connects the parts and decides nothing itself.
+
+    latest_offset(start)    everything up to start is committed: the ledger is told, and acks begin
+                            `triggers` says whether a batch n+1 is planned, whose end is the answer, or not: start
+    partitions(start, end)  planned here -> `batches.new_batch`; staged by an earlier run -> `batches.replayed_batch`
+
+`latest_offset(start)` is the commit signal: Spark calls it with the end of batch n once n is in the commit log, on
+every trigger, idle or not, and first thing on restart. Spark 4.0 and 4.1 pass no start; there the end of the last batch
+that Spark asked partitions for is what has been committed. Their restart begins with `partitions(end, end)` of the last
+batch in the offset log, which may or may not be committed: it is if `latest_offset` is called next, and is not if
+`partitions` is called with that batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from ...backend import Backend
+from ...options import ReadOptions
+from ..offset import Offset
+from ..runtime import SYSTEM, Runtime
+from ..staging.schemas import ReaderSchema
+from ..staging.store import Store
+from ..task.partitions import Partition
+from . import subscription
+from .active_run import ActiveRun
+from .planner import Budget, Planner
+from .start import Start
+from .triggers import Triggers
+
+
+@dataclass
+class Offsets:
+    """The offsets of a query: `planned` is the end of the batch that the buffered messages are for, `last_end` that of
+    the last batch that Spark asked partitions for, `initial` that of a new checkpoint."""
+
+    initial: Offset | None = None
+    planned: Offset | None = None
+    last_end: Offset | None = None
+    budget: Budget | None = None
+
+
+class QueryDriver:
+    """One streaming query on the driver. tasks: that pull at the same time, until a task has told how many run."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        backend: Backend,
+        store: Store,
+        tasks: int,
+        is_stopping: Callable[[], bool] = lambda: False,
+        may_be_asked_once: bool = False,
+        runtime: Runtime = SYSTEM,
+        reader: ReaderSchema | None = None,
+    ) -> None:
+        self.options = options
+        self._start = Start(options, backend, store, runtime, reader)
+        self._is_stopping = is_stopping
+        self._offsets = Offsets()
+        self._triggers = Triggers(options.idle_timeout, may_be_asked_once)
+        self._planner = Planner(tasks)
+        self.active: ActiveRun | None = None
+        self._has_failed = False  # whether the last `latest_offset` raised an error
+
+    def initial_offset(self) -> Offset:
+        """Return the offset of a new checkpoint; the same in each call."""
+        self._offsets.initial = self._offsets.initial or Offset.start(self.options.subscription)
+        return self._offsets.initial
+
+    def prepare_for_available_now(self) -> None:
+        """Have the query read what was published until now and end (`Trigger.AvailableNow`)."""
+        self._triggers.drained_from = self._start.runtime.wall()
+
+    def prepare_for_once(self) -> None:
+        """Have the first batch read what there is, because it is the only one (`Trigger.Once`)."""
+        self.prepare_for_available_now()
+        self._triggers.may_be_asked_once = True
+
+    def latest_offset(self, start: Offset | None, budget: Budget) -> Offset:
+        """Return the end of the next batch, which is planned by this, or `start`, up to which Spark has committed."""
+        start = start or self._offsets.last_end or self.initial_offset()
+        subscription.check_offset(self.options, start)
+        self._has_failed = True  # until the end of this call
+        active = self._open(start, is_replay=False)
+        active.commit(start.batch)
+        if self._offsets.planned is not None and self._offsets.planned.batch <= start.batch:
+            self._offsets.planned = None  # evaluated again, the batch has its staged parts, and nothing new
+        end = start
+        if active.next_batch(start.stream):
+            self._offsets.budget = budget
+            end = Offset(active.run.staging.stream, start.batch + 1, self.options.subscription)
+            self._offsets.planned = end
+        self._has_failed = False
+        return end
+
+    def partitions(self, start: Offset, end: Offset) -> list[Partition]:
+        """Return the partitions of the batch after `start` up to `end`; the same in each call."""
+        last = self._offsets.last_end
+        if last is None or end.batch > last.batch:  # not if an old batch is evaluated again
+            self._offsets.last_end = end
+        if start.batch == end.batch:
+            return []
+        subscription.check_offset(self.options, end)
+        # Before the first commit `start` has another stream.
+        active = self._open(Offset(end.stream, start.batch), is_replay=True)
+        budget = self._offsets.budget if self._offsets.planned == end else None
+        return active.partitions(end.batch, budget)
+
+    def metrics(self) -> dict[str, Any] | None:
+        """Return the metrics of this source in `lastProgress`; None before the first call."""
+        if self.active is None:
+            return None
+        planned = self._offsets.planned
+        return self.active.metrics(None if planned is None else planned.batch)
+
+    def close(self) -> None:
+        """Flush acks and nack the buffered messages, in a few seconds at most."""
+        if self.active is not None:
+            active, self.active = self.active, None
+            with ExitStack() as ending:  # from the last line to the first, each whatever becomes of those before it
+                ending.callback(active.run.connection.close)
+                ending.callback(active.delete_subscription, self._has_failed)
+                ending.callback(active.end)
+
+    def _open(self, start: Offset, is_replay: bool) -> ActiveRun:
+        if self.active is None:
+            run = self._start.run(start, is_replay)
+            self.active = ActiveRun(self.options, run, self._triggers, self._planner, self._is_stopping)
+        return self.active
+
+
+__all__ = ["QueryDriver"]

@@ -1,0 +1,141 @@
+"""The start of a run: connect, become the owner of the staging area, and make the ledger from what it holds.
+
+batches up to the last deleted one    files that a late task staged, never rows: deleted
+later ones up to the checkpoint's     committed, acks unknown: sent now; their leases count as ended
+later ones                            not committed: Spark asks for them, and they are replayed
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass, replace
+
+from ...backend import Backend
+from ...errors import StagingError
+from ...memory import keep_freed_memory
+from ...options import ReadOptions
+from ..offset import Offset
+from ..pull.driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
+from ..pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS, pull_lease_seconds
+from ..pull.streaming_pull import StreamSettings
+from ..runtime import Runtime
+from ..staging import fencing
+from ..staging.area import SCHEMAS, Staging
+from ..staging.schemas import ReaderSchema, stage_reader
+from ..staging.store import Store
+from . import subscription
+from .batches import readable_parts
+from .in_doubt_files import read_in_doubt
+from .ledger import Ledger
+from .run import Run
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run is started with."""
+
+    options: ReadOptions
+    backend: Backend
+    store: Store
+    runtime: Runtime
+    reader: ReaderSchema | None = None  # with which payloads are decoded
+
+    def run(self, start: Offset, is_replay: bool) -> Run:
+        """Return a new run after the batch `start`.
+
+        is_replay: whether Spark asks for the batch after `start` again. Raises ResourceError, StagingError or
+        ServiceError if the subscription or the staging area cannot be used.
+        """
+        keep_freed_memory()
+        options, runtime = self.options, self.runtime
+        staging = Staging(self.store, options.subscription, start.stream)
+        staging.write_token()
+        is_new = start.batch == 0 and staging.is_new()
+        last_deleted = check_not_behind(options, start.batch, staging)
+        # A new stream: this area may be another query's. Or it is empty, and another may have what was staged, which is
+        # not replayed now; a later run there would acknowledge it if the stream were the same.
+        if start.batch < last_deleted or (staging.is_new() and (is_replay or start.batch)):
+            staging = replace(staging, stream=uuid.uuid4().hex)
+            staging.begin_after(start.batch)
+        connection = self.backend.connect()
+        try:
+            topic = subscription.prepare(connection.admin, options, is_new)
+            staging = fencing.claim(staging, runtime.wall())  # when nothing else can fail: an earlier owner ends by it
+            last_deleted = check_not_behind(options, start.batch, staging)
+            leased_until = staging.begin_run(runtime.wall(), LEASE_SECONDS)
+            ledger = self._ledger(staging, start.batch, last_deleted, topic)
+            settings = StreamSettings(
+                options.subscription,
+                client_id=f"{start.stream}-0-{uuid.uuid4().hex[:8]}",
+                lease_seconds=int(STREAM_LEASE_SECONDS),
+                max_messages=min(MAX_MESSAGES, options.max_messages_per_trigger),
+                max_bytes=min(MAX_BYTES, options.max_bytes_per_trigger),
+            )
+            staged = frozenset(staging.batches())
+            if all(batch <= start.batch for batch in staged):
+                staging.delete(f"{SCHEMAS}/")  # only batches that are not committed need them
+            reader = None if self.reader is None else stage_reader(staging, self.reader)
+            stream = DriverStream(connection, settings, runtime=runtime)
+        except BaseException:
+            connection.close()
+            raise
+        _log.info(
+            "reading `%s` from `%s` after batch %d of stream %s, staging in `%s`",
+            options.subscription,
+            self.backend.address,
+            start.batch,
+            start.stream,
+            self.store.location,
+        )
+        return Run(
+            connection,
+            staging,
+            ledger,
+            stream,
+            runtime.condition(),
+            runtime,
+            staged,
+            leased_until,
+            topic,
+            self.reader,
+            reader,
+        )
+
+    def _ledger(self, staging: Staging, committed: int, last_deleted: int, topic: str | None) -> Ledger:
+        """Return the ledger of what earlier runs have staged and Spark has committed."""
+        now, wall = self.runtime.boottime(), self.runtime.wall()
+        in_doubt = read_in_doubt(staging, committed, topic, wall, now)
+        ledger = Ledger(pull_lease_seconds(self.options.max_fetch_period), in_doubt)
+        for batch in staging.batches():
+            if batch <= last_deleted:
+                staging.delete(f"{batch}/")
+            elif batch <= committed:
+                ledger.plan(batch, now, is_replay=True)
+                ledger.commit(batch, readable_parts(staging, batch))
+        ledger.last_commit = committed
+        return ledger
+
+
+def check_not_behind(options: ReadOptions, batch: int, staging: Staging) -> int:
+    """Return the last deleted batch. If it is after `batch`, where the checkpoint is, that loss is reported."""
+    last_deleted = staging.last_acknowledged()
+    if batch < last_deleted:
+        report_loss(
+            options,
+            f"The checkpoint of `{options.subscription}` is at batch {batch}, but batches up to {last_deleted} were "
+            "acknowledged and deleted (an old checkpoint, a copy of one, or asynchronous progress tracking)",
+        )
+    return last_deleted
+
+
+def report_loss(options: ReadOptions, what: str) -> None:
+    """Raise StagingError for batches that Spark asks for and that are deleted; log it with `failOnDataLoss=false`."""
+    if options.fail_on_data_loss:
+        raise StagingError(
+            f"{what}, so its rows cannot be delivered again. Start a new checkpoint location, or set "
+            "failOnDataLoss=false to continue without them."
+        )
+    _log.warning("%s; continuing without them (failOnDataLoss=false)", what)

@@ -1,0 +1,157 @@
+"""The checks and changes of a subscription before the first pull: get it, create it if asked to, seek it once.
+
+Runs on the driver. A caller who may pull but not get the subscription (`roles/pubsub.subscriber` alone) is served all
+the same: errors then come from the stream itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from google.pubsub_v1 import types
+
+from ... import names
+from ...backend.admin import Admin
+from ...errors import ForbiddenError, MissingError, OptionsError, PubSubError, ResourceError
+from ...options import ReadOptions
+from ..offset import Offset
+
+_log = logging.getLogger(__name__)
+
+# Kinds of delivery that leave nothing to pull: field of Subscription -> words for the error, whether it is set.
+_NOT_PULLED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "push_config": ("pushes its messages to an endpoint", lambda config: bool(config.push_endpoint)),
+    "bigquery_config": ("writes its messages to BigQuery", lambda config: bool(config.table)),
+    "cloud_storage_config": ("writes its messages to Cloud Storage", lambda config: bool(config.bucket)),
+    "bigtable_config": ("writes its messages to Bigtable", lambda config: bool(config.table)),
+}
+
+
+def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
+    """Check that the subscription can be pulled; on the first start of a checkpoint create and seek it as the options
+    ask.
+
+    Returns the topic of the subscription, None if the caller may not look at it. Raises ResourceError when it does not
+    exist and no `topicId` says on which topic to create it, when it is of a kind that cannot be pulled, or when a
+    permission or the dead-letter topic is missing.
+    """
+    if options.dead_letter is not None:  # before anything is created
+        with suppress(ForbiddenError):  # who may publish need not be allowed to look
+            admin.topic(options.dead_letter)
+        admin.check_permission("publish to", "Topic", options.dead_letter, "pubsub.topics.publish")
+    try:
+        found: types.Subscription | None = admin.subscription(options.subscription)
+    except ForbiddenError:
+        found = None
+    except MissingError as error:
+        if options.topic is None:
+            raise MissingError(f"{error} With `topicId` the connector creates it.") from None
+        found = _create(admin, _wanted(options, options.topic))
+    if found is not None:
+        refuse_unless_pulled(found)
+        _check_topic(found, options)
+        _warn_of_other_settings(found, _wanted(options, found.topic))
+    _check_permissions(admin, options)
+    if is_new:
+        if options.starting_timestamp is not None:
+            admin.seek(options.subscription, options.starting_timestamp)
+        if options.starting_snapshot is not None:
+            admin.seek(options.subscription, names.full(options.starting_snapshot, options.project, "snapshots"))
+    return None if found is None else str(found.topic)
+
+
+def check(admin: Admin, options: ReadOptions) -> None:
+    """Check that the subscription can be pulled, for a batch read, which creates and changes nothing."""
+    with suppress(ForbiddenError):
+        refuse_unless_pulled(admin.subscription(options.subscription))
+
+
+def check_offset(options: ReadOptions, offset: Offset) -> None:
+    """Raise OptionsError when the offset of a checkpoint is of another subscription."""
+    if offset.subscription not in (None, options.subscription):
+        raise OptionsError(
+            [
+                f"the checkpoint location belongs to a query of `{offset.subscription}`, not of "
+                f"`{options.subscription}`. Give each subscription a checkpoint location of its own, or correct "
+                "`subscriptionId`"
+            ]
+        )
+
+
+def _check_topic(found: types.Subscription, options: ReadOptions) -> None:
+    """Raise OptionsError unless the subscription is one of `topicId`.
+
+    What is left in a subscription whose topic was deleted can be read: nobody knows which topic it was.
+    """
+    if options.topic in (None, found.topic):
+        return
+    if found.topic == names.DELETED_TOPIC:
+        _log.warning("the topic of `%s` was deleted; no more messages come than are in it", found.name)
+        return
+    raise OptionsError(
+        [
+            f"`topicId` is `{options.topic}`, but `{found.name}` is a subscription of `{found.topic}`. Correct "
+            "`topicId` or `subscriptionId`, or leave out `topicId`"
+        ]
+    )
+
+
+def _warn_of_other_settings(found: types.Subscription, wanted: types.Subscription) -> None:
+    """Log the options for a subscription to be created that differ from the existing one, which is not changed."""
+    current = types.Subscription.pb(found)
+    other = [
+        field.json_name
+        for field, value in types.Subscription.pb(wanted).ListFields()
+        if getattr(current, field.name) != value
+    ]
+    if other:
+        _log.warning(
+            "`%s` exists with other settings than %s, which are for a subscription that is created. Change the "
+            "subscription, or leave these options out",
+            found.name,
+            ", ".join(f"`{name}`" for name in other),
+        )
+
+
+def _check_permissions(admin: Admin, options: ReadOptions) -> None:
+    """Raise ForbiddenError unless the caller may do what the options ask for."""
+    admin.check_permission("pull from", "Subscription", options.subscription, "pubsub.subscriptions.consume")
+    if options.delete_subscription_on_stream_stop:
+        admin.check_permission("delete", "Subscription", options.subscription, "pubsub.subscriptions.delete")
+
+
+def _create(admin: Admin, wanted: types.Subscription) -> types.Subscription:
+    try:
+        return admin.create_subscription(wanted)
+    except ResourceError:
+        with suppress(PubSubError):  # another query was faster, or the answer to our first try was lost
+            return admin.subscription(wanted.name)
+        raise
+
+
+def refuse_unless_pulled(subscription: types.Subscription) -> None:
+    """Raise ResourceError for a subscription whose messages go elsewhere."""
+    for field, (does, is_set) in _NOT_PULLED.items():
+        config = getattr(subscription, field, None)
+        if config is not None and is_set(config):
+            raise ResourceError(
+                f"Subscription `{subscription.name}` {does}; read from a pull subscription of its topic."
+            )
+    if subscription.detached:
+        raise ResourceError(
+            f"Subscription `{subscription.name}` is detached from its topic and gets no messages; create a new one."
+        )
+
+
+def _wanted(options: ReadOptions, topic: str) -> types.Subscription:
+    """Return the subscription that the options ask to create on `topic` (a full name)."""
+    return types.Subscription(
+        name=options.subscription,
+        topic=topic,
+        enable_message_ordering=options.enable_message_ordering,
+        enable_exactly_once_delivery=options.enable_exactly_once_delivery,
+        filter=options.filter or "",
+    )

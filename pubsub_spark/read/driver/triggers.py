@@ -1,0 +1,106 @@
+"""When a trigger plans a batch: the rules of `processingTime`, `availableNow` and `once`. Pure.
+
+    processingTime   plan LINGER_SECONDS after the first buffered message, or sooner if no more come
+    availableNow     plan as long as there are messages from before the query started; end once the stream stays empty
+                     for `idleTimeout` on a healthy connection
+    once             as availableNow, but the only batch waits until no more messages come
+
+`Triggers` is asked again and again what to do next, with a view of the driver stream. It never waits itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+LINGER_SECONDS = 0.03  # so that messages which follow the first one are in its batch,
+_LINGER_PAUSE_SECONDS = 0.005  # unless none has come for this time
+_ONLY_PAUSE_SECONDS = 0.5  # without a message, after which the only batch is complete
+_STOP_POLL_SECONDS = 0.5  # between two looks at whether the query is stopping
+_OUTAGE_POLL_SECONDS = 0.1  # between two looks at whether the stream is connected
+
+
+class Action(Enum):
+    """What a trigger does next."""
+
+    PLAN = "plan"  # a batch
+    END = "end"  # without a batch
+    WAIT = "wait"  # for messages
+    PROBE = "probe"  # whether the service is there: END if it is and still nothing came
+
+
+class Step(NamedTuple):
+    """An action; seconds: the longest wait."""
+
+    action: Action
+    seconds: float = 0.0
+
+
+class StreamView(NamedTuple):
+    """What the driver stream holds: times are on the lease clock, `oldest_published` is seconds since the epoch.
+
+    idle_seconds: without a message, on a healthy connection.
+    """
+
+    messages: int
+    oldest_arrival: float | None
+    oldest_published: float | None
+    is_full: bool
+    idle_seconds: float
+
+
+@dataclass
+class Triggers:
+    """The triggers of a query. may_be_asked_once: Spark 4.0 and 4.1 do not say that the first batch is the only one.
+
+    drained_from: publish time, in seconds since the epoch, from which messages are left (`availableNow`); None if the
+    query has no end.
+    """
+
+    idle_timeout: float
+    may_be_asked_once: bool = False
+    drained_from: float | None = None
+    asked: int = 0
+    _began: float = 0.0
+    _count: int = 0
+    _changed: float = 0.0
+
+    def begin(self, now: float) -> None:
+        """Begin a trigger."""
+        self.asked += 1
+        self._began, self._count = now, 0
+
+    @property
+    def is_only(self) -> bool:
+        """Whether the batch of this trigger may be the only one of the run."""
+        return self.may_be_asked_once and self.asked == 1
+
+    @property
+    def waits(self) -> bool:
+        """Whether this trigger waits for a message."""
+        return self.is_only or self.drained_from is not None
+
+    def next(self, view: StreamView, now: float) -> Step:
+        """Return what to do next."""
+        if not view.messages:
+            return self._wait_for_first(view, now)
+        if view.messages > self._count:
+            self._count, self._changed = view.messages, now
+        pause = _ONLY_PAUSE_SECONDS if self.is_only else _LINGER_PAUSE_SECONDS
+        end = math.inf if self.is_only else (view.oldest_arrival or now) + LINGER_SECONDS
+        left = min(self._changed + pause, end) - now
+        if left > 0 and not view.is_full:
+            return Step(Action.WAIT, left)
+        # Later messages stay buffered until the query ends: a nack at each trigger would use up their attempts.
+        is_left = view.oldest_published is not None and view.oldest_published > (self.drained_from or math.inf)
+        return Step(Action.END if is_left else Action.PLAN)
+
+    def _wait_for_first(self, view: StreamView, now: float) -> Step:
+        if not self.waits:
+            return Step(Action.END)
+        left = self._began + self.idle_timeout - now
+        if left > 0:
+            return Step(Action.WAIT, min(left, _STOP_POLL_SECONDS))
+        return Step(Action.PROBE) if view.idle_seconds >= self.idle_timeout else Step(Action.WAIT, _OUTAGE_POLL_SECONDS)

@@ -1,0 +1,265 @@
+"""The driver's own StreamingPull: its buffered messages say that there is a batch to plan now.
+
+It is kept open with small limits. Its messages become part 0 of the next batch; they are staged then, and until then
+their leases are extended through `due` and `record_extension`. Redeliveries of committed messages are removed before
+that, with `drop`. `is_saturated` says that the service holds messages back because
+the stream's limits are reached, or sends as fast as it does on one stream: there are more than this stream can serve.
+
+Runs on the driver and is used by several threads; every method takes the lock. Only `poll` waits, and then holds
+another lock, of polls alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...backend import Connection
+from ...codec.envelope import Received, received, size
+from ...errors import PubSubError, ServiceError
+from ..runtime import SYSTEM, Runtime
+from .health import Change, StreamHealth
+from .lease import Lease
+from .streaming_pull import AT_LIMIT, STREAM_BYTES_PER_SECOND, StreamingPull, StreamSettings
+from .times import DEFAULT_TIMES, PullTimes
+
+MAX_MESSAGES = 1000
+MAX_BYTES = 4 * 2**20
+_log = logging.getLogger(__name__)
+_RATE_SECONDS = 2.0  # over which the rate is measured: a single burst is no backlog
+_MAX_DRAIN_POLLS = 10  # when the stream is closed; a service that goes on sending is cut off
+
+
+@dataclass(frozen=True)
+class _Buffered:
+    """The messages that one poll took from the stream."""
+
+    arrival: float
+    lease: Lease
+    received: Received
+
+
+class DriverStream:
+    """The messages that have arrived and belong to no batch yet.
+
+    Arrivals and leases are times of `Runtime.boottime`, the health those of `Runtime.monotonic`.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: StreamSettings,
+        times: PullTimes = DEFAULT_TIMES,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        self.settings = settings
+        self._address = connection.address
+        self._times, self._runtime = times, runtime
+        self._clock = runtime.boottime
+        self._lock = runtime.lock()
+        self._polling = runtime.lock()  # held by the thread that polls, also while it waits
+        self._buffer: list[_Buffered] = []
+        self._outstanding: deque[tuple[int, int]] = deque()  # messages and their bytes, as the service counts them
+        self._reopened = 0
+        self._flow_controlled = False
+        self._arrived: deque[tuple[float, int]] = deque()  # when, and bytes of responses, in the last _RATE_SECONDS
+        self._polled = self._clock()
+        self._stream = StreamingPull(connection, settings, has_room=self._has_room, times=times, runtime=runtime)
+
+    def poll(self, timeout: float = 0) -> None:
+        """Buffer the messages that have arrived; wait up to `timeout` seconds for the first response.
+
+        Raises the error that ended the stream: ResourceError or ServiceError.
+        """
+        if not self._polling.acquire(blocking=timeout > 0):
+            return  # two threads at a time would mix up the order of messages
+        try:
+            last_poll, self._polled = self._polled, self._clock()
+            self._buffer_responses(self._stream.take(timeout), last_poll)
+        finally:
+            self._polling.release()
+
+    def _buffer_responses(self, responses: list[bytes], last_poll: float) -> None:
+        """Buffer responses. last_poll: none had arrived then; the machine may have slept since."""
+        with self._lock:
+            if self.health.reopened != self._reopened:  # the service counts what is outstanding for each stream
+                self._reopened = self.health.reopened
+                self._outstanding = self._sizes()
+            if responses:
+                self._arrived.append((self._clock(), sum(map(len, responses))))
+                arrived = received(responses)
+                if arrived.messages.num_rows:
+                    lease = Lease(last_poll, self.settings.lease_seconds)
+                    self._buffer.append(_Buffered(self._clock(), lease, arrived))
+                    self._outstanding.append((arrived.messages.num_rows, sum(map(len, responses))))
+            if self._reaches_a_limit(self._outstanding):
+                self._flow_controlled = True
+
+    def _has_room(self) -> bool:
+        with self._lock:
+            return not self._reaches_a_limit(self._sizes())
+
+    def _sizes(self) -> deque[tuple[int, int]]:
+        """Return the number of buffered messages and their bytes, poll by poll."""
+        return deque((each.received.messages.num_rows, size(each.received.messages)) for each in self._buffer)
+
+    def _reaches_a_limit(self, outstanding: deque[tuple[int, int]]) -> bool:
+        messages = sum(count for count, _ in outstanding)
+        volume = sum(volume for _, volume in outstanding)
+        return messages >= self.settings.max_messages or volume >= self.settings.max_bytes
+
+    @property
+    def health(self) -> StreamHealth:
+        """Whether the stream is connected, and since when it is not."""
+        return self._stream.health
+
+    def is_idle(self, seconds: float) -> bool:
+        """Return whether no message arrived for `seconds` of connection, and the service answers now."""
+        return self.health.idle_seconds(self._runtime.monotonic()) >= seconds and self._stream.probe()
+
+    def check_outage(self, limit: float | None) -> None:
+        """Raise ServiceError if there was no connection for `limit` seconds (None: never)."""
+        failing = self.health.failing_seconds(self._runtime.monotonic())
+        if limit is not None and failing >= limit:
+            raise ServiceError(
+                f"`{self._address}` did not answer for {failing:.0f} s when asked to pull from Subscription "
+                f"`{self.settings.subscription}`. Check `endpoint`, the network and whether the server runs. "
+                f"({self.health.last_error or 'no connection'})"
+            )
+
+    def log_outage(self) -> None:
+        """Write a WARNING when an outage has lasted for WARN_AFTER_SECONDS, and another when it is over."""
+        match self.health.changed(self._runtime.monotonic()):
+            case Change.LOST, seconds:
+                _log.warning(
+                    "no connection to `%s` for %.0f s, so nothing is read from `%s`; trying again every 10 s at least "
+                    "(last error: %s)",
+                    self._address,
+                    seconds,
+                    self.settings.subscription,
+                    self.health.last_error or "no answer",
+                )
+            case Change.RECOVERED, seconds:
+                _log.warning(
+                    "connected to `%s` again after %.0f s; reading from `%s` goes on",
+                    self._address,
+                    seconds,
+                    self.settings.subscription,
+                )
+
+    @property
+    def oldest_arrival(self) -> float | None:
+        """The time on the clock when the oldest buffered message arrived."""
+        with self._lock:
+            return self._buffer[0].arrival if self._buffer else None
+
+    @property
+    def message_count(self) -> int:
+        """The number of buffered messages."""
+        with self._lock:
+            return sum(each.received.messages.num_rows for each in self._buffer)
+
+    @property
+    def is_flow_controlled(self) -> bool:
+        """Whether the service has held messages back since the last `take`."""
+        return self._flow_controlled
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether there is more than this stream can serve, as far as it shows.
+
+        With quick batches a stream of large messages is never flow-controlled, whatever waits behind it: then it runs
+        at the bytes per second that the service sends on a stream at the most.
+        """
+        with self._lock:
+            while self._arrived and self._arrived[0][0] < self._clock() - _RATE_SECONDS:
+                self._arrived.popleft()
+            volume = sum(volume for _, volume in self._arrived)
+        return self._flow_controlled or volume >= AT_LIMIT * STREAM_BYTES_PER_SECOND * _RATE_SECONDS
+
+    @property
+    def oldest_publish_time(self) -> float | None:
+        """The publish time of the oldest buffered message, in seconds since the epoch."""
+        with self._lock:
+            times = [pc.min(each.received.messages.column("publish_time")).value for each in self._buffer]
+        return min(times) / 1e6 if times else None
+
+    def take(self, max_messages: int, max_bytes: int) -> tuple[Lease | None, list[Received]]:
+        """Remove and return the oldest messages within the limits (at least one), and the lease that ends first."""
+        taken: list[_Buffered] = []
+        with self._lock:
+            while self._buffer and max_messages > 0 and (max_bytes > 0 or not taken):
+                first = self._buffer.pop(0)
+                if first.received.messages.num_rows > max_messages:
+                    self._buffer.insert(0, replace(first, received=first.received.slice(max_messages)))
+                    first = replace(first, received=first.received.slice(0, max_messages))
+                taken.append(first)
+                max_messages -= first.received.messages.num_rows
+                max_bytes -= size(first.received.messages)
+            self._flow_controlled = False
+        lease = min((each.lease for each in taken), key=lambda lease: (not lease.expired, lease.end), default=None)
+        return lease, [each.received for each in taken]
+
+    def drop(self, is_unwanted: Callable[[pa.Array], np.ndarray[Any, np.dtype[np.bool_]]]) -> list[pa.RecordBatch]:
+        """Remove the buffered messages that are unwanted; return their receipts, to be acknowledged at once.
+
+        is_unwanted: returns a mask of an array of message ids. The caller reports the acks with `record_acks`.
+        """
+        dropped: list[pa.RecordBatch] = []
+        with self._lock:
+            for index, each in enumerate(self._buffer):
+                messages, receipts = each.received
+                unwanted = is_unwanted(messages.column("message_id"))
+                if unwanted.any():
+                    dropped.append(receipts.filter(pa.array(unwanted)))
+                    kept = pa.array(~unwanted)
+                    wanted = Received(messages.filter(kept), receipts.filter(kept))
+                    self._buffer[index] = replace(each, received=wanted)
+            self._buffer = [each for each in self._buffer if each.received.messages.num_rows]
+        return dropped
+
+    def record_acks(self, messages: int) -> None:
+        """Record that messages of this stream were acknowledged: flow control admits as many more."""
+        with self._lock:
+            while messages > 0 and self._outstanding:
+                count, volume = self._outstanding.popleft()
+                if count > messages:
+                    self._outstanding.appendleft((count - messages, volume - volume * messages // count))
+                messages -= count
+
+    def due(self, now: float) -> list[pa.RecordBatch]:
+        """Return the receipts of the buffered messages whose lease is to be extended now."""
+        with self._lock:
+            return [each.received.receipts for each in self._buffer if each.lease.is_due(now)]
+
+    def record_extension(self, sent: float, answered: float, refused: bool = False) -> None:
+        """Record the answer to an extension of the leases that were due at `sent`; see `Lease.extended`."""
+        with self._lock:
+            self._buffer = [
+                replace(each, lease=each.lease.extended(sent, answered, refused)) if each.lease.is_due(sent) else each
+                for each in self._buffer
+            ]
+
+    def close(self) -> list[pa.RecordBatch]:
+        """End the stream; return the receipts of all messages that were buffered or still arriving, to be nacked."""
+        self._stream.half_close()
+        rest: list[bytes] = []
+        with suppress(PubSubError):
+            for arriving in islice(iter(lambda: self._stream.take(self._times.drain), []), _MAX_DRAIN_POLLS):
+                rest += arriving
+        rest += self._stream.close()
+        with self._lock:
+            left = [each.received.receipts for each in self._buffer]
+            if rest:
+                left.append(received(rest).receipts)
+            self._buffer = []
+        return left

@@ -1,0 +1,131 @@
+"""The health of a StreamingPull: whether it is connected, since when it is not, and what the last error was.
+
+Pure: no socket and no clock, `now` is always an argument, in seconds of `Runtime.monotonic`. `StreamingPull` records
+what happens to its streams; everyone else asks:
+
+    idle_seconds      of a connected stream without messages; an outage is never idle time (`availableNow`)
+    failing_seconds   without a connection (WARNING, `connectTimeout`, `failAfter`)
+    changed           that the user must be told now, once at the beginning of an outage and once at its end
+
+A stream is connected when the service has answered on it: with its headers, a response, or the answer to a probe. One
+that the service ends at once is not the end of an outage: that takes a response, or STEADY_SECONDS of connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+WARN_AFTER_SECONDS = 10.0  # without a connection
+_HEADERS_SECONDS = 0.1  # of connection, after which the headers were not those of a refused one
+_REOPEN_SECONDS = 2.0  # without a connection, which is usual: the service ends each stream now and then
+STEADY_SECONDS = 1.0  # of connection, after which an outage is over though no message has come
+MAX_CREDENTIAL_FAILURES = 8  # in a row, about 20 s: a metadata server may be restarting
+
+
+class Change(Enum):
+    """A change of health that the user must be told."""
+
+    LOST = "lost"
+    RECOVERED = "recovered"
+
+
+@dataclass
+class StreamHealth:
+    """The health of one StreamingPull, over all streams that it has opened."""
+
+    connected: bool = False
+    reopened: int = 0
+    last_response: float | None = None
+    last_error: str = ""
+    failing_since: float | None = None  # when the outage began; set until `_is_steady`
+    last_answer: float = 0.0  # of any kind
+    credential_failures: int = 0  # in a row
+    _connected_at: float = 0.0
+    _has_connected: bool = False
+    _idle_since: float | None = None  # the last response, or the first connection after an outage or a rest
+    _lost_at: float | None = None  # the beginning of the outage that the user knows of
+
+    def was_connected(self, now: float) -> bool:
+        """Return whether any stream was ever connected; gRPC also delivers headers of refused connections."""
+        return self._has_connected or (self.connected and now - self._connected_at >= _HEADERS_SECONDS)
+
+    def opening(self, now: float) -> None:
+        """Record that a stream is being opened."""
+        self._end_outage_if_steady(now)
+        self.connected = False
+        if self.failing_since is None:
+            self.failing_since = now
+
+    def answered(self, now: float) -> None:
+        """Record that the service has answered on the stream or beside it."""
+        if not self.connected:
+            self._connected_at = now
+            self.connected = True
+            if self._idle_since is None:
+                self._idle_since = now
+        self.last_answer = now
+
+    def responded(self, now: float) -> None:
+        """Record a response of the stream."""
+        self.answered(now)
+        self._has_connected = True
+        self.last_response = self._idle_since = now
+        self.failing_since = None
+        self.credential_failures = 0
+
+    def failed(self, now: float, error: str, is_credential_failure: bool = False) -> None:
+        """Record that the stream has ended, or that a probe was not answered."""
+        self._has_connected = self.was_connected(now)
+        self._end_outage_if_steady(now)
+        self.connected, self._idle_since = False, None
+        if self.failing_since is None:
+            self.failing_since = now
+        self.last_error = error
+        self.credential_failures = self.credential_failures + 1 if is_credential_failure else 0
+
+    def rested(self) -> None:
+        """Record that no stream is wanted now, because there is no room for its messages: that is no outage."""
+        self.connected, self._idle_since = False, None
+        self.failing_since = None
+
+    def idle_seconds(self, now: float) -> float:
+        """Return the seconds since the last response, or the first connection after an outage; 0 if not connected.
+
+        A silent stream that is opened again does not restart them, once the new one is steady: else a longer idle time
+        than `max_silence` would never be over.
+        """
+        if not self.connected or self._idle_since is None:
+            return 0.0
+        return max(0.0, now - (self._idle_since if self._is_steady(now) else max(self._idle_since, self._connected_at)))
+
+    def failing_seconds(self, now: float) -> float:
+        """Return the seconds since the outage began; 0 without one."""
+        since = self.failing_since
+        return 0.0 if since is None or self._is_steady(now) else max(0.0, now - since)
+
+    def is_connected(self, now: float) -> bool:
+        """Return whether there is no outage; one as short as it takes to open a stream again does not count."""
+        return self.failing_seconds(now) < _REOPEN_SECONDS
+
+    def has_failed_credentials(self) -> bool:
+        """Return whether the credentials have failed too often to try again."""
+        return self.credential_failures >= MAX_CREDENTIAL_FAILURES
+
+    def changed(self, now: float) -> tuple[Change, float] | None:
+        """Return a change that the user must be told, once, with the seconds that the outage has lasted; or None."""
+        failing = self.failing_seconds(now)
+        if self._lost_at is None and failing >= WARN_AFTER_SECONDS:
+            self._lost_at = now - failing
+            return Change.LOST, failing
+        if self._lost_at is not None and not failing and self.connected:
+            lasted, self._lost_at = now - self._lost_at, None
+            return Change.RECOVERED, lasted
+        return None
+
+    def _is_steady(self, now: float) -> bool:
+        return self.connected and now - self._connected_at >= STEADY_SECONDS
+
+    def _end_outage_if_steady(self, now: float) -> None:
+        if self._is_steady(now):
+            self.failing_since = None

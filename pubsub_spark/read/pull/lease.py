@@ -1,0 +1,48 @@
+"""The lease of messages: how long the service delivers them to nobody else, and when to extend that.
+
+Pure: no clock, `now` is always an argument, in seconds of `Runtime.boottime`.
+
+    (none)    the messages are delivered                   -> leased for STREAM_LEASE_SECONDS
+    leased    an extension, answered before the end        -> leased for LEASE_SECONDS from then on
+    leased    its end is reached, or the service refuses   -> expired: its messages may be delivered again
+    expired   an extension                                 -> expired for ever
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LEASE_SECONDS = 600.0  # the longest ack deadline, https://cloud.google.com/pubsub/docs/lease-management
+STREAM_LEASE_SECONDS = 60.0  # of a stream's deliveries at first, as in Google's clients for exactly-once delivery
+EXTEND_AFTER = 1 / 4  # of the lease, which leaves time for a failed request and another
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The lease of messages that were leased together. expired: whether it has ended, if only for a while."""
+
+    start: float
+    seconds: float
+    expired: bool = False
+
+    @property
+    def end(self) -> float:
+        """The time from which the service may deliver the messages again."""
+        return self.start + self.seconds
+
+    def is_due(self, now: float) -> bool:
+        """Return whether it is time to extend the lease."""
+        return now - self.start >= self.seconds * EXTEND_AFTER
+
+    def is_expired(self, now: float) -> bool:
+        """Return whether the service may have delivered the messages again."""
+        return self.expired or now >= self.end
+
+    def extended(self, sent: float, answered: float, refused: bool) -> Lease:
+        """Return the lease after an extension, sent and answered at these times. It is expired if it was refused."""
+        return Lease(sent, LEASE_SECONDS, expired=refused or self.is_expired(answered))
+
+
+def pull_lease_seconds(max_fetch_period: float) -> int:
+    """Return the lease of a task's stream: twice as long as a pull may take, and half a minute for staging it."""
+    return int(max(STREAM_LEASE_SECONDS, 2 * max_fetch_period + 30))

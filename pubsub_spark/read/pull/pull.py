@@ -1,0 +1,198 @@
+"""One bounded pull, for a task: until its share is full, it has caught up, its period is over, or no message arrives.
+
+A pull has caught up when all messages of the last `caught_up` seconds were published after it began. At a steady rate
+that the query keeps up with, it would otherwise continue to the end of its period, and every message would wait for
+that. Service and machine each have a clock: if this one is slow, a pull ends earlier, and the next one pulls the rest.
+
+Unless its share is full, the pull then half-closes the stream and takes the messages that are still arriving. Otherwise
+messages that the service has already sent would be leased for nothing and count as failed deliveries.
+
+A pull of several streams is one pull: its limits and its end are those of all of them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...backend import Connection
+from ...codec.envelope import Received, received, size
+from ...errors import PubSubError, ServiceError
+from ..runtime import SYSTEM, Runtime
+from .parallel_streaming_pull import ParallelStreamingPull
+from .streaming_pull import StreamSettings
+from .times import DEFAULT_TIMES, PullTimes
+
+_STANDSTILL_SECONDS = 5.0  # beyond its timeout, after which a wait shows that the process stood still
+_DECODE_CHUNK_BYTES = 8 * 2**20  # of responses, which are decoded at a time: each time costs as much as 300 messages
+
+
+@dataclass(frozen=True)
+class PullResult:
+    """The number of messages of a pull, and why it ended: `full`, `caughtUp`, `period` or `idle`.
+
+    bytes: of all responses. seconds: from the start of the pull to its last response. failure: the final error, if
+    messages had arrived before it. A task stages those, and the driver stream fails the query. leased: the earliest
+    time of `Runtime.boottime` at which the first message may have been delivered; None without a message.
+    """
+
+    messages: int
+    ended: str
+    reopened: int
+    failure: PubSubError | None = None
+    bytes: int = 0
+    seconds: float = 0.0
+    leased: float | None = None
+
+
+def pull(
+    connection: Connection,
+    settings: StreamSettings,
+    period: float,
+    idle: float,
+    take: Callable[[Received], pa.RecordBatch],
+    streams: int = 1,
+    times: PullTimes = DEFAULT_TIMES,
+    runtime: Runtime = SYSTEM,
+) -> PullResult:
+    """Pull until a limit of `settings` is reached, `period` seconds are over, or no message came for `idle` seconds.
+
+    After its first message a pull ends earlier: `idle_after_messages` after the last, or when it has caught up.
+
+    A pull that was never connected is no idle one: it raises ServiceError after the connection's `connect_timeout`.
+
+    take: called with the messages as they arrive, in their order. Returns those of them that count for the limits: a
+    redelivery that the caller drops does not. streams: how many StreamingPulls share the limits.
+    """
+    return _Pull(connection, settings, period, idle, take, streams, times, runtime).run()
+
+
+class _Pull:
+    """A pull in progress: the messages so far, how long it continues, and why it ended."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: StreamSettings,
+        period: float,
+        idle: float,
+        take: Callable[[Received], pa.RecordBatch],
+        streams: int,
+        times: PullTimes,
+        runtime: Runtime,
+    ) -> None:
+        self._connection, self._settings = connection, settings
+        self._period, self._idle, self._take = period, idle, take
+        self._times, self._runtime = times, runtime
+        self._count = self._bytes = 0  # received
+        self._kept_count = self._kept_bytes = 0  # those that count for the limits
+        self._began = self._last_response = runtime.monotonic()
+        self._began_micros = int(runtime.wall() * 1e6)
+        self._end = self._began + period
+        self._cut_off = self._end + period  # of a service that keeps a half-closed stream open
+        self._new_since: float | None = None  # since when all messages were published after the pull began
+        self._leased: float | None = None
+        self._nothing_before = runtime.boottime()  # no message was delivered before
+        self._reached = False  # whether the service was there at any time
+        self._ended: str | None = None
+        self._stream = ParallelStreamingPull(
+            connection, settings, streams, lambda: (self._count, self._bytes), times, runtime
+        )
+
+    def run(self) -> PullResult:
+        failure: PubSubError | None = None
+        remaining: list[bytes] = []
+        try:
+            self._receive()
+        except PubSubError as error:
+            if not self._count:  # otherwise the caller has messages to stage or to nack first
+                raise
+            failure = error
+        finally:
+            remaining = self._stream.close()
+        if remaining:
+            self._hand_over(remaining)
+        seconds = self._last_response - self._began
+        ended = self._ended or "idle"
+        return PullResult(self._count, ended, self._stream.reopened, failure, self._bytes, seconds, self._leased)
+
+    def _receive(self) -> None:
+        wait = min(self._idle, self._period)
+        while self._kept_count < self._settings.max_messages and self._kept_bytes < self._settings.max_bytes:
+            before = self._runtime.boottime()
+            responses = self._stream.take(wait, _DECODE_CHUNK_BYTES)
+            now, after = self._runtime.monotonic(), self._runtime.boottime()
+            if responses:
+                self._hand_over(responses)
+            elif after - before < wait + _STANDSTILL_SECONDS:  # else messages may have been sent to it meanwhile
+                self._nothing_before = after
+            if self._ended is not None and (not responses or now >= self._cut_off):
+                return
+            if not self._is_service_there(now):
+                wait = min(self._idle, self._began + self._connection.connect_timeout - now)
+                continue
+            if self._ended is None:
+                self._ended = self._reason_to_end(now, not responses)
+                if self._ended is not None:
+                    self._stream.half_close()
+            wait = self._times.drain if self._ended is not None else self._pause(now)
+        self._ended = "full"
+
+    def _hand_over(self, responses: list[bytes]) -> None:
+        self._leased = self._nothing_before if self._leased is None else self._leased
+        self._last_response = self._runtime.monotonic()
+        arrived = received(responses)
+        count, volume = arrived.messages.num_rows, sum(map(len, responses))
+        self._count += count
+        self._bytes += volume
+        kept = self._take(arrived)
+        self._kept_count += kept.num_rows
+        self._kept_bytes += volume if kept.num_rows == count else size(kept)
+        oldest = pc.min(kept.column("publish_time")).value
+        if oldest is not None and oldest < self._began_micros:
+            self._new_since = None
+        elif oldest is not None and self._new_since is None:
+            self._new_since = self._last_response
+
+    def _is_service_there(self, now: float) -> bool:
+        """Return whether the service ever answered; the period begins then. Raises ServiceError if it never does."""
+        health = self._stream.health
+        self._reached = self._reached or self._count > 0 or health.was_connected(now)
+        if self._reached or health.connected:
+            return True
+        if now < self._began + self._connection.connect_timeout:
+            self._end, self._cut_off = now + self._period, now + 2 * self._period
+            return False
+        if not self._stream.reaches_service():  # it may answer, and end each stream as soon as it is opened
+            raise _not_connected(self._connection, self._settings.subscription, health.last_error)
+        self._reached = True
+        return True
+
+    def _reason_to_end(self, now: float, is_quiet: bool) -> str | None:
+        """Return why the pull ends now, as in PullResult, or None. is_quiet: no message arrived while it waited."""
+        has_caught_up = self._new_since is not None and now >= self._new_since + self._times.caught_up
+        if now >= self._end:
+            return "period"
+        if not has_caught_up and not is_quiet:
+            return None
+        if self._stream.has_full_stream():
+            return "full"
+        return "caughtUp" if has_caught_up else "idle"
+
+    def _pause(self, now: float) -> float:
+        """Return the seconds to wait for the next response, before the pull is checked again."""
+        pause = min(self._idle, self._times.idle_after_messages) if self._count else self._idle
+        if self._new_since is not None:
+            pause = min(pause, max(0.001, self._new_since + self._times.caught_up - now))
+        return min(pause, max(0.001, self._end - now))
+
+
+def _not_connected(connection: Connection, subscription: str, last_error: str) -> ServiceError:
+    return ServiceError(
+        f"`{connection.address}` did not answer within {connection.connect_timeout:g} s when asked to pull from "
+        f"Subscription `{subscription}`. If the driver can reach it, executors have no network access (egress) to "
+        f"it: allow that. ({last_error or 'no answer'})"
+    )

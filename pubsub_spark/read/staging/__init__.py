@@ -1,0 +1,11 @@
+"""The staging area: each batch is written here before Spark sees a row of it, so that it can be read again.
+
+    area       `Staging`: the files of one stream, their names and what they mean. Start here
+    part       the format of a part: messages, receipts, footer (pure)
+    ids        sets of message ids, and the format of their files (pure)
+    fencing    epochs: a later run of a query takes the area over from an earlier one
+    streams    the streams that have files in a location, for the CLI
+    store      `Store`: what an area needs of a file system or an object store; the only module that does I/O
+
+Used by the driver and by tasks. Imports nothing of the other rooms of `read`.
+"""

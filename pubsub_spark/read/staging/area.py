@@ -1,0 +1,303 @@
+"""`Staging`: the files of one stream in a store, their names and what they mean.
+
+    <location>/<project>/<subscription>/<stream>/
+        driver-token               what executors look for, to know that they see the driver's area
+        last-acknowledged          number of the last batch that was acknowledged and deleted
+        unfinished-run             says that a run was killed and may hold leases; empty while one runs
+        in-doubt/<epoch>-<n>       ids of messages that may be delivered again (`ids`)
+        <batch>/part-<i>           the messages and receipts of one pull, written once (`part`)
+        schemas/<digest>           a schema that batches were decoded with (`schemas`)
+        <batch>/manifest           numbers of the parts of a batch that is replayed after a restart, written once
+        <batch>/excluded-ids       ids of the driver's part, which the batch's tasks drop
+        <batch>/given-<i>          says that rows of part i were given to Spark
+        <batch>/malformed-<i>-<n>  says that part i has n payloads that could not be decoded
+        owners/<epoch>             the run that owns the area, written once (`fencing`)
+
+Nothing in here is acknowledged, so losing it costs duplicates and never a message. Files of other names are left alone.
+A file whose content cannot be read raises DamagedFile.
+
+Runs on the driver and in tasks. A `Staging` is plain values until it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+
+from ... import names
+from ...errors import DamagedFile, MissingFile, StagingError
+from . import part as part_format
+from .ids import Digests, deserialized, serialized
+from .part import FOOTER_READ_BYTES, Buffer, Footer, PartBuilder
+from .store import Store
+
+T = TypeVar("T")
+_TOKEN_CONTENT = b"pubsub_spark"
+TOKEN, _LAST_ACKNOWLEDGED, IN_DOUBT = "driver-token", "last-acknowledged", "in-doubt"
+_UNFINISHED_RUN, SCHEMAS = "unfinished-run", "schemas"
+_MANIFEST, _EXCLUDED_IDS = "manifest", "excluded-ids"
+_GIVEN, _OWNERS = "given", "owners"
+_OURS = re.compile(
+    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{IN_DOUBT}/[0-9]+-[0-9]+|{_UNFINISHED_RUN}|{_OWNERS}/[0-9]+|{SCHEMAS}/[0-9a-f]{{32}}(-[0-9]+)?"
+    rf"|[0-9]+/((part|{_GIVEN})-[0-9]+|{_MANIFEST}|{_EXCLUDED_IDS}|malformed-[0-9]+-[0-9]+)"
+)
+
+
+def part_path(batch: int, part: int) -> str:
+    """Return the path of a part, relative to its stream's folder."""
+    return f"{batch}/part-{part}"
+
+
+def manifest_path(batch: int) -> str:
+    """Return the path of a batch's manifest."""
+    return f"{batch}/{_MANIFEST}"
+
+
+def given_path(batch: int, part: int) -> str:
+    """Return the path of the file that says that rows of a part were given to Spark."""
+    return f"{batch}/{_GIVEN}-{part}"
+
+
+def excluded_path(batch: int) -> str:
+    """Return the path of the ids of the driver's part, whose messages the batch's tasks drop."""
+    return f"{batch}/{_EXCLUDED_IDS}"
+
+
+def in_doubt_path(epoch: int, number: int) -> str:
+    """Return the path of a file of ids in doubt. epoch: of the run of the query that writes it."""
+    return f"{IN_DOUBT}/{epoch}-{number}"
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The staging area of one stream. Picklable and hashable if its store is.
+
+    epoch: of the run that uses the area, 0 for none (`fencing`).
+    """
+
+    store: Store
+    subscription: str
+    stream: str
+    epoch: int = 0
+
+    @property
+    def location(self) -> str:
+        """The path or URL of the store."""
+        return self.store.location
+
+    @property
+    def root(self) -> str:
+        """The stream's folder, relative to the location."""
+        name = names.parse(self.subscription, "subscriptions")
+        return f"{name.project}/{name.id}/{self.stream}"
+
+    def part_builder(self) -> PartBuilder:
+        """Return a builder of a part of this area.
+
+        Parts in object stores are compressed, because they cross a network. Local files cost less as they are.
+        """
+        return PartBuilder(None if self.store.is_local else "lz4")
+
+    def create(self, path: str, content: Sequence[Buffer]) -> bool:
+        """Write buffers to a path that does not exist; return False if another writer was first."""
+        return self.store.create(f"{self.root}/{path}", content)
+
+    def read(self, path: str) -> Buffer | None:
+        """Return the bytes at a path, or None if there are none."""
+        return self.store.read(f"{self.root}/{path}")
+
+    def parts(self, batch: int) -> dict[int, int]:
+        """Return the size in bytes of each part of a batch, by its number.
+
+        Once the batch has a manifest, only the parts in it: one that a dead task staged later was never given to Spark,
+        and must not be acknowledged.
+        """
+        names = self._names(f"{batch}/")
+        found = {int(n[5:]): size for n, size in names.items() if n.startswith("part-") and n[5:].isdigit()}
+        listed = self._manifest(batch) if _MANIFEST in names else sorted(found)
+        return {part: found[part] for part in listed if part in found}
+
+    def messages(self, batch: int, part: int) -> Iterator[pa.RecordBatch] | None:
+        """Return the messages of a part, as record batches of the schema MESSAGES, or None if it is not staged."""
+        path = part_path(batch, part)
+        content = self.read(path)
+        return None if content is None else part_format.messages(content, f"{self.root}/{path}")
+
+    def footer(self, batch: int, part: int, length: int) -> Footer:
+        """Return the footer of a part of `length` bytes."""
+        path = f"{self.root}/{part_path(batch, part)}"
+        end = self.store.read_range(path, max(0, length - FOOTER_READ_BYTES), length) if length else b""
+        needed = part_format.footer_length(end, path)
+        if len(end) < needed <= length:
+            end = self.store.read_range(path, length - needed, length)
+        return part_format.footer(end, path)
+
+    def footers(self, batch: int, lengths: Mapping[int, int]) -> list[Footer]:
+        """Return the footers of parts, in the order of `lengths`, which has the bytes of each."""
+        return [self.footer(batch, part, length) for part, length in lengths.items()]
+
+    def receipts(self, batch: int, part: int, length: int) -> Iterator[pa.RecordBatch]:
+        """Yield the receipts of a part of `length` bytes, section by section, without reading its messages."""
+        footer = self.footer(batch, part, length)
+        path, start = f"{self.root}/{part_path(batch, part)}", footer.messages_length
+        for section in footer.receipts_lengths:
+            yield from part_format.record_batches(self.store.read_range(path, start, start + section), path)
+            start += section
+
+    def write_manifest(self, batch: int) -> list[int]:
+        """Fix the parts of a batch that an earlier run staged; return the same parts however often it is called."""
+        listed = json.dumps(sorted(self.parts(batch))).encode()
+        self.create(manifest_path(batch), [listed])
+        return self._manifest(batch)
+
+    def _manifest(self, batch: int) -> list[int]:
+        return self._parsed(manifest_path(batch), lambda text: [int(part) for part in json.loads(text)], [])
+
+    def files(self, batch: int) -> set[str]:
+        """Return the paths of the files of a batch, relative to the stream's folder."""
+        return {f"{batch}/{name}" for name in self._names(f"{batch}/")}
+
+    def record_given(self, batch: int, part: int) -> None:
+        """Record that rows of a staged part are given to Spark; once, however often it is called."""
+        self.create(given_path(batch, part), [])
+
+    def write_ids(self, path: str, ids: Digests, **metadata: str | int | float | None) -> None:
+        """Write a file of sorted ids unless it exists. metadata: of the file, without the values that are None."""
+        self.create(path, [serialized(ids, **metadata)])
+
+    def read_ids(self, path: str) -> tuple[Digests, dict[str, str]]:
+        """Return the ids in a file, and its metadata; MissingFile if it is gone."""
+        content = self.read(path)
+        if content is None:
+            raise MissingFile(f"{self.root}/{path}", self.location)
+        return deserialized(content, f"{self.root}/{path}")
+
+    def in_doubt_paths(self) -> list[str]:
+        """Return the paths of the files of ids in doubt, for `read_ids`."""
+        paths = (f"{IN_DOUBT}/{name}" for name in self._names(f"{IN_DOUBT}/"))
+        return sorted(path for path in paths if _OURS.fullmatch(path))
+
+    def delete_ids(self, path: str) -> None:
+        """Delete a file of ids if it exists."""
+        self._delete(path)
+
+    def record_malformed(self, batch: int, part: int, count: int) -> None:
+        """Record how many payloads of a part could not be decoded; once, however often it is called."""
+        self.create(f"{batch}/malformed-{part}-{count}", [])
+
+    def malformed(self, batch: int) -> int:
+        """Return the number of payloads of a batch that could not be decoded."""
+        recorded = (name for name in self._names(f"{batch}/") if _OURS.fullmatch(f"{batch}/{name}"))
+        return sum(int(name.rpartition("-")[2]) for name in recorded if name.startswith("malformed-"))
+
+    def write_token(self) -> None:
+        """Write the token by which executors know that they see the driver's area, or write it again.
+
+        Cleaners of temporary folders remove files that were not written for days. Raises StagingError if the store
+        cannot be written to, or overwrites a file that must not exist.
+        """
+        self.store.prepare(self.root)
+        self._put(TOKEN, _TOKEN_CONTENT)
+        if self.create(TOKEN, [_TOKEN_CONTENT + b" again"]):
+            raise StagingError(
+                f"The store of `stagingLocation` `{self.location}` overwrites an object when asked to create it, so "
+                "that a batch could change. Use GCS, S3, Azure or a file system, or a store with conditional writes."
+            )
+
+    def check_token(self) -> None:
+        """Raise StagingError if this process cannot see the driver's token."""
+        if not self.store.exists(f"{self.root}/{TOKEN}"):
+            raise StagingError(
+                f"This executor cannot see the driver's staging area `{self.location}`. Give `stagingLocation` a path "
+                "or URL (`gs://`, `s3://`, `az://`) that the driver and all executors share."
+            )
+
+    def epochs(self) -> list[int]:
+        """Return the epochs of the runs that have owned this area and have files in it, ascending."""
+        return sorted(int(name) for name in self._names(f"{_OWNERS}/") if name.isdigit())
+
+    def create_owner(self, epoch: int, content: bytes) -> bool:
+        """Write the file of an owner; return False if another run has this epoch."""
+        return self.create(f"{_OWNERS}/{epoch}", [content])
+
+    def owner(self, epoch: int) -> bytes:
+        """Return the file of an owner, empty if it is gone."""
+        return bytes(self.read(f"{_OWNERS}/{epoch}") or b"")
+
+    def delete_owner(self, epoch: int) -> None:
+        """Delete the file of an earlier owner."""
+        self._delete(f"{_OWNERS}/{epoch}")
+
+    def last_acknowledged(self) -> int:
+        """Return the number of the last batch that was acknowledged and deleted, or 0."""
+        return self._parsed(_LAST_ACKNOWLEDGED, int, 0)
+
+    def begin_run(self, now: float, lease_seconds: float) -> float:
+        """Record that a run has begun; return until when a run that was killed may hold leases, or 0.0.
+
+        now: seconds since the epoch, like the result. lease_seconds: the longest lease.
+        """
+        until = self._parsed(_UNFINISHED_RUN, lambda text: float(text or now + lease_seconds), 0.0)
+        self._put(_UNFINISHED_RUN, b"")
+        return until
+
+    def end_run(self, leased_until: float, now: float) -> None:
+        """Record that a run holds no lease any more. leased_until: the result of `begin_run`."""
+        if leased_until > now:
+            self._put(_UNFINISHED_RUN, str(leased_until).encode())
+        else:
+            self._delete(_UNFINISHED_RUN)
+
+    def is_new(self) -> bool:
+        """Return whether nothing was ever staged here; False for a checkpoint that was put back to its start."""
+        return self.read(_LAST_ACKNOWLEDGED) is None and not self.batches()
+
+    def delete_acknowledged(self, batches: Iterable[int], last: int) -> None:
+        """Record that all batches up to `last` were acknowledged, then delete the files of `batches`."""
+        self._write_last_acknowledged(last)
+        for batch in batches:
+            self.delete(f"{batch}/")
+
+    def begin_after(self, batch: int) -> None:
+        """Begin a new area after a batch of another one, whose batches stay where they are."""
+        self.write_token()
+        self._write_last_acknowledged(batch)
+
+    def _write_last_acknowledged(self, batch: int) -> None:
+        self._put(_LAST_ACKNOWLEDGED, str(batch).encode())
+
+    def batches(self) -> list[int]:
+        """Return the numbers of the batches that have files, ascending."""
+        return sorted(int(name) for name in self.store.folders(f"{self.root}/") if name.isdigit())
+
+    def delete(self, prefix: str = "") -> int:
+        """Delete the files of ours under a prefix of this stream's folder; return how many they were."""
+        ours = [f"{prefix}{name}" for name in self._names(prefix) if _OURS.fullmatch(f"{prefix}{name}")]
+        for name in ours:
+            self._delete(name)
+        return len(ours)
+
+    def _delete(self, path: str) -> None:
+        self.store.delete(f"{self.root}/{path}")
+
+    def _names(self, folder: str) -> dict[str, int]:
+        """The names and sizes in bytes of the files in a folder of this stream ("" or with a final slash) and below."""
+        return self.store.list(f"{self.root}/{folder}")
+
+    def _put(self, path: str, content: bytes) -> None:
+        self.store.put(f"{self.root}/{path}", content)
+
+    def _parsed(self, path: str, parse: Callable[[bytes], T], missing: T) -> T:
+        """What a small file says, or `missing` if there is none; DamagedFile if it cannot be parsed."""
+        content = self.read(path)
+        if content is None:
+            return missing
+        try:
+            return parse(bytes(content))
+        except (ValueError, TypeError) as error:
+            raise DamagedFile(f"{self.root}/{path}", str(error)) from None

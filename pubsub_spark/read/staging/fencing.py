@@ -1,0 +1,57 @@
+"""Fencing: one run of a query owns a staging area. It alone may plan batches in it, stage their parts and delete them.
+
+    claim(staging)       a run becomes the owner when it starts: it creates `owners/<epoch>`, a number above all others
+    taken_over(staging)  the error for a run when a later one has become the owner
+
+The later run wins, because after a crash nobody is left to give the area up; the earlier one, if it lives, fails
+before it plans its next batch, stages its next part or deletes another batch. Whatever it staged before is
+replayed by its successor. Two runs that are in the same moment past their check meet at part 0 of the batch, which is
+create-only, too. Each check is one listing of `owners/`: one a batch, one a pulled part, one a second for deletions.
+
+An epoch is the time of the claim in milliseconds, or one more than the epoch before: it grows even where something else
+removes files from the area.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import uuid
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from ...errors import StagingError
+from .area import Staging
+
+
+def claim(staging: Staging, now: float) -> Staging:
+    """Return the area as its new owner uses it. now: seconds since the epoch of Unix."""
+    claimed = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+    # `run` makes the content unlike that of any other claim: a store may refuse the repetition of a put that it took.
+    owner = {"run": uuid.uuid4().hex, "host": socket.gethostname(), "process": os.getpid(), "claimed": claimed}
+    content = json.dumps(owner).encode()
+    earlier = staging.epochs()
+    epoch = max([int(now * 1000), *(epoch + 1 for epoch in earlier)])
+    while not staging.create_owner(epoch, content):
+        epoch += 1
+    for old in earlier:
+        staging.delete_owner(old)
+    return replace(staging, epoch=epoch)
+
+
+def taken_over(staging: Staging) -> StagingError | None:
+    """Return the error to raise if another run has become the owner since this one, or None."""
+    latest = max(staging.epochs(), default=0)
+    if latest <= staging.epoch:
+        return None
+    owner: dict[str, object] = {}
+    with suppress(ValueError):  # empty or damaged, which changes nothing: its name says who is the owner
+        owner = json.loads(staging.owner(latest))
+    process, host, claimed = (owner.get(name, "unknown") for name in ("process", "host", "claimed"))
+    return StagingError(
+        f"Another query has taken over stream {staging.stream} of `{staging.subscription}` (process {process} on "
+        f"`{host}`, since {claimed}), so this one ends. Let one query at a time use a checkpoint location, or a copy "
+        "of it; what this one has not acknowledged, the other gives."
+    )

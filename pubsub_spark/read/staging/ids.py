@@ -1,0 +1,103 @@
+"""Sets of message ids, in memory and as files of the staging area.
+
+There may be millions of ids, so an id is its digest of 128 bits: a table of two uint64 arrays, sorted by the first. The
+chance that two of three million ids share a digest is one in 10^25. A publisher who can forge a hash could have
+messages of another publisher dropped, so the digest is BLAKE2b.
+
+Pure: arrays and bytes in and out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import DamagedFile
+
+_MAX_PREFIX_BITS = 24  # 2 MB of memory, and 16 MB while they are found
+Digests: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.uint64]]  # shape (2, number of ids)
+
+
+def digests(ids: pa.Array) -> Digests:
+    """The digests of an Arrow string array, in its order; a null has one, too."""
+    texts = ids.cast(pa.binary()).to_pylist()
+    found = b"".join(blake2b(text or b"", digest_size=16).digest() for text in texts)
+    return np.frombuffer(found, np.uint64).reshape(-1, 2).T
+
+
+def merged(parts: Sequence[Digests]) -> Digests:
+    """The digests of all parts, sorted."""
+    joined = np.concatenate([np.empty((2, 0), np.uint64), *parts], axis=1)
+    return np.ascontiguousarray(joined[:, np.argsort(joined[0], kind="stable")])  # which merges sorted parts
+
+
+class IdSet:
+    """A set of ids that is looked into: sorted digests, and which prefixes occur in them.
+
+    A prefix has so many bits that one in sixteen occurs at the most, up to a million ids. Ids whose prefix does not
+    occur, which are nearly all of those that are not in the set, are told by one look at memory that is small.
+    """
+
+    def __init__(self, ids: Digests) -> None:
+        self.digests = ids
+
+    @cached_property
+    def _prefixes(self) -> tuple[np.uint64, np.ndarray[Any, Any]]:
+        """The bits by which a digest is shifted for its prefix, and a bit for each prefix, eight to a byte."""
+        bits = min(max(3, 4 + self.digests.shape[1].bit_length()), _MAX_PREFIX_BITS)
+        shift = np.uint64(64 - bits)
+        occurs = np.zeros(1 << bits, np.bool_)
+        occurs[self.digests[0] >> shift] = True
+        return shift, np.packbits(occurs, bitorder="little")
+
+    def places(self, wanted: Digests) -> np.ndarray[Any, Any]:
+        """The places in `wanted`, which is sorted, of the ids that are in this set."""
+        shift, occurs = self._prefixes
+        prefixes = wanted[0] >> shift
+        looked = np.flatnonzero((occurs[prefixes >> np.uint64(3)] >> (prefixes & np.uint64(7)).astype(np.uint8)) & 1)
+        found = [looked[:0]]
+        first, second = wanted[:, looked]
+        at = np.searchsorted(self.digests[0], first)
+        while len(looked):
+            same = at < self.digests.shape[1]
+            same[same] = self.digests[0, at[same]] == first[same]
+            looked, first, second, at = looked[same], first[same], second[same], at[same]
+            found.append(looked[self.digests[1, at] == second])
+            at = at + 1
+        return np.concatenate(found)
+
+
+def is_in(wanted: Digests, sets: Iterable[IdSet]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which of the ids are in one of the sets."""
+    order = np.argsort(wanted[0])  # neighbours look at the same memory
+    ordered = wanted[:, order]
+    found = np.zeros(len(order), np.bool_)
+    for each in sets:
+        found[order[each.places(ordered)]] = True
+    return found
+
+
+def serialized(ids: Digests, **metadata: str | int | float | None) -> bytes:
+    """A file of sorted digests: an Arrow stream, with metadata."""
+    texts = {name: str(value) for name, value in metadata.items() if value is not None}
+    schema = pa.schema([("first", pa.uint64()), ("second", pa.uint64())], texts)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([pa.array(each) for each in ids], schema=schema))
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def deserialized(content: Any, name: str = "ids") -> tuple[Digests, dict[str, str]]:
+    """Return the digests of such a file, and its metadata. name: of the file, for DamagedFile."""
+    try:
+        table = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
+        ids = np.stack([column.to_numpy() for column in table.select(["first", "second"]).columns])
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise DamagedFile(name, str(error)) from None
+    metadata = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
+    return ids, metadata

@@ -1,0 +1,180 @@
+"""The bytes of a staged part: an Arrow IPC stream of messages, one or more of receipts, a footer with their lengths.
+
+A part is one object, so that it is there or not. Tasks read the messages. The driver reads the footer and the receipts
+alone, with ranged reads (`Staging.receipts`). Pure: buffers in and out. Unreadable bytes raise DamagedFile.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...codec.envelope import MESSAGES, RECEIPTS, size
+from ...errors import DamagedFile
+
+Buffer: TypeAlias = bytes | memoryview
+FOOTER_READ_BYTES = 4096  # from the end of a part; nearly all footers are shorter, so one read is enough
+_MAGIC = b"PSSTAGE1"
+_TAIL = struct.Struct("<I8s")  # length of the JSON footer in bytes, magic
+_RECEIPTS_SECTION_BYTES = 4 * 2**20  # which the driver reads at a time
+
+
+@dataclass(frozen=True)
+class Footer:
+    """The counts and lengths of a part, and why its pull ended (`full`, `caughtUp`, `period` or `idle`).
+
+    dropped: redeliveries, which have receipts and no rows. oldest: a publish time in seconds since the epoch.
+    pull_bytes, pull_seconds: of all responses, and until the last of them.
+    spark_batch, task_slots: Spark's batchId of the batch, and the number of tasks that run at once, where a task has
+    staged the part; the driver is not told them.
+    redelivered: messages of committed batches that the task has acknowledged at once, which have neither.
+    reader: the name of the reader schema of the run that planned the batch, in part 0 (`schemas`).
+    """
+
+    rows: int
+    bytes: int
+    dropped: int
+    ended: str
+    oldest: float | None
+    messages_length: int
+    receipts_lengths: Sequence[int]
+    pull_bytes: int = 0
+    pull_seconds: float = 0.0
+    spark_batch: int | None = None
+    task_slots: int | None = None
+    redelivered: int = 0
+    reader: str | None = None
+
+
+class PartBuilder:
+    """The bytes of a part as its messages arrive, in buffers that are never copied into one.
+
+    Receipts may outnumber messages: redeliveries that were dropped are acknowledged with the batch that dropped them.
+    compression: Arrow's name of a codec, or None.
+    """
+
+    def __init__(self, compression: str | None) -> None:
+        self._messages = _Section(MESSAGES, compression)
+        self._receipts: list[_Section] = []
+        self._compression = compression
+        self._rows = self._bytes = self._receipts_rows = 0
+        self._oldest: int | None = None  # microseconds since the epoch
+
+    def add(self, messages: pa.RecordBatch, receipts: pa.RecordBatch) -> None:
+        """Append a batch of the schema MESSAGES and one of the schema RECEIPTS."""
+        self._messages.write(messages)
+        if not self._receipts or self._receipts[-1].length >= _RECEIPTS_SECTION_BYTES:
+            self._receipts.append(_Section(RECEIPTS, self._compression))
+        self._receipts[-1].write(receipts)
+        self._rows += messages.num_rows
+        self._bytes += size(messages)
+        self._receipts_rows += receipts.num_rows
+        if messages.num_rows:
+            oldest = pc.min(messages.column("publish_time")).value
+            self._oldest = oldest if self._oldest is None else min(oldest, self._oldest)
+
+    def buffers(self, ended: str, **more: Any) -> list[Buffer]:
+        """The buffers of the finished part, to be written one after the other. more: the other fields of `Footer`."""
+        sections = [self._messages, *self._receipts]
+        buffers = [buffer for section in sections for buffer in section.end()]
+        footer = Footer(
+            rows=self._rows,
+            bytes=self._bytes,
+            dropped=self._receipts_rows - self._rows,
+            ended=ended,
+            oldest=None if self._oldest is None else self._oldest / 1e6,
+            messages_length=self._messages.length,
+            receipts_lengths=[section.length for section in self._receipts],
+            **more,
+        )
+        text = json.dumps(asdict(footer)).encode()
+        return [*buffers, text, _TAIL.pack(len(text), _MAGIC)]
+
+
+class _Section:
+    """An Arrow IPC stream, kept as the buffers that Arrow writes; its own, where nothing is compressed."""
+
+    def __init__(self, schema: pa.Schema, compression: str | None) -> None:
+        self._sink = _BufferList()
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), schema, options=options)
+
+    @property
+    def length(self) -> int:
+        return self._sink.length
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def end(self) -> list[Buffer]:
+        self._writer.close()
+        return self._sink.buffers
+
+
+class _BufferList(io.RawIOBase):
+    """A file that keeps each buffer as it is written; one growing buffer would be copied again and again."""
+
+    def __init__(self) -> None:
+        self.buffers: list[Buffer] = []
+        self.length = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, buffer: Any) -> int:
+        self.buffers.append(memoryview(buffer).cast("B"))  # Arrow's own buffers are signed, which obstore refuses
+        self.length += len(buffer)
+        return len(buffer)
+
+
+def messages(part: Any, name: str = "part") -> Iterator[pa.RecordBatch]:
+    """Yield the messages in the bytes of a part, as record batches of the schema MESSAGES. name: for DamagedFile."""
+    buffer = pa.py_buffer(part)
+    yield from record_batches(buffer.slice(0, footer(buffer, name).messages_length), name)
+
+
+def receipts(buffers: Sequence[Buffer]) -> Iterator[pa.RecordBatch]:
+    """Yield the receipts in the buffers of a part, as record batches of the schema RECEIPTS."""
+    part = pa.py_buffer(b"".join(buffers))
+    found = footer(part)
+    start = found.messages_length
+    for length in found.receipts_lengths:
+        yield from record_batches(part.slice(start, length), "part")
+        start += length
+
+
+def record_batches(section: Any, name: str) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a section of a part; DamagedFile if it is no whole Arrow stream."""
+    try:
+        yield from pa.ipc.open_stream(section)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DamagedFile(name, str(error)) from None
+
+
+def footer(part: Any, name: str = "part") -> Footer:
+    """Return the footer in the bytes of a part, or in its last `footer_length` bytes."""
+    view = memoryview(part).cast("B")
+    length = footer_length(view, name)
+    if length > len(view):
+        raise DamagedFile(name, "it is truncated")
+    try:
+        return Footer(**json.loads(bytes(view[-length : -_TAIL.size])))
+    except (ValueError, TypeError) as error:
+        raise DamagedFile(name, str(error)) from None
+
+
+def footer_length(end: Any, name: str) -> int:
+    """Return the bytes of the footer and what follows it, as the last bytes of a part say."""
+    view = memoryview(end).cast("B")
+    if len(view) >= _TAIL.size:
+        length, magic = _TAIL.unpack(view[-_TAIL.size :])
+        if magic == _MAGIC:
+            return int(length) + _TAIL.size
+    raise DamagedFile(name, "it has no footer")

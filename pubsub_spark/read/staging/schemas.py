@@ -1,0 +1,121 @@
+"""The schemas that batches were decoded with, in the staging area: a replay decodes as the first evaluation did.
+
+    schemas/<digest>            a reader schema; the footer of part 0 names it (`reader`)
+    schemas/<digest>-<number>   the answers of the schema service about a revision that messages name, numbered from 0
+
+The driver stages the reader schema of its run (`stage_reader`). A replay decodes with the one that its batch names.
+
+A task asks the service about a revision once, stages the answer, and only then uses it. All files are create-only, so
+the first answer counts: a revision that was found counts for the whole stream, also after it was deleted. A revision
+that does not exist counts as missing for this batch, the next missing answer for two batches, then for four. So every
+evaluation of a batch gets one answer, a revision that the service shows late is soon found, and n batches that name a
+missing one leave log2(n) files. `batch` decides, never a clock.
+
+The files are needed by uncommitted batches alone: a run that starts without any deletes the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+from ...codec.json import JsonSchema
+from ...codec.registry import SchemaRevision, TopicSchema
+from .area import SCHEMAS, Staging
+
+ReaderSchema: TypeAlias = TopicSchema | JsonSchema
+Fetch = Callable[[str], SchemaRevision]
+
+_MAX_CACHED_ANSWERS = 256
+_answers: dict[tuple[Staging, str], dict[str, Any]] = {}  # the answers that this process has read, which never change
+_log = logging.getLogger(__name__)
+
+
+def stage_reader(staging: Staging, schema: ReaderSchema) -> str:
+    """Stage the reader schema of a run, once per stream. Returns its name for the footers of part 0."""
+    content = _serialized(schema)
+    name = _digest(content)
+    staging.create(f"{SCHEMAS}/{name}", [content])
+    return name
+
+
+@dataclass(frozen=True)
+class StagedSchemas:
+    """The schemas of one batch. reader_name: the reader schema that a replay names, None for the run's own."""
+
+    staging: Staging
+    batch: int
+    reader_name: str | None = None
+
+    def reader(self, schema: ReaderSchema) -> ReaderSchema:
+        """Return the schema to decode this batch with.
+
+        schema: the run's, which is returned with a WARNING if the batch names another one and its file is gone.
+        """
+        name = self.reader_name
+        if name is None or name == _digest(_serialized(schema)):
+            return schema
+        content = bytes(self.staging.read(f"{SCHEMAS}/{name}") or b"")
+        if _digest(content) != name:
+            _log.warning(
+                "the schema that batch %d of `%s` was decoded with is gone from `%s`; the current one decodes its "
+                "replay, so rows may differ. Exclude `stagingLocation` from cleanup jobs and lifecycle rules",
+                self.batch,
+                self.staging.subscription,
+                self.staging.location,
+            )
+            return schema
+        fields = json.loads(content)
+        if "text" in fields:
+            return JsonSchema(**fields)
+        return TopicSchema(fields["encoding"], SchemaRevision(**fields["reader"]))
+
+    def fetcher(self, fetch: Fetch) -> Fetch:
+        """Return a function from a name to its schema revision, like `fetch`, with one answer for all evaluations."""
+
+        def staged(name: str) -> SchemaRevision:
+            for number in itertools.count():
+                path = f"{SCHEMAS}/{_digest(name.encode())}-{number}"
+                answer = self._stored(path) or self._ask(path, name, number, fetch)
+                if "revision" in answer:
+                    return SchemaRevision(**answer["revision"])
+                if self.batch <= answer["until"]:
+                    raise LookupError(answer["reason"])
+            raise AssertionError("count() does not end")
+
+        return staged
+
+    def _ask(self, path: str, name: str, number: int, fetch: Fetch) -> dict[str, Any]:
+        """Ask the service and stage its answer. Returns the staged one, which may be another task's."""
+        answer: dict[str, Any]
+        try:
+            answer = {"revision": asdict(fetch(name))}
+        except LookupError as error:
+            answer = {"reason": str(error), "until": self.batch + 2**number - 1}
+        self.staging.create(path, [json.dumps(answer).encode()])
+        return self._stored(path) or answer
+
+    def _stored(self, path: str) -> dict[str, Any] | None:
+        """Return a staged answer, None if there is none yet; a damaged file answers for no batch."""
+        key = self.staging, path
+        if key not in _answers and (content := self.staging.read(path)) is not None:
+            if len(_answers) >= _MAX_CACHED_ANSWERS:
+                _answers.clear()
+            try:
+                _answers[key] = json.loads(bytes(content))
+            except ValueError:  # cut short by a power loss
+                _answers[key] = {"reason": "", "until": 0}
+        return _answers.get(key)
+
+
+def _serialized(schema: ReaderSchema) -> bytes:
+    return json.dumps(asdict(schema), sort_keys=True).encode()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

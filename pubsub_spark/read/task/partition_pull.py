@@ -1,0 +1,160 @@
+"""The pull of one part in a task: what becomes a row, and what is acknowledged at once.
+
+    its id is in doubt                                  acknowledged at once, no row
+    the pull ended after the plan's deadline, and       acknowledged at once, no row
+      the message is staged in an earlier batch
+    the same, and it is staged in another part of       no row; its receipt stays with this part
+      this batch
+    any other                                           a row
+
+Until its deadline a plan is complete: no lease of a message that it does not exclude can have ended. Later the driver
+may know of more redeliveries than the plan does, so the task reads what the staging area holds. A redelivery that could
+not be acknowledged at once stays with the part and is acknowledged with its batch.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Container, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...backend import Connection
+from ...codec.envelope import Received
+from ...errors import MissingFile
+from ...options import ReadOptions
+from ..pull import acks
+from ..pull.lease import pull_lease_seconds
+from ..pull.pull import PullResult, pull
+from ..pull.streaming_pull import StreamSettings
+from ..runtime import Runtime
+from ..staging.area import Staging
+from ..staging.ids import IdSet, digests, is_in, merged
+from ..staging.part import Buffer
+from .partitions import PullPartition
+from .spark_context import told_by_spark
+
+_ACK_SECONDS = 10.0  # in which redeliveries are acknowledged, retries included
+_excluded: dict[tuple[Staging, str], IdSet] = {}  # by file, for the last part that this process has pulled
+
+
+@dataclass
+class PartitionPull:
+    """A pull of a partition. leased: when on the lease clock its first message may have been delivered."""
+
+    partition: PullPartition
+    options: ReadOptions
+    connection: Connection
+    runtime: Runtime
+    leased: float = 0.0
+    _kept: list[Received] = field(default_factory=list)  # rows, and the receipts to stage
+    _redelivered: int = 0
+
+    def __post_init__(self) -> None:
+        # The two wall clocks are compared once; from now on the lease clock counts, which nobody sets.
+        self._deadline = self.runtime.boottime() + self.partition.deadline - self.runtime.wall()
+        self._committed = _excluded_ids(self.partition.staging, self.partition.excludes)
+        self._driver_part: list[IdSet] = []
+        if self.partition.excludes_driver:
+            parts = self.partition.staging.parts(self.partition.batch)
+            self._driver_part = _ids_of_batch(self.partition.staging, self.partition.batch, {*parts} - {0})
+
+    def run(self) -> tuple[list[pa.RecordBatch], list[Buffer]]:
+        """Pull until the limits of the partition; return the rows and the bytes of the part to stage."""
+        result = self._pull()
+        self.leased = self.runtime.boottime() if result.leased is None else result.leased
+        if self._kept and self.runtime.boottime() > self._deadline:
+            self._drop_staged()
+        builder = self.partition.staging.part_builder()
+        for messages, receipts in self._kept:
+            builder.add(messages, receipts)
+        buffers = builder.buffers(
+            result.ended,
+            pull_bytes=result.bytes,
+            pull_seconds=round(result.seconds, 3),
+            redelivered=self._redelivered,
+            **told_by_spark(),
+        )
+        return [messages for messages, _ in self._kept], buffers
+
+    def _pull(self) -> PullResult:
+        partition, options = self.partition, self.options
+        settings = StreamSettings(
+            options.subscription,
+            client_id=f"{partition.staging.stream}-{partition.part}-{uuid.uuid4().hex[:8]}",  # its own for each attempt
+            lease_seconds=pull_lease_seconds(options.max_fetch_period),
+            max_messages=min(partition.max_messages, options.max_records_per_fetch or partition.max_messages),
+            max_bytes=partition.max_bytes,
+        )
+        return pull(
+            self.connection,
+            settings,
+            options.max_fetch_period,
+            options.idle_timeout,
+            self._take,
+            partition.streams,
+            runtime=self.runtime,
+        )
+
+    def _take(self, received: Received) -> pa.RecordBatch:
+        """Keep messages as they arrive; return the rows, which count for the limits."""
+        kept = self._without(received, self._committed, self._driver_part)
+        self._kept.append(kept)
+        return kept.messages
+
+    def _without(self, received: Received, committed: Sequence[IdSet], of_batch: Sequence[IdSet]) -> Received:
+        """Return the rows that are in none of the sets, and the receipts to stage; acknowledge the committed ones."""
+        if not committed and not of_batch:
+            return received
+        messages, receipts = received
+        row_ids, ids = digests(messages.column("message_id")), digests(receipts.column("message_id"))
+        is_row = ~is_in(row_ids, [*committed, *of_batch])
+        is_committed = is_in(ids, committed)
+        if is_committed.any():
+            is_committed &= self._acknowledge(receipts.filter(pa.array(is_committed)), receipts)
+        if is_row.all() and not is_committed.any():
+            return received
+        self._redelivered += int(np.count_nonzero(is_committed))
+        return Received(messages.filter(pa.array(is_row)), receipts.filter(pa.array(~is_committed)))
+
+    def _acknowledge(
+        self, redelivered: pa.RecordBatch, receipts: pa.RecordBatch
+    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Acknowledge redeliveries; return which of the receipts are not among those that were not accepted."""
+        deadline = self.runtime.monotonic() + _ACK_SECONDS
+        ack_ids = redelivered.column("ack_id")
+        failed = acks.acknowledge(self.connection, self.options.subscription, [ack_ids], deadline, runtime=self.runtime)
+        not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
+        return np.asarray(pc.invert(pc.is_in(receipts.column("ack_id"), not_accepted)))
+
+    def _drop_staged(self) -> None:
+        """Drop the messages that the staging area holds in other parts, or whose ids are in doubt by now."""
+        staging, batch = self.partition.staging, self.partition.batch
+        of_batch = _ids_of_batch(staging, batch, without=(self.partition.part,))
+        committed = [ids for earlier in staging.batches() if earlier < batch for ids in _ids_of_batch(staging, earlier)]
+        # Last: ids are written here before their parts are deleted.
+        committed += [IdSet(staging.read_ids(path)[0]) for path in staging.in_doubt_paths()]
+        self._kept = [self._without(received, committed, of_batch) for received in self._kept]
+
+
+def _ids_of_batch(staging: Staging, batch: int, without: Container[int] = ()) -> list[IdSet]:
+    """Return the message ids of each staged part, without some parts, and without those that are deleted."""
+    sets: list[IdSet] = []
+    for part, length in staging.parts(batch).items():
+        if part not in without:
+            with suppress(MissingFile):
+                receipts = staging.receipts(batch, part, length)
+                sets.append(IdSet(merged([digests(each.column("message_id")) for each in receipts])))
+    return sets
+
+
+def _excluded_ids(staging: Staging, paths: Sequence[str]) -> list[IdSet]:
+    """Return the ids in these files, of which a reused worker reads those that are new."""
+    ids = {(staging, path): _excluded.get((staging, path)) for path in paths}
+    _excluded.clear()
+    _excluded.update({key: IdSet(staging.read_ids(key[1])[0]) if each is None else each for key, each in ids.items()})
+    return list(_excluded.values())

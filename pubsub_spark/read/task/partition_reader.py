@@ -1,0 +1,189 @@
+"""Reading a partition in a task: the same messages however often it is read.
+
+    part staged already?                -> its messages
+    else                                -> pull, stage (create-only), the pulled messages
+    another attempt staged first?       -> nack the pulled messages, yield those of the other attempt
+    staging failed?                     -> fail, and nack nothing: the store may have the part, which the next attempt
+                                           yields
+    rows yielded, and the part is gone? -> fail: other messages would be acknowledged than the first evaluation yielded
+    another run owns the area?          -> fail, and nack the pulled messages
+    lease over before it is staged?     -> fail, and nack: another task of the batch may have been sent the messages
+
+A task extends the leases of what it pulled only while staging takes long, because the driver knows staged parts alone.
+Connections are opened here and closed before the first record batch is yielded; nothing is left behind in a reused
+worker but the ids in doubt: the next batch excludes most of them, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+import pyarrow as pa
+
+from ...backend import Backend, Connection
+from ...errors import StagingError
+from ...memory import freeze_imports, keep_freed_memory
+from ...options import ReadOptions
+from ..pull import acks
+from ..pull.lease import pull_lease_seconds
+from ..runtime import SYSTEM, Runtime
+from ..staging import fencing
+from ..staging import part as staged_part
+from ..staging.area import Staging, given_path, manifest_path, part_path
+from ..staging.part import Buffer
+from .partition_pull import PartitionPull
+from .partitions import DriverPartition, Partition, PullPartition, StagedPartition
+
+_log = logging.getLogger(__name__)
+_EXTENSION_SECONDS = 30.0  # in which an extension is retried; the next one sends what was not answered
+_NACK_SECONDS = 10.0  # messages that are not nacked are delivered again when their lease ends
+
+
+def read(
+    partition: Partition, options: ReadOptions, backend: Backend, runtime: Runtime = SYSTEM
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a partition, as record batches of the schema MESSAGES."""
+    _check_token_once(partition.staging)
+    match partition:
+        case DriverPartition():
+            yield from staged_part.messages(partition.content)
+        case PullPartition():
+            if partition.driver_content is not None:
+                yield from staged_part.messages(partition.driver_content)
+            content = partition.staging.read(part_path(partition.batch, partition.part))
+            if content is None:
+                yield from _pulled(partition, options, backend, runtime)
+            else:
+                yield from _recorded(partition, staged_part.messages(content))
+        case StagedPartition():
+            for part in partition.parts:
+                yield from _staged(partition.staging, part_path(partition.batch, part))
+
+
+def count_malformed(partition: Partition, count: int) -> None:
+    """Record for the driver how many payloads of a partition could not be decoded."""
+    partition.staging.record_malformed(partition.batch, partition.part, count)
+
+
+@lru_cache(maxsize=64)
+def _check_token_once(staging: Staging) -> None:
+    staging.check_token()
+
+
+def _staged(staging: Staging, path: str) -> Iterator[pa.RecordBatch]:
+    content = staging.read(path)
+    if content is None:
+        raise StagingError(
+            f"The staged part `{staging.root}/{path}` is gone from `{staging.location}`, so the batch cannot be read "
+            "again. Its messages were not acknowledged: start a new checkpoint location and they will be delivered "
+            "again."
+        )
+    return staged_part.messages(content, f"{staging.root}/{path}")
+
+
+def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
+    """Return whether a part is still to be pulled; StagingError if its rows were yielded before and are gone."""
+    staging, batch, part = partition.staging, partition.batch, partition.part
+    files = staging.files(batch)
+    if manifest_path(batch) in files:
+        raise StagingError(
+            f"Batch {batch} of `{options.subscription}` is replayed by a restarted query, so part {part} of its first "
+            "run is not pulled any more."
+        )
+    if part_path(batch, 0) in files and given_path(batch, part) not in files:
+        return True
+    if batch > staging.last_acknowledged():
+        raise StagingError(
+            f"The staged files of batch {batch} of `{options.subscription}` are gone from `{staging.location}`, so its "
+            "rows cannot be read again. Exclude `stagingLocation` from cleanup jobs and lifecycle rules and start the "
+            "query again: unacknowledged messages will be delivered again."
+        )
+    if not options.fail_on_data_loss:
+        return False
+    raise StagingError(
+        f"Batch {batch} of `{options.subscription}` is evaluated again, but it was acknowledged and deleted when its "
+        "query continued. Write or cache its DataFrame before `foreachBatch` returns, or set failOnDataLoss=false to "
+        "read nothing here."
+    )
+
+
+def _pulled(
+    partition: PullPartition, options: ReadOptions, backend: Backend, runtime: Runtime
+) -> Iterator[pa.RecordBatch]:
+    """Pull and stage a part; yield the messages of whichever attempt has staged it first."""
+    staging = partition.staging
+    if not _may_pull(partition, options):
+        return
+    keep_freed_memory()
+    path = part_path(partition.batch, partition.part)
+    with backend.connect() as connection:
+        pull = PartitionPull(partition, options, connection, runtime)
+        messages, buffers = pull.run()
+        failure = fencing.taken_over(staging) or _expired(partition, options, runtime.boottime() - pull.leased)
+        if failure is not None:
+            _nack(connection, options, buffers, runtime)
+            raise failure
+        del pull
+        with _leases_extended(connection, options, buffers, runtime):
+            is_first = staging.create(path, buffers)
+        if not is_first:
+            _nack(connection, options, buffers, runtime)
+            messages = list(_staged(staging, path))
+    del buffers
+    freeze_imports()
+    yield from _recorded(partition, _drained(messages))
+
+
+def _recorded(partition: PullPartition, messages: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a staged part, after recording that they are yielded."""
+    partition.staging.record_given(partition.batch, partition.part)
+    yield from messages
+
+
+def _drained(messages: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a list, which does not keep them."""
+    while messages:
+        yield messages.pop(0)
+
+
+def _expired(partition: PullPartition, options: ReadOptions, seconds: float) -> StagingError | None:
+    """Return the error for messages that are held for so many seconds and not staged, if their leases may be over."""
+    lease = pull_lease_seconds(options.max_fetch_period)
+    if seconds < lease:
+        return None
+    return StagingError(
+        f"Part {partition.part} of batch {partition.batch} of `{options.subscription}` was held for {seconds:.0f} s "
+        f"before it was staged, longer than its lease of {lease} s, probably because this machine was suspended. Spark "
+        "retries the task and Pub/Sub redelivers the messages. Keep executors from being suspended."
+    )
+
+
+@contextmanager
+def _leases_extended(
+    connection: Connection, options: ReadOptions, buffers: list[Buffer], runtime: Runtime
+) -> Iterator[None]:
+    """Extend the leases of a part again and again while it is being staged; a store that is quick costs no request."""
+    staged = runtime.event()
+    lease = pull_lease_seconds(options.max_fetch_period)
+
+    def extend() -> None:
+        while not staged.wait(lease / 4):
+            ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
+            deadline = runtime.monotonic() + _EXTENSION_SECONDS
+            acks.extend(connection, options.subscription, ack_ids, lease, deadline, runtime=runtime)
+
+    thread = runtime.start(extend, "lease extender of a task")
+    try:
+        yield
+    finally:
+        staged.set()
+        thread.join()
+
+
+def _nack(connection: Connection, options: ReadOptions, buffers: list[Buffer], runtime: Runtime) -> None:
+    ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
+    deadline = runtime.monotonic() + _NACK_SECONDS
+    acks.nack(connection, options.subscription, ack_ids, deadline, runtime=runtime)

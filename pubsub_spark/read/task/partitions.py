@@ -1,0 +1,74 @@
+"""The input partitions of a batch: plain values, which Spark pickles to the tasks.
+
+The driver stream's messages are part 0 in the staging area. In a backlog the first task yields its rows before its own:
+a task for a thousand rows would keep a core from pulling for as long as it takes to start one. A replay has the same
+partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+
+from ..staging.area import Staging
+
+
+@dataclass
+class DriverPartition(InputPartition):
+    """The messages of the driver stream alone: part 0, staged by the driver and carried along as `content`."""
+
+    staging: Staging
+    batch: int
+    content: bytes
+    part: int = 0
+
+
+@dataclass
+class PullPartition(InputPartition):
+    """A share of the trigger's budget for one task to pull, or to read if an earlier attempt has staged it.
+
+    deadline: seconds since the epoch, until when no message can be a redelivery, unless its id is excluded.
+    excludes: paths of the files of ids in doubt; their messages are acknowledged at once and are no rows.
+    driver_content: part 0, whose rows come before this part's. excludes_driver: whether the task may pull messages of
+    part 0 again. streams: StreamingPulls of the task.
+    """
+
+    staging: Staging
+    batch: int
+    part: int
+    max_messages: int
+    max_bytes: int
+    deadline: float
+    excludes: Sequence[str] = ()
+    excludes_driver: bool = False
+    streams: int = 1
+    driver_content: bytes | None = None
+
+
+@dataclass
+class StagedPartition(InputPartition):
+    """Parts of a replayed batch that are one partition: read from the staging area, never pulled.
+
+    reader: the name of the schema that they were decoded with first (`staging.schemas`).
+    """
+
+    staging: Staging
+    batch: int
+    parts: Sequence[int]
+    reader: str | None = None
+
+    @property
+    def part(self) -> int:
+        """The number in the names of the partition's files: its last part's, as when the batch was planned first."""
+        return self.parts[-1]
+
+
+Partition = DriverPartition | PullPartition | StagedPartition
+
+
+def replay_partitions(staging: Staging, batch: int, staged: Sequence[int], reader: str | None) -> list[StagedPartition]:
+    """Return the partitions of a replay, in the order of the first time; one whose task staged nothing has no rows."""
+    groups = [[0, 1], *([part] for part in range(2, max(staged, default=-1) + 1))]
+    return [StagedPartition(staging, batch, [part for part in group if part in staged], reader) for group in groups]

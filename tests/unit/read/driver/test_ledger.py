@@ -1,0 +1,211 @@
+"""The ack ledger: states, leases, ids in doubt, and what is due. Pure."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pubsub_spark.read.driver.in_doubt import InDoubt
+from pubsub_spark.read.driver.ledger import TRANSITIONS, Event, Ledger, LedgerError, Part, State
+from pubsub_spark.read.pull.lease import LEASE_SECONDS, Lease
+from pubsub_spark.read.staging.ids import digests, merged
+from pubsub_spark.read.staging.part import Footer
+
+FOOTER = Footer(rows=2, bytes=20, dropped=0, ended="full", oldest=None, messages_length=0, receipts_lengths=())
+NO_IDS = pa.array([], pa.string())
+PULL_LEASE = 60.0
+
+
+def ledger() -> Ledger:
+    return Ledger(PULL_LEASE, InDoubt("in-doubt/1-"))
+
+
+def committed(*batches: int, now: float = 0.0) -> Ledger:
+    """A ledger of committed batches with a part 1 each, planned at `now`."""
+    made = ledger()
+    for batch in batches:
+        made.plan(batch, now)
+        made.commit(batch, {1: (10, FOOTER)})
+    return made
+
+
+def settle(made: Ledger, now: float = 0.0) -> Part:
+    """Take the next part that is due and settle it."""
+    part = made.take_acks(now)
+    assert part is not None
+    made.record_acks(part, 2, NO_IDS, NO_IDS)
+    made.settle(part)
+    return part
+
+
+@pytest.mark.parametrize(("state", "event"), itertools.product(State, Event))
+def test_an_event_that_the_table_does_not_have_is_an_error(state: State, event: Event) -> None:
+    """Every pair of state and event is a transition of the table, or an error that changes nothing."""
+    part = Part(1, 1, 10, Lease(0, PULL_LEASE), state=state)
+    if (state, event) in TRANSITIONS:
+        part.apply(event)
+        assert TRANSITIONS[state, event] is part.state
+    else:
+        with pytest.raises(LedgerError):
+            part.apply(event)
+        assert state is part.state
+
+
+def test_nothing_is_acknowledged_before_the_commit() -> None:
+    """A staged part has no acks that are due, however late it is."""
+    made = ledger()
+    made.plan(1, 0)
+    made.stage(1, 1, 10)
+
+    assert made.take_acks(10_000) is None
+    assert not made.is_due(10_000)
+
+    made.commit(1, {1: (10, FOOTER)})
+
+    assert made.is_due(0)
+    part = made.take_acks(0)
+    assert part is not None
+    assert (1, 1) == (part.batch, part.number)
+
+
+def test_the_commit_fixes_the_parts_of_its_batch() -> None:
+    """A part that is staged after the commit has no state and is never acknowledged."""
+    made = committed(1)
+
+    assert not made.stage(1, 2, 10)
+    assert [1] == [part.number for part in made.parts_of(1)]
+
+
+def test_a_part_that_is_gone_at_the_commit_is_reported() -> None:
+    """A staged part that the listing at the commit does not have is not acknowledged."""
+    made = ledger()
+    made.plan(1, 0)
+    made.stage(1, 1, 10)
+    made.stage(1, 2, 10)
+
+    assert [2] == made.commit(1, {1: (10, FOOTER)})
+    assert [1] == [part.number for part in made.parts_of(1)]
+
+
+def test_a_part_is_sent_by_one_thread() -> None:
+    """A part that is being sent is not due; paused, it is due at its time."""
+    made = committed(1)
+    part = made.take_acks(0)
+    assert part is not None
+    assert made.take_acks(0) is None
+
+    made.pause(part, 5)
+
+    assert made.take_acks(4) is None
+    assert part is made.take_acks(5)
+
+
+def test_batches_are_deleted_in_their_order() -> None:
+    """A settled batch is kept as long as one before it is not settled."""
+    made = committed(1, 2)
+    first, second = made.take_acks(0), made.take_acks(0)
+    assert first is not None
+    assert second is not None
+    made.settle(second)
+
+    assert [] == made.deletable()
+
+    made.settle(first)
+
+    assert [1, 2] == made.deletable()
+    made.deleted([1, 2])
+    assert [] == made.undeleted
+
+
+def test_a_deletion_that_failed_is_due_again() -> None:
+    """Files that the store kept are deletable again."""
+    made = committed(1)
+    settle(made)
+    assert [1] == made.deletable()
+    made.deleted([1], kept=True)
+    assert [1] == made.deletable()
+
+
+def test_a_lease_is_extended_after_a_quarter() -> None:
+    """An extension is due after a quarter of the lease, again a second after it was not answered, and is taken once."""
+    made = ledger()
+    made.plan(1, 0)
+    made.stage(1, 0, 10, FOOTER, Lease(0, PULL_LEASE))
+    assert made.take_extension(14, in_memory=False) is None
+
+    part = made.take_extension(15, in_memory=False)
+
+    assert part is not None
+    assert made.take_extension(15, in_memory=False) is None
+    made.extended(part, 15, 16, None)
+    assert made.take_extension(16, in_memory=False) is None
+    assert part is made.take_extension(17, in_memory=False)
+    made.extended(part, 17, 18, False)
+    assert Lease(17, LEASE_SECONDS) == part.lease
+    assert made.take_extension(160, in_memory=False) is None
+
+
+def test_planned_batches_are_listed() -> None:
+    """A batch is listed a quarter of a lease after it was planned, because tasks report nothing."""
+    made = ledger()
+    made.plan(1, 0)
+    assert made.take_listing(14) is None
+    assert 1 == made.take_listing(15)
+    assert made.take_listing(15) is None
+    made.listed(1, 15)
+    assert 1 == made.take_listing(30)
+
+
+def test_ids_of_a_committed_part_are_in_doubt_before_its_lease_ends() -> None:
+    """The next batch must exclude what may be delivered again while it is pulled, and no uncommitted part is in doubt."""
+    made = committed(1)
+    made.plan(2, 0)
+    made.stage(2, 0, 10)
+    assert [] == made.take_doubtful(29)
+
+    [part] = made.take_doubtful(30)
+
+    assert 1 == part.batch
+    made.doubt(part, merged([digests(pa.array(["a", "b"]))]), 30)
+    assert [] == made.take_doubtful(31)
+    assert [2] == [run.count for run in made.in_doubt.runs]
+
+
+def test_the_deadline_is_the_first_end_of_a_lease_that_is_not_in_doubt() -> None:
+    """A plan is complete until a lease of a message ends that it does not exclude."""
+    made = committed(1, now=0)
+    assert 60 == made.deadline(20)
+    [part] = made.take_doubtful(40)
+    made.doubt(part, np.empty((2, 0), np.uint64), 40)
+    assert 100 == made.deadline(40)
+
+
+def test_the_leases_of_a_replay_have_ended() -> None:
+    """Nobody knows the leases of a batch that an earlier run staged, so its ids are in doubt once it is committed."""
+    made = ledger()
+    made.plan(1, 0, is_replay=True)
+    made.commit(1, {1: (10, FOOTER)})
+    [part] = made.take_doubtful(0)
+    assert made.is_doubtful(part, 0)
+
+
+def test_a_flush_waits_for_acks_and_redeliveries() -> None:
+    """A flush is over when nothing is left, or nothing of what is left is due within its time."""
+    made = committed(1)
+    assert not made.is_finished(0, 5)
+    assert made.is_finished(1, 5)
+    part = made.take_acks(0)
+    assert part is not None
+    made.pause(part, 60)
+    assert made.is_finished(0, 5)
+    receipts = pa.record_batch({"ack_id": ["x"], "message_id": ["a"]})
+    made.redelivered(receipts)
+    assert not made.is_finished(1, 5)
+    assert [receipts] == made.take_redelivered()
+    assert not made.is_finished(1, 5)
+    made.redelivered_answered(np.empty((2, 0), np.uint64), 0)
+    assert made.is_finished(1, 5)
+    assert 1 == made.redeliveries

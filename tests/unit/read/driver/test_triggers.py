@@ -1,0 +1,66 @@
+"""When a trigger plans a batch. Pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from pubsub_spark.read.driver.triggers import LINGER_SECONDS, Action, Step, StreamView, Triggers
+
+EMPTY = StreamView(0, None, None, False, 0.0)
+IDLE = 2.0
+
+
+def triggers(**settings: object) -> Triggers:
+    made = Triggers(IDLE, **settings)  # type: ignore[arg-type]
+    made.begin(100.0)
+    return made
+
+
+def holding(count: int, arrival: float = 100.0, published: float = 50.0, is_full: bool = False) -> StreamView:
+    return StreamView(count, arrival, published, is_full, 0.0)
+
+
+def test_nothing_without_messages() -> None:
+    """A query without an end plans nothing if nothing is buffered."""
+    assert Step(Action.END) == triggers().next(EMPTY, 100.0)
+
+
+def test_a_batch_waits_a_moment_for_more() -> None:
+    """A batch is planned LINGER_SECONDS after its first message, or as soon as no more come."""
+    made = triggers()
+    assert Action.WAIT is made.next(holding(1), 100.0).action
+    assert Action.WAIT is made.next(holding(2), 100.004).action
+    assert Action.PLAN is made.next(holding(2), 100.010).action
+    assert Action.PLAN is made.next(holding(9), 100.0 + LINGER_SECONDS).action
+
+
+def test_a_full_stream_is_planned_at_once() -> None:
+    """Flow control holds messages back, so that waiting brings no more."""
+    assert Step(Action.PLAN) == triggers().next(holding(1000, is_full=True), 100.0)
+
+
+def test_available_now_ends_after_idle_time_on_a_healthy_connection() -> None:
+    """`availableNow` waits for `idleTimeout`, then probes once the stream has been idle for it: an outage is not idle."""
+    made = triggers(drained_from=99.0)
+    assert Step(Action.WAIT, 0.5) == made.next(EMPTY, 100.0)
+    assert Step(Action.WAIT, pytest.approx(0.25)) == made.next(EMPTY, 101.75)
+    assert Action.WAIT is made.next(EMPTY._replace(idle_seconds=1.9), 102.0).action
+    assert Step(Action.PROBE) == made.next(EMPTY._replace(idle_seconds=2.0), 102.0)
+
+
+def test_available_now_leaves_what_was_published_later() -> None:
+    """Messages from after the start of the query are no reason for a batch."""
+    made = triggers(drained_from=99.0)
+    assert Step(Action.END) == made.next(holding(1, published=99.5, is_full=True), 100.0)
+    assert Step(Action.PLAN) == made.next(holding(1, published=98.5, is_full=True), 100.0)
+
+
+def test_the_only_batch_waits_until_no_more_come() -> None:
+    """With `once` half a second must pass without a message; the second trigger is not the only one."""
+    made = triggers(may_be_asked_once=True)
+    assert Step(Action.WAIT, 0.5) == made.next(holding(1), 100.0)
+    assert Action.WAIT is made.next(holding(2), 100.4).action
+    assert Action.WAIT is made.next(holding(2), 100.8).action
+    assert Step(Action.PLAN) == made.next(holding(2), 100.9)
+    made.begin(101.0)
+    assert Step(Action.END) == made.next(EMPTY, 101.0)

@@ -1,0 +1,302 @@
+"""Acks: requests within the limits, retried until their deadline, failed ids returned."""
+
+from itertools import repeat
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+from google.protobuf import any_pb2
+from google.pubsub_v1 import types
+from google.rpc import error_details_pb2, status_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pubsub_spark.read.pull import acks
+from pubsub_spark.read.runtime import Runtime
+from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError
+
+
+class Clock(Runtime):
+    """A clock that begins at 0 and moves by the pauses, each over at once."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return sum(self.slept)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+def ids(*texts: str) -> Any:
+    return pa.array(texts, pa.string())
+
+
+def send(service: Service, ack_ids: Any, seconds: int | None = None, **how: Any) -> list[str]:
+    """The refused ids, of requests that were all answered."""
+    failed = ask(service, ack_ids, seconds, **how)
+    assert [] == failed.unanswered.to_pylist()
+    return list(failed.refused.to_pylist())
+
+
+def ask(service: Service, ack_ids: Any, seconds: int | None = None, deadline: float = 5, **how: Any) -> acks.FailedIds:
+    connection: Any = service
+    how = {"runtime": Clock()} | how
+    if seconds is None:
+        return acks.acknowledge(connection, SUBSCRIPTION, [ack_ids], deadline, **how)
+    if seconds == 0:
+        return acks.nack(connection, SUBSCRIPTION, [ack_ids], deadline, **how)
+    return acks.extend(connection, SUBSCRIPTION, [ack_ids], seconds, deadline, **how)
+
+
+class PartlyFailedError(StatusError):
+    """The error of a subscription with exactly-once delivery: an ErrorInfo names the failed ids."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        super().__init__(grpc.StatusCode.FAILED_PRECONDITION, "Some acks failed.")
+        info = any_pb2.Any()
+        info.Pack(error_details_pb2.ErrorInfo(reason="ACKS_FAILED", metadata=reasons))
+        status = status_pb2.Status(code=9, message=self.details(), details=[info])
+        self._trailing = (("grpc-status-details-bin", status.SerializeToString()),)
+
+    def trailing_metadata(self) -> Any:
+        return self._trailing
+
+
+def test_nothing_asks_nothing():
+    """Without ids there is no request."""
+    service = Service()
+    assert [] == send(service, ids())
+    assert [] == service.acked
+
+
+def test_small_arrays_are_sent_together():
+    service = Service()
+    connection: Any = service
+    arrays = [ids(*(f"ack-{array}-{n}" for n in range(10))) for array in range(301)]
+
+    assert 3010 == acks.acknowledge(connection, SUBSCRIPTION, arrays, 5).taken
+    assert [3000, 10] == [len(request) for request in service.acked]
+
+
+def test_requests_have_three_thousand_ids_at_most():
+    """2,500 short ids go in three requests, in order and each once."""
+    service = Service()
+    many = [f"ack-{n}" for n in range(7500)]
+
+    assert [] == send(service, ids(*many))
+    assert [3000, 3000, 1500] == [len(request) for request in service.acked]
+    assert many == service.acked_ids
+
+
+@given(st.lists(st.integers(0, 100_000), max_size=60))
+def test_requests_have_half_a_mebibyte_at_most(lengths: list[int]):
+    """However long ack ids are, a request stays within 512 KiB, and every id is in exactly one."""
+    many = pa.array(["x" * length for length in lengths], pa.string())
+    made = acks.requests(acks.acknowledge_request(SUBSCRIPTION), many)
+
+    assert all(len(request) <= 512 * 1024 for request, _ in made)
+    assert many.to_pylist() == [ack_id for _, part in made for ack_id in part.to_pylist()]
+    for request, part in made:
+        assert part.to_pylist() == list(types.AcknowledgeRequest.pb().FromString(request).ack_ids)
+
+
+@pytest.mark.parametrize(("more", "requests"), [(0, 1), (1, 2)])
+def test_half_a_mebibyte_is_one_request_and_a_byte_more_are_two(more: int, requests: int):
+    """All bytes of a request count: the subscription's name, and before each id a tag and three bytes of length."""
+    name = len(types.AcknowledgeRequest.pb()(subscription=SUBSCRIPTION).SerializeToString())
+    first = 200_000
+    last = 512 * 1024 - name - (4 + first) - 4 + more
+
+    assert requests == len(acks.requests(acks.acknowledge_request(SUBSCRIPTION), ids("x" * first, "x" * last)))
+
+
+@pytest.mark.parametrize(("deadline", "timeout"), [(60, 30), (5, 5), (-1, 0.1)])
+def test_a_request_is_given_the_time_that_there_is(deadline: float, timeout: float, monkeypatch: pytest.MonkeyPatch):
+    """The timeout of a request is 30 s, or the rest until the deadline, and 0.1 s at least."""
+    timeouts: list[float] = []
+
+    def acknowledge(service: Service, subscription: str, request: bytes, timeout: float) -> Answer:
+        timeouts.append(timeout)
+        return Answer(None)
+
+    monkeypatch.setattr(Service, "acknowledge", acknowledge)
+    ask(Service(), ids("a"), deadline=deadline)
+
+    assert [timeout] == timeouts
+
+
+@pytest.mark.parametrize("seconds", [0, 600])
+def test_leases_are_set(seconds: int):
+    """A nack is a lease of 0 s, an extension one of 600 s."""
+    service = Service()
+    send(service, ids("a", "b"), seconds)
+
+    assert [(seconds, ["a", "b"])] == service.modified
+    assert [] == service.acked
+
+
+def test_slice_of_a_column_is_that_slice():
+    """Ids that are a slice of a larger Arrow column are sent without their neighbours."""
+    service = Service()
+    send(service, ids("a", "b", "c", "d").slice(1, 2))
+
+    assert ["b", "c"] == service.acked_ids
+
+
+def test_unavailable_is_tried_again():
+    """A retryable status is no failure when a later try is accepted."""
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE), StatusError(grpc.StatusCode.INTERNAL)])
+
+    assert [] == send(service, ids("a"))
+    assert [["a"], ["a"], ["a"]] == service.acked
+
+
+def test_a_request_that_is_tried_again_does_not_hold_up_the_others():
+    """Other requests are sent while one waits for its retry."""
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)])
+
+    clock = Clock()
+    assert [] == send(service, ids(*(f"ack-{n}" for n in range(9000))), runtime=clock)
+    assert ["ack-0", "ack-3000", "ack-6000", "ack-0"] == [request[0] for request in service.acked]
+    assert 1 == len(clock.slept)
+
+
+def test_the_pause_of_one_request_is_not_that_of_another():
+    """A request is tried again after its own pause, however long that of an earlier request is."""
+    pauses = iter([10.0, 1.0])
+    clock = Clock()
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 2)
+
+    assert [] == send(
+        service,
+        ids(*(f"ack-{n}" for n in range(6000))),
+        deadline=60,
+        runtime=clock,
+        pauses=lambda: repeat(next(pauses)),
+    )
+    assert ["ack-0", "ack-3000", "ack-3000", "ack-0"] == [request[0] for request in service.acked]
+    assert [1, 9] == clock.slept
+
+
+def test_new_requests_wait_while_the_service_is_away():
+    """At most 6 requests are in flight or waiting for their retry; no more are begun until one is answered."""
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 8)
+    many = ids(*(f"ack-{n}" for n in range(200_000)))
+
+    clock = Clock()
+    assert [] == send(service, many, runtime=clock)
+    tried = [request[0] for request in service.acked]
+    assert 6 == len(set(tried[:6])) == len(set(tried[:8]))
+    assert sorted(many.to_pylist()) == sorted(set(service.acked_ids))
+    assert sum(clock.slept) < 1
+
+
+def test_unavailable_for_too_long_is_a_result():
+    """After the deadline the ids of failed requests are unanswered; nothing is raised."""
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 3)
+
+    failed = ask(service, ids("a", "b"), deadline=-1)
+    assert ([], ["a", "b"]) == (failed.refused.to_pylist(), failed.unanswered.to_pylist())
+    assert 1 == len(service.acked)
+
+
+def test_cancelled_is_unanswered():
+    """A connection that is closed before the answer says nothing about the acks: they are unanswered, not refused."""
+    service = Service(answers=[StatusError(grpc.StatusCode.CANCELLED)])
+
+    assert ["a"] == ask(service, ids("a")).unanswered.to_pylist()
+    assert 1 == len(service.acked)
+
+
+def test_gone_subscription_is_a_result():
+    """A status that no retry mends is not retried, and not raised."""
+    service = Service(answers=[StatusError(grpc.StatusCode.NOT_FOUND)])
+
+    assert ["a"] == send(service, ids("a"))
+    assert 1 == len(service.acked)
+
+
+def test_refusal_of_many_requests_is_one_line(caplog: pytest.LogCaptureFixture):
+    """A subscription that is gone refuses the acks of a large batch three thousand at a time."""
+    gone = StatusError(grpc.StatusCode.NOT_FOUND)
+
+    send(Service(answers=[gone, gone, gone]), ids(*(f"ack-{n}" for n in range(9000))))
+
+    assert [f"9000 acks of `{SUBSCRIPTION}` are refused: {gone.details()}"] == caplog.messages
+
+
+def test_one_request_fails_alone():
+    """Of three requests the one that is refused is the result, the others were accepted."""
+    service = Service(answers=[None, StatusError(grpc.StatusCode.PERMISSION_DENIED), None])
+
+    failed = send(service, ids(*(f"ack-{n}" for n in range(9000))))
+
+    assert [f"ack-{n}" for n in range(3000, 6000)] == failed
+
+
+def test_transient_failures_are_sent_again_alone():
+    """Exactly-once delivery: only the ids whose failure is transient go a second time."""
+    reasons = {"b": "TRANSIENT_FAILURE_UNORDERED_ACK_ID"}
+    service = Service(answers=[PartlyFailedError(reasons)])
+
+    assert [] == send(service, ids("a", "b", "c"))
+    assert [["a", "b", "c"], ["b"]] == service.acked
+
+
+def test_permanent_failures_are_the_result():
+    """Exactly-once delivery: an id whose lease has expired is never accepted, and is not sent again."""
+    reasons = {"a": "PERMANENT_FAILURE_INVALID_ACK_ID", "b": "TRANSIENT_FAILURE_OTHER"}
+    service = Service(answers=[PartlyFailedError(reasons)])
+
+    assert ["a"] == send(service, ids("a", "b", "c"))
+    assert [["a", "b", "c"], ["b"]] == service.acked
+
+
+def test_what_is_not_named_as_failed_has_counted():
+    """An id that the error does not name was accepted, also when all that it names failed for good."""
+    service = Service(answers=[PartlyFailedError({"b": "PERMANENT_FAILURE_INVALID_ACK_ID"})])
+
+    assert ["b"] == send(service, ids("a", "b", "c"))
+    assert [["a", "b", "c"]] == service.acked
+
+
+def test_details_that_contradict_the_status_are_not_believed():
+    """When details contradict the status all ids of the request are refused."""
+    error = PartlyFailedError({"b": "TRANSIENT_FAILURE_OTHER"})
+    error._details = "Something else failed."
+
+    assert ["a", "b"] == send(Service(answers=[error]), ids("a", "b"))
+
+
+def test_transient_failure_for_too_long_is_a_result():
+    """A transient failure that lasts past the deadline is unanswered, not refused."""
+    service = Service(answers=[PartlyFailedError({"b": "TRANSIENT_FAILURE_OTHER"})])
+
+    assert ["b"] == ask(service, ids("a", "b"), deadline=-1).unanswered.to_pylist()
+
+
+def test_requests_in_flight_grow_with_fast_answers_and_shrink_with_slow_ones():
+    """A slow uplink gets fewer at a time, so that each is answered in time."""
+    assert (17, 16, 15) == tuple(acks.adapted(16, seconds) for seconds in (0.1, 5.0, 20.0))
+    assert (48, 1) == (acks.adapted(48, 0.1), acks.adapted(1, 20.0))
+
+
+def test_no_more_ids_are_taken_after_a_time():
+    """A caller who asks again gets the progress of the first requests at least, and learns how far it went."""
+    service = Service()
+    many = [f"ack-{n}" for n in range(30_000)]
+    failed = ask(service, ids(*many), take_until=0)
+
+    assert (18_000, False, many[:18_000]) == (failed.taken, failed.complete, service.acked_ids)
+
+
+def test_ids_are_complete_when_all_are_sent():
+    """Also when they fill the requests that may be in flight."""
+    service: Any = Service()
+    arrays = [ids(str(n)) for n in range(2 * acks.MAX_IN_FLIGHT)]
+    failed = acks.acknowledge(service, SUBSCRIPTION, arrays, deadline=5, runtime=Clock())
+
+    assert (len(arrays), True) == (failed.taken, failed.complete)

@@ -1,0 +1,181 @@
+"""A StreamingPull that is kept open: chunks of responses, reopening, heartbeats, and its end."""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import repeat
+from typing import Any
+
+import grpc
+import pytest
+from google.pubsub_v1 import types
+
+from pubsub_spark.errors import MissingError
+from pubsub_spark.read.pull.streaming_pull import ResponseQueue, StreamingPull, StreamSettings
+from tests.engine import until
+from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Service, response
+
+pytestmark = pytest.mark.usefixtures("leaves_no_thread")
+
+LONG = 30.0  # seconds that a test never waits in full
+Code = grpc.StatusCode
+
+
+def settings(max_messages: int = 1000, max_bytes: int = 10**6) -> StreamSettings:
+    return StreamSettings(SUBSCRIPTION, "stream-1", 60, max_messages, max_bytes)
+
+
+@pytest.mark.timeout(60)
+def test_wait_of_any_length_ends():
+    """A timeout that passes while the queue is being looked at is over, and not without end."""
+    for _ in range(20_000):
+        assert [] == ResponseQueue().take(3e-6)
+
+
+def test_chunk_is_waited_for_while_one_response_follows_the_other():
+    """Each decoding has a fixed cost, so a task waits for more than the first response."""
+    service = Service(scripts=[[response("a")]])
+    stream = _stream(service, chunk_gap=LONG)
+    first = stream.take(LONG)
+    service.calls[0].say(response("b"))
+    later = threading.Timer(0.05, lambda: service.calls[0].say(response("c")))
+    later.start()
+    chunk = stream.take(LONG, chunk_bytes=2 * len(response("b")))
+    later.join()
+    stream.close()
+
+    assert ([response("a")], [response("b"), response("c")]) == (first, chunk)
+
+
+@pytest.mark.parametrize(("gap", "timeout"), [(LONG, 0.05), (0.001, LONG)], ids=["timeout", "pause"])
+def test_chunk_that_does_not_fill_ends(gap: float, timeout: float):
+    """A chunk ends at its timeout, though responses go on arriving, or at the first pause."""
+    stream = _stream(Service(scripts=[[response("a")]]), chunk_gap=gap)
+    before = time.monotonic()
+    taken = stream.take(timeout, chunk_bytes=10**6)
+    took = time.monotonic() - before
+    stream.close()
+
+    assert [response("a")] == taken
+    assert took < LONG
+
+
+def test_reopened_stream_asks_for_what_is_missing():
+    """The limits of a stream that replaces another are less by the messages of that one, and never 0."""
+    first, second, last = (settings(3, 100).request(*taken) for taken in [(0, 0), (2, 40), (5, 500)])
+    limits = [types.StreamingPullRequest.pb().FromString(request) for request in (first, second, last)]
+
+    assert [(3, 100), (1, 60), (1, 1)] == [(r.max_outstanding_messages, r.max_outstanding_bytes) for r in limits]
+
+
+@pytest.mark.parametrize(("asked", "sent"), [(1, 10), (10_000, 600)])
+def test_lease_is_within_the_bounds_of_the_service(asked: int, sent: int):
+    """StreamingPull refuses leases below 10 s and above 600 s."""
+    request = types.StreamingPullRequest.pb().FromString(StreamSettings(SUBSCRIPTION, "c", asked, 1, 1).request())
+
+    assert sent == request.stream_ack_deadline_seconds
+
+
+def test_error_is_raised_in_each_call():
+    """The lease extender may meet the status first; Spark's call meets it all the same."""
+    stream = _stream(Service(scripts=[[Code.NOT_FOUND]]))
+    for _ in range(2):
+        with pytest.raises(MissingError):
+            stream.take(LONG)
+    stream.close()
+
+
+def test_close_returns_responses_that_were_not_taken():
+    """Responses that had arrived are returned at the end, to be staged or nacked."""
+    service = Service(scripts=[[response("a")]])
+    stream = _stream(service)
+    until(lambda: bool(service.calls), "a call")
+    assert [response("a")] == stream.close()
+    assert service.calls[0].cancelled
+
+
+def test_close_of_a_silent_stream_is_at_once():
+    """A stream without responses is cancelled, not waited for."""
+    service = Service()
+    stream = _stream(service)
+    assert [] == stream.close()
+    assert stream.ended
+
+
+def test_half_close_while_the_stream_reopens_ends_it():
+    """A half-closed stream that waits for its next try does not open again."""
+    waiting, over = threading.Event(), threading.Event()
+
+    def pauses() -> Iterator[float]:
+        waiting.set()
+        over.wait(LONG)
+        yield 0.0
+
+    service = Service(scripts=[[grpc.StatusCode.UNAVAILABLE]])
+    stream = _stream(service, reopen_pauses=pauses)
+    assert waiting.wait(LONG)
+    stream.half_close()
+    over.set()
+
+    assert [] == stream.take(LONG)
+    assert stream.ended
+    assert 1 == len(service.openings)
+    stream.close()
+
+
+def test_idle_stream_sends_heartbeats():
+    """Empty requests, as Google's clients send them, tell the service that the client lives."""
+    service = Service()
+    stream = _stream(service, heartbeat=0.001)
+    until(lambda: bool(service.calls), "a call")
+    assert [b"", b""] == [next(service.calls[0].requests) for _ in range(2)]
+    stream.close()
+
+
+def test_stream_is_opened_again_when_there_is_room():
+    """A stream is not opened again before all responses were taken and there is room for more."""
+    service = Service(scripts=[[response("a"), grpc.StatusCode.UNAVAILABLE], [response("b")]])
+    looks, answers = [], iter([False, False, True])
+
+    def has_room() -> bool:
+        looks.append(len(service.openings))
+        return next(answers)
+
+    stream = StreamingPull(service, settings(), has_room=has_room, times=AT_ONCE)  # type: ignore[arg-type]
+    assert [[response("a")], [response("b")]] == [stream.take(LONG), stream.take(LONG)]
+    assert [1, 1, 1] == looks
+    stream.close()
+
+
+def test_silent_stream_is_opened_again():
+    """Whether it is idle or dead cannot be known; after `max_silence` a new stream tells."""
+    service = Service(scripts=[[], [response("a")]])
+    stream = _stream(service, heartbeat=0.001, max_silence=0.0)
+    until(lambda: bool(service.calls), "a call")
+    next(service.calls[0].requests)
+    assert [response("a")] == stream.take(LONG)
+    stream.close()
+
+
+def test_silence_is_no_reason_for_a_longer_pause():
+    """After hours without messages a silent stream is opened again as soon as after minutes."""
+    asked = []
+
+    def pauses() -> Iterator[float]:
+        asked.append(len(service.openings))
+        return repeat(0.001)
+
+    service = Service()
+    stream = _stream(service, heartbeat=0.001, max_silence=0.0, reopen_pauses=pauses)
+    for count in (1, 2, 3):
+        until(lambda count=count: len(service.calls) >= count, "a call")  # type: ignore[misc]
+        next(service.calls[count - 1].requests)
+    until(lambda: len(service.calls) >= 4, "another call")
+    stream.close()
+
+    assert [0, 1, 2, 3] == asked[:4]
+
+
+def _stream(service: Any, **times: Any) -> StreamingPull:
+    return StreamingPull(service, settings(), times=replace(AT_ONCE, **times))

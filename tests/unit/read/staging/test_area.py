@@ -1,0 +1,301 @@
+"""The staging area: written once, read as it was written, on local files and on an object store."""
+
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubsub_spark.codec.envelope import received
+from pubsub_spark.errors import DamagedFile, MissingFile, StagingError
+from pubsub_spark.read.leases import LEASE_SECONDS
+from pubsub_spark.read.staging import part as part_format
+from pubsub_spark.read.staging.area import Staging, excluded_path, in_doubt_path, part_path
+from pubsub_spark.read.staging.ids import merged
+from pubsub_spark.read.staging.part import PartBuilder, footer, messages
+from pubsub_spark.read.staging.store import FileStore, Store, open_store
+from tests.unit.read.service import SUBSCRIPTION, ids, part, response
+
+
+@pytest.fixture
+def staging(store: Store) -> Staging:
+    """The area of one stream, in a folder and in object stores."""
+    return Staging(store, SUBSCRIPTION, uuid.uuid4().hex)
+
+
+def payloads(content: Any) -> list[str]:
+    return [data.decode() for batch in messages(content) for data in batch.column("data").to_pylist()]
+
+
+def test_part_is_read_as_it_was_written(staging: Staging):
+    """Messages, receipts and footer of a part come back, each by itself."""
+    assert staging.create("1/part-0", part("ab", ended="full", dropped="xyz"))
+    [(index, length)] = staging.parts(1).items()
+
+    assert ["a", "b"] == payloads(staging.read("1/part-0"))
+    receipts = [ack_id for batch in staging.receipts(1, index, length) for ack_id in batch.column("ack_id").to_pylist()]
+    assert ["ack-a", "ack-b", "ack-x", "ack-y", "ack-z"] == receipts
+    found = staging.footer(1, index, length)
+    assert (2, 3, "full", 1000.0) == (found.rows, found.dropped, found.ended, found.oldest)
+    assert found == footer(staging.read("1/part-0"))
+
+
+def test_receipts_are_read_in_sections(staging: Staging, monkeypatch: pytest.MonkeyPatch):
+    """The driver never has the receipts of a large part at once: a section of them is one read."""
+    monkeypatch.setattr(part_format, "_RECEIPTS_SECTION_BYTES", 500)
+    builder = staging.part_builder()
+    for text in "abc":
+        got = received([response([text])])
+        builder.add(got.messages, got.receipts)
+    assert staging.create("1/part-0", builder.buffers("idle"))
+    [(index, length)] = staging.parts(1).items()
+
+    assert len(staging.footer(1, index, length).receipts_lengths) > 1
+    ack_ids = [each for batch in staging.receipts(1, index, length) for each in batch.column("ack_id").to_pylist()]
+    assert ["ack-a", "ack-b", "ack-c"] == ack_ids
+
+
+@pytest.mark.parametrize("store", ["files", "S3"], indirect=True)
+def test_only_object_stores_get_compressed_parts(staging: Staging, request: pytest.FixtureRequest):
+    """A local file is deleted before it reaches the disk; a part that crosses a network is worth compressing."""
+    builder = staging.part_builder()
+    got = received([response(["same" * 1000] * 10)])
+    builder.add(got.messages, got.receipts)
+    size = sum(map(len, builder.buffers("idle")))
+
+    assert (size < 40_000) == ("S3" in request.node.name)
+
+
+def test_empty_part_is_a_part(staging: Staging):
+    """A pull without messages is staged, too, so that its retry has none either."""
+    assert staging.create("1/part-0", part(""))
+
+    assert [] == payloads(staging.read("1/part-0"))
+    assert (0, None) == (footer(staging.read("1/part-0")).rows, footer(staging.read("1/part-0")).oldest)
+
+
+def test_missing_part_is_none(staging: Staging):
+    """A part that does not exist is None, not an error and not an empty part."""
+    assert staging.read("1/part-1") is None
+    assert {} == staging.parts(1)
+
+
+def test_manifest_does_not_change(staging: Staging):
+    """A part that a dead task stages after the manifest is neither replayed nor acknowledged."""
+    staging.create("1/part-0", part("a"))
+    staging.create("1/part-2", part("b"))
+    assert [0, 2] == staging.write_manifest(1)
+
+    staging.create("1/part-1", part("zombie"))
+
+    assert [0, 2] == staging.write_manifest(1)
+    assert [0, 2] == list(staging.parts(1))
+
+
+def test_manifest_of_an_empty_batch(staging: Staging):
+    """A batch that was planned and never staged is replayed empty, and stays so."""
+    assert [] == staging.write_manifest(1)
+    staging.create("1/part-0", part("zombie"))
+
+    assert [] == staging.write_manifest(1)
+    assert {} == staging.parts(1)
+
+
+def test_acknowledged_batch_is_deleted_and_its_number_kept(staging: Staging):
+    """After the ack nothing of the batch is left but its number."""
+    staging.create("1/part-0", part("a"))
+    staging.create("2/part-0", part("b"))
+    assert 0 == staging.last_acknowledged()
+    staging.delete_acknowledged([1], 1)
+
+    assert 1 == staging.last_acknowledged()
+    assert [2] == staging.batches()
+    assert {} == staging.parts(1)
+
+
+def test_batch_ten_is_not_batch_one(staging: Staging):
+    """Deleting one batch leaves those alone whose number begins like its own."""
+    staging.create("1/part-0", part("a"))
+    staging.create("10/part-0", part("b"))
+    staging.delete_acknowledged([1], 1)
+
+    assert [10] == staging.batches()
+
+
+def test_foreign_names_are_left_alone(staging: Staging):
+    """Files of other names are no part of any batch, and are not deleted."""
+    staging.create("1/part-x", [])
+    staging.create("1/part-0.tmp", [])
+    staging.create("notes/readme", [])
+
+    assert {} == staging.parts(1)
+    assert [1] == staging.batches()
+    staging.delete_acknowledged([1], 1)
+    staging.delete()
+    assert all(staging.read(name) is not None for name in ("1/part-x", "1/part-0.tmp", "notes/readme"))
+
+
+def test_area_after_a_batch_of_another_is_not_new(staging: Staging):
+    """The numbers go on where those of the other area were left, and nothing seeks the subscription again."""
+    staging.begin_after(3)
+
+    staging.check_token()
+    assert 3 == staging.last_acknowledged()
+    assert not staging.is_new()
+
+
+def test_executor_that_sees_the_area_finds_the_token(staging: Staging):
+    """The driver writes the token in each start."""
+    staging.write_token()
+    staging.write_token()
+    staging.check_token()
+
+
+def test_executor_that_does_not_see_the_area_says_so(staging: Staging):
+    """A path on the driver's own disk is an error that says what to do."""
+    with pytest.raises(StagingError, match="cannot see the driver's staging area") as refused:
+        staging.check_token()
+    assert "stagingLocation" in str(refused.value)
+
+
+@pytest.mark.parametrize("damage", [b"", b"PSSTAGE1", b"x" * 5000])
+def test_damaged_part_is_a_sentence(staging: Staging, damage: bytes):
+    """A part that is truncated or not ours is an error that names it."""
+    staging.create("1/part-0", [damage])
+    with pytest.raises(StagingError, match="is damaged"):
+        staging.footer(1, 0, len(damage))
+
+
+def test_parts_live_under_project_subscription_and_stream(tmp_path: Path):
+    """Parts have the paths that the module promises."""
+    staging = Staging(open_store(f"file://{tmp_path}"), SUBSCRIPTION, "abc")
+    staging.create("7/part-3", part("a"))
+
+    assert (tmp_path / "test-project/test-subscription/abc/7/part-3").exists()
+
+
+def test_token_that_a_cleaner_removed_is_written_again(tmp_path: Path):
+    """Writing the token again brings it back; a token that is there stays."""
+    staging = Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
+    staging.write_token()
+    (tmp_path / staging.root / "driver-token").unlink()
+    with pytest.raises(StagingError, match="cannot see the driver's staging area"):
+        staging.check_token()
+
+    staging.write_token()
+    staging.check_token()
+
+
+def test_run_that_was_killed_is_known_by_the_next_ones(staging: Staging):
+    """For as long as it may hold leases, also when a run in between has ended well."""
+    assert 0.0 == staging.begin_run(1000.0, LEASE_SECONDS)  # killed
+    until = staging.begin_run(2000.0, LEASE_SECONDS)
+    assert 2000.0 + LEASE_SECONDS == until
+    staging.end_run(until, now=2010.0)
+    assert until == staging.begin_run(2020.0, LEASE_SECONDS)
+    staging.end_run(until, now=until)
+
+    assert 0.0 == staging.begin_run(until + 1, LEASE_SECONDS)
+    staging.end_run(0.0, now=until + 2)
+    assert 0.0 == staging.begin_run(until + 3, LEASE_SECONDS)
+
+
+def test_ids_are_read_as_written(staging: Staging):
+    """A batch drops the same messages in every task; a file that is gone is an error that names it."""
+    staging.write_ids(excluded_path(1), merged([ids("a", "b")]), topic="t", until=7.5, nothing=None)
+    staging.write_ids(excluded_path(1), ids("c"))
+
+    read, metadata = staging.read_ids(excluded_path(1))
+    assert (merged([ids("a", "b")]).tolist(), {"topic": "t", "until": "7.5"}) == (read.tolist(), metadata)
+    with pytest.raises(MissingFile, match=r"/2/excluded-ids` is gone from .* start the query again"):
+        staging.read_ids(excluded_path(2))
+
+
+def test_ids_in_doubt_are_listed_and_deleted(staging: Staging):
+    """A restart reads the files of all runs before it; files of other names are none."""
+    for path in (in_doubt_path(1, 1), in_doubt_path(1, 2), in_doubt_path(7, 1)):
+        staging.write_ids(path, ids("a"))
+    staging.create("in-doubt/notes", [b"text"])
+    staging.delete_ids(in_doubt_path(1, 2))
+    staging.delete_ids(in_doubt_path(1, 2))
+
+    assert [in_doubt_path(1, 1), in_doubt_path(7, 1)] == staging.in_doubt_paths()
+
+
+def test_large_footer_is_read(staging: Staging):
+    """A footer longer than one read of a part's end is read again with the length that the end names."""
+    sent = [(123456, part, 25000) for part in range(1000)]
+    assert staging.create(part_path(1, 0), PartBuilder(None).buffers("full", sent_acks=sent))
+
+    [(number, length)] = staging.parts(1).items()
+    assert 1000 == len(staging.footer(1, number, length).sent_acks)
+    assert [] == list(staging.messages(1, 0) or [None])
+
+
+@pytest.mark.parametrize("content", [b"", b"[1, 2", b"{}x", b"\x00\xff"])
+@pytest.mark.parametrize("name", ["last-acknowledged", "1/manifest", "unfinished-run", "in-doubt/1-1"])
+def test_damaged_file_is_named(tmp_path: Path, name: str, content: bytes):
+    """After a power loss a file may be empty or truncated: the error names it and says what to do."""
+    staging = Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
+    staging.create(name, [content])
+    uses = {
+        "last-acknowledged": staging.last_acknowledged,
+        "1/manifest": lambda: staging.write_manifest(1),
+        "unfinished-run": lambda: staging.begin_run(0.0, LEASE_SECONDS),
+        "in-doubt/1-1": lambda: staging.read_ids("in-doubt/1-1"),
+    }
+    if name == "unfinished-run" and not content:
+        assert LEASE_SECONDS == uses[name]()
+        return
+    with pytest.raises(DamagedFile, match=rf"/stream/{name}` is damaged .* `pubsub-spark staging clean`"):
+        uses[name]()
+
+
+@pytest.mark.parametrize("end", [0, 1, 100, -1, -50])
+def test_truncated_part_is_named(tmp_path: Path, end: int):
+    """Wherever a part ends, what reads it raises the error that names it."""
+    staging = Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
+    whole = b"".join(part("abc"))
+    staging.create(part_path(1, 0), [whole[:end]])
+
+    with pytest.raises(DamagedFile, match="/stream/1/part-0` is damaged"):
+        staging.footers(1, staging.parts(1))
+    with pytest.raises(DamagedFile, match="/stream/1/part-0` is damaged"):
+        list(staging.messages(1, 0) or ())
+
+
+def test_part_with_other_bytes_before_its_footer_is_named(tmp_path: Path):
+    """The footer alone does not make a part: its messages and receipts are Arrow streams."""
+    staging = Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
+    *sections, text, tail = part("abc")
+    staging.create(part_path(1, 0), [b"x" * sum(map(len, sections)), text, tail])
+    [(number, length)] = staging.parts(1).items()
+
+    for read in (lambda: staging.messages(1, number) or (), lambda: staging.receipts(1, number, length)):
+        with pytest.raises(DamagedFile, match="/stream/1/part-0` is damaged"):
+            list(read())
+
+
+class Overwriting(FileStore):
+    """A store that ignores what it is asked."""
+
+    def create(self, path: str, buffers: Any) -> bool:
+        return True
+
+
+def test_store_that_overwrites_is_refused(tmp_path: Path):
+    """A store that ignores create-only writes would let a batch change; the start says so."""
+    with pytest.raises(StagingError, match="overwrites an object when asked to create it"):
+        Staging(Overwriting(str(tmp_path)), SUBSCRIPTION, "stream").write_token()
+
+
+def test_token_is_as_new_as_its_last_writing(tmp_path: Path):
+    """Cleaners of temporary folders remove files that are old; the token that is written again each hour never is."""
+    staging = Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
+    staging.write_token()
+    token = tmp_path / staging.root / "driver-token"
+    os.utime(token, (0, 0))
+
+    staging.write_token()
+    assert token.stat().st_mtime > 0
