@@ -22,7 +22,12 @@ from tests.simulation.service import Code, Service, SimRpcError, Stream
 
 ADDRESS = "simulated:443"
 _TCP_NOTICES = (0.01, 0.01, 0.01, 15.0, 300.0)  # seconds until the service knows that a client is gone
-_worlds: dict[int, SimBackend] = {}
+_backends: dict[int, SimBackend] = {}
+
+
+def _backend(key: int) -> SimBackend:
+    """Return the backend that was pickled."""
+    return _backends[key]
 
 
 class SimBackend:
@@ -31,7 +36,7 @@ class SimBackend:
     def __init__(self, service: Service, connect_timeout: float = 20.0, probe_after: float = math.inf) -> None:
         self.address = ADDRESS
         self._service, self._connect_timeout, self._probe_after = service, connect_timeout, probe_after
-        _worlds[id(self)] = self
+        _backends[id(self)] = self
 
     def connect(self) -> SimConnection:
         """Return a connection of the process that runs."""
@@ -40,10 +45,10 @@ class SimBackend:
 
     def close(self) -> None:
         """Forget this backend; the history is over."""
-        _worlds.pop(id(self), None)
+        _backends.pop(id(self), None)
 
     def __reduce__(self) -> Any:
-        return _worlds.__getitem__, (id(self),)
+        return _backend, (id(self),)
 
 
 class SimConnection:

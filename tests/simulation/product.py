@@ -9,17 +9,20 @@ import pyarrow as pa
 
 from pubsub_spark.errors import MissingFile
 from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.driver import start as run_start
+from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.driver.query_driver import QueryDriver
 from pubsub_spark.read.offset import Offset
-from pubsub_spark.read.partitions import Budget
 from pubsub_spark.read.runtime import Runtime
-from pubsub_spark.read.task import partition_reader
+from pubsub_spark.read.task import partition_pull, partition_reader
 
 __all__ = ["Budget", "MissingFile", "Offset", "begin", "driver", "read"]
 
 
 def begin() -> None:
     """Forget what this process has kept of the last history."""
+    partition_pull._excluded.clear()
+    partition_reader._check_token_once.cache_clear()
 
 
 def driver(
@@ -32,7 +35,8 @@ def driver(
     buffered: int,
     runtime: Runtime,
 ) -> QueryDriver:
-    """Return the driver of one start of a query."""
+    """Return the driver of one start of a query. buffered: the most messages that its stream buffers."""
+    run_start.MAX_MESSAGES = buffered
     return QueryDriver(
         options,
         backend,

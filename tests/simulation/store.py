@@ -20,6 +20,11 @@ _LATENCIES = (0.0005, 0.002, 0.02)  # seconds
 _stores: dict[int, SimStore] = {}
 
 
+def _store(key: int) -> SimStore:
+    """Return the store that was pickled."""
+    return _stores[key]
+
+
 class SimStore:
     """One store; pickled by reference. is_local: whether it is a folder of the machine, which may lose power."""
 
@@ -52,7 +57,7 @@ class SimStore:
     def read_range(self, path: str, start: int, end: int) -> bytes:
         content = self._ask(lambda: self.files.get(path), "reads", path)
         if content is None:
-            raise MissingFile(path)
+            raise MissingFile(path, self.location)
         return content[start:end]
 
     def exists(self, path: str) -> bool:
@@ -141,7 +146,7 @@ class SimStore:
         return answer[0]  # type: ignore[no-any-return]
 
     def __reduce__(self) -> Any:
-        return _stores.__getitem__, (id(self),)
+        return _store, (id(self),)
 
     def __eq__(self, other: object) -> bool:
         return self is other
