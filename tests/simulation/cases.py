@@ -52,8 +52,9 @@ def _rolled_back(record: Record, repeat: Repeat) -> bool:
 
 
 def _ack_failed_for_long(record: Record, repeat: Repeat) -> bool:
+    outages = [seconds for kind in ("service down", "service silent", "no quota") for _, seconds in record.notes[kind]]
     acked = [at for at in record.acked[repeat.message_id] if at <= repeat.again]
-    return repeat.again - repeat.first > LONGEST_LEASE and not acked
+    return repeat.again - repeat.first > LONGEST_LEASE and max(outages, default=0.0) > LONGEST_LEASE and not acked
 
 
 CASES: tuple[Case, ...] = (

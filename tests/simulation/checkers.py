@@ -1,17 +1,18 @@
 """The invariants. They read the record and the service's own state, and know nothing of the code that is checked.
 
-    I1  no acked message that is not a row of a committed batch             at each ack
-    I2  every evaluation of a batch has the same rows                       at each evaluation (`Record.evaluate`)
-    I3  in the end everything is a committed row, and acked                 after the quiet runs
-    I4  every run ends or makes progress within bounds                      in `history`
-    I5  a row is repeated only in the cases of `cases`                      at the end
-    I6  what is kept is bounded by what is uncommitted or in doubt          at the end
-    keys  messages of an ordering key are in order, in partition and batches   at the end
+I1  no acked message that is not a row of a committed batch             at each ack
+I2  every evaluation of a batch has the same rows                       at each evaluation (`Record.evaluate`)
+I3  in the end everything is a committed row, and acked                 after the quiet runs
+I4  every run ends or makes progress within bounds                      in `history`
+I5  a row is repeated only in the cases of `cases`                      at the end
+I6  what is kept is bounded by what is uncommitted or in doubt          at the end
+keys  messages of an ordering key are in order, in partition and batches   at the end
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 from tests.simulation.cases import Repeat, name_of
 from tests.simulation.record import Record, short
@@ -40,7 +41,7 @@ def check_repeats(record: Record) -> Counter[str]:
     """Check I5; the number of repeats of each case."""
     named: Counter[str] = Counter()
     for message_id, commits in record.committed.items():
-        for (first, before), (again, after) in zip(commits, commits[1:], strict=False):
+        for (first, before), (again, after) in pairwise(commits):
             repeat = Repeat(message_id, first, again, before is after)
             case = name_of(record, repeat)
             if case is None:

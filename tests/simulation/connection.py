@@ -57,8 +57,8 @@ class SimConnection:
     def __init__(self, service: Service, process: Process, connect_timeout: float, probe_after: float) -> None:
         self.address, self.connect_timeout, self.probe_after = ADDRESS, connect_timeout, probe_after
         self._service, self._process = service, process
-        self._calls: set[SimCall] = set()
-        self._futures: set[SimFuture] = set()
+        self._calls: dict[SimCall, None] = {}  # in order, so that a seed is one history
+        self._futures: dict[SimFuture, None] = {}
         self._closed = False
         process.on_kill.append(self._lose)
         self.admin = SimAdmin(service, process, connect_timeout)
@@ -95,7 +95,7 @@ class SimConnection:
     def streaming_pull(self, subscription: str, requests: Iterator[bytes]) -> SimCall:
         self._check()
         call = SimCall(self._service, self._process, requests, self._calls)
-        self._calls.add(call)
+        self._calls[call] = None
         self._process.operation()
         return call
 
@@ -150,18 +150,18 @@ class _Waiting:
 class SimFuture(_Waiting):
     """A unary call."""
 
-    def __init__(self, process: Process, open_futures: set[SimFuture]) -> None:
+    def __init__(self, process: Process, open_futures: dict[SimFuture, None]) -> None:
         super().__init__(process)
         self._is_answered = False
         self._error: SimRpcError | None = None
         self._open = open_futures
-        open_futures.add(self)
+        open_futures[self] = None
 
     def answer(self, error: SimRpcError | None) -> None:
         """End the call, unless it has ended."""
         if not self._is_answered:
             self._is_answered, self._error = True, error
-            self._open.discard(self)
+            self._open.pop(self, None)
             self._wake()
 
     def done(self) -> bool:
@@ -179,7 +179,7 @@ class SimCall(_Waiting):
     """The client's half of a StreamingPull: an iterator of responses."""
 
     def __init__(
-        self, service: Service, process: Process, requests: Iterator[bytes], open_calls: set[SimCall]
+        self, service: Service, process: Process, requests: Iterator[bytes], open_calls: dict[SimCall, None]
     ) -> None:
         super().__init__(process)
         self.name = process.name
@@ -206,7 +206,7 @@ class SimCall(_Waiting):
         self._has_headers = True
         if error is not None or response == b"":
             self._ended, self._error = True, error
-            self._open.discard(self)
+            self._open.pop(self, None)
         elif response is not None:
             self._responses.append(response)
             self._process.operation()

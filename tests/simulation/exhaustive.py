@@ -16,8 +16,8 @@ from tests.simulation import checkers, product, runner
 from tests.simulation.chooser import Enumerated, Fixed
 from tests.simulation.connection import ADDRESS
 from tests.simulation.faults import Faults
-from tests.simulation.hub import Process
 from tests.simulation.history import Outcome, Plan
+from tests.simulation.hub import Process
 from tests.simulation.service import SUBSCRIPTION
 from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Query
 from tests.simulation.world import Setup, World

@@ -154,7 +154,9 @@ class History:
         application = self.world.start(self._query)
         application.plan_faults(application.driver, "driver killed")
         if faults.hits("second driver"):
-            self.world.hub.after(chooser.seconds(0.1, 100), lambda: application.is_alive and self.world.start(self._query))
+            self.world.hub.after(
+                chooser.seconds(0.1, 100), lambda: application.is_alive and self.world.start(self._query)
+            )
         patience = chooser.seconds(1, 600) if self._query.trigger == PROCESSING_TIME else 1800.0
         end = self.world.hub.now + patience
         while application.is_alive and self.world.hub.now < end:
@@ -187,10 +189,14 @@ class History:
         if faults.hits("checkpoint rolled back") and checkpoint.offsets:
             kept = chooser.below(len(checkpoint.offsets))
             self._record.note("rolled back")
-            self._record.tell("operator", "rolls the checkpoint back to %s of %s batches", kept, len(checkpoint.offsets))
+            self._record.tell(
+                "operator", "rolls the checkpoint back to %s of %s batches", kept, len(checkpoint.offsets)
+            )
             del checkpoint.offsets[kept:]
             self.world.checkpoint.commits = {number for number in checkpoint.commits if number < kept}
-            self.world.sink.written = {number: rows for number, rows in self.world.sink.written.items() if number < kept}
+            self.world.sink.written = {
+                number: rows for number, rows in self.world.sink.written.items() if number < kept
+            }
         self._break_service()
 
     def _break_service(self) -> None:

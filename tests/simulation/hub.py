@@ -30,7 +30,7 @@ class ProcessGone(GreenletExit):
     """Whatever a killed process asks for."""
 
 
-class Stuck(Exception):
+class StuckError(Exception):
     """A history that does not go on: nothing will ever happen, or it has taken more steps than it may."""
 
 
@@ -41,7 +41,7 @@ class Machine:
         self.name, self.base, self.skew = name, base, skew
         self.slept = 0.0
         self.is_asleep = False
-        self.processes: set[Process] = set()
+        self.processes: dict[Process, None] = {}  # in order, so that a seed is one history
 
     def sleep(self, hub: Hub, seconds: float) -> None:
         """Run none of the processes for so long; the monotonic clock stands still."""
@@ -68,7 +68,19 @@ class Machine:
 class Thread:
     """A simulated thread; `join` and `is_alive` are those of `threading.Thread`."""
 
-    __slots__ = ("_ends", "_hub", "done", "failure", "greenlet", "name", "process", "ticket", "until", "waiting", "woken")
+    __slots__ = (
+        "_ends",
+        "_hub",
+        "done",
+        "failure",
+        "greenlet",
+        "name",
+        "process",
+        "ticket",
+        "until",
+        "waiting",
+        "woken",
+    )
 
     def __init__(self, hub: Hub, process: Process, target: Callable[[], object], name: str) -> None:
         self._hub, self.process, self.name = hub, process, name
@@ -87,7 +99,7 @@ class Thread:
         except Exception as error:
             self.failure = error
         self.done = True
-        self.process.threads.discard(self)
+        self.process.threads.pop(self, None)
         for each in self._ends:
             self._hub.wake(each)
         if self.failure is not None and self.process.on_failure is not None:
@@ -112,7 +124,7 @@ class Process:
 
     def __init__(self, hub: Hub, name: str, machine: Machine) -> None:
         self.hub, self.name, self.machine = hub, name, machine
-        self.threads: set[Thread] = set()
+        self.threads: dict[Thread, None] = {}
         self.dead = False
         self.operations = 0
         self.at: dict[int, Callable[[], None]] = {}
@@ -121,7 +133,7 @@ class Process:
         self.on_failure: Callable[[BaseException], None] | None = None
         self.parked: list[Thread] = []  # threads that could run
         self._suspended = int(machine.is_asleep)  # the number of reasons
-        machine.processes.add(self)
+        machine.processes[self] = None
         hub.processes.append(self)  # it outlives its death: garbage would run `finally` blocks
 
     def start(self, target: Callable[[], object], name: str) -> Thread:
@@ -129,7 +141,7 @@ class Process:
         if self.dead or self.hub.is_over:
             raise ProcessGone
         thread = Thread(self.hub, self, target, name)
-        self.threads.add(thread)
+        self.threads[thread] = None
         self.hub.ready.append(thread)
         return thread
 
@@ -137,7 +149,7 @@ class Process:
         """End the process where it is, as `kill -9` does."""
         if not self.dead:
             self.dead = True
-            self.machine.processes.discard(self)
+            self.machine.processes.pop(self, None)
             for each in self.on_kill:
                 each()
             self.hub.leave_if_dead()
@@ -248,7 +260,7 @@ class Hub:
             self.greenlet.switch()
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Let the history go on until something is so; Stuck if it never will be."""
+        """Let the history go on until something is so; StuckError if it never will be."""
         while not is_over():
             self.step()
 
@@ -256,7 +268,7 @@ class Hub:
         """Let one thread run until it waits, or the next event happen."""
         self.steps += 1
         if self.steps > self.step_limit:
-            raise Stuck(f"{self.step_limit:,} steps were not enough, at {self.now:.3f} s")
+            raise StuckError(f"{self.step_limit:,} steps were not enough, at {self.now:.3f} s")
         ready = self.ready
         if ready and not (self.slow_threads and self._events and self.chooser.chance(self.slow_threads)):
             thread = ready.pop(0 if self.is_fair or len(ready) == 1 else self.chooser.below(len(ready)))
@@ -270,7 +282,7 @@ class Hub:
             self._current = None
             return
         if not self._events:
-            raise Stuck(f"nothing can happen any more, at {self.now:.3f} s")
+            raise StuckError(f"nothing can happen any more, at {self.now:.3f} s")
         at_time, _, happens, waiter, ticket = heapq.heappop(self._events)
         if happens is None:
             if waiter is not None and waiter.waiting and waiter.ticket == ticket and not waiter.process.dead:

@@ -111,7 +111,7 @@ def _driver(change: Callable[[Any, str, Any], Any]) -> Iterator[None]:
 
         def __getattr__(self, name: str) -> Any:
             call = getattr(self._driver, name)
-            return lambda *arguments: change(self._driver, name, call(*arguments), *arguments)  # type: ignore[call-arg]
+            return lambda *arguments: change(self._driver, name, call(*arguments), *arguments)
 
     with mock.patch.object(product, "driver", lambda *arguments: Wrapped(make(*arguments))):
         yield
@@ -148,11 +148,15 @@ def _is_replay(partition: Any) -> bool:
 MUTATIONS: list[Mutation] = [
     Mutation("create without create-only", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "create", _overwrites)),
     Mutation("no fencing", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "list", _hides("owners/"))),
-    Mutation("a staged part is pulled again", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "read", _is_forgetful)),
+    Mutation(
+        "a staged part is pulled again", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "read", _is_forgetful)
+    ),
     Mutation("nothing is deleted", ("I6",), replaced(SimStore, "delete", _deletes_nothing)),
     Mutation("acks are not sent", ("I3",), replaced(SimConnection, "acknowledge", _answered(lambda _: False))),
     Mutation(
-        "leases are not extended", ("I3", "I5"), replaced(SimConnection, "modify_ack_deadline", _answered(lambda _: False))
+        "leases are not extended",
+        ("I3", "I5"),
+        replaced(SimConnection, "modify_ack_deadline", _answered(lambda _: False)),
     ),
     Mutation("ack before the commit", ("I1",), lambda: _driver(_commits_early)),
     Mutation("a partition is left out", ("I1", "I2", "I3"), lambda: _driver(_skips_the_last_partition)),
@@ -198,7 +202,11 @@ def main() -> int:
     with ProcessPoolExecutor(arguments.jobs) as pool:
         for name, result in pool.map(_caught_by_name, names):
             missed += result is None
-            how = "NOT CAUGHT" if result is None else f"after {result[0]:,} histories: {result[1].invariant}: {result[1].what}"
+            how = (
+                "NOT CAUGHT"
+                if result is None
+                else f"after {result[0]:,} histories: {result[1].invariant}: {result[1].what}"
+            )
             sys.stdout.write(f"{name:45} {how[:200]}\n")
     return int(missed > 0)
 

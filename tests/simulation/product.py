@@ -36,7 +36,7 @@ def driver(
     runtime: Runtime,
 ) -> QueryDriver:
     """Return the driver of one start of a query. buffered: the most messages that its stream buffers."""
-    run_start.MAX_MESSAGES = buffered
+    run_start.__dict__["MAX_MESSAGES"] = buffered  # the one limit that is no argument
     return QueryDriver(
         options,
         backend,

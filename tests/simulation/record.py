@@ -36,7 +36,7 @@ class Message:
 
 
 class Commit(NamedTuple):
-    """A committed batch: when, by which checkpoint, Spark's batch number, its rows by partition as the sink has them."""
+    """A committed batch: when, of which checkpoint, Spark's number, its rows by partition as the sink has them."""
 
     at: float
     checkpoint: str
@@ -61,7 +61,9 @@ class Record:
     notes: dict[str, list[tuple[float, Any]]] = field(default_factory=lambda: defaultdict(list))  # faults, by kind
     timeline: list[tuple[float, str, str, tuple[Any, ...]]] = field(default_factory=list)
     violation: Violation | None = None
-    watchers: list[Callable[[str, str], None]] = field(default_factory=list)  # called with (message id, process) at acks
+    watchers: list[Callable[[str, str], None]] = field(
+        default_factory=list
+    )  # called with (message id, process) at acks
 
     def tell(self, who: str, what: str, *values: Any) -> None:
         """Add a line to the timeline. what: with `%s` for the values, which are shown only if it is printed."""

@@ -71,7 +71,9 @@ def run(seeds: Iterable[int], seconds: float = float("inf"), keep_going: bool = 
 def report(outcome: Outcome, lines: int = 80) -> str:
     """Return what a person needs to see of a failed history: itself, and a smaller one with its timeline."""
     smaller = shrink(outcome)
-    return "\n".join([_headline(outcome), *_timeline(outcome, 15), "", "smaller:", _headline(smaller), *_timeline(smaller, lines)])
+    return "\n".join(
+        [_headline(outcome), *_timeline(outcome, 15), "", "smaller:", _headline(smaller), *_timeline(smaller, lines)]
+    )
 
 
 def _headline(outcome: Outcome) -> str:

@@ -169,9 +169,7 @@ class Service:
         self.settings = settings
         self.broker = Broker(remembered=0)
         self.topic = self.broker.create_topic(TOPIC)
-        self.broker.create_subscription(
-            DEAD_SUBSCRIPTION, self.broker.create_topic(DEAD_LETTERS), Settings(), self.now
-        )
+        self.broker.create_subscription(DEAD_SUBSCRIPTION, self.broker.create_topic(DEAD_LETTERS), Settings(), self.now)
         self.subscription = self.broker.create_subscription(SUBSCRIPTION, self.topic, settings, self.now)
         self.streams: list[Stream] = []
         self.leased: dict[int, str] = {}  # message ids by lease
@@ -235,7 +233,9 @@ class Service:
         numbers = self.broker.publish(self.topic, encoded, key, self.now)
         for number, body in zip(numbers, bodies, strict=True):
             self.record.publish(Message(str(number), key, body, int(self.now * 1000) / 1000))  # as the broker has it
-        self.record.tell("service", "gets %s messages from m%s on%s", len(bodies), numbers.start % 10**4, key and f", key {key}")
+        self.record.tell(
+            "service", "gets %s messages from m%s on%s", len(bodies), numbers.start % 10**4, key and f", key {key}"
+        )
         self.changed()
 
     def acknowledge(self, raw: bytes, by: str) -> SimRpcError | None:

@@ -25,13 +25,16 @@ def shrink(outcome: Outcome) -> Outcome:
         for plan in _smaller(outcome):
             budget -= 1
             found = history.run(plan)
-            if found.violation and outcome.violation and found.violation.invariant == outcome.violation.invariant:
-                if _size(found) < _size(outcome):
-                    outcome, progress = found, True
-                    break
+            if _is_same_violation(found, outcome) and _size(found) < _size(outcome):
+                outcome, progress = found, True
+                break
             if budget <= 0:
                 break
     return outcome
+
+
+def _is_same_violation(one: Outcome, other: Outcome) -> bool:
+    return bool(one.violation and other.violation and one.violation.invariant == other.violation.invariant)
 
 
 def _size(outcome: Outcome) -> tuple[int, int, int, int]:

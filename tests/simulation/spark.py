@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ _FIRST_IDLE_SECONDS, _MAX_IDLE_SECONDS = 0.1, 20.0  # between two idle triggers;
 PROCESSING_TIME, AVAILABLE_NOW, ONCE = "processingTime", "availableNow", "once"
 
 
-class BatchFailed(Exception):
+class BatchFailedError(Exception):
     """A batch that has failed: a task failed too often, or the sink did."""
 
 
@@ -155,15 +156,13 @@ class Application:
         try:
             self._run_batches(driver)
             self.has_succeeded = True
-        except BatchFailed as error:
+        except BatchFailedError as error:
             self._record.tell(self.name, "fails: %s", error)
         except PubSubError as error:
             self.error = error
             self._record.tell(self.name, "fails: %s", str(error))
         except Exception as error:
             self.error = error
-            import traceback
-
             self._record.violate("I4", f"the query fails with {error!r}: {traceback.format_exc(limit=-3)}")
         try:
             driver.close()
@@ -214,7 +213,7 @@ class Application:
             return False
         self._write()  # the offset log, create-only
         if len(log.offsets) != self._number + 1:
-            raise BatchFailed("another query has written to the offset log")
+            raise BatchFailedError("another query has written to the offset log")
         log.offsets.append(json.dumps(end.to_json()))
         self._number += 1
         self._record.tell(self.name, "plans batch %s", end.batch)
@@ -230,7 +229,7 @@ class Application:
             rows = self._evaluate(driver.partitions(start, end), (end.stream, end.batch))
             self.progress_at = self.hub.now
         if faults.hits("sink fails"):
-            raise BatchFailed("the sink has failed before it wrote")
+            raise BatchFailedError("the sink has failed before it wrote")
         if self.hub.chooser.chance(0.1):
             self._runtime.sleep(self.hub.chooser.seconds(1, 120))
         self._write()
@@ -240,10 +239,10 @@ class Application:
                 for message_id, _ in partition:
                     self._record.sunk[message_id].append(self.hub.now)
         if faults.hits("sink fails"):
-            raise BatchFailed("the sink has failed after it wrote")
+            raise BatchFailedError("the sink has failed after it wrote")
         self._write()  # the commit log
         if number in log.commits:
-            raise BatchFailed("another query has written to the commit log")
+            raise BatchFailedError("another query has written to the commit log")
         log.commits.add(number)
         self._record.commit(Commit(self.hub.now, log.name, number, (end.stream, end.batch), self.sink.written[number]))
 
@@ -280,7 +279,9 @@ class Application:
                 results[index] = rows
             elif not running[index]:
                 if attempts[index] >= _ATTEMPTS:
-                    raise BatchFailed(f"partition {index} of batch {batch[1]} failed {attempts[index]} times: {error}")
+                    raise BatchFailedError(
+                        f"partition {index} of batch {batch[1]} failed {attempts[index]} times: {error}"
+                    )
                 waiting.append(index)
         return tuple(results[index] for index in range(len(partitions)))
 
@@ -308,19 +309,20 @@ class Application:
                     rows += zip(ids.to_pylist(), data.to_pylist(), strict=True)
             except PubSubError as error:
                 self._record.tell(process.name, "fails: %s", str(error))
-                return report(None, error)
+                report(None, error)
+                return
             except Exception as error:
-                import traceback
-
                 self._record.violate("I4", f"a task fails with {error!r}: {traceback.format_exc(limit=-3)}")
-                return report(None, error)
+                report(None, error)
+                return
             if self.is_alive and not self.has_committed(batch):
                 self._record.evaluate(batch, self._store.location, index, tuple(rows), process.name)
             else:
                 self._record.tell(process.name, "ends too late, with %s rows", len(rows))
             if self._faults.hits("task fails"):
-                return report(None, "simulated")
-            report(tuple(rows), None)
+                report(None, "simulated")
+            else:
+                report(tuple(rows), None)
             process.kill()
 
         process.on_kill.append(lambda: report(None, "its process was killed"))
@@ -331,9 +333,7 @@ class Application:
 
     def has_committed(self, batch: tuple[str, int]) -> bool:
         """Whether the checkpoint has a batch in its commit log."""
-        return any(
-            (each.stream, each.batch) == batch for each in map(self.checkpoint.offset, self.checkpoint.commits)
-        )
+        return any((each.stream, each.batch) == batch for each in map(self.checkpoint.offset, self.checkpoint.commits))
 
     def plan_faults(self, process: Process, kill: str) -> None:
         """Decide at which of its waits a process is killed or suspended."""
@@ -348,7 +348,11 @@ class Application:
             process.at[self._operation()] = lambda: self._sleep(process, chooser.seconds(1, 4000))
 
     def _operation(self) -> int:
-        return 1 + int(self.hub.chooser.seconds(1, 300)) if self.hub.chooser.chance(0.5) else 1 + self.hub.chooser.below(60)
+        return (
+            1 + int(self.hub.chooser.seconds(1, 300))
+            if self.hub.chooser.chance(0.5)
+            else 1 + self.hub.chooser.below(60)
+        )
 
     def suspend(self, process: Process, seconds: float) -> None:
         """Suspend one process."""

@@ -70,7 +70,7 @@ class SimStore:
 
         return self._ask(found, "lists", prefix)
 
-    def folders(self, prefix: str) -> list[str]:
+    def folders(self, prefix: str) -> Sequence[str]:
         def found() -> list[str]:
             inner = (path[len(prefix) :] for path in self.files if path.startswith(prefix))
             return sorted({path.partition("/")[0] for path in inner if "/" in path})
@@ -105,7 +105,9 @@ class SimStore:
             else:
                 self.files[path] = cut
             self._lost(path)
-            self._record.tell("power loss", "leaves %s of %s bytes of %s", "nothing" if cut is None else len(cut), len(content), path)
+            self._record.tell(
+                "power loss", "leaves %s of %s bytes of %s", "nothing" if cut is None else len(cut), len(content), path
+            )
 
     def close(self) -> None:
         """Forget this store; the history is over."""
@@ -133,7 +135,9 @@ class SimStore:
             self._writing.pop(number, None)
             answer.append(None if refused else effect())
             if slow or refused or lost or written is not None or verb == "deletes":
-                suffix = " (refused)" if refused else " (not answered)" if lost else " (exists)" if answer == [False] else ""
+                suffix = (
+                    " (refused)" if refused else " (not answered)" if lost else " (exists)" if answer == [False] else ""
+                )
                 self._record.tell(thread.process.name, f"{verb} %s{suffix}", path)
             hub.wake(thread)
 

@@ -13,7 +13,7 @@ from tests.simulation import checkers, product
 from tests.simulation.chooser import Chooser
 from tests.simulation.connection import SimBackend
 from tests.simulation.faults import Faults
-from tests.simulation.hub import Hub, Machine, Process, Stuck
+from tests.simulation.hub import Hub, Machine, Process, StuckError
 from tests.simulation.record import Record
 from tests.simulation.runtime import SimRuntime
 from tests.simulation.service import SUBSCRIPTION, Service
@@ -61,12 +61,15 @@ class World:
 
         product.begin()
         ids = random.Random(seed)
-        with mock.patch("uuid.uuid4", lambda: uuid.UUID(int=ids.getrandbits(128))):
-            random.seed(seed)  # of the pauses between retries
+        random.seed(seed)  # of the pauses between retries
+        with (
+            mock.patch("uuid.uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128))),
+            mock.patch("os.getpid", return_value=1),
+        ):
             self._operator.start(run_operator, "operator")
             try:
                 hub.run(lambda: self._is_over or self.record.violation is not None)
-            except Stuck as stuck:
+            except StuckError as stuck:
                 self.record.violate("I4", str(stuck))
             finally:
                 hub.end()
