@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from pubsub_spark.read.staging import fencing
 from tests.simulation import exhaustive, history, product
 from tests.simulation.connection import SimConnection, SimFuture
 from tests.simulation.history import Plan
@@ -49,21 +50,12 @@ def replaced(target: Any, name: str, make: Callable[[Any], Any]) -> Patch:
 
 def _overwrites(create: Any) -> Any:
     def mutated(self: SimStore, path: str, content: Sequence[Any]) -> bool:
-        self.put(path, list(content))
+        if "/part-" not in path:
+            return bool(create(self, path, content))
+        self.put(path, b"".join(bytes(buffer) for buffer in content))
         return True
 
     return mutated
-
-
-def _hides(text: str) -> Callable[[Any], Any]:
-    def make(listing: Any) -> Any:
-        def mutated(self: SimStore, prefix: str) -> dict[str, int]:
-            found = listing(self, prefix)
-            return {path: size for path, size in found.items() if text not in prefix + path}
-
-        return mutated
-
-    return make
 
 
 def _is_forgetful(reading: Any) -> Any:
@@ -147,7 +139,7 @@ def _is_replay(partition: Any) -> bool:
 
 MUTATIONS: list[Mutation] = [
     Mutation("create without create-only", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "create", _overwrites)),
-    Mutation("no fencing", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "list", _hides("owners/"))),
+    Mutation("no fencing", ("I1", "I2", "I3", "I4", "I5"), replaced(fencing, "taken_over", lambda _: lambda _: None)),
     Mutation(
         "a staged part is pulled again", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "read", _is_forgetful)
     ),

@@ -279,9 +279,7 @@ class Application:
                 results[index] = rows
             elif not running[index]:
                 if attempts[index] >= _ATTEMPTS:
-                    raise BatchFailedError(
-                        f"partition {index} of batch {batch[1]} failed {attempts[index]} times: {error}"
-                    )
+                    raise BatchFailedError(f"partition {index} failed {attempts[index]} times: {error}")
                 waiting.append(index)
         return tuple(results[index] for index in range(len(partitions)))
 
