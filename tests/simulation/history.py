@@ -9,6 +9,7 @@ A `Plan` can leave things out, so that a failed history can be made smaller (`sh
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
@@ -69,7 +70,13 @@ def run(plan: Plan) -> Outcome:
 
 
 def _setup(chooser: Chooser, faults: Faults) -> Setup:
-    settings = Settings(ack_deadline=10, exactly_once=chooser.chance(0.35), ordering=chooser.chance(0.25))
+    settings = Settings(
+        ack_deadline=10,
+        retention=31 * DAY,
+        ttl=math.inf,
+        exactly_once=chooser.chance(0.35),
+        ordering=chooser.chance(0.25),
+    )
     if chooser.chance(0.2):
         settings = replace(settings, min_backoff=10, max_backoff=chooser.pick((10, 600)))
     if chooser.chance(0.1):
