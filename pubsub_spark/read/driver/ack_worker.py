@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from ...errors import DamagedFile, MissingFile, StagingError
 from ..pull import acks
 from ..staging import fencing
-from ..staging.ids import digests, merged
+from ..staging.ids import IdSet, digests, is_in, merged
 from .in_doubt_files import write_in_doubt
 from .ledger import Part
 from .run import Run
@@ -103,9 +103,11 @@ class AckWorker:
         self.failed_acks += len(failed.refused)
         run.stream.record_acks(failed.taken)
         not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
-        lost = [each.filter(pc.is_in(each.column("ack_id"), not_accepted)) for each in receipts]
+        ids = merged([digests(each.column("message_id")) for each in receipts])
+        refused = [each.filter(pc.is_in(each.column("ack_id"), not_accepted)) for each in receipts]
+        lost = merged([digests(each.column("message_id")) for each in refused])
         with run.changed:
-            run.ledger.redelivered_answered(merged([digests(each.column("message_id")) for each in lost]), run.now())
+            run.ledger.redelivered_answered(ids[:, ~is_in(ids, [IdSet(lost)])], lost, run.now())
             run.changed.notify_all()
 
     def _acknowledge(self, part: Part) -> None:

@@ -13,11 +13,13 @@ from typing import Any
 from ...errors import ServiceError
 from ...options import ReadOptions
 from ..pull import acks
+from ..pull.lease import pull_lease_seconds
 from ..staging import fencing
 from ..staging.schemas import stage_reader
 from ..task.partitions import Partition, PullPartition
 from .ack_worker import AckWorker
 from .batches import doubt_ids, drop_redelivered, new_batch, readable_parts, replayed_batch
+from .in_doubt_files import write_in_doubt
 from .lease_extender import LeaseExtender
 from .metrics import ReadCounts, health_metrics, unacked_metrics
 from .planner import MAX_DEFAULT_TASKS, Budget, Planner
@@ -53,6 +55,7 @@ class ActiveRun:
         self.worker = AckWorker(run)
         self.extender = LeaseExtender(run)
         self._token_written = run.now()
+        self._tasks_lease_until = 0.0  # for messages that a task pulled and did not stage
         self._is_held_back = False  # because too many batches wait for their acks
         self._are_acks_answered = True  # by the last flush
 
@@ -65,6 +68,8 @@ class ActiveRun:
             parts = readable_parts(run.staging, number)
             footers = [footer for _, footer in parts.values()]
             pulls = [footer for part, (_, footer) in parts.items() if part > 0]
+            if any(isinstance(partition, PullPartition) for partition in self._planner.plans.get(number, ())):
+                self._tasks_lease_until = run.now() + pull_lease_seconds(self._options.max_fetch_period)
             self._set_tasks(self._planner.record(number, pulls, self._triggers.drained_from))
             malformed = run.staging.malformed(number) if self._options.decode != "none" else 0
             counts = ReadCounts.of(footers, malformed)
@@ -97,6 +102,9 @@ class ActiveRun:
         # The name of a new stream is put into the offset log at once, by a batch that may be empty.
         if planner.is_backlogged or run.staging.stream != stream or self._wait_for_messages():
             return True
+        is_empty = not run.stream.message_count
+        if is_empty and run.ledger.in_doubt.is_overdue(run.now()) and run.stream.is_idle(self._options.idle_timeout):
+            self._record_drained()
         if self._are_acks_answered:
             self.worker.flush(_FLUSH_SECONDS)
         if triggers.drained_from is not None:
@@ -157,15 +165,25 @@ class ActiveRun:
             count, arrival, published = stream.message_count, stream.oldest_arrival, stream.oldest_publish_time
             action, seconds = triggers.next(StreamView(count, arrival, published, stream.is_flow_controlled, idle), now)
             if action is Action.PLAN or action is Action.END:
+                if triggers.is_only and count and not stream.is_flow_controlled:
+                    self._record_drained()
                 return action is Action.PLAN
             if action is Action.PROBE and stream.is_idle(self._options.idle_timeout):
                 self._poll()  # what came while the service was probed
                 if not stream.message_count:
+                    self._record_drained()
                     return False
             if not count:
                 stream.check_outage(self._options.connect_timeout)
             self._poll(seconds)
         return False
+
+    def _record_drained(self) -> None:
+        """Record that the subscription has nothing to deliver, unless dead tasks or a dead run may hold leases."""
+        run, now = self.run, self.run.now()
+        if now >= self._tasks_lease_until and run.runtime.wall() >= run.leased_until:
+            with run.changed:
+                run.ledger.in_doubt.drained(now)
 
     def _wait_for_acks(self) -> bool:
         """Return whether too many batches wait for their acks to plan another; `availableNow` waits for progress."""
@@ -181,7 +199,7 @@ class ActiveRun:
                     run.subscription,
                 )
             self._poll(_HELD_POLL_SECONDS)
-            if self._triggers.drained_from is None or self._is_stopping():
+            if not self._triggers.waits or self._is_stopping():
                 return True
             run.stream.check_outage(self._options.connect_timeout)
             now = run.runtime.monotonic()
@@ -252,8 +270,10 @@ class ActiveRun:
         with run.changed:
             left = [part for batch in ledger.undeleted for part in ledger.parts_of(batch)]
             is_finished = not len(failed.unanswered) and not ledger.uncommitted  # else tasks may hold messages
-        if is_finished and self.worker.taken_over is None:
-            run.staging.end_run(run.leased_until, run.runtime.wall())
+        if self.worker.taken_over is None and fencing.taken_over(run.staging) is None:
+            write_in_doubt(run)
+            if is_finished:
+                run.staging.end_run(run.leased_until, run.runtime.wall())
         if left:
             _log.warning(
                 "stopped with up to %d acks of committed batches of `%s` not accepted; they are sent when the query "

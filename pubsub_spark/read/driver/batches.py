@@ -113,9 +113,7 @@ def doubt_ids(run: Run) -> None:
 def drop_redelivered(run: Run) -> int:
     """Have the driver stream's messages whose ids are in doubt acknowledged at once; return their number."""
     with run.changed:
-        in_doubt = run.ledger.in_doubt
-        in_doubt.forget(min(run.stream.oldest_arrival or run.now(), run.now()))
-        sets = [each.ids for each in in_doubt.runs]
+        sets = [each.ids for each in run.ledger.in_doubt.runs]
     if not sets:
         return 0
     receipts = run.stream.drop(lambda ids: is_in(digests(ids), sets))

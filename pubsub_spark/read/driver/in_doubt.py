@@ -1,8 +1,14 @@
 """Ids in doubt: messages of committed batches that Pub/Sub may deliver again, each until a time.
 
 An id is in doubt if its ack was sent after its lease may have ended, was refused, or was never answered. The next
-delivery of its message is no row: it is acknowledged at once. REMEMBERED_SECONDS after the last answer the id is
-forgotten: the longest lease that another delivery can hold, and the longest back-off of a retry policy.
+delivery of its message is no row: it is acknowledged at once, with the new ack id. An id is in doubt until
+
+    that ack is accepted, or
+    the subscription was drained, DOUBT_SECONDS or more after the last answer, without a delivery, or
+    KEPT_SECONDS are over, or more than MAX_IDS are in doubt.
+
+DOUBT_SECONDS are the longest back-off of a retry policy and the longest lease after it. A scheduled run may be over
+sooner, so that ids stay in doubt over restarts until some run has drained the subscription.
 
 After an outage there may be millions of ids, and each batch looks up thousands. So they are runs, as in a
 log-structured merge tree: immutable, sorted, one minute each, and a new run is merged with the one before it unless
@@ -21,15 +27,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..staging.ids import Digests, IdSet, merged
+from ..staging.ids import Digests, IdSet, is_in, merged
 
-REMEMBERED_SECONDS = 600.0
+DOUBT_SECONDS = 1200.0
+KEPT_SECONDS = 7 * 86400.0  # Pub/Sub's own default for messages that are not acknowledged
+MAX_IDS = 10_000_000  # 160 MB
 _SLOT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Run:
-    """Ids in doubt until a time, none of a batch after `batch`. path: of its file, which may not be written yet."""
+    """Ids that are in doubt at least until a time, none of a batch after `batch`.
+
+    path: of its file, which may not be written yet.
+    """
 
     path: str
     until: float
@@ -50,12 +61,13 @@ class InDoubt:
     runs: list[Run] = field(default_factory=list)
     files: set[str] = field(default_factory=set)  # paths that are in the staging area
     _last: int = 0
+    _accepted: list[Digests] = field(default_factory=list)
 
     def add(self, ids: Digests, batch: int, now: float) -> None:
-        """Add ids of a committed batch until REMEMBERED_SECONDS from now, and up to a minute longer."""
+        """Add ids of a committed batch whose acks were answered, or not, just now."""
         if not ids.shape[1]:
             return
-        until = ((now + REMEMBERED_SECONDS) // _SLOT_SECONDS + 1) * _SLOT_SECONDS
+        until = ((now + DOUBT_SECONDS) // _SLOT_SECONDS + 1) * _SLOT_SECONDS
         before = self.runs[-1].until if self.runs else until
         if before < until and [run.until for run in self.runs].count(before) > 1:
             self._push(self._popped(before, math.inf), [], before)
@@ -67,9 +79,33 @@ class InDoubt:
         self.runs.append(Run(path, until, batch, IdSet(ids)))
         self.runs.sort(key=lambda run: run.until)
 
-    def forget(self, now: float) -> None:
-        """Remove the ids whose messages, if delivered at `now` or later, are no redeliveries."""
+    def accept(self, ids: Digests) -> None:
+        """Record that redeliveries of these ids were acknowledged in time. `compact` removes the ids."""
+        self._accepted.append(ids)
+
+    def is_overdue(self, now: float) -> bool:
+        """Return whether ids would not be in doubt any more if the subscription were drained."""
+        return any(run.until <= now for run in self.runs)
+
+    def drained(self, now: float) -> None:
+        """Record that the subscription has nothing to deliver: messages that could have come again were accepted."""
         self.runs = [run for run in self.runs if run.until > now]
+
+    def compact(self, now: float) -> int:
+        """Remove ids that were accepted or are too old or too many; return the number of the latter."""
+        accepted, self._accepted = [IdSet(merged(self._accepted))] if self._accepted else [], []
+        runs, self.runs, count, lost = self.runs, [], 0, 0
+        for run in reversed(runs):
+            left = run.ids.digests[:, ~is_in(run.ids.digests, accepted)] if accepted else run.ids.digests
+            if run.until + KEPT_SECONDS <= now or count + left.shape[1] > MAX_IDS:
+                lost += left.shape[1]
+            elif left.shape[1] == run.count:
+                self.runs.insert(0, run)
+            elif left.shape[1]:
+                self._last += 1
+                self.runs.insert(0, Run(f"{self.prefix}{self._last}", run.until, run.batch, IdSet(left)))
+            count += left.shape[1]
+        return lost
 
     def obsolete(self, read: set[str]) -> list[str]:
         """Return the files of no run that no planned batch reads. read: the files that planned batches read."""

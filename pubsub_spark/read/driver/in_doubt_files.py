@@ -6,7 +6,7 @@ import logging
 
 from ...errors import DamagedFile
 from ..staging.area import IN_DOUBT, Staging
-from .in_doubt import REMEMBERED_SECONDS, InDoubt
+from .in_doubt import DOUBT_SECONDS, KEPT_SECONDS, MAX_IDS, InDoubt
 from .run import Run
 
 _log = logging.getLogger(__name__)
@@ -16,9 +16,19 @@ def write_in_doubt(run: Run) -> None:
     """Write the runs that have no file yet, and delete the files of runs that are no more."""
     with run.changed:
         in_doubt = run.ledger.in_doubt
+        lost = in_doubt.compact(run.now())
         runs = list(in_doubt.runs)
         written = set(in_doubt.files)
         obsolete = in_doubt.obsolete(run.ledger.reads)
+    if lost:
+        _log.warning(
+            "%d ids of messages of `%s` whose acks were not accepted are forgotten after %d days, or because there are "
+            "more than %d: a redelivery of their messages is a row again",
+            lost,
+            run.subscription,
+            KEPT_SECONDS // 86400,
+            MAX_IDS,
+        )
     for each in runs:
         if each.path not in written:
             until = run.runtime.wall() + each.until - run.now()
@@ -46,8 +56,8 @@ def read_in_doubt(staging: Staging, start: int, topic: str | None, wall: float, 
             staging.delete_ids(path)
             continue
         is_same_topic = topic is None or metadata.get("topic", topic) == topic
-        if batch <= start and until > wall and is_same_topic:
-            in_doubt.load(path, ids, batch, now + min(until - wall, REMEMBERED_SECONDS + 60))
+        if batch <= start and until + KEPT_SECONDS > wall and is_same_topic:
+            in_doubt.load(path, ids, batch, now + min(until - wall, DOUBT_SECONDS + 60))
         else:
             staging.delete_ids(path)
     return in_doubt

@@ -210,9 +210,10 @@ class Ledger:
         self._redelivered.append(receipts)
         self.redeliveries += receipts.num_rows
 
-    def redelivered_answered(self, lost: Digests, now: float) -> None:
-        """Record the answers to the acks of `take_redelivered`. lost: the ids whose acks were not accepted."""
+    def redelivered_answered(self, accepted: Digests, lost: Digests, now: float) -> None:
+        """Record the answers to the acks of `take_redelivered`: the ids whose acks were accepted, and the others."""
         self._is_redelivery_sent = False
+        self.in_doubt.accept(accepted)
         self.in_doubt.add(lost, self.last_commit, now)
 
     def extended(self, part: Part, sent: float, answered: float, refused: bool | None) -> None:

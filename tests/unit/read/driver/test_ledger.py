@@ -41,7 +41,7 @@ def settle(made: Ledger, now: float = 0.0) -> Part:
     return part
 
 
-@pytest.mark.parametrize(("state", "event"), itertools.product(State, Event))
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))
 def test_an_event_that_the_table_does_not_have_is_an_error(state: State, event: Event) -> None:
     """Every pair of state and event is a transition of the table, or an error that changes nothing."""
     part = Part(1, 1, 10, Lease(0, PULL_LEASE), state=state)
@@ -206,6 +206,6 @@ def test_a_flush_waits_for_acks_and_redeliveries() -> None:
     assert not made.is_finished(1, 5)
     assert [receipts] == made.take_redelivered()
     assert not made.is_finished(1, 5)
-    made.redelivered_answered(np.empty((2, 0), np.uint64), 0)
+    made.redelivered_answered(np.empty((2, 0), np.uint64), np.empty((2, 0), np.uint64), 0)
     assert made.is_finished(1, 5)
     assert 1 == made.redeliveries
