@@ -23,6 +23,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from tests.simulation.chooser import Chooser
 
 EPOCH = 1_800_000_000.0  # the wall clock at the beginning of a history, in seconds
+_SLOW_SECONDS = 5.0  # that a thread is slow at the most
 _TICK = 1e-6  # seconds that a look at the clock takes, so that no loop is endless in no time
 
 
@@ -270,7 +271,7 @@ class Hub:
         if self.steps > self.step_limit:
             raise StuckError(f"{self.step_limit:,} steps were not enough, at {self.now:.3f} s")
         ready = self.ready
-        if ready and not (self.slow_threads and self._events and self.chooser.chance(self.slow_threads)):
+        if ready and not self._is_slow():
             thread = ready.pop(0 if self.is_fair or len(ready) == 1 else self.chooser.below(len(ready)))
             if thread.process.dead or thread.done:
                 return
@@ -291,6 +292,12 @@ class Hub:
             return
         self.now = max(self.now, at_time)
         happens()
+
+    def _is_slow(self) -> bool:
+        """Whether the next event happens before the next thread runs, though one could."""
+        if not self.slow_threads or not self._events or self._events[0][0] > self.now + _SLOW_SECONDS:
+            return False
+        return self.chooser.chance(self.slow_threads)
 
     def end(self) -> None:
         """End the history: unwind every greenlet, whose calls have no effect any more."""

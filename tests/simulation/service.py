@@ -169,7 +169,9 @@ class Service:
         self.settings = settings
         self.broker = Broker(remembered=0)
         self.topic = self.broker.create_topic(TOPIC)
-        self.broker.create_subscription(DEAD_SUBSCRIPTION, self.broker.create_topic(DEAD_LETTERS), Settings(ttl=math.inf), self.now)
+        self.broker.create_subscription(
+            DEAD_SUBSCRIPTION, self.broker.create_topic(DEAD_LETTERS), Settings(ttl=math.inf), self.now
+        )
         self.subscription = self.broker.create_subscription(SUBSCRIPTION, self.topic, settings, self.now)
         self.streams: list[Stream] = []
         self.leased: dict[int, str] = {}  # message ids by lease

@@ -136,5 +136,4 @@ class World:
             record.violate("I3", f"after the quiet runs {len(missing)} messages are no rows: {missing[:5]}")
         elif backlog := self.backlog:
             record.violate("I3", f"after the quiet runs {backlog} messages are not acknowledged")
-        checkers.check_order(record)
-        checkers.check_split_keys(record)
+        checkers.check_keys(record)
