@@ -56,7 +56,7 @@ def check_repeats(record: Record) -> Counter[str]:
 
 
 def check_keys(record: Record) -> None:
-    """Check the order of each key, unless the service has forgotten what is outstanding (a seek, another subscription)."""
+    """Check the order of each key, unless the service has forgotten what is outstanding (after a seek)."""
     if not record.notes["seek"] and not record.notes["recreated"]:
         _check_order(record)
         _check_partitions(record)
