@@ -2,9 +2,9 @@
 
     python benchmarks/staging.py [--folder FOLDER] [--seconds 5]
 
-Parts of 100 messages and parts of 20 MB are written in turn with and without fsync, so that both meet the same disk, and
-deleted as a driver does after the acks. Each part is the second file of its batch: the driver's is there before. Printed
-are the medians and the ratio, for the driver (the first file of a batch, which makes its folder) and for a task.
+Parts of 100 messages and parts of 20 MB are written in turn with and without fsync, so that both meet the same disk.
+They are deleted as a driver does after the acks. Printed are the medians and the ratio, for the driver (the first file
+of a batch, which makes its folder) and for a task (another file of the batch).
 """
 
 from __future__ import annotations
@@ -33,15 +33,13 @@ SIZES = {"100 messages": (1, 100), "20 MB": (20_000_000, 10**9)}  # bytes at lea
 def part(staging: Staging, size: int, messages: int) -> list[Buffer]:
     """The buffers of a part."""
     builder, pool = staging.part_builder(), [received([response]) for response in responses(PER_RESPONSE)]
-    buffers: list[Buffer] = []
     while True:
         for one in pool:
             few = one.slice(0, min(messages, one.messages.num_rows))
             builder.add(few.messages, few.receipts)
             size -= few.messages.nbytes + few.receipts.nbytes
             if size <= 0:
-                buffers = builder.buffers("full")
-                return buffers
+                return builder.buffers("full")
 
 
 def seconds(staging: Staging, path: str, buffers: list[Buffer], is_synced: bool) -> float:

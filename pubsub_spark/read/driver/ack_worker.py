@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from ...errors import DamagedFile, MissingFile, StagingError
 from ..pull import acks
+from ..pull.lease import Lease
 from ..staging import fencing
 from ..staging.ids import IdSet, digests, is_in, merged
 from .in_doubt_files import write_in_doubt
@@ -94,20 +95,24 @@ class AckWorker:
                 self._acknowledge(part)
             self._delete_settled()
 
-    def _acknowledge_redelivered(self, receipts: list[pa.RecordBatch]) -> None:
+    def _acknowledge_redelivered(self, redelivered: list[tuple[Lease, pa.RecordBatch]]) -> None:
         run = self._run
         deadline = run.runtime.monotonic() + self._times.send
-        ack_ids = [each.column("ack_id") for each in receipts]
+        ack_ids = [receipts.column("ack_id") for _, receipts in redelivered]
         failed = acks.acknowledge(run.connection, run.subscription, ack_ids, deadline, runtime=run.runtime)
         self.acknowledged += failed.taken - len(failed.refused) - len(failed.unanswered)
         self.failed_acks += len(failed.refused)
         run.stream.record_acks(failed.taken)
         not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
-        ids = merged([digests(each.column("message_id")) for each in receipts])
-        refused = [each.filter(pc.is_in(each.column("ack_id"), not_accepted)) for each in receipts]
-        lost = merged([digests(each.column("message_id")) for each in refused])
+        now = run.now()
+        ids = merged([digests(receipts.column("message_id")) for _, receipts in redelivered])
+        lost = [
+            receipts if lease.is_expired(now) else receipts.filter(pc.is_in(receipts.column("ack_id"), not_accepted))
+            for lease, receipts in redelivered
+        ]
+        lost_ids = merged([digests(receipts.column("message_id")) for receipts in lost])
         with run.changed:
-            run.ledger.redelivered_answered(ids[:, ~is_in(ids, [IdSet(lost)])], lost, run.now())
+            run.ledger.redelivered_answered(ids[:, ~is_in(ids, [IdSet(lost_ids)])], lost_ids, now)
             run.changed.notify_all()
 
     def _acknowledge(self, part: Part) -> None:
@@ -141,8 +146,8 @@ class AckWorker:
             else:
                 run.ledger.pause(part, run.now() + pause)
             run.changed.notify_all()
-        if pause is None and part.number == 0:
-            run.stream.record_acks(part.taken)
+        if pause is None:
+            run.stream.record_acks(part.taken if part.number == 0 else 0)
 
     def _send(self, part: Part) -> bool:
         """Send the acks of a part for some time; return whether all were answered."""

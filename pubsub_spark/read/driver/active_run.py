@@ -161,9 +161,10 @@ class ActiveRun:
             self._are_acks_answered = self.worker.flush(_FLUSH_SECONDS) or self.worker.acknowledged > before
         while not self._is_stopping():
             stream, now = run.stream, run.now()
-            idle = stream.health.idle_seconds(run.runtime.monotonic())
             count, arrival, published = stream.message_count, stream.oldest_arrival, stream.oldest_publish_time
-            action, seconds = triggers.next(StreamView(count, arrival, published, stream.is_flow_controlled, idle), now)
+            action, seconds = triggers.next(
+                StreamView(count, arrival, published, stream.is_flow_controlled, stream.idle_seconds), now
+            )
             if action is Action.PLAN or action is Action.END:
                 if triggers.is_only and count and not stream.is_flow_controlled:
                     self._record_drained()
@@ -183,7 +184,8 @@ class ActiveRun:
         run, now = self.run, self.run.now()
         if now >= self._tasks_lease_until and run.runtime.wall() >= run.leased_until:
             with run.changed:
-                run.ledger.in_doubt.drained(now)
+                if run.ledger.is_settled:
+                    run.ledger.in_doubt.drained(now)
 
     def _wait_for_acks(self) -> bool:
         """Return whether too many batches wait for their acks to plan another; `availableNow` waits for progress."""

@@ -110,16 +110,15 @@ def doubt_ids(run: Run) -> None:
             run.ledger.doubt(part, ids, run.now())
 
 
-def drop_redelivered(run: Run) -> int:
-    """Have the driver stream's messages whose ids are in doubt acknowledged at once; return their number."""
+def drop_redelivered(run: Run) -> None:
+    """Have the driver stream's messages whose ids are in doubt acknowledged at once."""
     with run.changed:
         sets = [each.ids for each in run.ledger.in_doubt.runs]
     if not sets:
-        return 0
-    receipts = run.stream.drop(lambda ids: is_in(digests(ids), sets))
+        return
+    dropped = run.stream.drop(lambda ids: is_in(digests(ids), sets))
     with run.changed:
-        for each in receipts:
-            run.ledger.redelivered(each)
-        if receipts:
+        for lease, receipts in dropped:
+            run.ledger.redelivered(lease, receipts)
+        if dropped:
             run.changed.notify_all()
-    return sum(each.num_rows for each in receipts)

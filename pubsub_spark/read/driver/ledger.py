@@ -142,7 +142,7 @@ class Ledger:
         self.redeliveries = 0  # that were acknowledged at once, or are to be
         self._pull_lease = pull_lease
         self._batches: dict[int, Batch] = {}
-        self._redelivered: list[pa.RecordBatch] = []
+        self._redelivered: list[tuple[Lease, pa.RecordBatch]] = []
         self._is_redelivery_sent = False
 
     # What happened
@@ -205,9 +205,9 @@ class Ledger:
         part.ack_ids = None
         part.apply(Event.SETTLE)
 
-    def redelivered(self, receipts: pa.RecordBatch) -> None:
+    def redelivered(self, lease: Lease, receipts: pa.RecordBatch) -> None:
         """Record deliveries of messages whose ids are in doubt, to be acknowledged at once."""
-        self._redelivered.append(receipts)
+        self._redelivered.append((lease, receipts))
         self.redeliveries += receipts.num_rows
 
     def redelivered_answered(self, accepted: Digests, lost: Digests, now: float) -> None:
@@ -254,8 +254,8 @@ class Ledger:
                 return part
         return None
 
-    def take_redelivered(self) -> list[pa.RecordBatch]:
-        """Return the receipts to be acknowledged at once; `redelivered_answered` follows."""
+    def take_redelivered(self) -> list[tuple[Lease, pa.RecordBatch]]:
+        """Return the leases and receipts to be acknowledged at once; `redelivered_answered` follows."""
         taken, self._redelivered = self._redelivered, []
         self._is_redelivery_sent = bool(taken)
         return taken
@@ -326,6 +326,11 @@ class Ledger:
     def undeleted(self) -> list[int]:
         """The committed batches whose files are in the staging area."""
         return sorted(number for number, batch in self._batches.items() if batch.is_committed)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no message is leased for this query, as far as the driver knows."""
+        return not (self._is_redelivery_sent or self._redelivered or self.uncommitted or self.unsettled)
 
     def is_finished(self, most: int, until: float) -> bool:
         """Return whether at most `most` committed batches are left, or none of their acks is due before `until`."""

@@ -71,6 +71,7 @@ class DriverStream:
         self._outstanding: deque[tuple[int, int]] = deque()  # messages and their bytes, as the service counts them
         self._reopened = 0
         self._flow_controlled = False
+        self._acked_at = 0.0  # time of `Runtime.monotonic`
         self._arrived: deque[tuple[float, int]] = deque()  # when, and bytes of responses, in the last _RATE_SECONDS
         self._polled = self._clock()
         self._stream = StreamingPull(connection, settings, has_room=self._has_room, times=times, runtime=runtime)
@@ -122,9 +123,15 @@ class DriverStream:
         """Whether the stream is connected, and since when it is not."""
         return self._stream.health
 
+    @property
+    def idle_seconds(self) -> float:
+        """The seconds of connection without a message since the last ack, before which messages may be held back."""
+        now = self._runtime.monotonic()
+        return min(self.health.idle_seconds(now), now - self._acked_at)
+
     def is_idle(self, seconds: float) -> bool:
         """Return whether no message arrived for `seconds` of connection, and the service answers now."""
-        return self.health.idle_seconds(self._runtime.monotonic()) >= seconds and self._stream.probe()
+        return self.idle_seconds >= seconds and self._stream.probe()
 
     def check_outage(self, limit: float | None) -> None:
         """Raise ServiceError if there was no connection for `limit` seconds (None: never)."""
@@ -209,18 +216,20 @@ class DriverStream:
         lease = min((each.lease for each in taken), key=lambda lease: (not lease.expired, lease.end), default=None)
         return lease, [each.received for each in taken]
 
-    def drop(self, is_unwanted: Callable[[pa.Array], np.ndarray[Any, np.dtype[np.bool_]]]) -> list[pa.RecordBatch]:
-        """Remove the buffered messages that are unwanted; return their receipts, to be acknowledged at once.
+    def drop(
+        self, is_unwanted: Callable[[pa.Array], np.ndarray[Any, np.dtype[np.bool_]]]
+    ) -> list[tuple[Lease, pa.RecordBatch]]:
+        """Remove the buffered messages that are unwanted; return their leases and receipts, to be acknowledged at once.
 
         is_unwanted: returns a mask of an array of message ids. The caller reports the acks with `record_acks`.
         """
-        dropped: list[pa.RecordBatch] = []
+        dropped: list[tuple[Lease, pa.RecordBatch]] = []
         with self._lock:
             for index, each in enumerate(self._buffer):
                 messages, receipts = each.received
                 unwanted = is_unwanted(messages.column("message_id"))
                 if unwanted.any():
-                    dropped.append(receipts.filter(pa.array(unwanted)))
+                    dropped.append((each.lease, receipts.filter(pa.array(unwanted))))
                     kept = pa.array(~unwanted)
                     wanted = Received(messages.filter(kept), receipts.filter(kept))
                     self._buffer[index] = replace(each, received=wanted)
@@ -230,6 +239,7 @@ class DriverStream:
     def record_acks(self, messages: int) -> None:
         """Record that messages of this stream were acknowledged: flow control admits as many more."""
         with self._lock:
+            self._acked_at = self._runtime.monotonic()
             while messages > 0 and self._outstanding:
                 count, volume = self._outstanding.popleft()
                 if count > messages:

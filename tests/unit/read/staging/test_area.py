@@ -9,11 +9,11 @@ import pytest
 
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import DamagedFile, MissingFile, StagingError
-from pubsub_spark.read.leases import LEASE_SECONDS
+from pubsub_spark.read.pull.lease import LEASE_SECONDS
 from pubsub_spark.read.staging import part as part_format
 from pubsub_spark.read.staging.area import Staging, excluded_path, in_doubt_path, part_path
 from pubsub_spark.read.staging.ids import merged
-from pubsub_spark.read.staging.part import PartBuilder, footer, messages
+from pubsub_spark.read.staging.part import FOOTER_READ_BYTES, PartBuilder, footer, messages
 from pubsub_spark.read.staging.store import FileStore, Store, open_store
 from tests.unit.read.service import SUBSCRIPTION, ids, part, response
 
@@ -225,11 +225,11 @@ def test_ids_in_doubt_are_listed_and_deleted(staging: Staging):
 
 def test_large_footer_is_read(staging: Staging):
     """A footer longer than one read of a part's end is read again with the length that the end names."""
-    sent = [(123456, part, 25000) for part in range(1000)]
-    assert staging.create(part_path(1, 0), PartBuilder(None).buffers("full", sent_acks=sent))
+    reader = "x" * 2 * FOOTER_READ_BYTES
+    assert staging.create(part_path(1, 0), PartBuilder(None).buffers("full", reader=reader))
 
     [(number, length)] = staging.parts(1).items()
-    assert 1000 == len(staging.footer(1, number, length).sent_acks)
+    assert reader == staging.footer(1, number, length).reader
     assert [] == list(staging.messages(1, 0) or [None])
 
 
