@@ -27,6 +27,7 @@ from tests.simulation.world import Setup, World
 _GAPS = (0.0, 0.0, 1.0, 30.0, 700.0, 3600.0, DAY, 3 * DAY)  # seconds between two runs
 _SHORT_GAPS = _GAPS[:4]  # while a query runs
 _LEASES_SECONDS = 700.0  # after which no lease of a dead client is left
+_MAX_FAILURES = 3  # of quiet runs, each with an error that says what to do
 _LOSSES = ("file removed", "rolled back", "other staging", "new checkpoint")
 
 
@@ -282,31 +283,36 @@ class History:
 
     def _run_quietly(self) -> None:
         """Run the query until everything is delivered, and check what must be true then."""
-        query, record = self._query, self._record
-        running = next((each for each in self.world.applications if each.is_alive), None)
-        for other in self.world.applications:
+        world = self.world
+        running = next((each for each in world.applications if each.is_alive), None)
+        for other in world.applications:
             if other is not running and other.is_alive:
                 other.kill()
-        runs = 2
-        if query.is_asked_once:
-            runs = 3 + len(record.messages) // query.budget.messages
-        failures = 0
-        while runs > 0:
-            application = running or self.world.start(self._query)
+        runs, failures = self._quiet_runs(), 0
+        while runs > 0 and not world.is_delivered:
+            application = running or world.start(self._query)
             running = None
-            self.world.run_quietly(application)
-            if self.world.is_delivered:
-                break
-            if application.error is not None or not application.has_succeeded:
-                failures += 1
-                if failures > 3:
-                    record.violate("I4", f"the query fails again and again: {application.error}")
-                    return
-                self._follow_the_advice(application)
+            world.run_quietly(application)
+            if application.has_succeeded:
+                runs -= 1
+                world.wait(max(_LEASES_SECONDS, world.settings.max_backoff))
                 continue
-            runs -= 1
-            self.world.wait(max(_LEASES_SECONDS, self.world.settings.max_backoff))
+            failures += 1
+            if failures > _MAX_FAILURES:
+                self._record.violate("I4", f"the query fails again and again: {application.error}")
+                return
+            self._follow_the_advice(application)
         self._check_end()
+
+    def _quiet_runs(self) -> int:
+        """Return after how many runs everything is delivered: two; more if Spark asks for one batch a run.
+
+        Then it is the run after the next, or one run for each message if there are more than fit into a batch.
+        """
+        query, messages = self._query, len(self._record.messages)
+        if not query.is_asked_once:
+            return 2
+        return 3 if len(checkers.undelivered(self._record)) <= query.budget.messages else 3 + messages
 
     def _follow_the_advice(self, application: Application) -> None:
         """Do what a StagingError says: go on without the lost batches, or start a new checkpoint."""
