@@ -112,7 +112,12 @@ class AckWorker:
         ]
         lost_ids = merged([digests(receipts.column("message_id")) for receipts in lost])
         with run.changed:
-            run.ledger.redelivered_answered(ids[:, ~is_in(ids, [IdSet(lost_ids)])], lost_ids, now)
+            run.ledger.redelivered_answered(
+                ids[:, ~is_in(ids, [IdSet(lost_ids)])],
+                lost_ids,
+                now,
+                max(lease.end for lease, _ in redelivered) if len(lost_ids[0]) else 0.0,
+            )
             run.changed.notify_all()
 
     def _acknowledge(self, part: Part) -> None:

@@ -184,7 +184,7 @@ class ActiveRun:
         run, now = self.run, self.run.now()
         if now >= self._tasks_lease_until and run.runtime.wall() >= run.leased_until:
             with run.changed:
-                if run.ledger.is_settled:
+                if run.ledger.is_settled(now):
                     run.ledger.in_doubt.drained(now)
 
     def _wait_for_acks(self) -> bool:

@@ -144,6 +144,7 @@ class Ledger:
         self._batches: dict[int, Batch] = {}
         self._redelivered: list[tuple[Lease, pa.RecordBatch]] = []
         self._is_redelivery_sent = False
+        self._leased_until = 0.0  # of redeliveries whose acks were not accepted
 
     # What happened
 
@@ -210,9 +211,13 @@ class Ledger:
         self._redelivered.append((lease, receipts))
         self.redeliveries += receipts.num_rows
 
-    def redelivered_answered(self, accepted: Digests, lost: Digests, now: float) -> None:
-        """Record the answers to the acks of `take_redelivered`: the ids whose acks were accepted, and the others."""
+    def redelivered_answered(self, accepted: Digests, lost: Digests, now: float, leased_until: float = 0.0) -> None:
+        """Record the answers to the acks of `take_redelivered`: the ids whose acks were accepted, and the others.
+
+        leased_until: the last end of a lease of the others, which may hold back more messages.
+        """
         self._is_redelivery_sent = False
+        self._leased_until = max(self._leased_until, leased_until)
         self.in_doubt.accept(accepted)
         self.in_doubt.add(lost, self.last_commit, now)
 
@@ -327,10 +332,10 @@ class Ledger:
         """The committed batches whose files are in the staging area."""
         return sorted(number for number, batch in self._batches.items() if batch.is_committed)
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether no message is leased for this query, as far as the driver knows."""
-        return not (self._is_redelivery_sent or self._redelivered or self.uncommitted or self.unsettled)
+    def is_settled(self, now: float) -> bool:
+        """Return whether no message is leased for this query, as far as the driver knows."""
+        is_sending = self._is_redelivery_sent or bool(self._redelivered)
+        return not (is_sending or self.uncommitted or self.unsettled) and self._leased_until <= now
 
     def is_finished(self, most: int, until: float) -> bool:
         """Return whether at most `most` committed batches are left, or none of their acks is due before `until`."""

@@ -28,7 +28,7 @@ from ...codec.envelope import Received, received, size
 from ...errors import PubSubError, ServiceError
 from ..runtime import SYSTEM, Runtime
 from .health import Change, StreamHealth
-from .lease import Lease
+from .lease import Arrivals, Lease
 from .streaming_pull import AT_LIMIT, STREAM_BYTES_PER_SECOND, StreamingPull, StreamSettings
 from .times import DEFAULT_TIMES, PullTimes
 
@@ -73,7 +73,7 @@ class DriverStream:
         self._flow_controlled = False
         self._acked_at = 0.0  # time of `Runtime.monotonic`
         self._arrived: deque[tuple[float, int]] = deque()  # when, and bytes of responses, in the last _RATE_SECONDS
-        self._polled = self._clock()
+        self._arrivals = Arrivals(self._clock())
         self._stream = StreamingPull(connection, settings, has_room=self._has_room, times=times, runtime=runtime)
 
     def poll(self, timeout: float = 0) -> None:
@@ -84,13 +84,13 @@ class DriverStream:
         if not self._polling.acquire(blocking=timeout > 0):
             return  # two threads at a time would mix up the order of messages
         try:
-            last_poll, self._polled = self._polled, self._clock()
-            self._buffer_responses(self._stream.take(timeout), last_poll)
+            leased = self._arrivals.look(self._clock())
+            self._buffer_responses(self._stream.take(timeout), leased)
         finally:
             self._polling.release()
 
-    def _buffer_responses(self, responses: list[bytes], last_poll: float) -> None:
-        """Buffer responses. last_poll: none had arrived then; the machine may have slept since."""
+    def _buffer_responses(self, responses: list[bytes], leased: float) -> None:
+        """Buffer responses. leased: since when they may be leased."""
         with self._lock:
             if self.health.reopened != self._reopened:  # the service counts what is outstanding for each stream
                 self._reopened = self.health.reopened
@@ -99,7 +99,7 @@ class DriverStream:
                 self._arrived.append((self._clock(), sum(map(len, responses))))
                 arrived = received(responses)
                 if arrived.messages.num_rows:
-                    lease = Lease(last_poll, self.settings.lease_seconds)
+                    lease = Lease(leased, self.settings.lease_seconds)
                     self._buffer.append(_Buffered(self._clock(), lease, arrived))
                     self._outstanding.append((arrived.messages.num_rows, sum(map(len, responses))))
             if self._reaches_a_limit(self._outstanding):

@@ -10,11 +10,14 @@ Pure: no clock, `now` is always an argument, in seconds of `Runtime.boottime`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 LEASE_SECONDS = 600.0  # the longest ack deadline, https://cloud.google.com/pubsub/docs/lease-management
 STREAM_LEASE_SECONDS = 60.0  # of a stream's deliveries at first, as in Google's clients for exactly-once delivery
 EXTEND_AFTER = 1 / 4  # of the lease, which leaves time for a failed request and another
+
+STANDSTILL_SECONDS = 5.0  # between two looks, which shows that the process was stopped or its machine slept
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,30 @@ class Lease:
     def extended(self, sent: float, answered: float, refused: bool) -> Lease:
         """Return the lease after an extension, sent and answered at these times. It is expired if it was refused."""
         return Lease(sent, LEASE_SECONDS, expired=refused or self.is_expired(answered))
+
+
+@dataclass
+class Arrivals:
+    """The looks at what has arrived, and since when that may have been leased: since the look before it.
+
+    After a standstill sockets may hold messages that were sent long ago, and a first look may come before gRPC has read
+    them. So what arrives within STANDSTILL_SECONDS after one may have been leased since the beginning of it.
+    """
+
+    last: float
+    _since: float = 0.0
+    _settled_at: float = -math.inf
+
+    def look(self, now: float, waited: float = 0.0) -> float:
+        """Record a look; return since when what it finds may have been leased. waited: for messages, on purpose."""
+        if now - self.last - waited >= STANDSTILL_SECONDS:
+            if self.last >= self._settled_at:
+                self._since = self.last
+            self._settled_at = now + STANDSTILL_SECONDS
+        elif now >= self._settled_at:
+            self._since = self.last
+        self.last = now
+        return self._since
 
 
 def pull_lease_seconds(max_fetch_period: float) -> int:

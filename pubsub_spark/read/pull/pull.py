@@ -22,11 +22,11 @@ from ...backend import Connection
 from ...codec.envelope import Received, received, size
 from ...errors import PubSubError, ServiceError
 from ..runtime import SYSTEM, Runtime
+from .lease import Arrivals
 from .parallel_streaming_pull import ParallelStreamingPull
 from .streaming_pull import StreamSettings
 from .times import DEFAULT_TIMES, PullTimes
 
-_STANDSTILL_SECONDS = 5.0  # beyond its timeout, after which a wait shows that the process stood still
 _DECODE_CHUNK_BYTES = 8 * 2**20  # of responses, which are decoded at a time: each time costs as much as 300 messages
 
 
@@ -95,7 +95,7 @@ class _Pull:
         self._cut_off = self._end + period  # of a service that keeps a half-closed stream open
         self._new_since: float | None = None  # since when all messages were published after the pull began
         self._leased: float | None = None
-        self._nothing_before = runtime.boottime()  # no message was delivered before
+        self._arrivals = Arrivals(runtime.boottime())
         self._reached = False  # whether the service was there at any time
         self._ended: str | None = None
         self._stream = ParallelStreamingPull(
@@ -122,13 +122,9 @@ class _Pull:
     def _receive(self) -> None:
         wait = min(self._idle, self._period)
         while self._kept_count < self._settings.max_messages and self._kept_bytes < self._settings.max_bytes:
-            before = self._runtime.boottime()
             responses = self._stream.take(wait, _DECODE_CHUNK_BYTES)
-            now, after = self._runtime.monotonic(), self._runtime.boottime()
-            if responses:
-                self._hand_over(responses)
-            elif after - before < wait + _STANDSTILL_SECONDS:  # else messages may have been sent to it meanwhile
-                self._nothing_before = after
+            now = self._runtime.monotonic()
+            self._hand_over(responses, wait)
             if self._ended is not None and (not responses or now >= self._cut_off):
                 return
             if not self._is_service_there(now):
@@ -141,8 +137,11 @@ class _Pull:
             wait = self._times.drain if self._ended is not None else self._pause(now)
         self._ended = "full"
 
-    def _hand_over(self, responses: list[bytes]) -> None:
-        self._leased = self._nothing_before if self._leased is None else self._leased
+    def _hand_over(self, responses: list[bytes], waited: float = 0.0) -> None:
+        leased = self._arrivals.look(self._runtime.boottime(), waited)
+        if not responses:
+            return
+        self._leased = leased if self._leased is None else self._leased
         self._last_response = self._runtime.monotonic()
         arrived = received(responses)
         count, volume = arrived.messages.num_rows, sum(map(len, responses))
