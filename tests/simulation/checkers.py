@@ -18,8 +18,8 @@ from tests.simulation.cases import Repeat, name_of
 from tests.simulation.record import Record, short
 from tests.simulation.store import SimStore
 
-MAX_QUIET_FILES = 5  # beside those of batches, of an area in which nothing is in doubt
-MAX_QUIET_BYTES = 4096
+MAX_IN_DOUBT_FILES = 6  # of ids of the last batch, and of those that a run of one batch could not be sent again
+MAX_OTHER_FILES, MAX_OTHER_BYTES = 4, 1024  # the token, the last batch, the owner, the unfinished run
 
 
 def watch_acks(record: Record) -> None:
@@ -89,16 +89,18 @@ def _check_partitions(record: Record) -> None:
                     record.violate("keys", f"batch {commit.batch[1]} has key {key} in two partitions")
 
 
-def check_files(record: Record, store: SimStore, stream: str, uncommitted: int) -> None:
-    """Check I6, when no lease is left. uncommitted: how many batches the source may not know to be committed.
+def check_files(record: Record, store: SimStore, stream: str, is_in_doubt: bool) -> None:
+    """Check I6, when no lease is left. is_in_doubt: whether the source cannot know that its last batch is committed.
 
     Looks at the folder of one stream: a start that dies before its first batch leaves a folder of its own.
     """
-    paths = [path.partition(f"/{stream}/")[2] for path in store.files if f"/{stream}/" in path]
-    batches = {path.partition("/")[0] for path in paths if path.partition("/")[0].isdigit()}
-    if len(batches) > uncommitted:
+    sizes = {path.partition(f"/{stream}/")[2]: len(data) for path, data in store.files.items() if f"/{stream}/" in path}
+    folders = Counter(path.partition("/")[0] for path in sizes if "/" in path)
+    batches = [folder for folder in folders if folder.isdigit()]
+    if len(batches) > is_in_doubt:
         record.violate("I6", f"files are left of batches {sorted(batches)}, which are committed and acked")
-    others = sorted(path for path in paths if path.partition("/")[0] not in batches)
-    volume = sum(len(data) for path, data in store.files.items() if path.partition(f"/{stream}/")[2] in others)
-    if len(others) > MAX_QUIET_FILES or volume > MAX_QUIET_BYTES:
-        record.violate("I6", f"{len(others)} files of {volume:,} bytes are left: {others}")
+    if folders["in-doubt"] > (MAX_IN_DOUBT_FILES if is_in_doubt else 0):
+        record.violate("I6", f"{folders['in-doubt']} files of ids in doubt are left, of none that can be")
+    others = {path: size for path, size in sizes.items() if path.partition("/")[0] not in {*batches, "in-doubt"}}
+    if len(others) > MAX_OTHER_FILES or sum(others.values()) > MAX_OTHER_BYTES:
+        record.violate("I6", f"{len(others)} files of {sum(others.values()):,} bytes are left: {sorted(others)}")

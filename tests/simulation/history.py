@@ -312,7 +312,8 @@ class History:
         query, messages = self._query, len(self._record.messages)
         if not query.is_asked_once:
             return 2
-        return 3 if len(checkers.undelivered(self._record)) <= query.budget.messages else 3 + messages
+        fits = min(query.budget.messages, query.buffered)  # a key's messages are read by one stream
+        return 3 if len(checkers.undelivered(self._record)) <= fits else 3 + messages
 
     def _follow_the_advice(self, application: Application) -> None:
         """Do what a StagingError says: go on without the lost batches, or start a new checkpoint."""
@@ -336,4 +337,4 @@ class History:
         if not any(record.notes[kind] for kind in _LOSSES) and self._chooser.chance(0.3):
             world.wait(2 * _LEASES_SECONDS)
             world.run_quietly(world.start(self._query))
-            checkers.check_files(record, world.store, world.checkpoint.stream, int(self._query.is_asked_once))
+            checkers.check_files(record, world.store, world.checkpoint.stream, self._query.is_asked_once)
