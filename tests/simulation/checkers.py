@@ -18,7 +18,7 @@ from tests.simulation.cases import Repeat, name_of
 from tests.simulation.record import Record, short
 from tests.simulation.store import SimStore
 
-MAX_IN_DOUBT_FILES = 6  # of ids of the last batch, and of those that a run of one batch could not be sent again
+MAX_IN_DOUBT_FILES = 6  # each twice as long as the next, and deleted with the next batch
 MAX_OTHER_FILES, MAX_OTHER_BYTES = 4, 1024  # the token, the last batch, the owner, the unfinished run
 
 
@@ -99,8 +99,8 @@ def check_files(record: Record, store: SimStore, stream: str, is_in_doubt: bool)
     batches = [folder for folder in folders if folder.isdigit()]
     if len(batches) > is_in_doubt:
         record.violate("I6", f"files are left of batches {sorted(batches)}, which are committed and acked")
-    if folders["in-doubt"] > (MAX_IN_DOUBT_FILES if is_in_doubt else 0):
-        record.violate("I6", f"{folders['in-doubt']} files of ids in doubt are left, of none that can be")
+    if folders["in-doubt"] > MAX_IN_DOUBT_FILES:
+        record.violate("I6", f"{folders['in-doubt']} files of ids in doubt are left")
     others = {path: size for path, size in sizes.items() if path.partition("/")[0] not in {*batches, "in-doubt"}}
     if len(others) > MAX_OTHER_FILES or sum(others.values()) > MAX_OTHER_BYTES:
         record.violate("I6", f"{len(others)} files of {sum(others.values()):,} bytes are left: {sorted(others)}")

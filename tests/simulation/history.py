@@ -27,6 +27,7 @@ from tests.simulation.world import Setup, World
 _GAPS = (0.0, 0.0, 1.0, 30.0, 700.0, 3600.0, DAY, 3 * DAY)  # seconds between two runs
 _SHORT_GAPS = _GAPS[:4]  # while a query runs
 _LEASES_SECONDS = 700.0  # after which no lease of a dead client is left
+_SINGLE_BATCH_RUNS = 4  # of one batch each: an old batch again, an empty one, the messages, their acks
 _MAX_FAILURES = 3  # of quiet runs, each with an error that says what to do
 _LOSSES = ("file removed", "rolled back", "other staging", "new checkpoint")
 
@@ -307,13 +308,14 @@ class History:
     def _quiet_runs(self) -> int:
         """Return after how many runs everything is delivered: two; more if Spark asks for one batch a run.
 
-        Then it is the run after the next, or one run for each message if there are more than fit into a batch.
+        Then it is the run after the next, or one run for each message if there are more than fit into a batch. A batch
+        that was not committed takes a run of its own, and so does the first one in a new staging area.
         """
         query, messages = self._query, len(self._record.messages)
         if not query.is_asked_once:
             return 2
         fits = min(query.budget.messages, query.buffered)  # a key's messages are read by one stream
-        return 3 if len(checkers.undelivered(self._record)) <= fits else 3 + messages
+        return _SINGLE_BATCH_RUNS + (messages if len(checkers.undelivered(self._record)) > fits else 0)
 
     def _follow_the_advice(self, application: Application) -> None:
         """Do what a StagingError says: go on without the lost batches, or start a new checkpoint."""
