@@ -16,7 +16,7 @@ from tests.simulation import checkers, product, runner
 from tests.simulation.chooser import Enumerated, Fixed
 from tests.simulation.connection import ADDRESS
 from tests.simulation.faults import Faults
-from tests.simulation.history import Outcome, Plan
+from tests.simulation.history import SINGLE_BATCH_RUNS, Outcome, Plan
 from tests.simulation.hub import Process
 from tests.simulation.service import SUBSCRIPTION
 from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Query
@@ -72,7 +72,7 @@ def _operate(world: World, query: Query, choices: Enumerated) -> None:
         application.stop()
         world.wait_for(application, 60.0)
     application.driver.on_operation = None
-    for _ in range(3 if query.is_asked_once else 2):
+    for _ in range(SINGLE_BATCH_RUNS if query.is_asked_once else 2):
         if not world.is_delivered:
             world.run_quietly(world.start(query))
             world.wait(_LEASES_SECONDS)

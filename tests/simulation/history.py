@@ -27,7 +27,7 @@ from tests.simulation.world import Setup, World
 _GAPS = (0.0, 0.0, 1.0, 30.0, 700.0, 3600.0, DAY, 3 * DAY)  # seconds between two runs
 _SHORT_GAPS = _GAPS[:4]  # while a query runs
 _LEASES_SECONDS = 700.0  # after which no lease of a dead client is left
-_SINGLE_BATCH_RUNS = 4  # of one batch each: an old batch again, an empty one, the messages, their acks
+SINGLE_BATCH_RUNS = 4  # of one batch each: an old batch again, an empty one, the messages, their acks
 _MAX_FAILURES = 3  # of quiet runs, each with an error that says what to do
 _LOSSES = ("file removed", "rolled back", "other staging", "new checkpoint")
 
@@ -315,7 +315,7 @@ class History:
         if not query.is_asked_once:
             return 2
         fits = min(query.budget.messages, query.buffered)  # a key's messages are read by one stream
-        return _SINGLE_BATCH_RUNS + (messages if len(checkers.undelivered(self._record)) > fits else 0)
+        return SINGLE_BATCH_RUNS + (messages if len(checkers.undelivered(self._record)) > fits else 0)
 
     def _follow_the_advice(self, application: Application) -> None:
         """Do what a StagingError says: go on without the lost batches, or start a new checkpoint."""
