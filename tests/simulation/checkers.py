@@ -18,7 +18,7 @@ from tests.simulation.cases import Repeat, name_of
 from tests.simulation.record import Record, short
 from tests.simulation.store import SimStore
 
-MAX_IN_DOUBT_FILES = 6  # each twice as long as the next, and deleted with the next batch
+MAX_IN_DOUBT_FILES = 12  # each twice as long as the next, and deleted with the next batch
 MAX_OTHER_FILES, MAX_OTHER_BYTES = 4, 1024  # the token, the last batch, the owner, the unfinished run
 
 

@@ -308,13 +308,14 @@ class History:
     def _quiet_runs(self) -> int:
         """Return after how many runs everything is delivered: two; more if Spark asks for one batch a run.
 
-        Then it is the run after the next, or one run for each message if there are more than fit into a batch. A batch
-        that was not committed takes a run of its own, and so does the first one in a new staging area.
+        Then it is the run after the next, or one run for each message if there are more than fit into a batch, or if
+        acks of ordering keys have to come first. A batch that was not committed takes a run of its own, and so does the
+        first one in a new staging area.
         """
         query, messages = self._query, len(self._record.messages)
         if not query.is_asked_once:
             return 2
-        fits = min(query.budget.messages, query.buffered)  # a key's messages are read by one stream
+        fits = 1 if self.world.settings.ordering else query.budget.messages
         return SINGLE_BATCH_RUNS + (messages if len(checkers.undelivered(self._record)) > fits else 0)
 
     def _follow_the_advice(self, application: Application) -> None:
