@@ -103,7 +103,7 @@ def _query(chooser: Chooser) -> Query:
         product.Budget(messages, 10**6),
         chooser.pick((1, 2, 3)),
         chooser.pick((1, 3, 1000)),
-        chooser.pick((0.0, 0.0, 5.0, 60.0)),
+        chooser.pick((0.0, 0.0, 0.0, 5.0, 60.0)),
     )
 
 
