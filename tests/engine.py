@@ -8,6 +8,7 @@ nacked or acknowledged.
 from __future__ import annotations
 
 import pickle
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -45,6 +46,87 @@ class MovedClock(Runtime):
         self.boottime = clock  # type: ignore[method-assign]
 
 
+class _Thread(threading.Thread):
+    """A thread whose `join` waits for less time."""
+
+    speed = 1.0
+
+    def join(self, timeout: float | None = None) -> None:
+        super().join(None if timeout is None else timeout / self.speed)
+
+
+class _Condition(threading.Condition):
+    """A condition whose waits, those of `wait_for` among them, are shorter."""
+
+    def __init__(self, lock: Any, speed: float) -> None:
+        super().__init__(lock)
+        self._speed = speed
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(None if timeout is None else timeout / self._speed)
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        # `wait_for` of the standard library measures real time and calls `wait`, which divides again.
+        end = None if timeout is None else time.monotonic() + timeout / self._speed
+        while not (result := predicate()) and (end is None or end > time.monotonic()):
+            super().wait(None if end is None else end - time.monotonic())
+        return result
+
+
+class _Event(threading.Event):
+    def __init__(self, speed: float) -> None:
+        super().__init__()
+        self._speed = speed
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(None if timeout is None else timeout / self._speed)
+
+
+class _Queue(queue.Queue[Any]):
+    def __init__(self, speed: float) -> None:
+        super().__init__()
+        self._speed = speed
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        return super().get(block, None if timeout is None else timeout / self._speed)
+
+
+class EngineRuntime(Runtime):
+    """The operating system's runtime, with clocks that a test moves, and waits that it shortens (`Engine.speed`)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._speed = engine.speed
+        self._wall = time.time() - time.monotonic() * self._speed  # at the zero of `monotonic`
+
+    def monotonic(self) -> float:
+        return time.monotonic() * self._speed
+
+    def boottime(self) -> float:
+        return self._engine.clock()
+
+    def wall(self) -> float:
+        return self._wall + self.monotonic() + self._engine.slept
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds / self._speed)
+
+    def start(self, target: Callable[[], None], name: str) -> threading.Thread:
+        thread = _Thread(target=target, name=name, daemon=True)
+        thread.speed = self._speed
+        thread.start()
+        return thread
+
+    def condition(self, lock: Any = None) -> threading.Condition:
+        return _Condition(lock, self._speed)
+
+    def event(self) -> threading.Event:
+        return _Event(self._speed)
+
+    def queue(self) -> queue.Queue[Any]:
+        return _Queue(self._speed)
+
+
 class CrashError(Exception):
     """The engine was killed in the middle of a batch."""
 
@@ -65,6 +147,9 @@ class Engine:
     evaluations: dict[int, list[list[str]]] = field(default_factory=dict)
     orphans: list[Partition] = field(default_factory=list)  # unread partitions of the last crashed batch
     slept: float = 0.0  # seconds by which the clocks were moved
+    speed: float = 1.0  # of the clocks; waits of a minute take a second at 60
+    is_stopping: bool = False  # whether SIGTERM was received
+    partitions_of: dict[int, list[Partition]] = field(default_factory=dict)  # of each batch, at its last evaluation
     session: QueryDriver | None = None
     reader: ReaderSchema | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)  # the metrics after each latestOffset, as Spark asks
@@ -94,20 +179,25 @@ class Engine:
             self.backend,
             open_store(self.location),
             self.partitions,
+            lambda: self.is_stopping,
             may_be_asked_once=not self.passes_start,
-            runtime=MovedClock(self.clock),
+            runtime=EngineRuntime(self),
             reader=self.reader,
         )
         if not self.passes_start and self.offsets:  # AcceptsLatestSeenOffset: the last in the log, committed or not
             assert [] == self.session.partitions(self.offsets[-1], self.offsets[-1])
 
     def clock(self) -> float:
-        return time.monotonic() + self.slept
+        return time.monotonic() * self.speed + self.slept
+
+    def sleep(self, seconds: float) -> None:
+        """Move the clocks of the service and of the query, as while its machine is suspended."""
+        self.slept += seconds
+        self.emulator.advance(seconds)
 
     def advance(self, seconds: float) -> None:
         """Move the clocks of the service and of the session, and wait until due leases are extended."""
-        self.slept += seconds
-        self.emulator.advance(seconds)
+        self.sleep(seconds)
         if self.session is not None and self.session.active is not None:
             run = self.session.active.run
             until(lambda: not self._due(run, seconds), "due leases are extended", _EXTENSION_BOUND_SECONDS)
@@ -122,10 +212,17 @@ class Engine:
         staged = [lease for parts in leases.values() for lease in parts.values()]
         return not is_listed or any(lease.is_due(now) for lease in (*staged, *committed)) or bool(run.stream.due(now))
 
-    def trigger(self, actions: int = 1, crash_after: int | None = None, lasts: float = 0.0) -> bool:
+    def trigger(
+        self,
+        actions: int = 1,
+        crash_after: int | None = None,
+        lasts: float = 0.0,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> bool:
         """Run one trigger; whether there was a batch.
 
         crash_after: number of its partitions that are read before the process dies. lasts: seconds that the sink takes.
+        meanwhile: called when the batch is planned and no partition is read.
         """
         session = self.session
         assert session is not None
@@ -139,12 +236,13 @@ class Engine:
         number = len(self.offsets) - 1
         start = self.offsets[-2] if number else session.initial_offset()
         for _ in range(actions):
-            partitions = session.partitions(start, self.offsets[-1])
+            partitions = self.partitions_of[number] = session.partitions(start, self.offsets[-1])
             if crash_after is not None:
                 self.read(partitions[:crash_after])
                 self.orphans = partitions[crash_after:]
                 self.crash()
                 raise CrashError
+            meanwhile()
             self.evaluations.setdefault(number, []).append(self.read(partitions))
         if lasts:
             self.advance(lasts)
@@ -157,7 +255,7 @@ class Engine:
         texts: list[str] = []
         for partition in partitions:
             copy: Partition = pickle.loads(pickle.dumps(partition))
-            for batch in partition_reader.read(copy, self.options, self.backend, MovedClock(self.clock)):
+            for batch in partition_reader.read(copy, self.options, self.backend, EngineRuntime(self)):
                 texts += [data.decode() for data in batch.column("data").to_pylist()]
         self.streams_are_gone()
         return texts

@@ -27,12 +27,14 @@ VERSION = 1
 class Offset:
     """The end of a micro-batch: everything up to and with `batch` of `stream`.
 
-    subscription: its full name; None in a checkpoint of an older release, until its next batch.
+    subscription: its full name. area: a digest of the `stagingLocation` in which the batch was staged. Both are None in
+    a checkpoint of an older release, until its next batch.
     """
 
     stream: str
     batch: int
     subscription: str | None = None
+    area: str | None = None
 
     @classmethod
     def start(cls, subscription: str | None = None) -> Offset:
@@ -46,7 +48,8 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         """The offset as Spark writes it into its offset log."""
-        known = {} if self.subscription is None else {"subscription": self.subscription}
+        known = {"subscription": self.subscription, "area": self.area}
+        known = {name: value for name, value in known.items() if value is not None}
         return {"version": VERSION, "stream": self.stream, "batch": self.batch, **known}
 
     @classmethod
@@ -57,4 +60,4 @@ class Offset:
                 f"The checkpoint holds the offset `{dict(text)}`, which this release of pubsub_spark cannot read (it "
                 f"reads version {VERSION}). Use the release that wrote it, or a new checkpoint location."
             )
-        return cls(str(text["stream"]), int(text["batch"]), text.get("subscription"))
+        return cls(str(text["stream"]), int(text["batch"]), text.get("subscription"), text.get("area"))

@@ -108,9 +108,9 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch, or `start`, up to which Spark has committed (4.2 and later pass it)."""
         at = None if start is None else Offset.from_json(start)
         with _sigterm:
-            if ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable):  # Trigger.Once
+            if is_once(limit):
                 self._running().prepare_for_once()
-            return self._running().latest_offset(at, self._budget(limit)).to_json()
+            return self._running().latest_offset(at, budget(self._options, limit)).to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """The partitions of the batch that ends at `end`; the same in each call."""
@@ -170,10 +170,17 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return self._driver
 
-    def _budget(self, limit: Any) -> Budget:
-        messages, volume = self._options.max_messages_per_trigger, self._options.max_bytes_per_trigger
-        if ReadMaxRows is not None and isinstance(limit, ReadMaxRows):
-            messages = min(messages, limit.max_rows)
-        if ReadMaxBytes is not None and isinstance(limit, ReadMaxBytes):
-            volume = min(volume, limit.max_bytes)
-        return Budget(messages, volume)
+
+def is_once(limit: Any) -> bool:
+    """Return whether the read limit of a `latestOffset` is that of `Trigger.Once`: Spark will not ask again."""
+    return ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
+
+
+def budget(options: ReadOptions, limit: Any) -> Budget:
+    """Return the most messages and bytes of a batch: those of the options, or fewer if Spark's read limit says so."""
+    messages, volume = options.max_messages_per_trigger, options.max_bytes_per_trigger
+    if ReadMaxRows is not None and isinstance(limit, ReadMaxRows):
+        messages = min(messages, limit.max_rows)
+    if ReadMaxBytes is not None and isinstance(limit, ReadMaxBytes):
+        volume = min(volume, limit.max_bytes)
+    return Budget(messages, volume)

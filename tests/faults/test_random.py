@@ -24,8 +24,8 @@ from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import PubSubError, StagingError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.planner import Budget
-from pubsub_spark.read.staging.store import FileStore
 from pubsub_spark.read.pull.lease import STREAM_LEASE_SECONDS
+from pubsub_spark.read.staging.store import FileStore
 from tests.conftest import Names
 from tests.engine import CrashError, Engine
 from tests.faults.proxy import Proxy

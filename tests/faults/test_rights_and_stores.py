@@ -10,7 +10,6 @@ import resource
 import shutil
 import threading
 import time
-import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,12 +21,14 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, PubSubError, ResourceError, StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.staging.store import FileStore
+from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.pull import acks
-from pubsub_spark.read.runtime import SYSTEM
+from pubsub_spark.read.staging.store import FileStore
+from pubsub_spark.read.task import partition_reader
+from pubsub_spark.read.task.partition_pull import PartitionPull
 from tests import engine
 from tests.conftest import Bucket, Names
-from tests.engine import Engine
+from tests.engine import Engine, EngineRuntime
 from tests.faults.proxy import Proxy
 
 BOUND = 30.0
@@ -220,12 +221,16 @@ def test_store_that_stalls_for_longer_than_a_lease(query: Engine, names: Names, 
                     extended.wait(3.0)
         return create(store, path, buffers)
 
-    def extends(connection: Any, subscription: str, ack_ids: Any, seconds: int, deadline: float) -> Any:
-        failed = extend(connection, subscription, ack_ids, seconds, deadline)
+    def extends(*arguments: Any, **settings: Any) -> Any:
+        failed = extend(*arguments, **settings)
         extended.set()
         return failed
 
-    monkeypatch.setattr(partition_reader, "_EXTEND_AFTER_SECONDS", 0.01, raising=False)
+    class Soon(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return super().wait(0.01)
+
+    monkeypatch.setattr(EngineRuntime, "event", lambda _: Soon())
     monkeypatch.setattr(FileStore, "create", stall)
     backlogged(query, names)
     monkeypatch.setattr(acks, "extend", extends)
@@ -234,17 +239,14 @@ def test_store_that_stalls_for_longer_than_a_lease(query: Engine, names: Names, 
     assert Counter(MANY) == Counter(query.rows)
 
 
-def test_store_that_stalls_before_a_pull(
-    query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    """A task that waited for the store pulls nothing: messages of batches before may be delivered again by then."""
-    read_file, awake = FileStore.read, lease_clock.now
-    get, awake = obstore.get, SYSTEM.boottime
-    stalled: list[float] = []
+def test_store_that_stalls_before_a_pull(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
+    """A task waited for the store until messages of the batch before were delivered again: it drops them."""
+    read_file = FileStore.read
+    stalled: list[str] = []
 
     def stall(store: FileStore, path: str) -> Any:
         if path.endswith("/part-1") and query.committed and query.rows and not stalled:
-            stalled.append(_STALL_SECONDS)
+            stalled.append(path)
             query.slept += _STALL_SECONDS
             query.emulator.advance(_STALL_SECONDS)
         return read_file(store, path)
@@ -253,32 +255,30 @@ def test_store_that_stalls_before_a_pull(
     query.budget, query.partitions = Budget(1500, 10**8), 1  # Engine's tasks run in turn; Spark's wait together
     query.start()
     backlogged(query, names)
-    monkeypatch.setattr(lease_clock, "now", lambda: awake() + sum(stalled))
     monkeypatch.setattr(FileStore, "read", stall)
-    monkeypatch.setattr(SYSTEM, "boottime", lambda: awake() + sum(stalled))
-    monkeypatch.setattr(obstore, "get", stall)
+    for rpc in ("Acknowledge", "ModifyAckDeadline"):
+        query.emulator.fail(rpc, "UNAVAILABLE", count=10_000)
+    until(lambda: query.trigger() and stalled, "a stall")
+    query.emulator._running.faults.clear()
     read(query, len(MANY))
 
-    assert stalled
     assert Counter(MANY) == Counter(query.rows)
-    assert "pulls nothing" in caplog.text
+    start_again(query, names, *MANY)
 
 
 def test_machine_that_slept_in_a_pull(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
     """A task that wakes up when its leases are over gives its messages back and fails; they come again."""
-    awake, pull_part = SYSTEM.boottime, partition_reader._pull_part
-    slept: list[float] = []
+    run = PartitionPull.run
 
-    def sleep(*arguments: Any) -> Any:
-        pulled = pull_part(*arguments)
-        slept.append(_STALL_SECONDS)
+    def sleep(pull: PartitionPull) -> Any:
+        pulled = run(pull)
+        query.slept += _STALL_SECONDS
         return pulled
 
     backlogged(query, names)
     with monkeypatch.context() as patch:
-        patch.setattr(SYSTEM, "boottime", lambda: awake() + sum(slept))
-        patch.setattr(partition_reader, "_pull_part", sleep)
-        with pytest.raises(StagingError, match=r"Part 1 of batch .* longer than the lease of 60 s"):
+        patch.setattr(PartitionPull, "run", sleep)
+        with pytest.raises(StagingError, match=r"Part 1 of batch .* longer than its lease of 60 s"):
             query.trigger()
     start_again(query, names, *MANY)
 
@@ -290,8 +290,7 @@ def test_clock_of_the_day_jumps(
     """A clock that is set a year forward or back while a query runs, and at its restart, changes no row."""
     query.emulator.publish(names.topic, "a")
     read(query, 1)
-    moved = types.SimpleNamespace(**{**vars(time), "time": lambda: time.time() + jump})
-    monkeypatch.setattr(session, "time", moved)
+    monkeypatch.setattr(EngineRuntime, "wall", lambda _: time.time() + jump)
     query.emulator.publish(names.topic, "b")
     read(query, 2)
     query.stop()

@@ -28,13 +28,13 @@ from hypothesis.stateful import (
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import StagingError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.task.partitions import Budget, Partition, PullPartition
+from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.pull.driver_stream import DriverStream
+from pubsub_spark.read.task.partitions import Partition, PullPartition
 from tests.engine import CrashError, Engine
 
 LEASE_IS_EXPIRED = 601.0  # seconds; longer than any lease
 NAP = 100.0  # seconds; longer than the leases that tasks pull with
-RECENT = 590.0  # seconds for which redeliveries are dropped, less some for the machine itself
 BOUND = 20.0
 
 
@@ -92,7 +92,7 @@ class ReadStream(RuleBasedStateMachine):
 
     @rule(is_saturated=st.booleans())
     def rate(self, is_saturated: bool) -> None:
-        """Tasks pull although the driver stream is not full; or no more, though acks are held for them."""
+        """Tasks pull although the driver stream is not full."""
         ReadStream.is_saturated = is_saturated
 
     @precondition(running)
@@ -129,15 +129,15 @@ class ReadStream(RuleBasedStateMachine):
     @rule()
     def leases_expire(self) -> None:
         """Every message that is not acked is delivered again."""
-        self.emulator.advance(LEASE_IS_EXPIRED)
+        self.engine.advance(LEASE_IS_EXPIRED)
 
-    @precondition(lambda machine: running(machine) and machine.engine.slept <= RECENT - NAP)
+    @precondition(running)
     @rule(seconds=st.sampled_from([20.0, 50.0, NAP]))
     def time_passes(self, seconds: float) -> None:
         """Leases are extended; while the machine sleeps they expire, and messages are delivered again."""
         self.engine.advance(seconds)
 
-    @precondition(lambda machine: running(machine) and machine.engine.slept <= RECENT - NAP)
+    @precondition(running)
     @rule(seconds=st.sampled_from([20.0, 50.0, NAP]))
     def trigger_of_a_slow_sink(self, seconds: float) -> None:
         self.engine.trigger(lasts=seconds)
@@ -169,7 +169,7 @@ class ReadStream(RuleBasedStateMachine):
         try:
             if self.engine.session is not None:
                 self.engine.crash()
-            self.emulator.advance(LEASE_IS_EXPIRED)
+            self.engine.advance(LEASE_IS_EXPIRED)
             self.engine.start()
             end = time.monotonic() + BOUND
             while self.emulator.backlog(self.subscription) or self.engine.committed < len(self.engine.offsets):

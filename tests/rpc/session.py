@@ -71,6 +71,21 @@ def die_in_a_batch(query: Engine, parts: int) -> None:
         query.trigger(crash_after=parts)
 
 
+def acknowledged_after_its_lease(query: Engine, names: Names) -> None:
+    """Batch 1, of one message: the driver was down for longer than its lease, and the message is not redelivered yet
+    when its acks are answered and its files deleted."""
+    start_with(query, names, "a")
+    die_in_a_batch(query, parts=1)
+    query.emulator.advance(LEASE)
+    query.emulator.fail("StreamingPull", "UNAVAILABLE", count=10_000)
+    query.start()
+    query.trigger()  # the replay
+    assert query.session is not None
+    query.session.latest_offset(query.offsets[-1], query.budget)
+    until(lambda: query.opened.staging.last_acknowledged() == 1, "batch 1 is acknowledged and deleted")
+    assert 1 == query.emulator.backlog(names.subscription)
+
+
 def google(emulator: Emulator) -> SubscriberClient:
     """Google's client on the emulator, to look at resources."""
     return SubscriberClient(transport=SubscriberGrpcTransport(channel=grpc.insecure_channel(emulator.endpoint)))

@@ -130,7 +130,7 @@ def test_stop_ends_a_long_wait(query: Engine, names: Names):
     query.start()
     assert query.session is not None
     query.session.prepare_for_available_now()
-    query.session.is_stopping = lambda: True
+    query.is_stopping = True
     began = time.monotonic()
 
     query.trigger()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -14,9 +15,9 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.task.partitions import PullPartition
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import open_store
+from pubsub_spark.read.task.partitions import PullPartition
 from tests.conftest import Names
 from tests.engine import Engine, until
 from tests.rpc.session import (
@@ -142,7 +143,7 @@ def test_task_leaves_nothing_behind(query: Engine, names: Names):
     staging = Staging(open_store(query.location), names.subscription, "stream")
     staging.write_token()
     staging.create("1/part-0", part([]))
-    assert ["a"] == query.read([PullPartition(staging, 1, 1, 1, 10**6)])
+    assert ["a"] == query.read([PullPartition(staging, 1, 1, 1, 10**6, math.inf)])
 
     assert [] == [thread.name for thread in threading.enumerate() if thread.name.startswith("pull ")]
     until(lambda: query.emulator.streams() == 0, "the end of the stream")
@@ -158,9 +159,9 @@ def test_stop_nacks_buffered_messages(query: Engine, names: Names):
     assert not record.acked
 
 
-def test_stop_does_not_wait_for_a_service_that_is_silent(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
+def test_stop_does_not_wait_for_a_service_that_is_silent(query: Engine, names: Names):
     """Unanswered acks, then unanswered nacks: one timeout is for both."""
-    monkeypatch.setattr("pubsub_spark.read.session._STOP_TIMEOUT_SECONDS", 1.0)
+    query.speed = 5.0
     start_with(query, names, "a")
     for rpc in ("Acknowledge", "ModifyAckDeadline"):
         query.emulator.fail(rpc, None, count=2, delay=600)

@@ -58,6 +58,7 @@ class AckWorker:
         self._run = run
         self._times = times
         self._deleted_at = 0.0
+        self._undeleted: list[int] = []  # batches whose deletion failed, or waits for `_delete_again_at`
         self._delete_again_at = 0.0  # after a deletion that failed
         self._stopping = False
         self._thread = run.runtime.start(self._work, "ack worker")
@@ -99,11 +100,17 @@ class AckWorker:
         run = self._run
         deadline = run.runtime.monotonic() + self._times.send
         ack_ids = [receipts.column("ack_id") for _, receipts in redelivered]
-        failed = acks.acknowledge(run.connection, run.subscription, ack_ids, deadline, runtime=run.runtime)
-        self.acknowledged += failed.taken - len(failed.refused) - len(failed.unanswered)
-        self.failed_acks += len(failed.refused)
-        run.stream.record_acks(failed.taken)
-        not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
+        not_accepted = pa.concat_arrays(ack_ids)
+        try:
+            failed = acks.acknowledge(run.connection, run.subscription, ack_ids, deadline, runtime=run.runtime)
+        except Exception:
+            if not self._stopping:  # else the connection is closing
+                _log.exception("redeliveries of `%s` were not acknowledged", run.subscription)
+        else:
+            self.acknowledged += failed.taken - len(failed.refused) - len(failed.unanswered)
+            self.failed_acks += len(failed.refused)
+            run.stream.record_acks(failed.taken)
+            not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
         now = run.now()
         ids = merged([digests(receipts.column("message_id")) for _, receipts in redelivered])
         lost = [
@@ -211,28 +218,31 @@ class AckWorker:
         """Delete the files of settled batches, unless another deletion was just now and more acks are due."""
         run, now = self._run, self._run.now()
         with run.changed:
-            is_too_soon = run.ledger.is_due(now) and now < self._deleted_at + self._times.delete
-            if is_too_soon or now < self._delete_again_at:
+            if run.ledger.is_due(now) and now < self._deleted_at + self._times.delete:
                 return
             batches = run.ledger.deletable()
-        if not batches:
-            return
-        kept = False
+        self._undeleted += batches
+        if self._undeleted and now >= self._delete_again_at:
+            self._delete(now)
+        with run.changed:  # files that cannot be deleted hold up no acks, and no batch
+            run.ledger.deleted(batches)
+            run.changed.notify_all()
+
+    def _delete(self, now: float) -> None:
+        run, last = self._run, self._undeleted[-1]
         self._deleted_at = now
         try:
             self.taken_over = fencing.taken_over(run.staging)
             if self.taken_over is not None:  # the other run may be replaying these batches
                 raise self.taken_over
             write_in_doubt(run)
-            run.staging.delete_acknowledged(batches, batches[-1])
-        except Exception as error:  # files that cannot be deleted do not hold up acks
-            kept, self._delete_again_at = True, now + self._times.set_aside
+            run.staging.delete_acknowledged(self._undeleted, last)
+            self._undeleted = []
+        except Exception as error:
+            self._delete_again_at = now + self._times.set_aside
             _log.warning(
                 "batches up to %d of `%s` are acknowledged, but their staged files remain: %s",
-                batches[-1],
+                last,
                 run.subscription,
                 error,
             )
-        with run.changed:
-            run.ledger.deleted(batches, kept)
-            run.changed.notify_all()

@@ -25,7 +25,7 @@ from .metrics import ReadCounts, health_metrics, unacked_metrics
 from .planner import MAX_DEFAULT_TASKS, Budget, Planner
 from .run import Run
 from .start import report_loss
-from .triggers import Action, StreamView, Triggers
+from .triggers import ONLY_PAUSE_SECONDS, Action, StreamView, Triggers
 
 _FLUSH_SECONDS = 5.0  # for which an idle trigger waits for acks
 _STOP_SECONDS = 5.0
@@ -102,9 +102,8 @@ class ActiveRun:
         # The name of a new stream is put into the offset log at once, by a batch that may be empty.
         if planner.is_backlogged or run.staging.stream != stream or self._wait_for_messages():
             return True
-        is_empty = not run.stream.message_count
-        if is_empty and run.ledger.in_doubt.is_overdue(run.now()) and run.stream.is_idle(self._options.idle_timeout):
-            self._record_drained()
+        if not run.stream.message_count:
+            self._record_drained(self._options.idle_timeout)
         if self._are_acks_answered:
             self.worker.flush(_FLUSH_SECONDS)
         if triggers.drained_from is not None:
@@ -167,25 +166,30 @@ class ActiveRun:
             )
             if action is Action.PLAN or action is Action.END:
                 if triggers.is_only and count and not stream.is_flow_controlled:
-                    self._record_drained()
+                    self._record_drained(ONLY_PAUSE_SECONDS)
                 return action is Action.PLAN
             if action is Action.PROBE and stream.is_idle(self._options.idle_timeout):
                 self._poll()  # what came while the service was probed
                 if not stream.message_count:
-                    self._record_drained()
+                    self._record_drained(self._options.idle_timeout)
                     return False
             if not count:
                 stream.check_outage(self._options.connect_timeout)
             self._poll(seconds)
         return False
 
-    def _record_drained(self) -> None:
-        """Record that the subscription has nothing to deliver, unless dead tasks or a dead run may hold leases."""
+    def _record_drained(self, idle_seconds: float) -> None:
+        """Record that the subscription has nothing to deliver if no message came for some time, though it could have.
+
+        It could not if this query, dead tasks or a dead run may hold leases.
+        """
         run, now = self.run, self.run.now()
-        if now >= self._tasks_lease_until and run.runtime.wall() >= run.leased_until:
+        with run.changed:
+            is_settled = run.ledger.is_settled(now) and run.ledger.in_doubt.is_overdue(now)
+        is_alone = now >= self._tasks_lease_until and run.runtime.wall() >= run.leased_until
+        if is_settled and is_alone and run.stream.is_idle(idle_seconds):  # in this order
             with run.changed:
-                if run.ledger.is_settled(now):
-                    run.ledger.in_doubt.drained(now)
+                run.ledger.in_doubt.drained(now)
 
     def _wait_for_acks(self) -> bool:
         """Return whether too many batches wait for their acks to plan another; `availableNow` waits for progress."""

@@ -40,15 +40,17 @@ def new_batch(run: Run, options: ReadOptions, planner: Planner, batch: int, budg
         )
     now = run.now()
     with run.changed:
-        reads = frozenset(each.path for each in ledger.in_doubt.runs) if pulls else frozenset[str]()
+        in_doubt = list(ledger.in_doubt.runs) if pulls else []
+        reads = frozenset(each.path for each in in_doubt)
         ledger.plan(batch, now, reads)
         ledger.stage(batch, 0, len(content), driver_part, lease)
         for part in ledger.parts_of(batch):
             ledger.keep(part, [pa.concat_arrays([each.receipts.column("ack_id")]) for each in taken])
         deadline = ledger.deadline(now)
+        committed = [(part.batch, part.number, part.length) for part in ledger.undoubted]
     if not pulls:
         return [DriverPartition(staging, batch, content)]
-    write_in_doubt(run)
+    write_in_doubt(run, in_doubt)
     excludes_driver = lease is not None and lease.is_expired(deadline)
     first = PullPartition(
         staging,
@@ -58,6 +60,7 @@ def new_batch(run: Run, options: ReadOptions, planner: Planner, batch: int, budg
         0,
         deadline=run.runtime.wall() + deadline - now - _CLOCK_MARGIN_SECONDS,
         excludes=sorted(reads),
+        committed=committed,
         excludes_driver=excludes_driver,
         streams=options.streams_per_partition or planner.streams,
         driver_content=content,

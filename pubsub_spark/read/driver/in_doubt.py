@@ -36,7 +36,7 @@ _SLOT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Run:
+class IdRun:
     """Ids that are in doubt at least until a time, none of a batch after `batch`.
 
     path: of its file, which may not be written yet.
@@ -58,7 +58,8 @@ class InDoubt:
     """The runs, the oldest first. prefix: of the names of their files; a name is never used twice."""
 
     prefix: str
-    runs: list[Run] = field(default_factory=list)
+    max_ids: int = MAX_IDS
+    runs: list[IdRun] = field(default_factory=list)
     files: set[str] = field(default_factory=set)  # paths that are in the staging area
     _last: int = 0
     _accepted: list[Digests] = field(default_factory=list)
@@ -76,8 +77,18 @@ class InDoubt:
     def load(self, path: str, ids: Digests, batch: int, until: float) -> None:
         """Add the run of a file that an earlier run of the query wrote."""
         self.files.add(path)
-        self.runs.append(Run(path, until, batch, IdSet(ids)))
+        self.runs.append(IdRun(path, until, batch, IdSet(ids)))
         self.runs.sort(key=lambda run: run.until)
+
+    def join(self, now: float) -> None:
+        """Make one run of all runs that only a drained subscription ends, so that restarts do not pile up files."""
+        overdue = [run for run in self.runs if run.until <= now]
+        if len(overdue) > 1:
+            self.runs = self.runs[len(overdue) :]
+            self._last += 1
+            joined = IdSet(merged([run.ids.digests for run in overdue]))
+            path, batch = f"{self.prefix}{self._last}", max(run.batch for run in overdue)
+            self.runs.insert(0, IdRun(path, overdue[-1].until, batch, joined))
 
     def accept(self, ids: Digests) -> None:
         """Record that redeliveries of these ids were acknowledged in time. `compact` removes the ids."""
@@ -97,13 +108,13 @@ class InDoubt:
         runs, self.runs, count, lost = self.runs, [], 0, 0
         for run in reversed(runs):
             left = run.ids.digests[:, ~is_in(run.ids.digests, accepted)] if accepted else run.ids.digests
-            if run.until + KEPT_SECONDS <= now or count + left.shape[1] > MAX_IDS:
+            if run.until + KEPT_SECONDS <= now or count + left.shape[1] > self.max_ids:
                 lost += left.shape[1]
             elif left.shape[1] == run.count:
                 self.runs.insert(0, run)
             elif left.shape[1]:
                 self._last += 1
-                self.runs.insert(0, Run(f"{self.prefix}{self._last}", run.until, run.batch, IdSet(left)))
+                self.runs.insert(0, IdRun(f"{self.prefix}{self._last}", run.until, run.batch, IdSet(left)))
             count += left.shape[1]
         return lost
 
@@ -111,16 +122,16 @@ class InDoubt:
         """Return the files of no run that no planned batch reads. read: the files that planned batches read."""
         return sorted(self.files - {run.path for run in self.runs} - read)
 
-    def _popped(self, until: float, length: float) -> list[Run]:
+    def _popped(self, until: float, length: float) -> list[IdRun]:
         """Remove and return the last runs of a slot that are shorter than twice the runs after them."""
-        popped: list[Run] = []
+        popped: list[IdRun] = []
         while self.runs and self.runs[-1].until == until and self.runs[-1].count < 2 * length:
             popped.append(self.runs.pop())
             length += popped[-1].count
         return popped
 
-    def _push(self, runs: Sequence[Run], ids: Sequence[Digests], until: float, batch: int = 0) -> None:
+    def _push(self, runs: Sequence[IdRun], ids: Sequence[Digests], until: float, batch: int = 0) -> None:
         self._last += 1
         joined = merged([*(run.ids.digests for run in runs), *ids])
         last = max([batch, *(run.batch for run in runs)])
-        self.runs.append(Run(f"{self.prefix}{self._last}", until, last, IdSet(joined)))
+        self.runs.append(IdRun(f"{self.prefix}{self._last}", until, last, IdSet(joined)))

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from ...errors import DamagedFile
 from ..staging.area import IN_DOUBT, Staging
-from .in_doubt import DOUBT_SECONDS, KEPT_SECONDS, MAX_IDS, InDoubt
+from .in_doubt import DOUBT_SECONDS, KEPT_SECONDS, IdRun, InDoubt
 from .run import Run
 
 _log = logging.getLogger(__name__)
 
 
-def write_in_doubt(run: Run) -> None:
-    """Write the runs that have no file yet, and delete the files of runs that are no more."""
+def write_in_doubt(run: Run, planned: Iterable[IdRun] = ()) -> None:
+    """Write the runs that have no file yet, and delete the files of runs that are no more.
+
+    planned: runs that a batch is planned to read, also if they were merged or compacted meanwhile.
+    """
     with run.changed:
         in_doubt = run.ledger.in_doubt
         lost = in_doubt.compact(run.now())
-        runs = list(in_doubt.runs)
+        runs = {each.path: each for each in (*planned, *in_doubt.runs)}
         written = set(in_doubt.files)
         obsolete = in_doubt.obsolete(run.ledger.reads)
     if lost:
@@ -27,16 +31,16 @@ def write_in_doubt(run: Run) -> None:
             lost,
             run.subscription,
             KEPT_SECONDS // 86400,
-            MAX_IDS,
+            in_doubt.max_ids,
         )
-    for each in runs:
+    for each in runs.values():
         if each.path not in written:
             until = run.runtime.wall() + each.until - run.now()
             run.staging.write_ids(each.path, each.ids.digests, until=until, batch=each.batch, topic=run.topic)
     for path in obsolete:
         run.staging.delete_ids(path)
     with run.changed:
-        in_doubt.files = (in_doubt.files | {each.path for each in runs}) - set(obsolete)
+        in_doubt.files = (in_doubt.files | runs.keys()) - set(obsolete)
 
 
 def read_in_doubt(staging: Staging, start: int, topic: str | None, wall: float, now: float) -> InDoubt:
@@ -60,4 +64,5 @@ def read_in_doubt(staging: Staging, start: int, topic: str | None, wall: float, 
             in_doubt.load(path, ids, batch, now + min(until - wall, DOUBT_SECONDS + 60))
         else:
             staging.delete_ids(path)
+    in_doubt.join(now)
     return in_doubt

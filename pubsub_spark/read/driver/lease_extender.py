@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -23,21 +24,28 @@ import pyarrow as pa
 from ...errors import MissingFile, PubSubError, StagingError
 from ..pull import acks
 from ..pull.lease import LEASE_SECONDS
-from .ledger import MAX_KEPT_BYTES, Part
+from .ledger import Part
 from .run import Run
 
-_TICK_SECONDS = 1.0
-_TIMEOUT_SECONDS = 30.0  # for one extension, retries included
 _MAX_READERS = 8
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ExtensionTimes:
+    """Time limits, in seconds."""
+
+    tick: float = 1.0  # between two looks at what is due
+    timeout: float = 30.0  # for one extension, retries included
 
 
 class LeaseExtender:
     """The extending threads of a run. extended: the number of messages whose lease was extended so far."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, times: ExtensionTimes = ExtensionTimes()) -> None:
         self.extended = 0
         self._run = run
+        self._times = times
         self._readers: list[object] = []
         self._stopping = False
         self._thread = run.runtime.start(self._work, "lease extender")
@@ -59,7 +67,7 @@ class LeaseExtender:
             except Exception:
                 _log.exception("lease extensions of `%s` failed; trying again", run.subscription)
             with run.changed:
-                run.changed.wait_for(lambda: self._stopping, _TICK_SECONDS)
+                run.changed.wait_for(lambda: self._stopping, self._times.tick)
 
     def _extend_due(self) -> None:
         run = self._run
@@ -123,7 +131,7 @@ class LeaseExtender:
         for receipts in self._run.staging.receipts(part.batch, part.number, part.length):
             ids = receipts.column("ack_id")
             size += ids.nbytes
-            if size <= MAX_KEPT_BYTES:
+            if size <= self._run.ledger.max_kept_bytes:
                 read.append(ids)
             else:
                 read.clear()
@@ -138,7 +146,7 @@ class LeaseExtender:
     def _extend(self, ack_ids: Iterable[pa.Array]) -> bool | None:
         """Extend leases; return whether the service refused any, None if it did not answer all."""
         run = self._run
-        deadline = run.runtime.monotonic() + _TIMEOUT_SECONDS
+        deadline = run.runtime.monotonic() + self._times.timeout
         failed = acks.extend(
             run.connection, run.subscription, ack_ids, int(LEASE_SECONDS), deadline, runtime=run.runtime
         )

@@ -40,7 +40,7 @@ from ..staging.ids import Digests
 from ..staging.part import Footer
 from .in_doubt import InDoubt
 
-MAX_KEPT_BYTES = 64 * 2**20  # of ack ids in memory, 300,000 of them; others are read for each extension
+MAX_KEPT_BYTES = 64 * 2**20  # 300,000 ack ids
 RETRY_SECONDS = 1.0  # after an extension or acks that were not answered
 
 
@@ -63,7 +63,6 @@ class Event(Enum):
     PAUSE = "pause"
     SETTLE = "settle"
     DELETE = "delete"
-    KEEP = "keep"  # its file could not be deleted
 
 
 TRANSITIONS = {
@@ -73,7 +72,6 @@ TRANSITIONS = {
     (State.SENDING, Event.PAUSE): State.PAUSED,
     (State.SENDING, Event.SETTLE): State.SETTLED,
     (State.SETTLED, Event.DELETE): State.DELETING,
-    (State.DELETING, Event.KEEP): State.SETTLED,
 }
 UNSETTLED = frozenset({State.COMMITTED, State.SENDING, State.PAUSED})
 _LEASED = UNSETTLED | {State.STAGED}
@@ -134,10 +132,15 @@ class Batch:
 
 
 class Ledger:
-    """The batches that are planned and not deleted. pull_lease: seconds of the leases that tasks pull with."""
+    """The batches that are planned and not deleted.
 
-    def __init__(self, pull_lease: float, in_doubt: InDoubt) -> None:
+    pull_lease: seconds of the leases that tasks pull with. max_kept_bytes: of ack ids in memory; others are read for
+    each extension.
+    """
+
+    def __init__(self, pull_lease: float, in_doubt: InDoubt, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
         self.in_doubt = in_doubt
+        self.max_kept_bytes = max_kept_bytes
         self.last_commit = 0
         self.redeliveries = 0  # that were acknowledged at once, or are to be
         self._pull_lease = pull_lease
@@ -231,7 +234,7 @@ class Ledger:
     def keep(self, part: Part, ack_ids: list[pa.Array]) -> None:
         """Keep the ack ids of a part in memory if there is room. Their arrays must own their memory."""
         kept = sum(ids.nbytes for each in self._all() for ids in each.ack_ids or ())
-        if kept + sum(ids.nbytes for ids in ack_ids) <= MAX_KEPT_BYTES:
+        if kept + sum(ids.nbytes for ids in ack_ids) <= self.max_kept_bytes:
             part.ack_ids = ack_ids
 
     def listed(self, batch: int, now: float) -> None:
@@ -240,14 +243,10 @@ class Ledger:
         if planned is not None:
             planned.is_listing, planned.list_at = False, now + self._pull_lease / 4
 
-    def deleted(self, batches: list[int], kept: bool = False) -> None:
-        """Record that the files of batches are gone, or are kept because the store refused."""
+    def deleted(self, batches: list[int]) -> None:
+        """Record that a thread has deleted, or will delete, the files of batches."""
         for batch in batches:
-            if kept:
-                for part in self._batches[batch].parts.values():
-                    part.apply(Event.KEEP)
-            else:
-                del self._batches[batch]
+            del self._batches[batch]
 
     # What is due
 
@@ -308,14 +307,18 @@ class Ledger:
 
     def deadline(self, now: float) -> float:
         """Return until when no message of a batch planned now can be delivered again, unless its id is in doubt."""
-        ends = (part.lease.end for part in self._unsettled() if part.in_doubt_since is None)
-        return min([now + self._pull_lease, *ends])
+        return min([now + self._pull_lease, *(part.lease.end for part in self.undoubted)])
 
     # What there is
 
     def parts_of(self, batch: int) -> list[Part]:
         """Return the known parts of a batch."""
         return list(self._batches[batch].parts.values()) if batch in self._batches else []
+
+    @property
+    def undoubted(self) -> list[Part]:
+        """The committed parts that are not settled, and whose ids are not in doubt."""
+        return [part for part in self._unsettled() if part.in_doubt_since is None]
 
     @property
     def uncommitted(self) -> list[int]:

@@ -91,8 +91,8 @@ class QueryDriver:
             self._offsets.planned = None  # evaluated again, the batch has its staged parts, and nothing new
         end = start
         if active.next_batch(start.stream):
-            self._offsets.budget = budget
-            end = Offset(active.run.staging.stream, start.batch + 1, self.options.subscription)
+            self._offsets.budget, staging = budget, active.run.staging
+            end = Offset(staging.stream, start.batch + 1, self.options.subscription, staging.area)
             self._offsets.planned = end
         self._has_failed = False
         return end
@@ -106,7 +106,7 @@ class QueryDriver:
             return []
         subscription.check_offset(self.options, end)
         # Before the first commit `start` has another stream.
-        active = self._open(Offset(end.stream, start.batch), is_replay=True)
+        active = self._open(Offset(end.stream, start.batch, area=end.area), is_replay=True)
         budget = self._offsets.budget if self._offsets.planned == end else None
         return active.partitions(end.batch, budget)
 

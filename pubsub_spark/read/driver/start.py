@@ -52,6 +52,8 @@ class Start:
         keep_freed_memory()
         options, runtime = self.options, self.runtime
         staging = Staging(self.store, options.subscription, start.stream)
+        if is_replay and start.area not in (None, staging.area):
+            self._report_other_area(start.batch + 1)
         staging.write_token()
         is_new = start.batch == 0 and staging.is_new()
         last_deleted = check_not_behind(options, start.batch, staging)
@@ -103,6 +105,19 @@ class Start:
             self.reader,
             reader,
         )
+
+    def _report_other_area(self, batch: int) -> None:
+        """Report a replay of a batch that was staged elsewhere: without its rows, it must not be acknowledged there."""
+        what = (
+            f"Batch {batch} of `{self.options.subscription}` is not committed and was staged in another "
+            f"`stagingLocation` than `{self.store.location}`"
+        )
+        if self.options.fail_on_data_loss:
+            raise StagingError(
+                f"{what}. Give that one until the batch is committed, or set failOnDataLoss=false to replay it without "
+                "rows: its messages will be delivered again. Then never use the other location again."
+            )
+        _log.warning("%s; it is replayed without rows, and its messages will be delivered again", what)
 
     def _ledger(self, staging: Staging, committed: int, last_deleted: int, topic: str | None) -> Ledger:
         """Return the ledger of what earlier runs have staged and Spark has committed."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 LINGER_SECONDS = 0.03  # so that messages which follow the first one are in its batch,
 _LINGER_PAUSE_SECONDS = 0.005  # unless none has come for this time
-_ONLY_PAUSE_SECONDS = 0.5  # without a message, after which the only batch is complete
+ONLY_PAUSE_SECONDS = 0.5  # without a message, after which the only batch is complete
 _STOP_POLL_SECONDS = 0.5  # between two looks at whether the query is stopping
 _OUTAGE_POLL_SECONDS = 0.1  # between two looks at whether the stream is connected
 
@@ -88,7 +88,7 @@ class Triggers:
             return self._wait_for_first(view, now)
         if view.messages > self._count:
             self._count, self._changed = view.messages, now
-        pause = _ONLY_PAUSE_SECONDS if self.is_only else _LINGER_PAUSE_SECONDS
+        pause = ONLY_PAUSE_SECONDS if self.is_only else _LINGER_PAUSE_SECONDS
         end = math.inf if self.is_only else (view.oldest_arrival or now) + LINGER_SECONDS
         left = min(self._changed + pause, end) - now
         if left > 0 and not view.is_full:

@@ -21,6 +21,7 @@ Runs on the driver and in tasks. A `Staging` is plain values until it is used.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -89,6 +90,11 @@ class Staging:
     def location(self) -> str:
         """The path or URL of the store."""
         return self.store.location
+
+    @property
+    def area(self) -> str:
+        """A digest of the location, which may hold a secret."""
+        return hashlib.blake2b(self.location.encode(), digest_size=8).hexdigest()
 
     @property
     def root(self) -> str:

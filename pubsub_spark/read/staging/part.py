@@ -57,10 +57,11 @@ class PartBuilder:
     """The bytes of a part as its messages arrive, in buffers that are never copied into one.
 
     Receipts may outnumber messages: redeliveries that were dropped are acknowledged with the batch that dropped them.
-    compression: Arrow's name of a codec, or None.
+    compression: Arrow's name of a codec, or None. section_bytes: of receipts that are read at a time.
     """
 
-    def __init__(self, compression: str | None) -> None:
+    def __init__(self, compression: str | None, section_bytes: int = _RECEIPTS_SECTION_BYTES) -> None:
+        self._section_bytes = section_bytes
         self._messages = _Section(MESSAGES, compression)
         self._receipts: list[_Section] = []
         self._compression = compression
@@ -70,7 +71,7 @@ class PartBuilder:
     def add(self, messages: pa.RecordBatch, receipts: pa.RecordBatch) -> None:
         """Append a batch of the schema MESSAGES and one of the schema RECEIPTS."""
         self._messages.write(messages)
-        if not self._receipts or self._receipts[-1].length >= _RECEIPTS_SECTION_BYTES:
+        if not self._receipts or self._receipts[-1].length >= self._section_bytes:
             self._receipts.append(_Section(RECEIPTS, self._compression))
         self._receipts[-1].write(receipts)
         self._rows += messages.num_rows

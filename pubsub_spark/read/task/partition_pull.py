@@ -8,14 +8,15 @@
     any other                                           a row
 
 Until its deadline a plan is complete: no lease of a message that it does not exclude can have ended. Later the driver
-may know of more redeliveries than the plan does, so the task reads what the staging area holds. A redelivery that could
-not be acknowledged at once stays with the part and is acknowledged with its batch.
+may know of more redeliveries than the plan does, so the task reads the parts that were committed and not settled when
+it was planned. (Others of earlier batches were staged after the commit: their messages were never rows.) A redelivery
+that could not be acknowledged at once stays with the part and is acknowledged with its batch.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -25,7 +26,7 @@ import pyarrow.compute as pc
 
 from ...backend import Connection
 from ...codec.envelope import Received
-from ...errors import MissingFile
+from ...errors import DamagedFile, MissingFile, StagingError
 from ...options import ReadOptions
 from ..pull import acks
 from ..pull.lease import pull_lease_seconds
@@ -38,6 +39,7 @@ from ..staging.part import Buffer
 from .partitions import PullPartition
 from .spark_context import told_by_spark
 
+_LISTINGS = 5  # of files that are merged meanwhile
 _ACK_SECONDS = 10.0  # in which redeliveries are acknowledged, retries included
 _excluded: dict[tuple[Staging, str], IdSet] = {}  # by file, for the last part that this process has pulled
 
@@ -60,8 +62,7 @@ class PartitionPull:
         self._committed = _excluded_ids(self.partition.staging, self.partition.excludes)
         self._driver_part: list[IdSet] = []
         if self.partition.excludes_driver:
-            parts = self.partition.staging.parts(self.partition.batch)
-            self._driver_part = _ids_of_batch(self.partition.staging, self.partition.batch, {*parts} - {0})
+            self._driver_part = self._ids_of_batch(lambda number: number == 0)
 
     def run(self) -> tuple[list[pa.RecordBatch], list[Buffer]]:
         """Pull until the limits of the partition; return the rows and the bytes of the part to stage."""
@@ -132,24 +133,36 @@ class PartitionPull:
         return np.asarray(pc.invert(pc.is_in(receipts.column("ack_id"), not_accepted)))
 
     def _drop_staged(self) -> None:
-        """Drop the messages that the staging area holds in other parts, or whose ids are in doubt by now."""
-        staging, batch = self.partition.staging, self.partition.batch
-        of_batch = _ids_of_batch(staging, batch, without=(self.partition.part,))
-        committed = [ids for earlier in staging.batches() if earlier < batch for ids in _ids_of_batch(staging, earlier)]
+        """Drop the messages that other parts have, or whose ids are in doubt by now."""
+        staging = self.partition.staging
+        of_batch = self._ids_of_batch(lambda number: number != self.partition.part)
+        committed = _ids_of_parts(staging, self.partition.committed)
         # Last: ids are written here before their parts are deleted.
-        committed += [IdSet(staging.read_ids(path)[0]) for path in staging.in_doubt_paths()]
+        committed += _ids_in_doubt(staging)
         self._kept = [self._without(received, committed, of_batch) for received in self._kept]
 
+    def _ids_of_batch(self, is_wanted: Callable[[int], bool]) -> list[IdSet]:
+        """Return the message ids of the staged parts of this batch whose number is wanted."""
+        staging, batch = self.partition.staging, self.partition.batch
+        parts = staging.parts(batch).items()
+        return _ids_of_parts(staging, [(batch, number, length) for number, length in parts if is_wanted(number)])
 
-def _ids_of_batch(staging: Staging, batch: int, without: Container[int] = ()) -> list[IdSet]:
-    """Return the message ids of each staged part, without some parts, and without those that are deleted."""
+
+def _ids_of_parts(staging: Staging, parts: Iterable[tuple[int, int, int]]) -> list[IdSet]:
+    """Return the message ids of each staged part (batch, number, length), without those that are gone or damaged."""
     sets: list[IdSet] = []
-    for part, length in staging.parts(batch).items():
-        if part not in without:
-            with suppress(MissingFile):
-                receipts = staging.receipts(batch, part, length)
-                sets.append(IdSet(merged([digests(each.column("message_id")) for each in receipts])))
+    for part in parts:
+        with suppress(MissingFile, DamagedFile):
+            sets.append(IdSet(merged([digests(each.column("message_id")) for each in staging.receipts(*part)])))
     return sets
+
+
+def _ids_in_doubt(staging: Staging) -> list[IdSet]:
+    """Return the ids that are in doubt by now."""
+    for _ in range(_LISTINGS):
+        with suppress(MissingFile):  # merged into another file after it was listed
+            return [IdSet(staging.read_ids(path)[0]) for path in staging.in_doubt_paths()]
+    raise StagingError(f"Files of ids in doubt disappear from `{staging.location}`. Exclude it from cleanup jobs.")
 
 
 def _excluded_ids(staging: Staging, paths: Sequence[str]) -> list[IdSet]:

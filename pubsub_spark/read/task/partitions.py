@@ -30,7 +30,8 @@ class PullPartition(InputPartition):
     """A share of the trigger's budget for one task to pull, or to read if an earlier attempt has staged it.
 
     deadline: seconds since the epoch, until when no message can be a redelivery, unless its id is excluded.
-    excludes: paths of the files of ids in doubt; their messages are acknowledged at once and are no rows.
+    excludes: paths of the files of ids in doubt; their messages are acknowledged at once and are no rows. committed:
+    batch, number and length of the other parts that may be delivered again after the deadline.
     driver_content: part 0, whose rows come before this part's. excludes_driver: whether the task may pull messages of
     part 0 again. streams: StreamingPulls of the task.
     """
@@ -42,6 +43,7 @@ class PullPartition(InputPartition):
     max_bytes: int
     deadline: float
     excludes: Sequence[str] = ()
+    committed: Sequence[tuple[int, int, int]] = ()
     excludes_driver: bool = False
     streams: int = 1
     driver_content: bytes | None = None

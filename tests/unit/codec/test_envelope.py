@@ -1,11 +1,12 @@
-"""How much a batch of messages holds, and the values of an attribute in it."""
+"""How much a batch of messages holds, the values of an attribute in it, and what of it is a redelivery."""
 
 import datetime
 
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec.envelope import MESSAGES, attribute, size
+from pubsub_spark.codec.envelope import MESSAGES, Received, attribute, first_deliveries, received, size
+from tests.unit.read.service import response
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -75,3 +76,17 @@ def test_entries_behind_a_null_are_not_found():
     batch = batch.set_column(2, MESSAGES.field(2), hidden)
 
     assert [None, "2"] == attribute(batch, "k").to_pylist()
+
+
+def test_first_delivery_of_a_message_stays():
+    """Of messages with one id the first stays, over all batches and in their order."""
+    arrived = [received([response(texts)]) for texts in ("aba", "b", "acb")]
+    kept = [batch.column("data").to_pylist() for batch in first_deliveries(arrived)]
+    assert [[b"a", b"b"], [], [b"c"]] == kept
+
+
+@pytest.mark.parametrize("texts", [[], ["ab", "c"]])
+def test_without_redeliveries_nothing_is_copied(texts: list[str]):
+    """The usual case returns the batches that it was passed."""
+    arrived: list[Received] = [received([response(each)]) for each in texts]
+    assert all(got is each.messages for got, each in zip(first_deliveries(arrived), arrived, strict=True))

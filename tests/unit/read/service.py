@@ -17,9 +17,9 @@ import pyarrow as pa
 from google.pubsub_v1 import types
 
 from pubsub_spark.codec.envelope import received
+from pubsub_spark.read.pull.times import PullTimes
 from pubsub_spark.read.staging.ids import Digests, digests
 from pubsub_spark.read.staging.part import PartBuilder
-from pubsub_spark.read.pull.times import PullTimes
 
 SUBSCRIPTION = "projects/test-project/subscriptions/test-subscription"
 SILENCE = None
@@ -66,15 +66,15 @@ class Call:
     def __init__(self, script: Sequence[Any], requests: Iterator[bytes]) -> None:
         self.requests = requests
         self.cancelled = False
-        self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.items: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for item in script:
-            self._items.put(item)
+            self.say(item)
 
     def __iter__(self) -> Call:
         return self
 
     def __next__(self) -> bytes:
-        item = self._items.get()
+        item = self.items.get()
         if isinstance(item, grpc.StatusCode):
             if item is grpc.StatusCode.OK:
                 raise StopIteration
@@ -88,11 +88,11 @@ class Call:
         return not self.cancelled
 
     def say(self, item: Any) -> None:
-        self._items.put(item)
+        self.items.put(item)
 
     def cancel(self) -> None:
         self.cancelled = True
-        self._items.put(grpc.StatusCode.CANCELLED)
+        self.items.put(grpc.StatusCode.CANCELLED)
 
 
 @dataclass
@@ -104,18 +104,21 @@ class Service:
     openings: list[Any] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     acked: list[list[str]] = field(default_factory=list)  # ids of each request
+    timeouts: list[float] = field(default_factory=list)  # of each of these requests
     modified: list[tuple[int, list[str]]] = field(default_factory=list)  # seconds and ids of each request
     address: str = "fake:443"
     connect_timeout: float = 1.0
     probe_after: float = 1000.0
+    call: type[Call] = Call  # of streams
     closed: bool = False
 
     def streaming_pull(self, subscription: str, requests: Iterator[bytes]) -> Call:
         self.openings.append(types.StreamingPullRequest.pb().FromString(next(requests)))
-        self.calls.append(Call(self.scripts.pop(0) if self.scripts else (), requests))
+        self.calls.append(self.call(self.scripts.pop(0) if self.scripts else (), requests))
         return self.calls[-1]
 
     def acknowledge(self, subscription: str, request: bytes, timeout: float) -> Answer:
+        self.timeouts.append(timeout)
         self.acked.append(list(types.AcknowledgeRequest.pb().FromString(request).ack_ids))
         return self._answer()
 

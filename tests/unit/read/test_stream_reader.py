@@ -9,11 +9,9 @@ import pytest
 
 from pubsub_spark.backend import EmulatorBackend
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.rows import Rows
-from pubsub_spark.read.session import Session
-from pubsub_spark.read.stream_reader import PubSubStreamReader, SigtermHandler
+from pubsub_spark.read.stream_reader import PubSubStreamReader, SigtermHandler, budget, is_once
 from tests.unit.read.service import SUBSCRIPTION
 
 
@@ -83,18 +81,12 @@ def test_read_limits_are_kept():
         (limits.ReadAllAvailable(), 10, 100),
         (None, 10, 100),
     ]:
-        assert Budget(messages, volume) == reader._budget(limit)
+        assert Budget(messages, volume) == budget(options, limit)
 
 
-@pytest.mark.usefixtures("sigterm")
-def test_all_at_once_is_one_batch(monkeypatch: pytest.MonkeyPatch):
-    """Spark asks for all that is there where it does not ask again: for `once`, and what it runs so."""
+def test_all_at_once_is_one_batch():
+    """Spark asks for everything if it does not ask again: for `once`, and what it runs like `once`."""
     limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="Spark 4.2 and later ask")
-    monkeypatch.setattr(Session, "latest_offset", lambda _, start, __: start)
-    options, backend = ReadOptions(subscription_id=SUBSCRIPTION), EmulatorBackend("localhost:1")
-    for limit, is_only in [(limits.ReadAllAvailable(), True), (limits.ReadMaxRows(7), False)]:
-        reader = PubSubStreamReader(options, backend, Rows(options, backend))
-        reader.latestOffset(Offset.start(SUBSCRIPTION).to_json(), limit)
-
-        assert reader._session is not None
-        assert is_only == reader._session.may_be_asked_once
+    assert is_once(limits.ReadAllAvailable())
+    assert not is_once(limits.ReadMaxRows(7))
+    assert not is_once(None)

@@ -120,13 +120,16 @@ def test_batches_are_deleted_in_their_order() -> None:
     assert [] == made.undeleted
 
 
-def test_a_deletion_that_failed_is_due_again() -> None:
-    """Files that the store kept are deletable again."""
+def test_a_batch_is_deleted_by_one_thread() -> None:
+    """A batch that is being deleted cannot be taken again: its parts have no such transition."""
     made = committed(1)
     settle(made)
     assert [1] == made.deletable()
-    made.deleted([1], kept=True)
-    assert [1] == made.deletable()
+    assert [State.DELETING] == [part.state for part in made.parts_of(1)]
+    with pytest.raises(LedgerError):
+        made.deletable()
+    made.deleted([1])
+    assert [] == made.deletable()
 
 
 def test_a_lease_is_extended_after_a_quarter() -> None:
@@ -160,7 +163,7 @@ def test_planned_batches_are_listed() -> None:
 
 
 def test_ids_of_a_committed_part_are_in_doubt_before_its_lease_ends() -> None:
-    """The next batch must exclude what may be delivered again while it is pulled, and no uncommitted part is in doubt."""
+    """The next batch must exclude what may be delivered again while it is pulled. No uncommitted part is in doubt."""
     made = committed(1)
     made.plan(2, 0)
     made.stage(2, 0, 10)
@@ -202,9 +205,10 @@ def test_a_flush_waits_for_acks_and_redeliveries() -> None:
     made.pause(part, 60)
     assert made.is_finished(0, 5)
     receipts = pa.record_batch({"ack_id": ["x"], "message_id": ["a"]})
-    made.redelivered(receipts)
+    lease = Lease(0, PULL_LEASE)
+    made.redelivered(lease, receipts)
     assert not made.is_finished(1, 5)
-    assert [receipts] == made.take_redelivered()
+    assert [(lease, receipts)] == made.take_redelivered()
     assert not made.is_finished(1, 5)
     made.redelivered_answered(np.empty((2, 0), np.uint64), np.empty((2, 0), np.uint64), 0)
     assert made.is_finished(1, 5)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pubsub_spark.read.pull import acks
 from pubsub_spark.read.runtime import Runtime
-from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError
+from tests.unit.read.service import SUBSCRIPTION, Service, StatusError
 
 
 class Clock(Runtime):
@@ -54,11 +54,11 @@ def ask(service: Service, ack_ids: Any, seconds: int | None = None, deadline: fl
 class PartlyFailedError(StatusError):
     """The error of a subscription with exactly-once delivery: an ErrorInfo names the failed ids."""
 
-    def __init__(self, reasons: dict[str, str]) -> None:
-        super().__init__(grpc.StatusCode.FAILED_PRECONDITION, "Some acks failed.")
+    def __init__(self, reasons: dict[str, str], details: str = "Some acks failed.") -> None:
+        super().__init__(grpc.StatusCode.FAILED_PRECONDITION, details)
         info = any_pb2.Any()
         info.Pack(error_details_pb2.ErrorInfo(reason="ACKS_FAILED", metadata=reasons))
-        status = status_pb2.Status(code=9, message=self.details(), details=[info])
+        status = status_pb2.Status(code=9, message="Some acks failed.", details=[info])
         self._trailing = (("grpc-status-details-bin", status.SerializeToString()),)
 
     def trailing_metadata(self) -> Any:
@@ -114,18 +114,12 @@ def test_half_a_mebibyte_is_one_request_and_a_byte_more_are_two(more: int, reque
 
 
 @pytest.mark.parametrize(("deadline", "timeout"), [(60, 30), (5, 5), (-1, 0.1)])
-def test_a_request_is_given_the_time_that_there_is(deadline: float, timeout: float, monkeypatch: pytest.MonkeyPatch):
+def test_a_request_is_given_the_time_that_there_is(deadline: float, timeout: float):
     """The timeout of a request is 30 s, or the rest until the deadline, and 0.1 s at least."""
-    timeouts: list[float] = []
+    service = Service()
+    ask(service, ids("a"), deadline=deadline)
 
-    def acknowledge(service: Service, subscription: str, request: bytes, timeout: float) -> Answer:
-        timeouts.append(timeout)
-        return Answer(None)
-
-    monkeypatch.setattr(Service, "acknowledge", acknowledge)
-    ask(Service(), ids("a"), deadline=deadline)
-
-    assert [timeout] == timeouts
+    assert [timeout] == service.timeouts
 
 
 @pytest.mark.parametrize("seconds", [0, 600])
@@ -265,8 +259,7 @@ def test_what_is_not_named_as_failed_has_counted():
 
 def test_details_that_contradict_the_status_are_not_believed():
     """When details contradict the status all ids of the request are refused."""
-    error = PartlyFailedError({"b": "TRANSIENT_FAILURE_OTHER"})
-    error._details = "Something else failed."
+    error = PartlyFailedError({"b": "TRANSIENT_FAILURE_OTHER"}, details="Something else failed.")
 
     assert ["a", "b"] == send(Service(answers=[error]), ids("a", "b"))
 

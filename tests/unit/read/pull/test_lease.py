@@ -1,6 +1,15 @@
 """The lease of messages, with the time in hand."""
 
-from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS, Lease
+import pytest
+
+from pubsub_spark.read.pull.lease import (
+    LEASE_SECONDS,
+    STANDSTILL_SECONDS,
+    STREAM_LEASE_SECONDS,
+    Arrivals,
+    Lease,
+    pull_lease_seconds,
+)
 
 
 def test_lease_is_due_after_a_quarter_of_its_time():
@@ -22,3 +31,29 @@ def test_expired_lease_stays_expired():
     for expired in (lease.extended(115.0, 160.0, refused=False), lease.extended(115.0, 116.0, refused=True)):
         assert expired.is_expired(116.0)
         assert expired.extended(117.0, 118.0, refused=False).is_expired(118.0)
+
+
+@pytest.mark.parametrize(("period", "seconds"), [(2.0, 60), (15.0, 60), (60.0, 150)])
+def test_lease_of_a_task_outlasts_its_pull(period: float, seconds: int):
+    """It is twice as long as a pull may take, and half a minute longer."""
+    assert seconds == pull_lease_seconds(period)
+
+
+def test_messages_may_have_been_leased_since_the_look_before():
+    """A wait for messages on purpose is no standstill."""
+    arrivals = Arrivals(100.0)
+    assert 100.0 == arrivals.look(101.0)
+    assert 101.0 == arrivals.look(160.0, waited=59.0)
+    assert 160.0 == arrivals.look(161.0)
+
+
+def test_messages_may_have_been_leased_before_a_standstill():
+    """The first look after it may come before gRPC has read what its sockets hold."""
+    arrivals = Arrivals(100.0)
+    awake = 100.0 + 3600
+    assert 100.0 == arrivals.look(awake)
+    assert 100.0 == arrivals.look(awake + 1)
+    assert 100.0 == arrivals.look(awake + 1 + 3600), "another standstill, before the first was over"
+    awake += 1 + 3600
+    assert 100.0 == arrivals.look(awake + 1)
+    assert awake + 1 == arrivals.look(awake + STANDSTILL_SECONDS)

@@ -205,7 +205,7 @@ def test_messages_that_arrive_after_the_half_close_are_taken():
 @pytest.mark.parametrize(("woke_up", "leased"), [(2.0, 2.0), (70.0, 1.0)])
 def test_lease_may_have_begun_while_the_process_stood_still(woke_up: float, leased: float):
     """A process that was stopped finds no message at first, though it was delivered long ago."""
-    clock = chain([1.0, 1.0], repeat(woke_up))
+    clock = chain([1.0], repeat(woke_up))
     service = HalfClosing(scripts=[[]])
     times = replace(AT_ONCE, drain=LONG)
     got = do_pull(service, settings(), idle=0.05, times=times, runtime=MovedClock(lambda: next(clock)))
@@ -220,29 +220,29 @@ class EndlessCall(Call):
 
     def __next__(self) -> bytes:
         with suppress(queue.Empty):
-            self._items.put(self._items.get(timeout=0.001))
+            self.items.put(self.items.get(timeout=0.001))
             return super().__next__()
         return response("a")
 
 
-def test_service_that_goes_on_after_the_end_is_cut_off(monkeypatch: pytest.MonkeyPatch):
+def test_service_that_goes_on_after_the_end_is_cut_off():
     """A pull ends after twice its period even if the service goes on sending."""
-    monkeypatch.setattr(Service, "streaming_pull", lambda _, subscription, requests: EndlessCall([], requests))
-    got = do_pull(Service(), settings(max_messages=10**9, max_bytes=10**9), period=0.05)
+    got = do_pull(Service(call=EndlessCall), settings(max_messages=10**9, max_bytes=10**9), period=0.05)
 
     assert "period" == got.result.ended
 
 
-def test_messages_that_arrive_while_the_stream_is_closed_are_kept(monkeypatch: pytest.MonkeyPatch):
+class LateCall(Call):
+    """A stream that has a message on its way when it is cancelled."""
+
+    def cancel(self) -> None:
+        self.say(response("z"))
+        super().cancel()
+
+
+def test_messages_that_arrive_while_the_stream_is_closed_are_kept():
     """The service has leased them to us; the share is full, and they are part of the batch all the same."""
-    cancel = Call.cancel
-
-    def late(call: Call) -> None:
-        call.say(response("z"))
-        cancel(call)
-
-    monkeypatch.setattr(Call, "cancel", late)
-    got = do_pull(Service(scripts=[[response("a")]]), settings(max_messages=1))
+    got = do_pull(Service(scripts=[[response("a")]], call=LateCall), settings(max_messages=1))
 
     assert ["a", "z"] == got.texts
 

@@ -10,7 +10,6 @@ import pytest
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import DamagedFile, MissingFile, StagingError
 from pubsub_spark.read.pull.lease import LEASE_SECONDS
-from pubsub_spark.read.staging import part as part_format
 from pubsub_spark.read.staging.area import Staging, excluded_path, in_doubt_path, part_path
 from pubsub_spark.read.staging.ids import merged
 from pubsub_spark.read.staging.part import FOOTER_READ_BYTES, PartBuilder, footer, messages
@@ -41,10 +40,9 @@ def test_part_is_read_as_it_was_written(staging: Staging):
     assert found == footer(staging.read("1/part-0"))
 
 
-def test_receipts_are_read_in_sections(staging: Staging, monkeypatch: pytest.MonkeyPatch):
+def test_receipts_are_read_in_sections(staging: Staging):
     """The driver never has the receipts of a large part at once: a section of them is one read."""
-    monkeypatch.setattr(part_format, "_RECEIPTS_SECTION_BYTES", 500)
-    builder = staging.part_builder()
+    builder = PartBuilder(None, section_bytes=500)
     for text in "abc":
         got = received([response([text])])
         builder.add(got.messages, got.receipts)

@@ -1,4 +1,6 @@
-"""Partitions: how a trigger's budget is divided, and which batch says that there is a backlog."""
+"""Planner: how a trigger's budget is divided, and which batch says that there is a backlog. Pure."""
+
+from __future__ import annotations
 
 from dataclasses import replace
 
@@ -6,56 +8,63 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub_spark.read.task.partitions import Budget, is_backlogged, next_streams, replay_partitions
+from pubsub_spark.read.driver.planner import MAX_DEFAULT_TASKS, Budget, Planner, is_backlogged, next_streams
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.part import Footer
 from pubsub_spark.read.staging.store import open_store
+from pubsub_spark.read.task.partitions import DriverPartition, PullPartition
 
 STAGING = Staging(open_store("memory"), "projects/p/subscriptions/sub", "stream")
 
 
-def footer(rows: int, ended: str, oldest: float | None = None, dropped: int = 0) -> Footer:
-    return Footer(rows, 0, dropped, ended, oldest, 0, [])
+def footer(rows: int, ended: str, oldest: float | None = None, dropped: int = 0, volume: int = 0) -> Footer:
+    return Footer(rows, volume, dropped, ended, oldest, 0, [])
+
+
+FIRST = PullPartition(STAGING, 1, 1, 0, 0, deadline=50.0, excludes=["in-doubt/1-1"], streams=3, driver_content=b"rows")
+
+
+def shares(budget: Budget, tasks: int, buffered: int = 0, volume: int = 0) -> list[PullPartition]:
+    return budget.shares(FIRST, tasks, footer(buffered, "driver", volume=volume))
 
 
 def test_budget_is_shared_equally():
     """Ten messages for three tasks are four, three and three."""
-    shares = Budget(10, 3000).shares(STAGING, 1, 3, 0, 0)
+    expected = [(1, 4, 1000), (2, 3, 1000), (3, 3, 1000)]
+    assert expected == [(s.part, s.max_messages, s.max_bytes) for s in shares(Budget(10, 3000), 3)]
 
-    assert [(1, 4, 1000), (2, 3, 1000), (3, 3, 1000)] == [(s.part, s.max_messages, s.max_bytes) for s in shares]
+
+def test_shares_differ_in_numbers_and_limits_alone():
+    """The first one also has the rows of the driver."""
+    first, second = shares(Budget(2, 10), 2)
+    assert replace(FIRST, part=1, max_messages=1, max_bytes=5) == first
+    assert replace(FIRST, part=2, max_messages=1, max_bytes=5, driver_content=None) == second
 
 
 def test_driver_stream_uses_up_budget():
     """Messages of the driver stream are not pulled for again."""
-    assert [6] == [share.max_messages for share in Budget(10, 3000).shares(STAGING, 1, 1, 4, 100, ())]
+    assert [(6, 2900)] == [(s.max_messages, s.max_bytes) for s in shares(Budget(10, 3000), 1, 4, 100)]
 
 
 def test_every_share_has_room_for_a_byte():
     """A limit of 0 bytes would be none; fewer bytes than tasks are one for each."""
-    assert [1, 1, 1] == [share.max_bytes for share in Budget(10, 2).shares(STAGING, 1, 3, 0, 0)]
+    assert [1, 1, 1] == [share.max_bytes for share in shares(Budget(10, 2), 3)]
 
 
 def test_spent_budget_asks_nobody():
-    """When the driver stream alone has used up messages or bytes there are no pulls."""
-    assert [] == Budget(10, 3000).shares(STAGING, 1, 3, 10, 100)
-    assert [] == Budget(10, 3000).shares(STAGING, 1, 3, 1, 3000)
+    """If the driver stream alone has used up messages or bytes there are no pulls."""
+    assert [] == shares(Budget(10, 3000), 3, 10, 100)
+    assert [] == shares(Budget(10, 3000), 3, 1, 3000)
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10**9), st.integers(1, 50), st.integers(0, 10_000))
-def test_shares_add_up(messages: int, volume: int, partitions: int, buffered: int):
+def test_shares_add_up(messages: int, volume: int, tasks: int, buffered: int):
     """Shares are never empty, and never more than the budget in all."""
-    shares = Budget(messages, volume).shares(STAGING, 1, partitions, buffered, 0)
+    found = shares(Budget(messages, volume), tasks, buffered)
 
-    assert max(0, messages - buffered) == sum(share.max_messages for share in shares)
-    assert all(share.max_messages >= 1 and share.max_bytes >= 1 for share in shares)
-    assert [*range(1, len(shares) + 1)] == [share.part for share in shares]
-
-
-def test_replay_has_the_partitions_of_the_first_time():
-    """The driver stream's rows come with the first pull's; a task that staged nothing leaves its place empty."""
-    assert [[0, 1], [2], [3]] == [partition.parts for partition in replay_partitions(STAGING, 1, [0, 1, 2, 3])]
-    assert [[0], [], [3]] == [partition.parts for partition in replay_partitions(STAGING, 1, [0, 3])]
-    assert [[0]] == [partition.parts for partition in replay_partitions(STAGING, 1, [0])]
+    assert max(0, messages - buffered) == sum(share.max_messages for share in found)
+    assert all(share.max_messages >= 1 and share.max_bytes >= 1 for share in found)
+    assert [*range(1, len(found) + 1)] == [share.part for share in found]
 
 
 def test_full_pull_means_more():
@@ -128,6 +137,24 @@ def test_idle_pull_beside_busy_ones_says_nothing():
     assert 4 == next_streams(2, [pulled(2, 9.9), pulled(2, 0.1, "idle")])
 
 
-def test_shares_name_their_streams():
-    """Each task is told how many streams it opens."""
-    assert [3, 3] == [share.streams for share in Budget(10, 3000).shares(STAGING, 1, 2, 0, 0, (), streams=3)]
+def test_backlog_is_known_from_a_batch_that_tasks_have_pulled():
+    """The driver's own part says nothing about a backlog, and a plan is forgotten with its commit."""
+    full = footer(10, "full")
+    planner = Planner(2, plans={1: [DriverPartition(STAGING, 1, b"")], 2: [FIRST], 3: [FIRST]})
+    planner.record(1, [], None)
+    assert not planner.is_backlogged
+    planner.record(2, [full], None)
+    assert planner.is_backlogged
+    planner.record(3, [footer(10, "idle")], None)
+    assert not planner.is_backlogged
+    assert {} == planner.plans
+
+
+def test_tasks_tell_how_many_run_at_once():
+    """None if no task has pulled, or Spark's settings do not say."""
+    planner = Planner(MAX_DEFAULT_TASKS)
+    slots = [replace(footer(1, "idle"), task_slots=count) for count in (None, 8)]
+
+    assert 8 == planner.record(1, slots, None)
+    assert planner.record(2, slots[:1], None) is None
+    assert planner.record(3, [], None) is None

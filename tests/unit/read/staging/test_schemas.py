@@ -10,24 +10,25 @@ import pytest
 
 from pubsub_spark.codec.json import JsonSchema
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
-from pubsub_spark.read.staging import schemas as staged_schemas
+from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.schemas import Fetch, StagedSchemas, stage_reader
-from pubsub_spark.read.staging import Staging
 from tests.unit.read.service import SUBSCRIPTION
+from tests.unit.read.store import WatchedStore
 
 NAME = "projects/p/schemas/s@aaaaaaaa"
 REVISION = SchemaRevision("projects/p/schemas/s", "aaaaaaaa", "AVRO", "{}")
 
 
 @pytest.fixture
-def staging(tmp_path: Path) -> Staging:
-    return Staging(str(tmp_path), SUBSCRIPTION, uuid.uuid4().hex)
+def new_process(tmp_path: Path) -> Callable[[], Staging]:
+    """Makes the staging area as another process sees it, which remembers no answer."""
+    stream = uuid.uuid4().hex
+    return lambda: Staging(WatchedStore(str(tmp_path), lambda *_: None), SUBSCRIPTION, stream)
 
 
 @pytest.fixture
-def new_process() -> Callable[[], None]:
-    """Forget what a process remembers."""
-    return staged_schemas._answers.clear
+def staging(new_process: Callable[[], Staging]) -> Staging:
+    return new_process()
 
 
 def found(name: str) -> SchemaRevision:
@@ -71,11 +72,11 @@ def test_reader_schema_of_the_run_itself_is_not_read(staging: Staging):
     assert schema == StagedSchemas(staging, 1).reader(schema)
 
 
-def test_revision_that_was_found_is_never_asked_for_again(staging: Staging, new_process: Callable[[], None]):
+def test_revision_that_was_found_is_never_asked_for_again(staging: Staging, new_process: Callable[[], Staging]):
     """Another process, an earlier and a later batch: all read the staged answer."""
     assert is_found(staging, 5, found)
     for batch in (5, 1, 1000):
-        new_process()
+        staging = new_process()
         assert is_found(staging, batch, unasked)
 
 
@@ -86,17 +87,17 @@ def test_process_reads_an_answer_once(staging: Staging):
     assert is_found(staging, 2, unasked)
 
 
-def test_missing_revision_is_missing_for_its_batch_alone(staging: Staging, new_process: Callable[[], None]):
+def test_missing_revision_is_missing_for_its_batch_alone(staging: Staging, new_process: Callable[[], Staging]):
     """The service shows a revision late: its first batch stays malformed, the next one has it."""
     assert not is_found(staging, 5, missing)
-    new_process()
+    staging = new_process()
     assert is_found(staging, 6, found)
-    new_process()
+    staging = new_process()
     assert not is_found(staging, 5, unasked)
     assert is_found(staging, 6, unasked)
 
 
-def test_missing_revision_is_asked_for_ever_less_often(staging: Staging, new_process: Callable[[], None]):
+def test_missing_revision_is_asked_for_ever_less_often(staging: Staging, new_process: Callable[[], Staging]):
     """A thousand batches name a revision that does not exist: ten files, and ten calls."""
     asked = []
 
@@ -105,32 +106,31 @@ def test_missing_revision_is_asked_for_ever_less_often(staging: Staging, new_pro
         return missing(name)
 
     for batch in range(1, 1001):
-        new_process()
+        staging = new_process()
         assert not is_found(staging, batch, fetch)
     assert 10 == len(asked)
     assert 10 == staging.delete("schemas/")
 
 
 @pytest.mark.parametrize("first", [found, missing])
-def test_first_answer_counts_for_both_of_two_tasks(staging: Staging, first: Fetch, new_process: Callable[[], None]):
+def test_first_answer_counts_for_both_of_two_tasks(staging: Staging, first: Fetch, new_process: Callable[[], Staging]):
     """A revision appears or is deleted between the calls of two tasks: both use the answer that was staged first."""
     second = missing if first is found else found
 
     def overtaken(name: str) -> SchemaRevision:
-        assert is_found(staging, 1, first) == (first is found)
-        new_process()
+        assert is_found(new_process(), 1, first) == (first is found)
         return second(name)
 
     assert is_found(staging, 1, overtaken) == (first is found)
 
 
-def test_damaged_answer_is_asked_for_again(staging: Staging, new_process: Callable[[], None], tmp_path: Path):
+def test_damaged_answer_is_asked_for_again(staging: Staging, new_process: Callable[[], Staging], tmp_path: Path):
     """A power loss left an empty file: the next number has the answer."""
     assert is_found(staging, 1, found)
-    new_process()
+    staging = new_process()
     [file] = tmp_path.rglob("schemas/*")
     file.write_bytes(b"")
 
     assert is_found(staging, 1, found)
-    new_process()
+    staging = new_process()
     assert is_found(staging, 1, unasked)

@@ -7,7 +7,7 @@ from google.pubsub_v1 import types
 
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import subscription
+from pubsub_spark.read.driver import subscription
 from tests.unit.read.service import SUBSCRIPTION
 
 TOPIC = "projects/test-project/topics/topic"

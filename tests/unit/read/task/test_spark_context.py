@@ -2,7 +2,7 @@
 
 import pytest
 
-from pubsub_spark.read.task_slots import task_slots
+from pubsub_spark.read.task.spark_context import task_slots, told_by_spark
 
 CLUSTERS = {
     "one core": ({"spark.master": "local"}, 1),
@@ -45,3 +45,8 @@ CLUSTERS = {
 def test_slots_are_those_of_the_cluster(settings: dict[str, str], expected: int | None):
     """Each kind of cluster says how many tasks run at once, or does not."""
     assert expected == task_slots(settings.get, cores=16)
+
+
+def test_nothing_is_told_outside_of_a_task():
+    """On the driver there is no task context, and a footer has no fields of it."""
+    assert {} == told_by_spark()

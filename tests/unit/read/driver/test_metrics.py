@@ -2,8 +2,9 @@
 
 import pyarrow as pa
 
-from pubsub_spark.read.metrics import ReadCounts, health_metrics, unacked_count, unacked_metrics
+from pubsub_spark.read.driver.metrics import ReadCounts, health_metrics, unacked_count, unacked_metrics
 from pubsub_spark.read.pull.health import StreamHealth
+from pubsub_spark.read.staging import part as part_format
 from tests.unit.read.service import part
 
 FOOTER = part_format.footer(pa.py_buffer(b"".join(part(["a", "b"], dropped=["c"]))))  # published at 1000 s

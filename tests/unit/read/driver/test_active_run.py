@@ -1,0 +1,123 @@
+"""A run between Spark's calls: plans that are kept, batches that are evaluated again, and what it warns of."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pubsub_spark.errors import StagingError
+from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.driver.active_run import ActiveRun
+from pubsub_spark.read.driver.planner import Budget, Planner
+from pubsub_spark.read.driver.triggers import Triggers
+from pubsub_spark.read.staging import fencing
+from pubsub_spark.read.task.partitions import DriverPartition, StagedPartition
+from tests.unit.read import service
+from tests.unit.read.driver.running import LONG, Running
+from tests.unit.read.service import SUBSCRIPTION
+
+BUDGET = Budget(100, 10**6)
+Active = Callable[..., ActiveRun]
+
+
+@pytest.fixture
+def active(running: Running) -> Iterator[Active]:
+    """Makes an active run, which is ended after the test."""
+    made: list[ActiveRun] = []
+
+    def make(**texts: str) -> ActiveRun:
+        options = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, **texts}, {})
+        made.append(ActiveRun(options, running.run, Triggers(1.0), Planner(1), lambda: False))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.worker.end(LONG)
+        each.extender.end(LONG)
+
+
+def test_batch_has_the_same_partitions_in_each_action(running: Running, active: Active):
+    """Also if more messages have arrived in between."""
+    run = active()
+    running.arrive("a")
+    first = run.partitions(1, BUDGET)
+    running.arrive("b")
+
+    assert first == run.partitions(1, BUDGET) == run.partitions(1, None)
+    assert [DriverPartition] == [type(partition) for partition in first]
+    assert 1 == running.stream.message_count
+
+
+def test_commit_is_counted_and_acknowledged(running: Running, active: Active):
+    """The counts are those of the footers."""
+    run = active()
+    running.arrive("ab")
+    run.partitions(1, BUDGET)
+    run.commit(1)
+
+    assert run.worker.flush(LONG)
+    assert ["ack-a", "ack-b"] == running.service.acked_ids
+    assert (2, 0) == (run.counts.messages, run.counts.dropped)
+    assert 1 == running.ledger.last_commit
+
+
+def test_parts_that_are_gone_at_the_commit_are_reported(
+    running: Running, active: Active, caplog: pytest.LogCaptureFixture
+):
+    """A cleaner removed them: their messages are not acknowledged."""
+    run = active()
+    running.arrive("a")
+    run.partitions(1, BUDGET)
+    (running.folder / running.staging.root / "1/part-0").unlink()
+    run.commit(1)
+
+    assert run.worker.flush(LONG)
+    assert [] == running.service.acked
+    assert "staged parts [0] of batch 1 of" in caplog.text
+
+
+def test_committed_batch_that_is_evaluated_again_is_read_from_staging(running: Running, active: Active):
+    """Its files are there until its acks are settled; nothing new is planned for it."""
+    running.staging.create("1/part-0", service.part(["a"]))
+    running.ledger.last_commit = 1
+    run = active()
+    running.arrive("b")
+
+    assert [StagedPartition(running.staging, 1, [0])] == run.partitions(1, BUDGET)
+    assert 1 == running.stream.message_count
+
+
+def test_deleted_batch_that_is_asked_for_again_is_a_loss(
+    running: Running, active: Active, caplog: pytest.LogCaptureFixture
+):
+    """An error, or a WARNING with `failOnDataLoss=false`."""
+    running.staging.begin_after(3)
+    running.ledger.last_commit = 3
+    with pytest.raises(StagingError, match="asks again for batch 3"):
+        active().partitions(3, None)
+    with caplog.at_level(logging.WARNING):
+        assert [] == active(failOnDataLoss="false").partitions(3, None)
+    assert "continuing without them (failOnDataLoss=false)" in caplog.text
+
+
+def test_run_that_was_taken_over_plans_no_batch(running: Running, active: Active):
+    """It raises that in each later call also."""
+    run = active()
+    fencing.claim(running.staging, 1000.0)
+    with pytest.raises(StagingError, match="Another query has taken over"):
+        run.partitions(1, BUDGET)
+    with pytest.raises(StagingError, match="Another query has taken over"):
+        run.commit(0)
+    assert [] == running.staging.batches()
+
+
+def test_end_nacks_buffered_messages(running: Running, active: Active):
+    """They are delivered again at once, to the next reader."""
+    run = active()
+    running.arrive("ab")
+    run.end()
+
+    assert [(0, ["ack-a", "ack-b"])] == running.service.modified
+    assert [] == running.service.acked

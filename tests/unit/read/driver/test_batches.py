@@ -1,0 +1,222 @@
+"""The partitions of a batch: buffered messages are staged first, and redeliveries of committed ones are no rows."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from pubsub_spark.errors import StagingError
+from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.driver.batches import doubt_ids, drop_redelivered, new_batch, readable_parts, replayed_batch
+from pubsub_spark.read.driver.ledger import State
+from pubsub_spark.read.driver.planner import Budget, Planner
+from pubsub_spark.read.pull.lease import STREAM_LEASE_SECONDS
+from pubsub_spark.read.staging import part as staged_part
+from pubsub_spark.read.task.partitions import DriverPartition, Partition, PullPartition, StagedPartition
+from tests.unit.read import service
+from tests.unit.read.driver.running import DUE, Running
+from tests.unit.read.service import SUBSCRIPTION, StatusError, ids
+
+OPTIONS = ReadOptions.parse({"subscriptionId": SUBSCRIPTION}, {})
+BUDGET = Budget(100, 10**6)
+
+
+def planned(running: Running, batch: int, planner: Planner | None = None, budget: Budget = BUDGET) -> list[Partition]:
+    return new_batch(running.run, OPTIONS, planner or Planner(2), batch, budget)
+
+
+def rows(content: bytes | None) -> list[bytes]:
+    assert content is not None
+    return [data for batch in staged_part.messages(content) for data in batch.column("data").to_pylist()]
+
+
+def test_buffered_messages_are_a_batch(running: Running):
+    """At low volume the driver's own part is the whole batch; it is staged before Spark has its partition."""
+    running.arrive("ab")
+    [partition] = planned(running, 1)
+
+    assert isinstance(partition, DriverPartition)
+    assert [b"a", b"b"] == rows(partition.content)
+    assert {0: len(partition.content)} == running.staging.parts(1)
+    [part] = running.ledger.parts_of(1)
+    assert (State.STAGED, 2, ["ack-a", "ack-b"]) == (part.state, part.acks, (part.ack_ids or [])[0].to_pylist())
+
+
+def test_part_of_the_driver_has_the_lease_of_its_messages(running: Running):
+    """They were delivered before the batch was planned."""
+    running.arrive("a")
+    running.advance(20)
+    planned(running, 1)
+
+    assert {(1, 0): STREAM_LEASE_SECONDS} == running.leases()
+
+
+def test_message_that_was_delivered_twice_is_one_row_and_two_acks(running: Running):
+    """Both deliveries are acknowledged with the batch."""
+    running.arrive("ab")
+    running.arrive("b")
+    [partition] = planned(running, 1)
+
+    assert isinstance(partition, DriverPartition)
+    assert [b"a", b"b"] == rows(partition.content)
+    [part] = running.ledger.parts_of(1)
+    assert 3 == part.acks
+
+
+def test_budget_bounds_the_part_of_the_driver(running: Running):
+    """The other messages stay buffered for the next batch."""
+    running.arrive("abc")
+    [partition] = planned(running, 1, budget=Budget(2, 10**6))
+
+    assert isinstance(partition, DriverPartition)
+    assert [b"a", b"b"] == rows(partition.content)
+    assert 1 == running.stream.message_count
+
+
+def test_tasks_pull_in_a_backlog(running: Running):
+    """The first task yields the driver's rows before its own. Both exclude the ids in doubt, whose files are there."""
+    running.ledger.in_doubt.add(ids("x"), 1, 0.0)
+    running.arrive("a")
+    first, second = planned(running, 2, Planner(2, is_backlogged=True, streams=3))
+
+    assert isinstance(first, PullPartition)
+    assert isinstance(second, PullPartition)
+    assert ([b"a"], None) == (rows(first.driver_content), second.driver_content)
+    assert [3, 3] == [first.streams, second.streams]
+    assert running.staging.in_doubt_paths() == first.excludes == second.excludes
+    assert 1 == len(first.excludes)
+    assert set(first.excludes) == running.ledger.reads
+
+
+def test_batch_whose_budget_the_driver_has_used_up_has_no_pulls(running: Running):
+    """A task for no messages would only cost its start."""
+    running.arrive("ab")
+    [partition] = planned(running, 1, Planner(2, is_backlogged=True), Budget(2, 10**6))
+    assert isinstance(partition, DriverPartition)
+
+
+def test_deadline_of_a_plan_is_before_the_first_end_of_a_lease(running: Running):
+    """A message of a batch before may be delivered again then. Wall clocks may differ by ten seconds."""
+    running.stage(1, 1, "a")
+    running.commit(1)
+    running.advance(DUE)
+    [partition, *_] = planned(running, 2, Planner(2, is_backlogged=True))
+
+    assert isinstance(partition, PullPartition)
+    left = partition.deadline - running.runtime.wall()
+    assert [(1, 1, running.staging.parts(1)[1])] == partition.committed
+    assert STREAM_LEASE_SECONDS - DUE - 10 == pytest.approx(left, abs=5)
+
+
+def test_tasks_exclude_the_part_of_the_driver_if_its_lease_may_end(running: Running):
+    """Messages that were buffered for long may be delivered to a task of the same batch."""
+    running.arrive("a")
+    [first, _] = planned(running, 1, Planner(2, is_backlogged=True))
+    assert isinstance(first, PullPartition)
+    assert first.excludes_driver  # the driver's messages were there before the tasks pull
+
+    [first, _] = planned(running, 2, Planner(2, is_backlogged=True))
+    assert isinstance(first, PullPartition)
+    assert not first.excludes_driver  # nothing was buffered
+
+
+def test_batch_that_another_query_has_staged_is_refused(running: Running):
+    """Two queries with one checkpoint would plan different rows."""
+    running.staging.create("1/part-0", service.part(["theirs"]))
+    with pytest.raises(StagingError, match=r"was staged in .* by another query meanwhile"):
+        planned(running, 1)
+
+
+def test_replay_has_what_was_staged(running: Running):
+    """A part that a late task stages after the first look has no rows. Leases of the replay count as ended."""
+    running.staging.create("1/part-0", service.part(["a"]))
+    running.staging.create("1/part-2", service.part(["b"]))
+    first = list(replayed_batch(running.run, 1))
+    running.staging.create("1/part-1", service.part(["late"]))
+
+    assert [[0], [2]] == [list(partition.parts) for partition in first if isinstance(partition, StagedPartition)]
+    assert first == list(replayed_batch(running.run, 1))
+    assert [1] == running.ledger.uncommitted
+    assert all(part.lease.is_expired(running.run.now()) for part in running.ledger.parts_of(1))
+
+
+def test_damaged_part_is_left_out_and_reported(running: Running, caplog: pytest.LogCaptureFixture):
+    """Its messages are delivered again, as rows of a later batch."""
+    running.staging.create("1/part-0", service.part(["a"]))
+    running.staging.create("1/part-1", [b""])
+
+    assert [0] == list(readable_parts(running.staging, 1))
+    assert "part 1 of batch 1 of" in caplog.text
+
+
+def test_ids_are_in_doubt_before_leases_may_end(running: Running):
+    """Acks of a committed batch take long: the next batch must exclude its messages in time."""
+    running.stage(1, 0, "a")
+    running.stage(2, 0, "uncommitted")
+    running.commit(1)
+    doubt_ids(running.run)
+    assert running.are_in_doubt()
+
+    running.advance(STREAM_LEASE_SECONDS / 2)
+    doubt_ids(running.run)
+    assert running.are_in_doubt("id-a")
+
+
+def test_ids_of_a_part_that_is_gone_are_not_in_doubt(running: Running):
+    """Nobody knows them. The ack worker reports it."""
+    running.stage(1, 0, "a")
+    running.commit(1)
+    running.staging.delete("1/")
+    running.advance(STREAM_LEASE_SECONDS)
+    doubt_ids(running.run)
+
+    assert running.are_in_doubt()
+
+
+def test_store_that_fails_plans_no_batch(running: Running):
+    """A batch that does not exclude what may be delivered again could repeat rows."""
+    running.stage(1, 0, "a")
+    running.commit(1)
+    running.advance(STREAM_LEASE_SECONDS)
+
+    def refuse(*_: str) -> None:
+        raise StagingError("no such disk")
+
+    running.before = refuse
+    with pytest.raises(StagingError, match="no such disk"):
+        doubt_ids(running.run)
+
+
+def test_redeliveries_of_committed_messages_are_acknowledged_at_once(running: Running):
+    """They are no rows, fill no budget and wait for no commit."""
+    running.ledger.in_doubt.add(ids("id-a", "id-c"), 1, 0.0)
+    running.arrive("abc")
+
+    drop_redelivered(running.run)
+    assert 2 == running.ledger.redeliveries
+    [partition] = planned(running, 2)
+    assert isinstance(partition, DriverPartition)
+    assert [b"b"] == rows(partition.content)
+    assert running.acknowledging().flush(30)
+    assert ["ack-a", "ack-c"] == running.service.acked_ids
+
+
+def test_redelivery_whose_ack_fails_is_no_row_later_either(running: Running):
+    """It is delivered once more."""
+    running.service.answers = [StatusError(grpc.StatusCode.FAILED_PRECONDITION)]
+    running.ledger.in_doubt.add(ids("id-a"), 1, 0.0)
+    running.arrive("a")
+    drop_redelivered(running.run)
+    assert running.acknowledging().flush(30)
+    running.arrive("a")
+    drop_redelivered(running.run)
+
+    assert 2 == running.ledger.redeliveries
+    assert 0 == running.stream.message_count
+
+
+def test_nothing_in_doubt_drops_nothing(running: Running):
+    """The usual case."""
+    running.arrive("a")
+    drop_redelivered(running.run)
+    assert 1 == running.stream.message_count

@@ -1,0 +1,198 @@
+"""The start of a run: what the staging area holds becomes a ledger, and lost batches are an error or a WARNING."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.pubsub_v1 import types
+
+from pubsub_spark.errors import ResourceError, StagingError
+from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.driver.ledger import State
+from pubsub_spark.read.driver.run import Run
+from pubsub_spark.read.driver.start import Start, check_not_behind
+from pubsub_spark.read.offset import Offset
+from pubsub_spark.read.staging import fencing
+from pubsub_spark.read.staging.area import Staging, in_doubt_path
+from pubsub_spark.read.staging.ids import merged
+from pubsub_spark.read.staging.store import open_store
+from tests.unit.read.driver.running import LeaseClock
+from tests.unit.read.service import SUBSCRIPTION, Service, ids, part
+
+TOPIC = "projects/test-project/topics/topic"
+
+
+@dataclass
+class Admin:
+    """A subscription that may be pulled from."""
+
+    found: types.Subscription = field(default_factory=lambda: types.Subscription(name=SUBSCRIPTION, topic=TOPIC))
+
+    def subscription(self, name: str) -> types.Subscription:
+        return self.found
+
+    def check_permission(self, *_: str) -> None:
+        pass
+
+
+@dataclass
+class AdminService(Service):
+    """A service with an admin client."""
+
+    admin: Admin = field(default_factory=Admin)
+
+    def connect(self) -> Any:
+        return self
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Staging:
+    return Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
+
+
+def options(**texts: str) -> ReadOptions:
+    return ReadOptions.parse({"subscriptionId": SUBSCRIPTION, **texts}, {})
+
+
+Started = Callable[..., Any]
+
+
+@pytest.fixture
+def started(staging: Staging) -> Started:
+    """Starts a run after a batch of the stream, and ends its driver stream afterwards."""
+
+    @contextmanager
+    def start(batch: int, is_replay: bool = False, service: Any = None, **texts: str) -> Iterator[Run]:
+        backend: Any = AdminService() if service is None else service
+        run = Start(options(**texts), backend, staging.store, LeaseClock()).run(Offset("stream", batch), is_replay)
+        try:
+            yield run
+        finally:
+            run.stream.close()
+
+    return start
+
+
+def states(run: Run) -> dict[int, list[State]]:
+    batches = (*run.ledger.uncommitted, *run.ledger.undeleted)
+    return {batch: [each.state for each in run.ledger.parts_of(batch)] for batch in batches}
+
+
+def test_what_is_staged_becomes_the_ledger(staging: Staging, started: Started):
+    """Batches up to the checkpoint's are committed, later ones are not known yet, deleted ones were late."""
+    staging.begin_after(1)
+    for batch in (1, 2, 3, 4):
+        staging.create(f"{batch}/part-0", part(["a"]))
+    with started(3) as run:
+        assert {2: [State.COMMITTED], 3: [State.COMMITTED]} == states(run)
+        assert (3, frozenset({2, 3, 4}), TOPIC) == (run.ledger.last_commit, run.staged, run.topic)
+        assert all(each.lease.is_expired(run.now()) for batch in (2, 3) for each in run.ledger.parts_of(batch))
+    assert [2, 3, 4] == staging.batches()
+
+
+def test_damaged_part_of_a_committed_batch_is_left_out(
+    staging: Staging, started: Started, caplog: pytest.LogCaptureFixture
+):
+    """Its messages will be delivered again; the other parts are acknowledged."""
+    staging.begin_after(0)
+    staging.create("1/part-0", [b"damaged"])
+    staging.create("1/part-1", part(["a"]))
+    with started(1) as run:
+        assert [1] == [each.number for each in run.ledger.parts_of(1)]
+    assert "part 0 of batch 1 of" in caplog.text
+
+
+def test_new_run_ends_the_one_before(staging: Staging, started: Started):
+    """The start is the claim of the area."""
+    with started(0) as first, started(0) as second:
+        assert fencing.taken_over(first.staging) is not None
+        assert fencing.taken_over(second.staging) is None
+
+
+def test_ids_in_doubt_of_earlier_runs_are_known(staging: Staging, started: Started):
+    """A restart drops redeliveries of messages whose acks may be lost."""
+    with started(0) as run:
+        wall = run.runtime.wall()
+    staging.begin_after(5)
+    staging.write_ids(in_doubt_path(1, 1), merged([ids("a")]), until=wall + 100, batch=5, topic=TOPIC)
+    with started(5) as run:
+        assert [(in_doubt_path(1, 1), 5)] == [(each.path, each.batch) for each in run.ledger.in_doubt.runs]
+
+
+def test_area_that_has_nothing_of_the_stream_begins_a_new_one(staging: Staging, started: Started):
+    """Another area may hold what was staged, and a later run there would acknowledge it."""
+    with started(7) as run:
+        assert "stream" != run.staging.stream
+        assert 7 == run.staging.last_acknowledged()
+    with started(0, is_replay=True) as run:
+        assert "stream" != run.staging.stream
+    with started(0) as run:
+        assert "stream" == run.staging.stream
+
+
+def test_checkpoint_that_is_behind_fails_before_anything_is_claimed(staging: Staging, started: Started):
+    """An old checkpoint, or a copy: batches that it asks for were acknowledged."""
+    staging.begin_after(3)
+    staging.create("4/part-0", part(["a"]))
+    with pytest.raises(StagingError, match="is at batch 2, but batches up to 3 were"), started(2):
+        pass
+    assert [] == staging.epochs()
+
+
+def test_checkpoint_that_is_behind_may_continue_in_a_new_stream(
+    staging: Staging, started: Started, caplog: pytest.LogCaptureFixture
+):
+    """With `failOnDataLoss=false` the numbers of batches that exist are not used again."""
+    staging.begin_after(3)
+    with started(2, failOnDataLoss="false") as run:
+        assert "stream" != run.staging.stream
+        assert 2 == run.staging.last_acknowledged()
+    assert "continuing without them (failOnDataLoss=false)" in caplog.text
+
+
+def test_start_that_fails_closes_the_connection_and_claims_nothing(staging: Staging, started: Started):
+    """An earlier run goes on if its successor cannot start."""
+    detached = types.Subscription(name=SUBSCRIPTION, topic=TOPIC, detached=True)
+    service = AdminService(admin=Admin(detached))
+    with pytest.raises(ResourceError, match="is detached"), started(0, service=service):
+        pass
+    assert service.closed
+    assert [] == staging.epochs()
+
+
+def test_run_that_was_killed_is_known(staging: Staging, started: Started):
+    """It may hold leases of messages that it had received and not staged."""
+    with started(0) as run:
+        assert 0.0 == run.leased_until
+    with started(0) as run:
+        assert run.leased_until > run.runtime.wall() + 500
+
+
+def test_schemas_are_kept_for_uncommitted_batches(staging: Staging, started: Started):
+    """Without such a batch nobody reads them."""
+    staging.begin_after(0)
+    path = f"schemas/{32 * '0'}"
+    for last, expected in ((2, b"{}"), (3, None)):
+        staging.create(path, [b"{}"])
+        staging.create("3/part-0", part(["a"]))
+        with started(last):
+            assert expected == staging.read(path)
+
+
+def test_loss_is_an_error_or_a_warning(staging: Staging, caplog: pytest.LogCaptureFixture):
+    """`failOnDataLoss=false` continues; a checkpoint that is not behind is no loss."""
+    staging.begin_after(3)
+
+    assert 3 == check_not_behind(options(), 3, staging)
+    with pytest.raises(StagingError, match=r"is at batch 2, but batches up to 3 were .* set failOnDataLoss=false") as e:
+        check_not_behind(options(), 2, staging)
+    assert "asynchronous progress tracking" in str(e.value)
+    with caplog.at_level(logging.WARNING):
+        assert 3 == check_not_behind(options(failOnDataLoss="false"), 2, staging)
+    assert "continuing without them (failOnDataLoss=false)" in caplog.text
