@@ -315,8 +315,9 @@ class History:
         query, messages = self._query, len(self._record.messages)
         if not query.is_asked_once:
             return 2
-        fits = 1 if self.world.settings.ordering else query.budget.messages
-        return SINGLE_BATCH_RUNS + (messages if len(checkers.undelivered(self._record)) > fits else 0)
+        fits = 1 if self.world.settings.ordering else min(query.budget.messages, query.buffered)
+        left = max(len(checkers.undelivered(self._record)), self.world.backlog)
+        return SINGLE_BATCH_RUNS + (messages if left > fits else 0)
 
     def _follow_the_advice(self, application: Application) -> None:
         """Do what a StagingError says: go on without the lost batches, or start a new checkpoint."""

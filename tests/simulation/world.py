@@ -20,6 +20,8 @@ from tests.simulation.service import SUBSCRIPTION, Service
 from tests.simulation.spark import Application, Checkpoint, Query, Sink
 from tests.simulation.store import SimStore
 
+_STOP_SECONDS = 300.0  # two minutes of a slow sink, and the rest of its batch
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -125,9 +127,11 @@ class World:
             if not runs_on:
                 self.record.violate("I4", f"{application.name} has not ended after {seconds:.0f} quiet seconds")
             application.stop()
-            self.wait_for(application, 60.0)
+            self.wait_for(application, _STOP_SECONDS)
             if application.is_alive:
-                self.record.violate("I4", f"{application.name} has not stopped within 60 quiet seconds")
+                self.record.violate(
+                    "I4", f"{application.name} has not stopped within {_STOP_SECONDS:.0f} quiet seconds"
+                )
 
     def check_end(self) -> None:
         """Check what must be true in the end."""
