@@ -8,7 +8,7 @@ NODE  := $(VENV)/node_modules
 # Python/PySpark: the oldest and the newest of both, what Spark 4.2 changed for streaming sources, the oldest dependencies.
 MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/lowest
 
-.PHONY: demo test test-fast soak soak-speed kills lint docs notebooks tables test-matrix bench clean java browser
+.PHONY: demo test test-fast soak soak-speed simulate simulate-mutations kills lint docs notebooks tables test-matrix bench clean java browser
 
 demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven complete
 	@$(BIN)/pubsub-spark demo
@@ -25,6 +25,12 @@ soak: java $(READY)  ## an hour of a query through faults chosen by SOAK_SEED, o
 
 soak-speed: java $(READY)  ## half an hour of a steady 50,000 messages/s, or SOAK_SECONDS of it: is everything flat?
 	$(BIN)/python benchmarks/soak_speed.py --seconds $(or $(SOAK_SECONDS),1800) --seed $(or $(SOAK_SEED),1)
+
+simulate: $(READY)  ## HISTORIES (10,000) random histories of crashes and outages from SEED (1) on, on all cores
+	$(BIN)/python -m tests.simulation --histories $(or $(HISTORIES),10000) --seed $(or $(SEED),1) --jobs $(shell nproc)
+
+simulate-mutations: $(READY)  ## faults put into the code, each of which the simulator must catch
+	$(BIN)/python -m tests.simulation.mutations --jobs $(shell nproc)
 
 kills: $(READY)  ## kill -9 of the emulator with a data directory, under load, KILLS times (200)
 	EMULATOR_KILLS=$(or $(KILLS),200) $(BIN)/pytest -q -s tests/faults/test_emulator_kills.py

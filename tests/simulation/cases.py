@@ -1,0 +1,79 @@
+"""The cases of docs/guarantee.md in which a row may be repeated, each as a predicate on what happened.
+
+A repeat that no case names breaks invariant I5. A case may only look at the record: what the service, the store and
+Spark did. `sentence` is the line of guarantee.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.simulation.record import Record
+
+LONGEST_LEASE = 600.0  # seconds, for which ids of unanswered acks are remembered
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A row that was committed again. first, again: virtual times of the two commits."""
+
+    message_id: str
+    first: float
+    again: float
+    is_in_same_batch: bool
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case in which a repeat is allowed."""
+
+    name: str
+    sentence: str
+    explains: Callable[[Record, Repeat], bool]
+
+
+def _delivered_by_itself(record: Record, repeat: Repeat) -> bool:
+    notes = (*record.notes["ack forgotten"], *record.notes["lease cut"])
+    return any(repeat.message_id in ids for at, ids in notes if at <= repeat.again)
+
+
+def _sought(record: Record, repeat: Repeat) -> bool:
+    return any(at <= repeat.again for at, _ in record.notes["seek"])
+
+
+def _staging_lost(record: Record, repeat: Repeat) -> bool:
+    lost = (*record.notes["file removed"], *record.notes["other staging"])
+    return any(at <= repeat.again for at, _ in lost)
+
+
+def _rolled_back(record: Record, repeat: Repeat) -> bool:
+    return any(at <= repeat.again for at, _ in record.notes["rolled back"])
+
+
+def _ack_failed_for_long(record: Record, repeat: Repeat) -> bool:
+    outages = [seconds for kind in ("service down", "service silent", "no quota") for _, seconds in record.notes[kind]]
+    acked = [at for at in record.acked[repeat.message_id] if at <= repeat.again]
+    return repeat.again - repeat.first > LONGEST_LEASE and max(outages, default=0.0) > LONGEST_LEASE and not acked
+
+
+CASES: tuple[Case, ...] = (
+    Case(
+        "delivered again by Pub/Sub",
+        "Pub/Sub itself delivers it twice although it was acknowledged, or its lease was not over",
+        _delivered_by_itself,
+    ),
+    Case("seek", "the subscription is sought back", _sought),
+    Case("staging lost", "files of the staging area were removed, cut short, or are in another area", _staging_lost),
+    Case("checkpoint rolled back", "the checkpoint is older than what was read", _rolled_back),
+    Case(
+        "ack failed for long",
+        "an acknowledgement failed for longer than the ids of its messages are kept",
+        _ack_failed_for_long,
+    ),
+)
+
+
+def name_of(record: Record, repeat: Repeat) -> str | None:
+    """Return the name of the first case that explains a repeat, None if none does."""
+    return next((case.name for case in CASES if case.explains(record, repeat)), None)

@@ -1,0 +1,106 @@
+"""The invariants. They read the record and the service's own state, and know nothing of the code that is checked.
+
+I1  no acked message that is not a row of a committed batch             at each ack
+I2  every evaluation of a batch has the same rows                       at each evaluation (`Record.evaluate`)
+I3  in the end everything is a committed row, and acked                 after the quiet runs
+I4  every run ends or makes progress within bounds                      in `history`
+I5  a row is repeated only in the cases of `cases`                      at the end
+I6  what is kept is bounded by what is uncommitted or in doubt          at the end
+keys  messages of an ordering key are in order, in partition and batches   at the end
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+from tests.simulation.cases import Repeat, name_of
+from tests.simulation.record import Record, short
+from tests.simulation.store import SimStore
+
+MAX_IN_DOUBT_FILES = 12  # each twice as long as the next, and deleted with the next batch
+MAX_OTHER_FILES, MAX_OTHER_BYTES = 4, 1024  # the token, the last batch, the owner, the unfinished run
+
+
+def watch_acks(record: Record) -> None:
+    """Check I1 at each ack."""
+
+    def check(message_id: str, by: str) -> None:
+        if message_id not in record.committed and not record.messages[message_id].ended:
+            record.violate("I1", f"{by} has acknowledged {short([message_id])}, which is no row of a committed batch")
+
+    record.watchers.append(check)
+
+
+def undelivered(record: Record) -> list[str]:
+    """Return the messages that are not rows and have to be."""
+    return [m.id for m in record.messages.values() if not m.ended and m.id not in record.committed]
+
+
+def check_repeats(record: Record) -> Counter[str]:
+    """Check I5; the number of repeats of each case."""
+    named: Counter[str] = Counter()
+    for message_id, commits in record.committed.items():
+        for (first, before), (again, after) in pairwise(commits):
+            repeat = Repeat(message_id, first, again, before is after)
+            case = name_of(record, repeat)
+            if case is None:
+                record.violate(
+                    "I5",
+                    f"{short([message_id])} is a row of batch {before.batch[1]} at {first:.3f} s and again of batch "
+                    f"{after.batch[1]} at {again:.3f} s, and no case of guarantee.md explains it",
+                )
+            else:
+                named[case] += 1
+    return named
+
+
+def check_keys(record: Record) -> None:
+    """Check the order of each key, unless the service has forgotten what is outstanding (after a seek)."""
+    if not record.notes["seek"] and not record.notes["recreated"]:
+        _check_order(record)
+        _check_partitions(record)
+
+
+def _check_order(record: Record) -> None:
+    """Check that the first rows of each key are in the order of publishing, within partitions and over batches."""
+    seen: set[str] = set()
+    last: dict[str, int] = {}
+    for commit in record.commits:
+        for partition in commit.rows:
+            for message_id, _ in partition:
+                key = record.messages[message_id].key
+                if not key or message_id in seen:
+                    continue
+                seen.add(message_id)
+                if int(message_id) < last.get(key, 0):
+                    record.violate("keys", f"{short([message_id])} of key {key} comes after {short([str(last[key])])}")
+                last[key] = int(message_id)
+
+
+def _check_partitions(record: Record) -> None:
+    """Check that the rows of a key in a batch are in one partition."""
+    for commit in record.commits:
+        partitions: dict[str, int] = {}
+        for index, partition in enumerate(commit.rows):
+            for message_id, _ in partition:
+                key = record.messages[message_id].key
+                if key and partitions.setdefault(key, index) != index:
+                    record.violate("keys", f"batch {commit.batch[1]} has key {key} in two partitions")
+
+
+def check_files(record: Record, store: SimStore, stream: str, is_in_doubt: bool) -> None:
+    """Check I6, when no lease is left. is_in_doubt: whether the source cannot know that its last batch is committed.
+
+    Looks at the folder of one stream: a start that dies before its first batch leaves a folder of its own.
+    """
+    sizes = {path.partition(f"/{stream}/")[2]: len(data) for path, data in store.files.items() if f"/{stream}/" in path}
+    folders = Counter(path.partition("/")[0] for path in sizes if "/" in path)
+    batches = [folder for folder in folders if folder.isdigit()]
+    if len(batches) > is_in_doubt:
+        record.violate("I6", f"files are left of batches {sorted(batches)}, which are committed and acked")
+    if folders["in-doubt"] > MAX_IN_DOUBT_FILES:
+        record.violate("I6", f"{folders['in-doubt']} files of ids in doubt are left")
+    others = {path: size for path, size in sizes.items() if path.partition("/")[0] not in {*batches, "in-doubt"}}
+    if len(others) > MAX_OTHER_FILES or sum(others.values()) > MAX_OTHER_BYTES:
+        record.violate("I6", f"{len(others)} files of {sum(others.values()):,} bytes are left: {sorted(others)}")

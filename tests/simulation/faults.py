@@ -1,0 +1,76 @@
+"""Which faults a history has, and how often each happens.
+
+A swarm: a history draws a few kinds and a rate for each, and the others are off. A history in which everything goes
+wrong at once finds less than thousands in which three things do.
+
+Never injected, because no connector could keep its promise: a service that loses a message or takes an ack back after
+its retention; a store whose create-only writes overwrite, or that loses a file which it still lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tests.simulation.chooser import Chooser
+
+# Kind -> what happens, and the highest rate (a probability for each occasion).
+KINDS: dict[str, tuple[str, float]] = {
+    "driver killed": ("the driver is killed at any point where it waits", 1.0),
+    "task killed": ("an attempt of a task is killed at any point where it waits", 0.5),
+    "late attempt": ("an attempt lives on after its driver is gone, or sleeps until long after its batch", 0.7),
+    "process suspended": ("a process stands still for seconds or hours (SIGSTOP)", 0.5),
+    "machine sleeps": ("a machine sleeps, and its monotonic clock stands still", 0.5),
+    "all suspended": ("all processes of the query stand still for seconds or minutes", 0.7),
+    "clocks apart": ("the machines' wall clocks are wrong", 1.0),
+    "slow threads": ("time passes while threads could run", 0.02),
+    "service down": ("for a while every call is UNAVAILABLE, and streams end", 0.7),
+    "service silent": ("for a while nothing reaches the service and nothing comes back", 0.7),
+    "no quota": ("for a while Acknowledge and ModifyAckDeadline are RESOURCE_EXHAUSTED", 0.7),
+    "call refused": ("a call fails and has no effect", 0.2),
+    "call slow": ("a call takes seconds or longer than its timeout", 0.2),
+    "answer lost": ("a call takes effect and is not answered", 0.2),
+    "some ids fail": ("a request fails for some of its ids (exactly-once delivery)", 0.3),
+    "ack forgotten": ("the service accepts an ack and delivers the message again", 0.05),
+    "lease cut": ("the service ends leases early", 0.05),
+    "stream ended": ("the service ends a stream", 0.05),
+    "stream silent": ("a stream brings nothing any more, and is not ended", 0.02),
+    "seek back": ("the subscription is sought back", 0.4),
+    "seek forward": ("the subscription is sought forward", 0.4),
+    "recreated": ("the subscription is deleted and created again", 0.3),
+    "store refuses": ("a call of the store is refused", 0.05),
+    "store slow": ("a call of the store takes seconds or minutes", 0.05),
+    "store answer lost": ("the store does what it is asked and reports a failure", 0.05),
+    "file removed": ("a cleaner removes files of the staging area", 0.5),
+    "power loss": ("the machines lose power, and files that are being written are cut short", 0.4),
+    "task fails": ("a task fails after it was given its rows", 0.2),
+    "sink fails": ("the sink fails before or after it has written", 0.3),
+    "speculation": ("two attempts of a task run at once", 0.4),
+    "second driver": ("another driver starts on the same checkpoint while the first lives", 0.4),
+    "checkpoint rolled back": ("the checkpoint loses its last entries", 0.3),
+    "other staging": ("the query uses another staging area for a run", 0.3),
+    "other options": ("the query is restarted with other options", 0.7),
+}
+
+
+@dataclass
+class Faults:
+    """The faults of one history. rates: by kind; those that are left out never happen."""
+
+    chooser: Chooser
+    rates: dict[str, float] = field(default_factory=dict)
+    are_on: bool = True
+
+    @classmethod
+    def drawn(cls, chooser: Chooser, most: int = 5, without: frozenset[str] = frozenset()) -> Faults:
+        """Return a mix of up to `most` kinds, each at a rate up to its highest. Rates of `without` are dropped."""
+        kinds = list(KINDS)
+        rates: dict[str, float] = {}
+        for _ in range(chooser.below(most + 1)):
+            kind = chooser.pick(kinds)
+            rates[kind] = KINDS[kind][1] * chooser.pick((1.0, 1.0, 0.3, 0.1))
+        return cls(chooser, {kind: rate for kind, rate in rates.items() if kind not in without})
+
+    def hits(self, kind: str) -> bool:
+        """Whether a fault of this kind happens now."""
+        rate = self.rates.get(kind)
+        return rate is not None and self.are_on and self.chooser.chance(rate)

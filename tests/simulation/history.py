@@ -1,0 +1,344 @@
+"""One history: a seed draws a world, then faults happen in it, then it is quiet and everything must be delivered.
+
+    safety    one to four runs of the query with the drawn faults: started, stopped, killed, suspended, seconds or days
+              apart; after each step the invariants I1 and I2 are checked
+    liveness  faults off; two runs (more if Spark asks for one batch a run); then I3, I5, I6 and the ordering keys
+
+A `Plan` can leave things out, so that a failed history can be made smaller (`shrink`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from pubsub_spark.emulator.state.settings import DAY, Settings
+from pubsub_spark.options import ReadOptions
+from tests.simulation import checkers, product
+from tests.simulation.chooser import Chooser, Seeded
+from tests.simulation.connection import ADDRESS
+from tests.simulation.faults import Faults
+from tests.simulation.record import Record, Violation
+from tests.simulation.service import DEAD_LETTERS, SUBSCRIPTION
+from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Checkpoint, Query, Sink
+from tests.simulation.world import Setup, World
+
+_GAPS = (0.0, 0.0, 1.0, 30.0, 700.0, 3600.0, DAY, 3 * DAY)  # seconds between two runs
+_SHORT_GAPS = _GAPS[:4]  # while a query runs
+_LEASES_SECONDS = 700.0  # after which no lease of a dead client is left
+SINGLE_BATCH_RUNS = 4  # of one batch each: an old batch again, an empty one, the messages, their acks
+_MAX_FAILURES = 3  # of quiet runs, each with an error that says what to do
+_LOSSES = ("file removed", "rolled back", "other staging", "new checkpoint")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A seed, and what differs from what it draws. without: kinds of faults that are left out."""
+
+    seed: int
+    runs: int | None = None
+    messages: int | None = None
+    without: frozenset[str] = frozenset()
+
+
+@dataclass
+class Outcome:
+    """The end of a history. violation: None if every invariant held. rates: of the faults that it had."""
+
+    plan: Plan
+    violation: Violation | None
+    record: Record
+    rates: dict[str, float] = field(default_factory=dict)
+    repeats: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+    runs: int = 0
+
+    @property
+    def messages(self) -> int:
+        """The number of published messages."""
+        return len(self.record.messages)
+
+
+def run(plan: Plan) -> Outcome:
+    """Run the history of a plan."""
+    chooser = Seeded(plan.seed)
+    faults = Faults.drawn(chooser, without=plan.without)
+    history = History(plan, World(chooser, faults, _setup(chooser, faults)))
+    world, record = history.world, history.world.record
+    world.run(history.operate, plan.seed)
+    rates, runs = faults.rates, len(world.applications)
+    return Outcome(plan, record.violation, record, rates, history.repeats, world.hub.steps, runs)
+
+
+def _setup(chooser: Chooser, faults: Faults) -> Setup:
+    settings = Settings(
+        ack_deadline=10,
+        retention=31 * DAY,
+        ttl=math.inf,
+        exactly_once=chooser.chance(0.35),
+        ordering=chooser.chance(0.25),
+    )
+    if chooser.chance(0.2):
+        settings = replace(settings, min_backoff=10, max_backoff=chooser.pick((10, 600)))
+    if chooser.chance(0.1):
+        settings = replace(settings, dead_letter_topic=DEAD_LETTERS, dead_letter_attempts=chooser.pick((5, 20)))
+    if chooser.chance(0.5):
+        settings = replace(settings, retain_acked=True)
+    skews = (0.0, -120.0, 7200.0) if faults.hits("clocks apart") else (0.0,)
+    return Setup(
+        settings,
+        chooser.pick((10.0, float("inf"))),
+        chooser.chance(0.5),
+        tuple(chooser.pick(skews) for _ in range(chooser.pick((1, 3)))),
+    )
+
+
+def _query(chooser: Chooser) -> Query:
+    messages = chooser.pick((1, 3, 10, 1000))
+    return Query(
+        _options(chooser, messages),
+        chooser.pick((PROCESSING_TIME, PROCESSING_TIME, AVAILABLE_NOW, AVAILABLE_NOW, ONCE)),
+        chooser.chance(0.6),
+        product.Budget(messages, 10**6),
+        chooser.pick((1, 2, 3)),
+        chooser.pick((1, 3, 1000)),
+        chooser.pick((0.0, 0.0, 0.0, 5.0, 60.0)),
+    )
+
+
+def _options(chooser: Chooser, messages: int) -> ReadOptions:
+    """The options of a query: those that decide about batches, small so that a few messages reach every limit."""
+    return ReadOptions(
+        endpoint=ADDRESS,
+        subscription_id=SUBSCRIPTION,
+        max_messages_per_trigger=messages,
+        idle_timeout=chooser.pick((1.0, 5.0)),
+        max_fetch_period=chooser.pick((1.0, 10.0, 60.0)),
+        max_unacknowledged_batches=chooser.pick((1, 2, 100)),
+    )
+
+
+class History:
+    """The operator of one history, who starts, stops and breaks things."""
+
+    def __init__(self, plan: Plan, world: World) -> None:
+        self.world = world
+        self.repeats: Counter[str] = Counter()
+        self._chooser, self._faults, self._record = world.chooser, world.faults, world.record
+        self._query = _query(world.chooser)
+        self._runs = plan.runs or 1 + world.chooser.below(4)
+        self._messages_left = plan.messages or world.chooser.pick((3, 10, 30))
+
+    def operate(self) -> None:
+        """Live through the history."""
+        for number in range(self._runs):
+            self._publish()
+            if self._run_with_faults(is_last=number == self._runs - 1):
+                is_idle = not any(each.is_alive for each in self.world.applications)
+                self.world.wait(self._chooser.pick(_GAPS if is_idle else _SHORT_GAPS))
+        self._publish(everything=True)
+        self._calm()
+        self._run_quietly()
+
+    def _publish(self, everything: bool = False) -> None:
+        chooser = self._chooser
+        count = self._messages_left if everything else min(self._messages_left, chooser.pick((0, 1, 3, 10, 30)))
+        self._messages_left -= count
+        keys = ("a", "b") if self.world.settings.ordering else ("",)
+        while count > 0:
+            together = min(count, chooser.pick((1, 2, 10)))
+            self.world.publish(together, chooser.pick(keys))
+            count -= together
+
+    def _run_with_faults(self, is_last: bool) -> bool:
+        """Run the query for a while; False if it runs on, into the quiet time."""
+        chooser, faults = self._chooser, self._faults
+        self._break_things()
+        if faults.hits("other options"):
+            self._query = replace(self._query, options=_options(chooser, self._query.budget.messages))
+        self.world.store = self.world.stores[int(faults.hits("other staging"))]
+        if self.world.store is not self.world.stores[0]:
+            self._record.note("other staging")
+        application = self.world.start(self._query)
+        application.plan_faults(application.driver, "driver killed")
+        if faults.hits("second driver"):
+            self.world.hub.after(
+                chooser.seconds(0.1, 100), lambda: application.is_alive and self.world.start(self._query)
+            )
+        patience = chooser.seconds(1, 600) if self._query.trigger == PROCESSING_TIME else 1800.0
+        end = self.world.hub.now + patience
+        while application.is_alive and self.world.hub.now < end:
+            self.world.wait(min(end - self.world.hub.now, chooser.seconds(0.1, 100)))
+            if chooser.chance(0.5):
+                self._publish()
+            if chooser.chance(0.3):
+                self._break_things_now(application)
+        if is_last and application.is_alive and chooser.chance(0.3):
+            return False
+        self._end(application)
+        return True
+
+    def _end(self, application: Application) -> None:
+        """Stop an application as Spark does, or kill it."""
+        if application.is_alive and self._chooser.chance(0.7):
+            application.stop()
+            self.world.wait_for(application, 30.0)
+        if application.is_alive:
+            application.kill()
+        for other in self.world.applications:
+            if other.is_alive and self._chooser.chance(0.8):
+                other.kill()
+
+    def _break_things(self) -> None:
+        """Faults between two runs."""
+        faults, chooser, checkpoint = self._faults, self._chooser, self.world.checkpoint
+        if faults.hits("file removed"):
+            self._remove_files()
+        if faults.hits("checkpoint rolled back") and checkpoint.offsets:
+            kept = chooser.below(len(checkpoint.offsets))
+            self._record.note("rolled back")
+            self._record.tell(
+                "operator", "rolls the checkpoint back to %s of %s batches", kept, len(checkpoint.offsets)
+            )
+            del checkpoint.offsets[kept:]
+            self.world.checkpoint.commits = {number for number in checkpoint.commits if number < kept}
+            self.world.sink.written = {
+                number: rows for number, rows in self.world.sink.written.items() if number < kept
+            }
+        self._break_service()
+
+    def _break_service(self) -> None:
+        faults, chooser, service, hub = self._faults, self._chooser, self.world.service, self.world.hub
+        if faults.hits("seek back"):
+            service.seek(hub.now - chooser.seconds(1, 2 * DAY))
+        if faults.hits("seek forward"):
+            service.seek(hub.now)
+        if faults.hits("recreated"):
+            service.recreate()
+        for kind in ("service down", "service silent", "no quota"):
+            if faults.hits(kind):
+                hub.after(chooser.seconds(0.01, 60), lambda kind=kind: self._outage(kind))  # type: ignore[misc]
+
+    def _outage(self, kind: str) -> None:
+        seconds = self._chooser.seconds(0.5, 1200)
+        if not self._faults.are_on:
+            return
+        self._record.note(kind, seconds)
+        self._record.tell("service", f"{kind} for %s s", round(seconds, 1))
+        until = self.world.hub.now + seconds
+        if kind == "no quota":
+            self.world.service.quota_until = until
+        elif kind == "service silent":
+            self.world.service.silent_until = until
+            self.world.hub.after(seconds, self.world.service.resend)
+        else:
+            self.world.service.end_streams()
+            self.world.service.down_until = until
+
+    def _break_things_now(self, application: Application) -> None:
+        """Faults while the query runs."""
+        faults, chooser = self._faults, self._chooser
+        if faults.hits("all suspended"):
+            application.suspend_all(chooser.seconds(1, 900))
+        if faults.hits("file removed"):
+            self._remove_files()
+        if faults.hits("driver killed") and chooser.chance(0.2):
+            application.driver.kill()
+        if faults.hits("power loss") and self.world.stores[0].is_local:
+            self._record.tell("operator", "loses power")
+            for each in self.world.applications:
+                each.kill()
+            for store in self.world.stores:
+                store.lose_power()
+        self._break_service()
+
+    def _remove_files(self) -> None:
+        """Remove one file, a batch, or everything, as a cleaner or a person does."""
+        store = self._chooser.pick(self.world.stores)
+        files = sorted(store.files)
+        if not files:
+            return
+        chosen = self._chooser.pick(files)
+        scope = self._chooser.pick((chosen, chosen.rpartition("/")[0] + "/", ""))
+        for path in files:
+            if path.startswith(scope):
+                store.remove(path)
+
+    # The quiet time
+
+    def _calm(self) -> None:
+        """Turn the faults off; wait until what was suspended runs again and late attempts have ended."""
+        hub, service = self.world.hub, self.world.service
+        self._record.tell("operator", "turns the faults off")
+        self._faults.are_on = False
+        hub.slow_threads = 0.0
+        service.down_until = service.silent_until = service.quota_until = 0.0
+        service.resend()
+        self.world.store = self.world.stores[0]
+        for process in self.world.hub.processes:
+            process.at.clear()
+        while any(process.is_suspended and not process.dead for process in hub.processes):
+            self.world.wait(100.0)
+        self.world.wait(max(self._chooser.pick((0.0, _LEASES_SECONDS)), self.world.settings.max_backoff))
+
+    def _run_quietly(self) -> None:
+        """Run the query until everything is delivered, and check what must be true then."""
+        world = self.world
+        running = next((each for each in world.applications if each.is_alive), None)
+        for other in world.applications:
+            if other is not running and other.is_alive:
+                other.kill()
+        runs, failures = self._quiet_runs(), 0
+        while runs > 0 and not world.is_delivered:
+            application = running or world.start(self._query)
+            running = None
+            world.run_quietly(application)
+            if application.has_succeeded:
+                runs -= 1
+                world.wait(max(_LEASES_SECONDS, world.settings.max_backoff))
+                continue
+            failures += 1
+            if failures > _MAX_FAILURES:
+                self._record.violate("I4", f"the query fails again and again: {application.error}")
+                return
+            self._follow_the_advice(application)
+        self._check_end()
+
+    def _quiet_runs(self) -> int:
+        """Return after how many runs everything is delivered: two; more if Spark asks for one batch a run.
+
+        Then it is the run after the next, or one run for each message if there are more than fit into a batch, or if
+        acks of ordering keys have to come first. A batch that was not committed takes a run of its own, and so does the
+        first one in a new staging area.
+        """
+        query, messages = self._query, len(self._record.messages)
+        if not query.is_asked_once:
+            return 2
+        fits = 1 if self.world.settings.ordering else min(query.budget.messages, query.buffered)
+        left = max(len(checkers.undelivered(self._record)), self.world.backlog)
+        return SINGLE_BATCH_RUNS + (messages if left > fits else 0)
+
+    def _follow_the_advice(self, application: Application) -> None:
+        """Do what a StagingError says: go on without the lost batches, or start a new checkpoint."""
+        record = self._record
+        lost = any(record.notes[kind] for kind in ("file removed", "rolled back", "other staging"))
+        if application.error is None or not lost:
+            return
+        if self._query.fails_on_data_loss:
+            record.tell("operator", "sets failOnDataLoss=false")
+            options = replace(self._query.options, fail_on_data_loss=False)
+            self._query = replace(self._query, options=options, fails_on_data_loss=False)
+        else:
+            record.tell("operator", "starts a new checkpoint")
+            record.note("new checkpoint")
+            self.world.checkpoint, self.world.sink = Checkpoint("new"), Sink()
+
+    def _check_end(self) -> None:
+        record, world = self._record, self.world
+        world.check_end()
+        self.repeats = checkers.check_repeats(record)
+        if not any(record.notes[kind] for kind in _LOSSES) and self._chooser.chance(0.3):
+            world.wait(2 * _LEASES_SECONDS)
+            world.run_quietly(world.start(self._query))
+            checkers.check_files(record, world.store, world.checkpoint.stream, self._query.is_asked_once)

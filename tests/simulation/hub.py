@@ -1,0 +1,312 @@
+"""Machines, processes and threads of a history; the scheduler, and virtual time.
+
+A thread is a greenlet that runs until it waits (`Hub.wait`); the hub then chooses the next one that can run. Time moves
+to the next event only when no thread can run, or now and then when the chooser says so: then threads are slow.
+
+    Machine    a monotonic clock that stands still while the machine sleeps, and a wall clock that may be wrong
+    Process    threads that are killed and suspended together
+    Thread     a greenlet
+
+A killed process never runs again, and none of its `finally` blocks has an effect: its greenlets are kept until the end
+of the history, where they are unwound while everything that they could reach raises `ProcessGone`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from itertools import count
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from tests.simulation.chooser import Chooser
+
+EPOCH = 1_800_000_000.0  # the wall clock at the beginning of a history, in seconds
+_SLOW_SECONDS = 5.0  # that a thread is slow at the most
+_TICK = 1e-6  # seconds that a look at the clock takes, so that no loop is endless in no time
+
+
+class ProcessGone(GreenletExit):
+    """Whatever a killed process asks for."""
+
+
+class StuckError(Exception):
+    """A history that does not go on: nothing will ever happen, or it has taken more steps than it may."""
+
+
+class Machine:
+    """A computer with its clocks. base: its monotonic time at the beginning; skew: how wrong its wall clock is."""
+
+    def __init__(self, name: str, base: float = 1000.0, skew: float = 0.0) -> None:
+        self.name, self.base, self.skew = name, base, skew
+        self.slept = 0.0
+        self.is_asleep = False
+        self.processes: dict[Process, None] = {}  # in order, so that a seed is one history
+
+    def sleep(self, hub: Hub, seconds: float) -> None:
+        """Run none of the processes for so long; the monotonic clock stands still."""
+        if self.is_asleep:
+            return
+        self.is_asleep = True
+        before = hub.now
+
+        def wake_up() -> None:
+            self.is_asleep = False
+            slept = hub.now - before
+            self.slept += slept
+            for process in list(self.processes):
+                for thread in process.threads:
+                    if thread.waiting and thread.until < math.inf:
+                        hub.wake_at(thread, thread.until + slept)
+                process.resume()
+
+        hub.after(seconds, wake_up)
+        for process in list(self.processes):
+            process.suspend()
+
+
+class Thread:
+    """A simulated thread; `join` and `is_alive` are those of `threading.Thread`."""
+
+    __slots__ = (
+        "_ends",
+        "_hub",
+        "done",
+        "failure",
+        "greenlet",
+        "name",
+        "process",
+        "ticket",
+        "until",
+        "waiting",
+        "woken",
+    )
+
+    def __init__(self, hub: Hub, process: Process, target: Callable[[], object], name: str) -> None:
+        self._hub, self.process, self.name = hub, process, name
+        self.greenlet = greenlet(lambda: self._run(target), hub.greenlet)
+        self.done = self.waiting = self.woken = False
+        self.failure: BaseException | None = None
+        self.until = math.inf
+        self.ticket = 0
+        self._ends: list[Thread] = []
+
+    def _run(self, target: Callable[[], object]) -> None:
+        try:
+            target()
+        except GreenletExit:
+            pass
+        except Exception as error:
+            self.failure = error
+        self.done = True
+        self.process.threads.pop(self, None)
+        for each in self._ends:
+            self._hub.wake(each)
+        if self.failure is not None and self.process.on_failure is not None:
+            self.process.on_failure(self.failure)
+
+    def is_alive(self) -> bool:
+        return not self.done
+
+    def join(self, timeout: float | None = None) -> None:
+        end = math.inf if timeout is None else self._hub.now + timeout
+        while not self.done and self._hub.now < end:
+            self._ends.append(self._hub.running())
+            self._hub.wait(end)
+
+
+class Process:
+    """Threads that share a fate.
+
+    operations: how often they have asked for something outside, or were sent something. at: what happens to the process
+    at such an operation, by its number. on_operation: called at each. on_failure: called with what a thread has raised.
+    """
+
+    def __init__(self, hub: Hub, name: str, machine: Machine) -> None:
+        self.hub, self.name, self.machine = hub, name, machine
+        self.threads: dict[Thread, None] = {}
+        self.dead = False
+        self.operations = 0
+        self.at: dict[int, Callable[[], None]] = {}
+        self.on_operation: Callable[[], None] | None = None
+        self.on_kill: list[Callable[[], None]] = []
+        self.on_failure: Callable[[BaseException], None] | None = None
+        self.parked: list[Thread] = []  # threads that could run
+        self._suspended = int(machine.is_asleep)  # the number of reasons
+        machine.processes[self] = None
+        hub.processes.append(self)  # it outlives its death: garbage would run `finally` blocks
+
+    def start(self, target: Callable[[], object], name: str) -> Thread:
+        """Start a thread."""
+        if self.dead or self.hub.is_over:
+            raise ProcessGone
+        thread = Thread(self.hub, self, target, name)
+        self.threads[thread] = None
+        self.hub.ready.append(thread)
+        return thread
+
+    def kill(self) -> None:
+        """End the process where it is, as `kill -9` does."""
+        if not self.dead:
+            self.dead = True
+            self.machine.processes.pop(self, None)
+            for each in self.on_kill:
+                each()
+            self.hub.leave_if_dead()
+
+    def operation(self) -> None:
+        """Record that the process has just asked for something outside; it may not live to see the answer."""
+        self.operations += 1
+        happens = self.at.get(self.operations)
+        if happens is not None:
+            happens()
+        elif self.on_operation is not None:
+            self.on_operation()
+
+    @property
+    def is_suspended(self) -> bool:
+        return self._suspended > 0
+
+    def suspend(self, seconds: float | None = None) -> None:
+        """Run none of the threads for so long, or until `resume`."""
+        self._suspended += 1
+        if seconds is not None:
+            self.hub.after(seconds, self.resume)
+        self.hub.leave_if_dead()
+
+    def resume(self) -> None:
+        """Go on after a suspension."""
+        self._suspended -= 1
+        if not self._suspended:
+            parked, self.parked = self.parked, []
+            self.hub.ready += parked
+
+
+class Hub:
+    """The scheduler of one history. now: virtual seconds since its beginning."""
+
+    def __init__(self, chooser: Chooser, slow_threads: float = 0.0, is_fair: bool = False) -> None:
+        self.chooser = chooser
+        self.slow_threads = slow_threads  # the probability that time passes while a thread could run
+        self.is_fair = is_fair  # whether threads run in the order in which they could
+        self.now = 0.0
+        self.steps = 0
+        self.step_limit = 400_000
+        self.is_over = False
+        self.greenlet = getcurrent()
+        self.ready: list[Thread] = []
+        self.processes: list[Process] = []
+        self._current: Thread | None = None
+        self._events: list[tuple[float, int, Callable[[], object] | None, Thread | None, int]] = []
+        self._ties = count()
+
+    @property
+    def epoch(self) -> float:
+        """The true time, in seconds since the epoch of Unix."""
+        return EPOCH + self.now
+
+    def tick(self) -> float:
+        """Return the time, a moment after the last look at it."""
+        self.now += _TICK
+        return self.now
+
+    def running(self) -> Thread:
+        """Return the thread that runs."""
+        assert self._current is not None, "only a simulated thread waits"
+        return self._current
+
+    def after(self, seconds: float, happens: Callable[[], object]) -> None:
+        """Have something happen later, whoever lives then."""
+        heapq.heappush(self._events, (self.now + seconds, next(self._ties), happens, None, 0))
+
+    def wait(self, until: float = math.inf) -> bool:
+        """Wait until somebody wakes this thread; False if the time came first."""
+        if self.is_over:
+            raise ProcessGone
+        thread = self.running()
+        thread.waiting, thread.woken = True, False
+        self.wake_at(thread, until)
+        self.greenlet.switch()
+        if self.is_over:
+            raise ProcessGone
+        return thread.woken
+
+    def wake_at(self, thread: Thread, until: float) -> None:
+        """Set when the wait of a thread ends at the latest."""
+        thread.until = until
+        thread.ticket += 1
+        if until < math.inf:
+            heapq.heappush(self._events, (until, next(self._ties), None, thread, thread.ticket))
+
+    def wake(self, thread: Thread, woken: bool = True) -> None:
+        """Have a waiting thread run again."""
+        if not thread.waiting:
+            return
+        thread.waiting, thread.woken = False, woken
+        thread.ticket += 1
+        if thread.process.is_suspended:
+            thread.process.parked.append(thread)
+        else:
+            self.ready.append(thread)
+
+    def leave_if_dead(self) -> None:
+        """Let another thread run if this one was just killed or suspended by what it did itself, outside of a wait."""
+        thread = self._current
+        if thread is None or getcurrent() is not thread.greenlet or thread.waiting:
+            return
+        if thread.process.dead or thread.process.is_suspended:
+            if thread.process.is_suspended and not thread.process.dead:
+                thread.process.parked.append(thread)
+            self.greenlet.switch()
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Let the history go on until something is so; StuckError if it never will be."""
+        while not is_over():
+            self.step()
+
+    def step(self) -> None:
+        """Let one thread run until it waits, or the next event happen."""
+        self.steps += 1
+        if self.steps > self.step_limit:
+            raise StuckError(f"{self.step_limit:,} steps were not enough, at {self.now:.3f} s")
+        ready = self.ready
+        if ready and not self._is_slow():
+            thread = ready.pop(0 if self.is_fair or len(ready) == 1 else self.chooser.below(len(ready)))
+            if thread.process.dead or thread.done:
+                return
+            if thread.process.is_suspended:
+                thread.process.parked.append(thread)
+                return
+            self._current = thread
+            thread.greenlet.switch()
+            self._current = None
+            return
+        if not self._events:
+            raise StuckError(f"nothing can happen any more, at {self.now:.3f} s")
+        at_time, _, happens, waiter, ticket = heapq.heappop(self._events)
+        if happens is None:
+            if waiter is not None and waiter.waiting and waiter.ticket == ticket and not waiter.process.dead:
+                self.now = max(self.now, at_time)
+                self.wake(waiter, woken=False)
+            return
+        self.now = max(self.now, at_time)
+        happens()
+
+    def _is_slow(self) -> bool:
+        """Whether the next event happens before the next thread runs, though one could."""
+        if not self.slow_threads or not self._events or self._events[0][0] > self.now + _SLOW_SECONDS:
+            return False
+        return self.chooser.chance(self.slow_threads)
+
+    def end(self) -> None:
+        """End the history: unwind every greenlet, whose calls have no effect any more."""
+        self.is_over = True
+        for process in self.processes:
+            process.dead = True
+            for thread in list(process.threads):
+                self._current = thread
+                while not thread.greenlet.dead:
+                    thread.greenlet.throw(ProcessGone)
+        self._events.clear()
+        self.ready.clear()

@@ -1,0 +1,207 @@
+"""Faults put into the code for the duration of some histories; each must be caught, or the simulator proves nothing.
+
+    python -m tests.simulation.mutations [NAME ...]
+
+A mutation is a name, the invariants of which one must break, and a patch. Those here change what the code is told or
+what it does at its edges (store, connection, Spark's calls), so that they hold for any code inside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from pubsub_spark.read.staging import fencing
+from tests.simulation import exhaustive, history, product
+from tests.simulation.connection import SimConnection, SimFuture
+from tests.simulation.history import Plan
+from tests.simulation.record import Violation
+from tests.simulation.store import SimStore
+
+HISTORIES = 10_000  # within which each is caught
+
+Patch = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A fault in the code. breaks: the invariants of which it breaks one."""
+
+    name: str
+    breaks: tuple[str, ...]
+    patch: Patch
+
+
+def replaced(target: Any, name: str, make: Callable[[Any], Any]) -> Patch:
+    """Return the patch that replaces an attribute by what `make` makes of it."""
+    return lambda: mock.patch.object(target, name, make(getattr(target, name)))
+
+
+# What the store does
+
+
+def _overwrites(create: Any) -> Any:
+    def mutated(self: SimStore, path: str, content: Sequence[Any]) -> bool:
+        if "/part-" not in path:
+            return bool(create(self, path, content))
+        self.put(path, b"".join(bytes(buffer) for buffer in content))
+        return True
+
+    return mutated
+
+
+def _is_forgetful(reading: Any) -> Any:
+    def mutated(self: SimStore, path: str) -> bytes | None:
+        content: bytes | None = reading(self, path)
+        return None if "/part-" in path else content
+
+    return mutated
+
+
+def _deletes_nothing(delete: Any) -> Any:
+    return lambda self, path: None
+
+
+# What is sent to Pub/Sub
+
+
+def _answered(is_sent: Callable[[SimConnection], bool]) -> Callable[[Any], Any]:
+    """Calls that are answered, and sent only if something is so."""
+
+    def make(call: Any) -> Any:
+        def mutated(self: SimConnection, subscription: str, request: bytes, timeout: float) -> Any:
+            if is_sent(self):
+                return call(self, subscription, request, timeout)
+            future = SimFuture(self._process, self._futures)
+            future.answer(None)
+            return future
+
+        return mutated
+
+    return make
+
+
+# What Spark is told
+
+
+@contextmanager
+def _driver(change: Callable[[Any, str, Any], Any]) -> Iterator[None]:
+    """Wrap the driver: change(driver, name of the call, its real result) returns what Spark is told."""
+    make = product.driver
+
+    class Wrapped:
+        def __init__(self, driver: Any) -> None:
+            self._driver = driver
+
+        def __getattr__(self, name: str) -> Any:
+            call = getattr(self._driver, name)
+            return lambda *arguments: change(self._driver, name, call(*arguments), *arguments)
+
+    with mock.patch.object(product, "driver", lambda *arguments: Wrapped(make(*arguments))):
+        yield
+
+
+def _commits_early(driver: Any, name: str, result: Any, *arguments: Any) -> Any:
+    """Tell the source of a batch's commit when its partitions are planned."""
+    if name == "partitions" and result:
+        with contextlib.suppress(Exception):
+            driver.latest_offset(arguments[1], product.Budget(1, 1))
+    return result
+
+
+def _skips_the_last_partition(driver: Any, name: str, result: Any, *arguments: Any) -> Any:
+    return result[:-1] if name == "partitions" and len(result) > 1 else result
+
+
+@contextmanager
+def _reading(change: Callable[[Any, list[Any]], list[Any]]) -> Iterator[None]:
+    """Wrap the reading of a partition: change(partition, record batches) returns what Spark is given."""
+    read = product.read
+
+    def mutated(partition: Any, *arguments: Any) -> Iterator[Any]:
+        yield from change(partition, list(read(partition, *arguments)))
+
+    with mock.patch.object(product, "read", mutated):
+        yield
+
+
+def _is_replay(partition: Any) -> bool:
+    return type(partition).__name__ == "StagedPartition"
+
+
+MUTATIONS: list[Mutation] = [
+    Mutation("create without create-only", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "create", _overwrites)),
+    Mutation("no fencing", ("I1", "I2", "I3", "I4", "I5"), replaced(fencing, "taken_over", lambda _: lambda _: None)),
+    Mutation(
+        "a staged part is pulled again", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "read", _is_forgetful)
+    ),
+    Mutation("nothing is deleted", ("I6",), replaced(SimStore, "delete", _deletes_nothing)),
+    Mutation("acks are not sent", ("I3",), replaced(SimConnection, "acknowledge", _answered(lambda _: False))),
+    Mutation(
+        "leases are not extended",
+        ("I3", "I5"),
+        replaced(SimConnection, "modify_ack_deadline", _answered(lambda _: False)),
+    ),
+    Mutation("ack before the commit", ("I1",), lambda: _driver(_commits_early)),
+    Mutation("a partition is left out", ("I1", "I2", "I3"), lambda: _driver(_skips_the_last_partition)),
+    Mutation(
+        "a replay drops rows",
+        ("I1", "I2", "I3"),
+        lambda: _reading(lambda partition, batches: batches[:-1] if _is_replay(partition) else batches),
+    ),
+    Mutation(
+        "a replay has its rows in another order",
+        ("I2",),
+        lambda: _reading(lambda partition, batches: batches[::-1] if _is_replay(partition) else batches),
+    ),
+]
+
+
+def caught(mutation: Mutation, histories: int = HISTORIES, first: int = 1) -> tuple[int, Violation] | None:
+    """Return after how many histories a mutation was caught and by what, or None if it was not."""
+    with mutation.patch():
+        small = exhaustive.run(limit=300)
+        if small.failures:
+            return small.histories, Violation("small", small.failures[0].splitlines()[0])
+        for seed in range(first, first + histories):
+            violation = history.run(Plan(seed)).violation
+            if violation is not None:
+                return small.histories + seed - first + 1, violation
+    return None
+
+
+def _caught_by_name(name: str) -> tuple[str, tuple[int, Violation] | None]:
+    logging.disable(logging.CRITICAL)
+    return name, caught(next(mutation for mutation in MUTATIONS if mutation.name == name))
+
+
+def main() -> int:
+    """Run the mutations that the arguments name, or all; the exit code says whether all were caught."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutations")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+    names = arguments.names or [mutation.name for mutation in MUTATIONS]
+    missed = 0
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        for name, result in pool.map(_caught_by_name, names):
+            missed += result is None
+            how = (
+                "NOT CAUGHT"
+                if result is None
+                else f"after {result[0]:,} histories: {result[1].invariant}: {result[1].what}"
+            )
+            sys.stdout.write(f"{name:45} {how[:200]}\n")
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""What happened in a history, as seen from outside the code: by the service, by the store, by Spark.
+
+The checkers and the cases read nothing else. `tell` adds a line to the timeline that a failed history prints.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.simulation.hub import Hub
+
+Row = tuple[str, bytes]  # message id, data
+Rows = tuple[Row, ...]
+Batch = tuple[str, int]  # stream and number, as in the end offset
+
+
+class Violation(NamedTuple):
+    """A broken invariant."""
+
+    invariant: str
+    what: str
+
+
+@dataclass
+class Message:
+    """A published message. ended: why it need not be delivered any more, such as a seek."""
+
+    id: str
+    key: str
+    data: bytes
+    at: float
+    ended: str = ""
+
+
+class Commit(NamedTuple):
+    """A committed batch: when, of which checkpoint, Spark's number, its rows by partition as the sink has them."""
+
+    at: float
+    checkpoint: str
+    number: int
+    batch: Batch
+    rows: tuple[Rows, ...]
+
+
+@dataclass
+class Record:
+    """The record of one history."""
+
+    hub: Hub
+    messages: dict[str, Message] = field(default_factory=dict)
+    delivered: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    acked: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    commits: list[Commit] = field(default_factory=list)
+    committed: dict[str, list[tuple[float, Commit]]] = field(default_factory=lambda: defaultdict(list))
+    evaluations: dict[tuple[Batch, str], dict[int, Rows]] = field(default_factory=lambda: defaultdict(dict))
+    sunk: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # written by the sink, by id
+    unstaged: set[Batch] = field(default_factory=set)  # whose staged files something else has removed or cut short
+    notes: dict[str, list[tuple[float, Any]]] = field(default_factory=lambda: defaultdict(list))  # faults, by kind
+    timeline: list[tuple[float, str, str, tuple[Any, ...]]] = field(default_factory=list)
+    violation: Violation | None = None
+    watchers: list[Callable[[str, str], None]] = field(
+        default_factory=list
+    )  # called with (message id, process) at acks
+
+    def tell(self, who: str, what: str, *values: Any) -> None:
+        """Add a line to the timeline. what: with `%s` for the values, which are shown only if it is printed."""
+        self.timeline.append((self.hub.now, who, what, values))
+
+    def note(self, kind: str, value: Any = None) -> None:
+        """Record that a fault happened."""
+        self.notes[kind].append((self.hub.now, value))
+
+    def violate(self, invariant: str, what: str) -> None:
+        """Record the first broken invariant; the history ends with it."""
+        if self.violation is None and not self.hub.is_over:
+            self.violation = Violation(invariant, what)
+            self.tell("checker", "%s: %s", invariant, what)
+
+    def publish(self, message: Message) -> None:
+        """Record that a message was published."""
+        self.messages[message.id] = message
+
+    def deliver(self, ids: list[str], to: str) -> None:
+        """Record that the service has sent messages."""
+        for each in ids:
+            self.delivered[each].append(self.hub.now)
+        self.tell(to, "is sent %s", short(ids))
+
+    def ack(self, ids: list[str], by: str) -> None:
+        """Record that the service has accepted acks."""
+        self.tell(by, "acknowledged %s", short(ids))
+        for each in ids:
+            self.acked[each].append(self.hub.now)
+            for watch in self.watchers:
+                watch(each, by)
+
+    def evaluate(self, batch: Batch, area: str, partition: int, rows: Rows, by: str) -> None:
+        """Record that an attempt has given Spark the rows of a partition, which are staged in an area."""
+        known = self.evaluations[batch, area].setdefault(partition, rows)
+        self.tell(by, "batch %s partition %s: rows %s", batch[1], partition, short([row[0] for row in rows]))
+        if known != rows and batch not in self.unstaged:
+            before, after = ([row[0] for row in each] for each in (known, rows))
+            self.violate(
+                "I2",
+                f"partition {partition} of batch {batch[1]} had the rows {short(before)} before, now {short(after)}"
+                + (" with other values" if before == after else ""),
+            )
+
+    def commit(self, commit: Commit) -> None:
+        """Record that Spark has written a batch to its commit log."""
+        self.commits.append(commit)
+        for partition in commit.rows:
+            for message_id, _ in partition:
+                self.committed[message_id].append((self.hub.now, commit))
+        self.tell("spark", "commits batch %s of checkpoint %s", commit.batch[1], commit.checkpoint)
+
+    def lines(self) -> list[str]:
+        """Return the timeline as text: virtual time, process, what it did."""
+        width = max((len(who) for _, who, _, _ in self.timeline), default=0)
+        return [f"{at:12.3f} s  {who:<{width}}  {what % values}" for at, who, what, values in self.timeline]
+
+
+def short(ids: list[str]) -> str:
+    """Return message ids for the timeline: their last digits, the first few of many."""
+    shown = " ".join("m" + each[-4:].lstrip("0").rjust(1, "0") for each in ids[:12])
+    return f"[{shown}{f' and {len(ids) - 12} more' if len(ids) > 12 else ''}]"

@@ -1,0 +1,371 @@
+"""Spark's micro-batch engine: offset log, batches, commit log, and a sink, as a query driver sees them.
+
+    Spark 4.2+     latestOffset(start) on every trigger, first thing on restart; start is the end of the last batch
+    Spark 4.0/4.1  latestOffset() without it; a restart begins with partitions(end, end) of the last offset-log entry
+
+In both, the offset log is written when a batch is planned, the commit log when its sink has written it, and a batch
+that the offset log has and the commit log has not is run again after a restart, without asking for an offset. The
+source is not told of a commit but by the next `latestOffset`.
+
+An application is a driver process and a process for each attempt of a task. A checkpoint and a sink outlive them.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pubsub_spark.errors import PubSubError
+from pubsub_spark.options import ReadOptions
+from tests.simulation import product
+from tests.simulation.hub import Process
+from tests.simulation.record import Commit, Row, Rows
+from tests.simulation.runtime import SimRuntime
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_ATTEMPTS = 4  # of a task, as spark.task.maxFailures
+_SLOTS = 2  # tasks that run at once
+_FIRST_IDLE_SECONDS, _MAX_IDLE_SECONDS = 0.1, 20.0  # between two idle triggers; in Spark 10 ms
+
+PROCESSING_TIME, AVAILABLE_NOW, ONCE = "processingTime", "availableNow", "once"
+
+
+class BatchFailedError(Exception):
+    """A batch that has failed: a task failed too often, or the sink did."""
+
+
+@dataclass
+class Checkpoint:
+    """Offset log and commit log, as JSON texts like Spark's, so that nothing but plain values survives."""
+
+    name: str
+    offsets: list[str] = field(default_factory=list)
+    commits: set[int] = field(default_factory=set)
+
+    def offset(self, number: int) -> Any:
+        """Return the end offset of a batch."""
+        return product.Offset.from_json(json.loads(self.offsets[number]))
+
+    @property
+    def stream(self) -> str:
+        """The stream of the last batch, "" without one."""
+        return self.offset(-1).stream if self.offsets else ""
+
+
+@dataclass
+class Sink:
+    """An idempotent sink: it skips a batch that it has. Rows are kept by partition."""
+
+    written: dict[int, tuple[Rows, ...]] = field(default_factory=dict)
+
+
+@dataclass
+class Query:
+    """What a user has written. passes_start: whether Spark is 4.2 or later.
+
+    buffered: how many messages the driver stream buffers, so that a few messages make a backlog for tasks to pull.
+    """
+
+    options: ReadOptions
+    trigger: str
+    passes_start: bool
+    budget: Any
+    fetch_partitions: int = 2
+    buffered: int = 1000
+    interval: float = 0.0  # seconds between two triggers
+    fails_on_data_loss: bool = True
+
+    @property
+    def runs_on(self) -> bool:
+        """Whether the query does not end by itself."""
+        return self.trigger == PROCESSING_TIME
+
+    @property
+    def is_asked_once(self) -> bool:
+        """Whether Spark asks for one offset only."""
+        return self.trigger == ONCE or (self.trigger == AVAILABLE_NOW and not self.passes_start)
+
+
+class Application:
+    """One start of a query: its processes, until they have ended.
+
+    ended: whether the query is over, by itself, by `stop`, by an error or by a kill. error: what it failed with.
+    """
+
+    def __init__(self, world: World, query: Query, name: str) -> None:
+        self.hub, self.query, self.name = world.hub, query, name
+        self.checkpoint, self.sink = world.checkpoint, world.sink
+        self._backend, self._store, self._faults = world.backend, world.store, world.faults
+        self._record, self._machines = world.record, world.machines
+        self.driver = Process(world.hub, name, self._machines[0])
+        self.driver.on_kill.append(self._driver_is_gone)
+        self.tasks: list[Process] = []
+        self.ended = self.stopping = False
+        self.error: Exception | None = None
+        self.has_succeeded = False
+        self.outlives: set[Process] = set()  # attempts that live on when the driver is gone
+        self.on_attempt: Callable[[Process], None] | None = None
+        self.progress_at = world.hub.now  # when a call of the source has last returned
+        self._runtime = SimRuntime(self.driver)
+        self._wakes = self._runtime.condition()
+        self._number = len(self.checkpoint.offsets) - 1  # of the last batch in the offset log, as this run knows it
+        self.driver.start(self._run, "stream execution thread")
+
+    @property
+    def is_alive(self) -> bool:
+        return not (self.driver.dead or self.ended)
+
+    def stop(self) -> None:
+        """Ask the query to end, as SIGTERM does."""
+        self.stopping = True
+        self._wakes.notify_all()
+
+    def kill(self) -> None:
+        """Kill every process."""
+        for process in [self.driver, *self.tasks]:
+            process.kill()
+
+    def _driver_is_gone(self) -> None:
+        """Executors end with their driver, at once or when they notice; a late attempt lives on."""
+        if self.ended:
+            return
+        self.ended = True
+        self._record.tell(self.name, "is killed")
+        for process in self.tasks:
+            if process not in self.outlives and not self._faults.hits("late attempt"):
+                self.hub.after(self.hub.chooser.pick((0.0, 0.0, 0.5, 10.0)), process.kill)
+
+    def _run(self) -> None:
+        query = self.query
+        driver = product.driver(
+            query.options,
+            self._backend,
+            self._store,
+            query.fetch_partitions,
+            lambda: self.stopping,
+            query.is_asked_once or not query.passes_start,
+            query.buffered,
+            self._runtime,
+        )
+        try:
+            self._run_batches(driver)
+            self.has_succeeded = True
+        except BatchFailedError as error:
+            self._record.tell(self.name, "fails: %s", error)
+        except PubSubError as error:
+            self.error = error
+            self._record.tell(self.name, "fails: %s", str(error))
+        except Exception as error:
+            self.error = error
+            self._record.violate("I4", f"the query fails with {error!r}: {traceback.format_exc(limit=-3)}")
+        try:
+            driver.close()
+        except PubSubError as error:
+            self._record.tell(self.name, "fails to stop: %s", str(error))
+        except Exception as error:
+            self._record.violate("I4", f"stopping fails with {error!r}")
+        self._record.tell(self.name, "has ended")
+        self.ended = True
+        for process in self.tasks:
+            if process not in self.outlives and not self._faults.hits("late attempt"):
+                self.hub.after(0.0, process.kill)
+        self.driver.kill()
+
+    def _run_batches(self, driver: Any) -> None:
+        query, log = self.query, self.checkpoint
+        if query.trigger == AVAILABLE_NOW and query.passes_start:
+            driver.prepare_for_available_now()
+        number = self._number
+        committed = number in log.commits
+        if number >= 0 and not query.passes_start:
+            end = log.offset(number)
+            driver.partitions(end, end)
+        if number >= 0 and not committed:
+            self._run_batch(driver, number)
+            if query.is_asked_once:
+                return
+        idle_pause = _FIRST_IDLE_SECONDS
+        while not self.stopping:
+            has_run = self._trigger(driver)
+            if query.is_asked_once or (not has_run and query.trigger == AVAILABLE_NOW):
+                return
+            idle_pause = _FIRST_IDLE_SECONDS if has_run else min(2 * idle_pause, _MAX_IDLE_SECONDS)
+            pause = query.interval if has_run else max(query.interval, idle_pause)
+            with self._wakes:
+                self._wakes.wait_for(lambda: self.stopping, pause)
+
+    def _trigger(self, driver: Any) -> bool:
+        """Ask for an offset, and run the batch up to it; whether there was one."""
+        query, log = self.query, self.checkpoint
+        start = log.offset(self._number) if self._number >= 0 else driver.initial_offset()
+        if query.trigger == ONCE and query.passes_start:
+            driver.prepare_for_once()
+        end = driver.latest_offset(start if query.passes_start else None, query.budget)
+        self.progress_at = self.hub.now
+        driver.metrics()
+        if end == start and self._number >= 0:
+            return False
+        self._write()  # the offset log, create-only
+        if len(log.offsets) != self._number + 1:
+            raise BatchFailedError("another query has written to the offset log")
+        log.offsets.append(json.dumps(end.to_json()))
+        self._number += 1
+        self._record.tell(self.name, "plans batch %s", end.batch)
+        self._run_batch(driver, self._number)
+        return True
+
+    def _run_batch(self, driver: Any, number: int) -> None:
+        log, faults = self.checkpoint, self._faults
+        end = log.offset(number)
+        start = log.offset(number - 1) if number else driver.initial_offset()
+        rows: tuple[Rows, ...] = ()
+        for _ in range(self.hub.chooser.pick((1, 1, 1, 2))):  # actions of foreachBatch
+            rows = self._evaluate(driver.partitions(start, end), (end.stream, end.batch))
+            self.progress_at = self.hub.now
+        if faults.hits("sink fails"):
+            raise BatchFailedError("the sink has failed before it wrote")
+        if self.hub.chooser.chance(0.1):
+            self._runtime.sleep(self.hub.chooser.seconds(1, 120))
+        self._write()
+        if number not in self.sink.written:
+            self.sink.written[number] = rows
+            for partition in rows:
+                for message_id, _ in partition:
+                    self._record.sunk[message_id].append(self.hub.now)
+        if faults.hits("sink fails"):
+            raise BatchFailedError("the sink has failed after it wrote")
+        self._write()  # the commit log
+        if number in log.commits:
+            raise BatchFailedError("another query has written to the commit log")
+        log.commits.add(number)
+        self._record.commit(Commit(self.hub.now, log.name, number, (end.stream, end.batch), self.sink.written[number]))
+
+    def _write(self) -> None:
+        """Take the time of a write, at which the driver may be killed."""
+        self.driver.operation()
+        self._runtime.sleep(0.001)
+
+    # Tasks
+
+    def _evaluate(self, partitions: list[Any], batch: tuple[str, int]) -> tuple[Rows, ...]:
+        """Return the rows of each partition, each read by a task of up to four attempts."""
+        runtime = self._runtime
+        results: dict[int, Rows] = {}
+        waiting = list(range(len(partitions)))
+        running: dict[int, int] = dict.fromkeys(waiting, 0)  # attempts that live, by partition
+        attempts: dict[int, int] = dict.fromkeys(waiting, 0)
+        reports = runtime.queue()
+        busy = 0
+        while len(results) < len(partitions):
+            while waiting and busy < _SLOTS:
+                index = waiting.pop(0)
+                for _ in range(2 if self._faults.hits("speculation") and attempts[index] < 2 else 1):
+                    self._attempt(partitions[index], batch, index, attempts[index], reports)
+                    attempts[index] += 1
+                    running[index] += 1
+                    busy += 1
+            index, rows, error = reports.get()
+            running[index] -= 1
+            busy -= 1
+            if index in results:
+                continue  # a second attempt, which has lost
+            if rows is not None:
+                results[index] = rows
+            elif not running[index]:
+                if attempts[index] >= _ATTEMPTS:
+                    raise BatchFailedError(f"partition {index} failed {attempts[index]} times: {error}")
+                waiting.append(index)
+        return tuple(results[index] for index in range(len(partitions)))
+
+    def _attempt(self, partition: Any, batch: tuple[str, int], index: int, number: int, reports: Any) -> None:
+        """Start an attempt in a process of its own."""
+        machine = self.hub.chooser.pick(self._machines)
+        process = Process(self.hub, f"{self.name} task {batch[1]}.{index}.{number}", machine)
+        self.tasks.append(process)
+        pickled = pickle.dumps(partition)
+        runtime = SimRuntime(process)
+        options = replace(self.query.options, fail_on_data_loss=self.query.fails_on_data_loss)
+        done: list[bool] = []
+
+        def report(rows: Rows | None, error: object) -> None:
+            if not done:
+                done.append(True)
+                self.tasks.remove(process)
+                reports.put((index, rows, error))
+
+        def run() -> None:
+            rows: list[Row] = []
+            try:
+                for record_batch in product.read(pickle.loads(pickled), options, self._backend, runtime):
+                    ids, data = record_batch.column("message_id"), record_batch.column("data")
+                    rows += zip(ids.to_pylist(), data.to_pylist(), strict=True)
+            except PubSubError as error:
+                self._record.tell(process.name, "fails: %s", str(error))
+                report(None, error)
+                return
+            except Exception as error:
+                self._record.violate("I4", f"a task fails with {error!r}: {traceback.format_exc(limit=-3)}")
+                report(None, error)
+                return
+            if self.is_alive and not self.has_committed(batch):
+                self._record.evaluate(batch, self._store.location, index, tuple(rows), process.name)
+            else:
+                self._record.tell(process.name, "ends too late, with %s rows", len(rows))
+            if self._faults.hits("task fails"):
+                report(None, "simulated")
+            else:
+                report(tuple(rows), None)
+            process.kill()
+
+        process.on_kill.append(lambda: report(None, "its process was killed"))
+        process.start(run, "task")
+        self.plan_faults(process, "task killed")
+        if self.on_attempt is not None:
+            self.on_attempt(process)
+
+    def has_committed(self, batch: tuple[str, int]) -> bool:
+        """Whether the checkpoint has a batch in its commit log."""
+        return any((each.stream, each.batch) == batch for each in map(self.checkpoint.offset, self.checkpoint.commits))
+
+    def plan_faults(self, process: Process, kill: str) -> None:
+        """Decide at which of its waits a process is killed or suspended."""
+        chooser, faults = self.hub.chooser, self._faults
+        if faults.hits(kill):
+            process.at[self._operation()] = process.kill
+        if kill == "task killed" and faults.hits("late attempt"):
+            process.at[self._operation()] = lambda: self.suspend(process, chooser.seconds(1, 4000))
+        if faults.hits("process suspended"):
+            process.at[self._operation()] = lambda: self.suspend(process, chooser.seconds(1, 4000))
+        if faults.hits("machine sleeps"):
+            process.at[self._operation()] = lambda: self._sleep(process, chooser.seconds(1, 4000))
+
+    def _operation(self) -> int:
+        return (
+            1 + int(self.hub.chooser.seconds(1, 300))
+            if self.hub.chooser.chance(0.5)
+            else 1 + self.hub.chooser.below(60)
+        )
+
+    def suspend(self, process: Process, seconds: float) -> None:
+        """Suspend one process."""
+        self._record.tell(process.name, "is suspended for %s s", round(seconds, 1))
+        self._record.note("suspended", seconds)
+        process.suspend(seconds)
+
+    def _sleep(self, process: Process, seconds: float) -> None:
+        self._record.tell(process.name, "its machine sleeps for %s s", round(seconds, 1))
+        self._record.note("suspended", seconds)
+        process.machine.sleep(self.hub, seconds)
+
+    def suspend_all(self, seconds: float) -> None:
+        """Suspend every process of the query."""
+        self._record.tell(self.name, "is suspended with all its tasks for %s s", round(seconds, 1))
+        self._record.note("suspended", seconds)
+        for process in [self.driver, *self.tasks]:
+            process.suspend(seconds)

@@ -1,0 +1,22 @@
+"""Each mutation of the code is caught: the simulator can fail."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.simulation.mutations import MUTATIONS, Mutation, caught
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_caught(mutation: Mutation):
+    """A mutation breaks an invariant within so many histories, one of those that it should."""
+    logging.disable(logging.CRITICAL)
+    try:
+        result = caught(mutation)
+    finally:
+        logging.disable(logging.NOTSET)
+    assert result is not None, f"{mutation.name} broke nothing"
+    assert result[1].invariant in (*mutation.breaks, "small"), result

@@ -1,0 +1,84 @@
+"""Histories in each run of the tests, as many as fit into a minute and a half; all those of two messages."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+
+import pytest
+
+from pubsub_spark.emulator.state.settings import Settings
+from pubsub_spark.options import ReadOptions
+from tests.simulation import checkers, exhaustive, history, runner
+from tests.simulation.chooser import Fixed
+from tests.simulation.connection import ADDRESS
+from tests.simulation.faults import Faults
+from tests.simulation.history import Plan
+from tests.simulation.product import Budget
+from tests.simulation.service import SUBSCRIPTION
+from tests.simulation.spark import AVAILABLE_NOW, ONCE, Query
+from tests.simulation.world import Setup, World
+
+_HISTORIES = int(os.environ.get("SIMULATION_HISTORIES", "10000"))
+_SECONDS = float(os.environ.get("SIMULATION_SECONDS", "100"))  # on each of the workers, at most
+_PARTS = 2  # as many as pytest has workers
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """Warnings that a history makes the code log are part of its timeline, if they matter."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_histories(part):
+    """Random histories break no invariant."""
+    summary = runner.run(range(part + 1, _HISTORIES + 1, _PARTS), _SECONDS)
+    assert not summary.failures, summary.failures[0]
+    assert summary.histories > 0
+    print(summary)  # noqa: T201  # how many fitted in
+
+
+@pytest.mark.timeout(600)
+def test_all_small_histories():
+    """No history of two messages, two batches, one crash and one late attempt breaks an invariant."""
+    summary = exhaustive.run()
+    assert not summary.failures, summary.failures[0]
+
+
+@pytest.mark.parametrize(("trigger", "passes_start"), [(AVAILABLE_NOW, True), (AVAILABLE_NOW, False), (ONCE, True)])
+def test_a_thousand_restarts(trigger, passes_start):
+    """An hourly job keeps no more after a thousand runs than after ten, on a plain subscription and a quiet world."""
+    chooser = Fixed()
+    world = World(chooser, Faults(chooser), Setup(Settings(ack_deadline=10, ttl=math.inf)), is_fair=True)
+    world.hub.step_limit = 10**8
+    query = Query(
+        ReadOptions(endpoint=ADDRESS, subscription_id=SUBSCRIPTION), trigger, passes_start, Budget(1000, 10**6)
+    )
+    sizes: list[tuple[int, int]] = []
+
+    def operate() -> None:
+        for run in range(1000):
+            world.publish(2)
+            world.run_quietly(world.start(query))
+            world.wait(3600.0)
+            if run in (10, 999):
+                sizes.append((len(world.store.files), sum(map(len, world.store.files.values()))))
+
+    world.run(operate, seed=1)
+
+    assert world.record.violation is None
+    assert len(checkers.undelivered(world.record)) <= 2
+    [(files, volume), (files_later, volume_later)] = sizes
+    assert files_later <= files + 2
+    assert volume_later <= 2 * volume
+
+
+def test_a_seed_is_one_history():
+    """The same seed gives the same history, step by step."""
+    one, two = (history.run(Plan(7)).record.lines() for _ in range(2))
+    assert one == two

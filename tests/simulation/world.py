@@ -1,0 +1,143 @@
+"""What a history happens in: service, stores, machines, a checkpoint and a sink, and the starts of one query."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from unittest import mock
+
+from pubsub_spark.emulator.state.settings import Settings
+from tests.simulation import checkers, product
+from tests.simulation.chooser import Chooser
+from tests.simulation.connection import SimBackend
+from tests.simulation.faults import Faults
+from tests.simulation.hub import Hub, Machine, Process, StuckError
+from tests.simulation.record import Record
+from tests.simulation.runtime import SimRuntime
+from tests.simulation.service import SUBSCRIPTION, Service
+from tests.simulation.spark import Application, Checkpoint, Query, Sink
+from tests.simulation.store import SimStore
+
+_STOP_SECONDS = 300.0  # two minutes of a slow sink, and the rest of its batch
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What there is at the beginning. skews: how wrong the clock of each machine is, in seconds."""
+
+    settings: Settings
+    probe_after: float = 10.0
+    are_stores_local: bool = False
+    skews: tuple[float, ...] = (0.0,)
+
+
+class World:
+    """The world of one history, and what an operator can do in it."""
+
+    def __init__(self, chooser: Chooser, faults: Faults, setup: Setup, is_fair: bool = False) -> None:
+        self.chooser, self.faults, self.settings = chooser, faults, setup.settings
+        self.hub = hub = Hub(chooser, faults.rates.get("slow threads", 0.0), is_fair)
+        self.record = record = Record(hub)
+        checkers.watch_acks(record)
+        self.service = Service(hub, faults, record, setup.settings)
+        self.backend = SimBackend(self.service, probe_after=setup.probe_after)
+        self.stores = [SimStore(hub, faults, record, f"sim://area-{n}", setup.are_stores_local) for n in range(2)]
+        self.store = self.stores[0]
+        self.machines = [Machine(f"machine {n}", 1000.0 * n, skew) for n, skew in enumerate(setup.skews)]
+        self.checkpoint, self.sink = Checkpoint("c"), Sink()
+        self.applications: list[Application] = []
+        operator = Process(hub, "operator", Machine("console"))
+        operator.on_failure = lambda error: record.violate("I4", f"the simulator fails: {error!r}")
+        self._operator, self._runtime = operator, SimRuntime(operator)
+        self._is_over = False
+
+    def run(self, operate: Callable[[], None], seed: int) -> None:
+        """Run the history: what the operator does, until that ends or an invariant is broken."""
+        hub = self.hub
+
+        def run_operator() -> None:
+            operate()
+            self._is_over = True
+
+        product.begin()
+        ids = random.Random(seed)
+        random.seed(seed)  # of the pauses between retries
+        with (
+            mock.patch("uuid.uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128))),
+            mock.patch("os.getpid", return_value=1),
+        ):
+            self._operator.start(run_operator, "operator")
+            try:
+                hub.run(lambda: self._is_over or self.record.violation is not None)
+            except StuckError as stuck:
+                self.record.violate("I4", str(stuck))
+            finally:
+                hub.end()
+        self.backend.close()
+        for store in self.stores:
+            store.close()
+
+    def start(self, query: Query) -> Application:
+        """Start the query."""
+        name = f"run {len(self.applications) + 1}"
+        trigger = query.trigger + ("" if query.passes_start else " on Spark 4.0")
+        self.record.tell("operator", "starts %s: %s", name, trigger)
+        application = Application(self, query, name)
+        self.applications.append(application)
+        return application
+
+    def wait(self, seconds: float) -> None:
+        """Do nothing for a while."""
+        if seconds > 0:
+            self._runtime.sleep(seconds)
+
+    def wait_for(self, application: Application, seconds: float) -> None:
+        """Wait until an application has ended, for so long at most."""
+        end = self.hub.now + seconds
+        while application.is_alive and self.hub.now < end:
+            self.wait(min(1.0, end - self.hub.now))
+
+    def publish(self, count: int, key: str = "") -> None:
+        """Publish messages of one key, whose data is their number."""
+        first = len(self.record.messages)
+        self.service.publish([b"%d" % (first + n) for n in range(count)], key)
+
+    @property
+    def backlog(self) -> int:
+        """The number of messages that are not acknowledged."""
+        return self.service.broker.subscriptions[SUBSCRIPTION].backlog
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether everything that was published is a committed row, and acknowledged."""
+        return not checkers.undelivered(self.record) and not self.backlog
+
+    def run_quietly(self, application: Application, seconds: float = 3600.0) -> None:
+        """Wait for what a run does in a quiet world, and check I4."""
+        end = self.hub.now + seconds
+        runs_on = application.query.runs_on
+        while application.is_alive and self.hub.now < end:
+            self.wait(5.0)
+            if runs_on and self.is_delivered:
+                self.wait(60.0)  # the last batch is acknowledged by a trigger that finds nothing
+                break
+        if application.is_alive:
+            if not runs_on:
+                self.record.violate("I4", f"{application.name} has not ended after {seconds:.0f} quiet seconds")
+            application.stop()
+            self.wait_for(application, _STOP_SECONDS)
+            if application.is_alive:
+                self.record.violate(
+                    "I4", f"{application.name} has not stopped within {_STOP_SECONDS:.0f} quiet seconds"
+                )
+
+    def check_end(self) -> None:
+        """Check what must be true in the end."""
+        record = self.record
+        if missing := checkers.undelivered(record):
+            record.violate("I3", f"after the quiet runs {len(missing)} messages are no rows: {missing[:5]}")
+        elif backlog := self.backlog:
+            record.violate("I3", f"after the quiet runs {backlog} messages are not acknowledged")
+        checkers.check_keys(record)
