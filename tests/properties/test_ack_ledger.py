@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pubsub_spark.read.driver.in_doubt import InDoubt
 from pubsub_spark.read.driver.ledger import UNSETTLED, Ledger, Part, State
-from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS, Lease
+from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS, Lease, Redelivered
 from pubsub_spark.read.staging.ids import Digests, IdSet, digests, is_in, merged
 from pubsub_spark.read.staging.part import Footer
 
@@ -121,8 +121,9 @@ class LedgerMachine(RuleBasedStateMachine):
         lease = Lease(self.now, STREAM_LEASE_SECONDS)
         self.served[key].ends = lease.end
         receipts = pa.record_batch({"ack_id": ["x"], "message_id": [f"{key[0]}-{key[1]}"]})
-        self.ledger.redelivered(lease, receipts)
-        assert [(lease, receipts)] == self.ledger.take_redelivered()
+        redelivered = Redelivered(lease, receipts, has_keys=False)
+        self.ledger.redelivered(redelivered)
+        assert [redelivered] == self.ledger.take_redelivered()
         accepted = answer == "accepted"
         self.served[key].acked = accepted
         ids, none = ids_of(key), merged([])

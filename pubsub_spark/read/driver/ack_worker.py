@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from ...errors import DamagedFile, MissingFile, StagingError
 from ..pull import acks
-from ..pull.lease import Lease
+from ..pull.lease import Redelivered
 from ..staging import fencing
 from ..staging.ids import IdSet, digests, is_in, merged
 from .in_doubt_files import write_in_doubt
@@ -86,10 +86,10 @@ class AckWorker:
                 self._acknowledge(part)
             self._delete_settled()
 
-    def _acknowledge_redelivered(self, redelivered: list[tuple[Lease, pa.RecordBatch]]) -> None:
+    def _acknowledge_redelivered(self, redelivered: list[Redelivered]) -> None:
         run = self._run
         deadline = run.runtime.monotonic() + self._times.send
-        ack_ids = [receipts.column("ack_id") for _, receipts in redelivered]
+        ack_ids = [each.receipts.column("ack_id") for each in redelivered]
         not_accepted = pa.concat_arrays(ack_ids)
         try:
             failed = acks.acknowledge(run.connection, run.subscription, ack_ids, deadline, runtime=run.runtime)
@@ -102,10 +102,11 @@ class AckWorker:
             run.stream.record_acks(failed.taken)
             not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
         now = run.now()
-        ids = merged([digests(receipts.column("message_id")) for _, receipts in redelivered])
+        # One with an ordering key may be delivered again as long as an earlier one of its key is.
+        ids = merged([digests(each.receipts.column("message_id")) for each in redelivered if not each.has_keys])
         lost = [
             receipts if lease.is_expired(now) else receipts.filter(pc.is_in(receipts.column("ack_id"), not_accepted))
-            for lease, receipts in redelivered
+            for lease, receipts, _ in redelivered
         ]
         lost_ids = merged([digests(receipts.column("message_id")) for receipts in lost])
         with run.changed:
@@ -113,7 +114,7 @@ class AckWorker:
                 ids[:, ~is_in(ids, [IdSet(lost_ids)])],
                 lost_ids,
                 now,
-                max(lease.end for lease, _ in redelivered) if len(lost_ids[0]) else 0.0,
+                max(each.lease.end for each in redelivered) if len(lost_ids[0]) else 0.0,
             )
             run.changed.notify_all()
 

@@ -121,7 +121,7 @@ def drop_redelivered(run: Run) -> None:
         return
     dropped = run.stream.drop(lambda ids: is_in(digests(ids), sets))
     with run.changed:
-        for lease, receipts in dropped:
-            run.ledger.redelivered(lease, receipts)
+        for redelivered in dropped:
+            run.ledger.redelivered(redelivered)
         if dropped:
             run.changed.notify_all()

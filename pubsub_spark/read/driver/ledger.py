@@ -35,7 +35,7 @@ from enum import Enum
 
 import pyarrow as pa
 
-from ..pull.lease import Lease
+from ..pull.lease import Lease, Redelivered
 from ..staging.ids import Digests
 from ..staging.part import Footer
 from .in_doubt import InDoubt
@@ -150,7 +150,7 @@ class Ledger:
         self.redeliveries = 0  # that were acknowledged at once, or are to be
         self._pull_lease = pull_lease
         self._batches: dict[int, Batch] = {}
-        self._redelivered: list[tuple[Lease, pa.RecordBatch]] = []
+        self._redelivered: list[Redelivered] = []
         self._is_redelivery_sent = False
         self._leased_until = 0.0  # of redeliveries whose acks were not accepted
 
@@ -214,10 +214,10 @@ class Ledger:
         part.ack_ids = None
         part.apply(Event.SETTLE)
 
-    def redelivered(self, lease: Lease, receipts: pa.RecordBatch) -> None:
+    def redelivered(self, redelivered: Redelivered) -> None:
         """Record deliveries of messages whose ids are in doubt, to be acknowledged at once."""
-        self._redelivered.append((lease, receipts))
-        self.redeliveries += receipts.num_rows
+        self._redelivered.append(redelivered)
+        self.redeliveries += redelivered.receipts.num_rows
 
     def redelivered_answered(self, accepted: Digests, lost: Digests, now: float, leased_until: float = 0.0) -> None:
         """Record the answers to the acks of `take_redelivered`: the ids whose acks were accepted, and the others.
@@ -276,8 +276,8 @@ class Ledger:
         """
         return part.has_keys and bool(self.in_doubt.runs)
 
-    def take_redelivered(self) -> list[tuple[Lease, pa.RecordBatch]]:
-        """Return the leases and receipts to be acknowledged at once; `redelivered_answered` follows."""
+    def take_redelivered(self) -> list[Redelivered]:
+        """Return the deliveries to be acknowledged at once; `redelivered_answered` follows."""
         taken, self._redelivered = self._redelivered, []
         self._is_redelivery_sent = bool(taken)
         return taken

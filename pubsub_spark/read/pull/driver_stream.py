@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...backend import Connection
-from ...codec.envelope import Received, received, size
+from ...codec.envelope import Received, has_text, received, size
 from ...errors import PubSubError, ServiceError
 from ..runtime import SYSTEM, Runtime
 from .health import Change, StreamHealth
-from .lease import Arrivals, Lease
+from .lease import Arrivals, Lease, Redelivered
 from .streaming_pull import AT_LIMIT, STREAM_BYTES_PER_SECOND, StreamingPull, StreamSettings
 from .times import DEFAULT_TIMES, PullTimes
 
@@ -216,20 +216,19 @@ class DriverStream:
         lease = min((each.lease for each in taken), key=lambda lease: (not lease.expired, lease.end), default=None)
         return lease, [each.received for each in taken]
 
-    def drop(
-        self, is_unwanted: Callable[[pa.Array], np.ndarray[Any, np.dtype[np.bool_]]]
-    ) -> list[tuple[Lease, pa.RecordBatch]]:
-        """Remove the buffered messages that are unwanted; return their leases and receipts, to be acknowledged at once.
+    def drop(self, is_unwanted: Callable[[pa.Array], np.ndarray[Any, np.dtype[np.bool_]]]) -> list[Redelivered]:
+        """Remove the buffered messages that are unwanted; return them, to be acknowledged at once.
 
         is_unwanted: returns a mask of an array of message ids. The caller reports the acks with `record_acks`.
         """
-        dropped: list[tuple[Lease, pa.RecordBatch]] = []
+        dropped: list[Redelivered] = []
         with self._lock:
             for index, each in enumerate(self._buffer):
                 messages, receipts = each.received
                 unwanted = is_unwanted(messages.column("message_id"))
                 if unwanted.any():
-                    dropped.append((each.lease, receipts.filter(pa.array(unwanted))))
+                    has_keys = has_text(messages.column("ordering_key"))
+                    dropped.append(Redelivered(each.lease, receipts.filter(pa.array(unwanted)), has_keys))
                     kept = pa.array(~unwanted)
                     wanted = Received(messages.filter(kept), receipts.filter(kept))
                     self._buffer[index] = replace(each, received=wanted)

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
 
 LEASE_SECONDS = 600.0  # the longest ack deadline, https://cloud.google.com/pubsub/docs/lease-management
 STREAM_LEASE_SECONDS = 60.0  # of a stream's deliveries at first, as in Google's clients for exactly-once delivery
@@ -44,6 +47,14 @@ class Lease:
     def extended(self, sent: float, answered: float, refused: bool) -> Lease:
         """Return the lease after an extension, sent and answered at these times. It is expired if it was refused."""
         return Lease(sent, LEASE_SECONDS, expired=refused or self.is_expired(answered))
+
+
+class Redelivered(NamedTuple):
+    """The lease and the receipts of messages that were delivered again; whether messages had ordering keys."""
+
+    lease: Lease
+    receipts: pa.RecordBatch
+    has_keys: bool
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
 from pubsub_spark.read.driver.times import AckTimes
 from pubsub_spark.read.pull.acks import MAX_IDS
-from pubsub_spark.read.pull.lease import STREAM_LEASE_SECONDS, Lease
+from pubsub_spark.read.pull.lease import STREAM_LEASE_SECONDS, Lease, Redelivered
 from pubsub_spark.read.staging import fencing
 from pubsub_spark.read.staging.ids import is_in
 from tests.unit.read.driver.running import LONG, Running
@@ -31,7 +31,7 @@ RunOf = Callable[..., Running]
 def redeliver(running: Running, *texts: str, lease: Lease = LEASE) -> None:
     """Record redeliveries of messages whose ids are in doubt."""
     with running.run.changed:
-        running.ledger.redelivered(lease, received([response(texts)]).receipts)
+        running.ledger.redelivered(Redelivered(lease, received([response(texts)]).receipts, has_keys=False))
 
 
 def test_commit_sends_the_acks_and_deletes_the_files(running: Running):

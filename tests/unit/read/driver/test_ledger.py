@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 
 from pubsub_spark.read.driver.in_doubt import InDoubt
 from pubsub_spark.read.driver.ledger import TRANSITIONS, Event, Ledger, LedgerError, Part, State
-from pubsub_spark.read.pull.lease import LEASE_SECONDS, Lease
+from pubsub_spark.read.pull.lease import LEASE_SECONDS, Lease, Redelivered
 from pubsub_spark.read.staging.ids import digests, merged
 from pubsub_spark.read.staging.part import Footer
 
@@ -205,11 +206,32 @@ def test_a_flush_waits_for_acks_and_redeliveries() -> None:
     made.pause(part, 60)
     assert made.is_finished(0, 5)
     receipts = pa.record_batch({"ack_id": ["x"], "message_id": ["a"]})
-    lease = Lease(0, PULL_LEASE)
-    made.redelivered(lease, receipts)
+    redelivered = Redelivered(Lease(0, PULL_LEASE), receipts, has_keys=False)
+    made.redelivered(redelivered)
     assert not made.is_finished(1, 5)
-    assert [(lease, receipts)] == made.take_redelivered()
+    assert [redelivered] == made.take_redelivered()
     assert not made.is_finished(1, 5)
     made.redelivered_answered(np.empty((2, 0), np.uint64), np.empty((2, 0), np.uint64), 0)
     assert made.is_finished(1, 5)
     assert 1 == made.redeliveries
+
+
+def test_doubt_spreads_to_later_messages_of_a_key() -> None:
+    """Pub/Sub delivers a message again with all later ones of its key, so that these are in doubt, and wait, as well."""
+    made = ledger()
+    for batch in (1, 2, 3):
+        made.plan(batch, 0)
+        made.commit(batch, {1: (10, FOOTER if batch == 3 else replace(FOOTER, has_keys=True))})
+    first, third = made.take_acks(0), made.take_acks(0)
+    assert first is not None
+    assert third is not None
+    assert (1, 3) == (first.batch, third.batch)
+    assert made.take_acks(0) is None
+    made.doubt(first, merged([digests(pa.array(["a"]))]), 0)
+    made.settle(first)
+
+    second = made.take_acks(0)
+
+    assert second is not None
+    assert made.doubts_others(second)
+    assert not made.doubts_others(third)

@@ -376,7 +376,7 @@ def test_close_returns_receipts_of_arriving_messages():
 def dropped(stream: DriverStream, *texts: str) -> list[str]:
     unwanted = [f"id-{text}" for text in texts]
     drops = stream.drop(lambda ids: np.array([each in unwanted for each in ids.to_pylist()], bool))
-    return ack_ids([receipts for _, receipts in drops])
+    return ack_ids([each.receipts for each in drops])
 
 
 def test_redeliveries_are_dropped_from_the_buffer():
