@@ -183,13 +183,14 @@ class ActiveRun:
     def _record_drained(self, idle_seconds: float) -> None:
         """Record that the subscription has nothing to deliver if no message came for some time, though it could have.
 
-        It could not if this query, dead tasks or a dead run may hold leases.
+        It could not if the stream is not served yet, or if this query, dead tasks or a dead run may hold leases. This is
+        asked before the time is: an ack in between would let messages come.
         """
         run, now = self.run, self.run.now()
         with run.changed:
             is_settled = run.ledger.is_settled(now) and run.ledger.in_doubt.is_overdue(now)
         is_alone = now >= self._tasks_lease_until and run.runtime.wall() >= run.leased_until
-        if is_settled and is_alone and run.stream.is_idle(idle_seconds):  # in this order
+        if is_settled and is_alone and run.stream.health.has_responded and run.stream.is_idle(idle_seconds):
             with run.changed:
                 run.ledger.in_doubt.drained(now)
 

@@ -37,6 +37,7 @@ class StreamHealth:
     connected: bool = False
     reopened: int = 0
     last_response: float | None = None
+    has_responded: bool = False  # on the stream that is open now: an answer beside it may come before it is served
     last_error: str = ""
     failing_since: float | None = None  # when the outage began; set until `_is_steady`
     last_answer: float = 0.0  # of any kind
@@ -53,7 +54,7 @@ class StreamHealth:
     def opening(self, now: float) -> None:
         """Record that a stream is being opened."""
         self._end_outage_if_steady(now)
-        self.connected = False
+        self.connected = self.has_responded = False
         if self.failing_since is None:
             self.failing_since = now
 

@@ -5,6 +5,7 @@
       the message is staged in an earlier batch
     the same, and it is staged in another part of       no row; its receipt stays with this part
       this batch
+    such a message has an ordering key                  nothing of this pull is a row, and it is nacked
     any other                                           a row
 
 Until its deadline a plan is complete: no lease of a message that it does not exclude can have ended. Later the driver
@@ -25,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...backend import Connection
-from ...codec.envelope import Received
+from ...codec.envelope import Received, has_text
 from ...errors import DamagedFile, MissingFile, StagingError
 from ...options import ReadOptions
 from ..pull import acks
@@ -55,6 +56,7 @@ class PartitionPull:
     leased: float = 0.0
     _kept: list[Received] = field(default_factory=list)  # rows, and the receipts to stage
     _redelivered: int = 0
+    _splits_keys: bool = False  # whether another part of the batch has an earlier message of an ordering key
 
     def __post_init__(self) -> None:
         # The two wall clocks are compared once; from now on the lease clock counts, which nobody sets.
@@ -70,6 +72,8 @@ class PartitionPull:
         self.leased = self.runtime.boottime() if result.leased is None else result.leased
         if self._kept and self.runtime.boottime() > self._deadline:
             self._drop_staged()
+        if self._splits_keys:
+            self._return_all()
         builder = self.partition.staging.part_builder()
         for messages, receipts in self._kept:
             builder.add(messages, receipts)
@@ -119,6 +123,8 @@ class PartitionPull:
             is_committed &= self._acknowledge(receipts.filter(pa.array(is_committed)), receipts)
         if is_row.all() and not is_committed.any():
             return received
+        if of_batch and has_text(messages.column("ordering_key")):
+            self._splits_keys |= bool(is_in(row_ids, of_batch).any())
         self._redelivered += int(np.count_nonzero(is_committed))
         return Received(messages.filter(pa.array(is_row)), receipts.filter(pa.array(~is_committed)))
 
@@ -140,6 +146,13 @@ class PartitionPull:
         # Last: ids are written here before their parts are deleted.
         committed += _ids_in_doubt(staging)
         self._kept = [self._without(received, committed, of_batch) for received in self._kept]
+
+    def _return_all(self) -> None:
+        """Nack the messages: rows of a key are in one part of a batch."""
+        ack_ids = [receipts.column("ack_id") for _, receipts in self._kept]
+        deadline = self.runtime.monotonic() + _ACK_SECONDS
+        acks.nack(self.connection, self.options.subscription, ack_ids, deadline, runtime=self.runtime)
+        self._kept = []
 
     def _ids_of_batch(self, is_wanted: Callable[[int], bool]) -> list[IdSet]:
         """Return the message ids of the staged parts of this batch whose number is wanted."""

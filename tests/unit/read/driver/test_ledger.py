@@ -217,7 +217,7 @@ def test_a_flush_waits_for_acks_and_redeliveries() -> None:
 
 
 def test_doubt_spreads_to_later_messages_of_a_key() -> None:
-    """Pub/Sub delivers a message again with all later ones of its key, so that these are in doubt, and wait, as well."""
+    """Pub/Sub delivers a message again with all later ones of its key, so these wait and are in doubt as well."""
     made = ledger()
     for batch in (1, 2, 3):
         made.plan(batch, 0)
