@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from ...errors import ServiceError
+from ...errors import PubSubError, ServiceError
 from ...options import ReadOptions
 from ..pull import acks
 from ..pull.lease import pull_lease_seconds
@@ -183,8 +184,8 @@ class ActiveRun:
     def _record_drained(self, idle_seconds: float) -> None:
         """Record that the subscription has nothing to deliver if no message came for some time, though it could have.
 
-        It could not if the stream is not served yet, or if this query, dead tasks or a dead run may hold leases. This is
-        asked before the time is: an ack in between would let messages come.
+        It could not if the stream is not served yet, or if this query, dead tasks or a dead run may hold leases. The
+        time is asked last: an ack in between would let messages come.
         """
         run, now = self.run, self.run.now()
         with run.changed:
@@ -270,6 +271,8 @@ class ActiveRun:
         # If a flush was just waited for in vain, the end of the query does not wait as long again.
         timeout = _STOP_SECONDS if self._are_acks_answered else 0.0
         end = run.runtime.monotonic() + timeout
+        with suppress(PubSubError):  # redeliveries are acknowledged, not returned
+            self._poll()
         answers = self.worker.flush(timeout)
         for thread in (self.worker, self.extender):
             thread.end(max(0.0, end - run.runtime.monotonic()))
