@@ -21,6 +21,7 @@ from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.driver.query_driver import QueryDriver
 from pubsub_spark.read.driver.run import Run
+from pubsub_spark.read.driver.times import DRIVER_TIMES, DriverTimes
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.runtime import Runtime
 from pubsub_spark.read.staging.schemas import ReaderSchema
@@ -148,6 +149,7 @@ class Engine:
     orphans: list[Partition] = field(default_factory=list)  # unread partitions of the last crashed batch
     slept: float = 0.0  # seconds by which the clocks were moved
     speed: float = 1.0  # of the clocks; waits of a minute take a second at 60
+    times: DriverTimes = DRIVER_TIMES
     is_stopping: bool = False  # whether SIGTERM was received
     partitions_of: dict[int, list[Partition]] = field(default_factory=dict)  # of each batch, at its last evaluation
     session: QueryDriver | None = None
@@ -182,6 +184,7 @@ class Engine:
             lambda: self.is_stopping,
             may_be_asked_once=not self.passes_start,
             runtime=EngineRuntime(self),
+            times=self.times,
             reader=self.reader,
         )
         if not self.passes_start and self.offsets:  # AcceptsLatestSeenOffset: the last in the log, committed or not

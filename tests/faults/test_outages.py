@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, ServiceError
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.driver import active_run
-from pubsub_spark.read.driver.ack_worker import AckWorker
 from pubsub_spark.read.driver.planner import Budget
-from pubsub_spark.read.driver.times import AckTimes
+from pubsub_spark.read.driver.times import AckTimes, DriverTimes
 from pubsub_spark.read.pull import acks, health
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import open_store
@@ -212,7 +209,7 @@ def test_slow_uplink_only_slows_down(query: Engine, proxy: Proxy, names: Names, 
 
     A request takes 0.4 s of the uplink, so that it fits in a turn; one of 512 KiB takes 4 s where a turn has 30.
     """
-    monkeypatch.setattr(active_run, "AckWorker", partial(AckWorker, times=AckTimes(send=1.0)))
+    query.times = DriverTimes(acks=AckTimes(send=1.0))
     monkeypatch.setattr(acks, "MAX_IDS", 250)
     monkeypatch.setattr(acks, "_FIRST_IN_FLIGHT", 1)
     texts = [f"m{n}" for n in range(2500)]

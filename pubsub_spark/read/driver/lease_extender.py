@@ -93,7 +93,11 @@ class LeaseExtender:
 
     def _read(self, reading: Callable[[], None] | None) -> None:
         while reading is not None:
-            reading()
+            try:
+                reading()
+            except Exception:
+                if not self._stopping:
+                    _log.exception("lease extensions of `%s` failed; trying again", self._run.subscription)
             reading = self._take_reading()
 
     def _list(self, batch: int) -> None:
@@ -108,11 +112,8 @@ class LeaseExtender:
 
     def _read_and_extend(self, part: Part) -> None:
         read: list[pa.Array] = []
-        try:
+        with suppress(StagingError, MissingFile):  # the ack worker reports it
             self._extend_part(part, self._ids_read(part, read))
-        except (StagingError, MissingFile):  # the ack worker reports it
-            with self._run.changed:
-                self._run.ledger.extended(part, 0.0, self._run.now(), None)
         if read:
             with self._run.changed:
                 self._run.ledger.keep(part, [pa.concat_arrays([ids]) for ids in read])
@@ -130,10 +131,12 @@ class LeaseExtender:
             yield ids
 
     def _extend_part(self, part: Part, ack_ids: Iterable[pa.Array]) -> None:
-        sent = self._run.now()
-        refused = self._extend(ack_ids)
-        with self._run.changed:
-            self._run.ledger.extended(part, sent, self._run.now(), refused)
+        sent, refused = self._run.now(), None
+        try:
+            refused = self._extend(ack_ids)
+        finally:  # whatever has failed, the part is due again
+            with self._run.changed:
+                self._run.ledger.extended(part, sent, self._run.now(), refused)
 
     def _extend(self, ack_ids: Iterable[pa.Array]) -> bool | None:
         """Extend leases; return whether the service refused any, None if it did not answer all."""

@@ -258,6 +258,23 @@ def test_store_that_refuses_stops_no_extension(running: Running):
     running.until(lambda: [["ack-a"], ["ack-b"], ["ack-c"]] == extended(running))
 
 
+def test_fault_while_receipts_are_read_is_logged_and_tried_again(running: Running, caplog: pytest.LogCaptureFixture):
+    """An error that nobody expects ends neither the extensions nor those of its part."""
+    running.stage(1, 0, "a")
+    faults = [ValueError("Cannot invoke RPC")]
+
+    def fail(call: str, _: str) -> None:
+        if call == "read_range" and faults:
+            raise faults.pop()
+
+    running.before = fail
+    running.extending()
+    running.advance(DUE)
+    running.until(lambda: "trying again" in caplog.text)
+    running.advance(2.0)
+    until_extended(running, DUE + 2.0, (1, 0))
+
+
 def test_end_waits_for_readers(running: Running, stalling: StallingStore):
     """An end with a time limit does not wait longer for a store that stalls."""
     running.stage(1, 0, "a")
