@@ -70,7 +70,7 @@ class StreamHealth:
     def responded(self, now: float) -> None:
         """Record a response of the stream."""
         self.answered(now)
-        self._has_connected = True
+        self._has_connected = self.has_responded = True
         self.last_response = self._idle_since = now
         self.failing_since = None
         self.credential_failures = 0
