@@ -16,7 +16,9 @@ STREAMS_PER_TASK = 16  # as sized here: `streamsPerPartition` is doubled up to 6
 # column without a limit (457,182, 224,389 and 31,627 messages/s of 100 B, 1 KB and 10 KB on two cores, a busy machine).
 CORE_SECONDS_PER_MESSAGE = 3.8e-6
 CORE_SECONDS_PER_BYTE = 5.9e-9
-# Seconds of the driver's processor for each pulled part of a batch whose acks tasks have sent: `benchmarks/acks.py`
+# Seconds of the driver's processor for the ack of a message: `benchmarks/acks.py` (0.34 to 0.43 us, a busy machine)
+DRIVER_SECONDS_PER_MESSAGE = 0.4e-6
+# Seconds of the driver for the footer of each pulled part, between two batches
 DRIVER_SECONDS_PER_PART = 0.5e-3
 # Seconds of a batch in which nothing is pulled (planning, logs, the start of tasks): `benchmarks/read.py throughput`
 BETWEEN_BATCHES_SECONDS = 0.2
@@ -73,10 +75,8 @@ class Query:
 
     @property
     def batch_seconds(self) -> float:
-        """Seconds of one batch, on one core a task: the slower of streams and cores, and what lies between batches."""
-        pulling = self.batch_messages / self.streams_messages_per_second
-        working = self.batch_messages * self.core_seconds / self.tasks
-        return max(pulling, working) + BETWEEN_BATCHES_SECONDS + self.tasks * DRIVER_SECONDS_PER_PART
+        """Seconds of one batch, on one core a task. The driver acknowledges a batch during the next one."""
+        return max(max(self._steps.values()) + self._between, self._acking)
 
     @property
     def messages_per_second(self) -> float:
@@ -100,11 +100,25 @@ class Query:
 
     def bottleneck(self) -> str:
         """What gives out first, on one core a task."""
+        parts = self._steps | {"the driver's acks": self._acking, "the time between batches": self._between}
+        return max(parts, key=lambda name: parts[name])
+
+    @property
+    def _steps(self) -> dict[str, float]:
+        """Seconds of the tasks for one batch, by what limits them."""
         pulling = self.batch_messages / self.streams_messages_per_second
         working = self.batch_messages * self.core_seconds / self.tasks
-        between = BETWEEN_BATCHES_SECONDS + self.tasks * DRIVER_SECONDS_PER_PART
-        parts = {"the streams' 10 MB/s": pulling, "the tasks' cores": working, "the time between batches": between}
-        return max(parts, key=lambda name: parts[name])
+        return {"the streams' 10 MB/s": pulling, "the tasks' cores": working}
+
+    @property
+    def _acking(self) -> float:
+        """Seconds of one core of the driver for the acks of one batch."""
+        return self.batch_messages * DRIVER_SECONDS_PER_MESSAGE
+
+    @property
+    def _between(self) -> float:
+        """Seconds of a batch in which nothing is pulled."""
+        return BETWEEN_BATCHES_SECONDS + self.tasks * DRIVER_SECONDS_PER_PART
 
 
 def rates() -> str:
