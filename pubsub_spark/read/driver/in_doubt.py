@@ -32,7 +32,7 @@ from ..staging.ids import Digests, IdSet, is_in, merged
 DOUBT_SECONDS = 1200.0
 KEPT_SECONDS = 7 * 86400.0  # Pub/Sub's own default for messages that are not acknowledged
 MAX_IDS = 10_000_000  # 160 MB
-_SLOT_SECONDS = 60.0
+_SLOT_SECONDS, _DAY_SECONDS = 60.0, 86400.0
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,16 @@ class InDoubt:
         self.runs.sort(key=lambda run: run.until)
 
     def join(self, now: float) -> None:
-        """Make one run of all runs that only a drained subscription ends, so that restarts do not pile up files."""
-        overdue = [run for run in self.runs if run.until <= now]
-        if len(overdue) > 1:
-            self.runs = self.runs[len(overdue) :]
-            self._last += 1
-            joined = IdSet(merged([run.ids.digests for run in overdue]))
-            path, batch = f"{self.prefix}{self._last}", max(run.batch for run in overdue)
-            self.runs.insert(0, IdRun(path, overdue[-1].until, batch, joined))
+        """Make one run a day of the runs that only a drained subscription ends, so that restarts pile up no files."""
+        days: dict[float, list[IdRun]] = {}
+        for run in self.runs:
+            days.setdefault((now - run.until) // _DAY_SECONDS if run.until <= now else -run.until, []).append(run)
+        self.runs = []
+        for runs in days.values():
+            if len(runs) == 1:
+                self.runs += runs
+            else:
+                self._push(runs, [], runs[-1].until)
 
     def accept(self, ids: Digests) -> None:
         """Record that redeliveries of these ids were acknowledged in time. `compact` removes the ids."""

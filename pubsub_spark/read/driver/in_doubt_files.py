@@ -60,7 +60,7 @@ def read_in_doubt(staging: Staging, start: int, topic: str | None, wall: float, 
             staging.delete_ids(path)
             continue
         is_same_topic = topic is None or metadata.get("topic", topic) == topic
-        if batch <= start and until + KEPT_SECONDS > wall and is_same_topic:
+        if batch <= start and is_same_topic:
             in_doubt.load(path, ids, batch, now + min(until - wall, DOUBT_SECONDS + 60))
         else:
             staging.delete_ids(path)

@@ -27,8 +27,8 @@ class ReadCounts:
     @classmethod
     def of(cls, footers: Sequence[Footer], malformed: int) -> ReadCounts:
         """The counts of one batch, from the footers of its parts."""
-        rows, volume, dropped = (sum(getattr(f, name) for f in footers) for name in ("rows", "bytes", "dropped"))
-        return cls(rows, volume, dropped, malformed)
+        rows, volume = (sum(getattr(footer, name) for footer in footers) for name in ("rows", "bytes"))
+        return cls(rows, volume, sum(footer.dropped + footer.redelivered for footer in footers), malformed)
 
     def __add__(self, other: ReadCounts) -> ReadCounts:
         return ReadCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))

@@ -53,5 +53,5 @@ def taken_over(staging: Staging) -> StagingError | None:
     return StagingError(
         f"Another query has taken over stream {staging.stream} of `{staging.subscription}` (process {process} on "
         f"`{host}`, since {claimed}), so this one ends. Let one query at a time use a checkpoint location, or a copy "
-        "of it; what this one has not acknowledged, the other gives."
+        "of it. What this one has not acknowledged, the other replays."
     )

@@ -45,8 +45,20 @@ def test_time_that_is_over_makes_no_id_forgotten(running: Running):
 
     assert [True] == found(after, "a")
     assert after.is_overdue(5.0)
-    assert [] == restarted(running, later=KEPT_SECONDS + 2 * DOUBT_SECONDS).runs
-    assert [] == running.staging.in_doubt_paths()
+    late = restarted(running, later=KEPT_SECONDS + 2 * DOUBT_SECONDS)
+    assert 1 == late.compact(5.0), "forgotten, which `write_in_doubt` reports"
+    assert [] == late.runs
+
+
+def test_restarts_pile_up_no_files():
+    """The runs of a day that only a drained subscription ends become one."""
+    in_doubt = InDoubt("in-doubt/2-")
+    for hour in range(48):
+        in_doubt.load(f"in-doubt/1-{hour}", ids(str(hour)), hour, until=-3600.0 * hour)
+    in_doubt.join(now=5.0)
+
+    assert [24, 24] == [run.count for run in in_doubt.runs]
+    assert [0.0, -86400.0] == sorted((run.until for run in in_doubt.runs), reverse=True)
 
 
 def test_ids_that_are_forgotten_are_reported(running: Running, caplog: pytest.LogCaptureFixture):
