@@ -26,7 +26,7 @@ from pubsub_spark.codec.envelope import received  # noqa: E402
 from pubsub_spark.read.driver.ack_worker import AckWorker  # noqa: E402
 from pubsub_spark.read.driver.batches import readable_parts  # noqa: E402
 from pubsub_spark.read.driver.in_doubt import InDoubt  # noqa: E402
-from pubsub_spark.read.driver.ledger import Ledger  # noqa: E402
+from pubsub_spark.read.driver.ledger import AckLedger  # noqa: E402
 from pubsub_spark.read.driver.run import Run  # noqa: E402
 from pubsub_spark.read.pull.driver_stream import DriverStream  # noqa: E402
 from pubsub_spark.read.pull.streaming_pull import StreamSettings  # noqa: E402
@@ -50,7 +50,7 @@ def stage(staging: Staging, batch: int, parts: int, messages: int, pool: list[by
 def run(parts: int, messages: int, pool: list[bytes], endpoint: str, folder: str) -> None:
     """Measure one size of batch and print it."""
     staging = Staging(open_store(folder), SUBSCRIPTION, uuid.uuid4().hex)
-    ledger = Ledger(60, InDoubt("in-doubt/0-"))
+    ledger = AckLedger(60, InDoubt("in-doubt/0-"))
     with EmulatorBackend(endpoint).connect() as connection:
         stream = DriverStream(connection, StreamSettings(SUBSCRIPTION, "driver", 60, 1000, 10**6))
         running = Run(connection, staging, ledger, stream, SYSTEM.condition(), SYSTEM)

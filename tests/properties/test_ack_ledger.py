@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pubsub_spark.read.driver.in_doubt import InDoubt
-from pubsub_spark.read.driver.ledger import UNSETTLED, Ledger, Part, State
+from pubsub_spark.read.driver.ledger import UNSETTLED, AckLedger, Part, State
 from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS, Lease, Redelivered
 from pubsub_spark.read.staging.ids import Digests, IdSet, digests, is_in, merged
 from pubsub_spark.read.staging.part import Footer
@@ -50,7 +50,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.now = 1000.0
         self.batch = 0
-        self.ledger = Ledger(STREAM_LEASE_SECONDS, InDoubt("in-doubt/1-"))
+        self.ledger = AckLedger(STREAM_LEASE_SECONDS, InDoubt("in-doubt/1-"))
         self.served: dict[Key, Served] = {}
         self.staged: dict[int, set[int]] = {}  # in the staging area
         self.committed: set[int] = set()

@@ -19,7 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from pubsub_spark.read.staging import fencing
+from pubsub_spark.read.driver import active_run, batches, in_doubt, in_doubt_files, ledger, start
+from pubsub_spark.read.pull import lease
+from pubsub_spark.read.staging import area, fencing
+from pubsub_spark.read.staging.ids import digests, merged
+from pubsub_spark.read.task import partition_pull, partition_reader
 from tests.simulation import exhaustive, history, product
 from tests.simulation.connection import SimConnection, SimFuture
 from tests.simulation.history import Plan
@@ -137,7 +141,111 @@ def _is_replay(partition: Any) -> bool:
     return type(partition).__name__ == "StagedPartition"
 
 
+# What the ledger and its surroundings decide
+
+
+def _nothing(_: Any) -> Any:
+    return lambda *arguments, **settings: None
+
+
+def _constant(value: Any) -> Callable[[Any], Any]:
+    return lambda _: lambda *arguments, **settings: value
+
+
+def _doubts_replays(replayed: Any) -> Any:
+    """Put the ids of a batch in doubt that is replayed and not committed."""
+
+    def mutated(run: Any, batch: int) -> Any:
+        partitions = replayed(run, batch)
+        for part in run.ledger.parts_of(batch):
+            receipts = run.staging.receipts(part.batch, part.number, part.length)
+            run.ledger.in_doubt.add(merged([digests(each.column("message_id")) for each in receipts]), 0, run.now())
+        in_doubt_files.write_in_doubt(run)
+        return partitions
+
+    return mutated
+
+
+def _accepts_all(answered: Any) -> Any:
+    def mutated(self: Any, accepted: Any, lost: Any, *arguments: Any) -> None:
+        answered(self, merged([accepted, lost]), lost[:, :0], *arguments)
+
+    return mutated
+
+
+def _drains_always(_: Any) -> Any:
+    def mutated(self: Any, idle_seconds: float) -> None:
+        if self.run.stream.is_idle(idle_seconds):
+            self.run.ledger.in_doubt.drained(self.run.now() + in_doubt.DOUBT_SECONDS * 2)
+
+    return mutated
+
+
+def _loads_later_batches(read: Any) -> Any:
+    return lambda staging, start, *arguments: read(staging, 10**9, *arguments)
+
+
+def _trusts_every_part(drop: Any) -> Any:
+    """Take every part in the staging area for a committed one."""
+
+    def mutated(self: Any) -> None:
+        staging, batch = self.partition.staging, self.partition.batch
+        parts = [(b, n, length) for b in staging.batches() if b < batch for n, length in staging.parts(b).items()]
+        self.partition.committed = parts
+        drop(self)
+
+    return mutated
+
+
+def _deletes_any(_: Any) -> Any:
+    """Delete settled batches whatever comes before them."""
+
+    def mutated(self: Any) -> list[int]:
+        numbers = [number for number, batch in sorted(self._batches.items()) if batch.is_settled]
+        for number in numbers:
+            for part in self._batches[number].parts.values():
+                part.apply(ledger.Event.DELETE)
+        return numbers
+
+    return mutated
+
+
+_ANY_ROW = ("I1", "I2", "I3", "I5")
+
 MUTATIONS: list[Mutation] = [
+    Mutation("redeliveries are not acknowledged", ("I3",), replaced(ledger.AckLedger, "redelivered", _nothing)),
+    Mutation("nothing is in doubt before a batch", ("I5",), replaced(ledger.AckLedger, "take_doubtful", _constant([]))),
+    Mutation("late acks are not in doubt", ("I5",), replaced(ledger.AckLedger, "is_doubtful", _constant(False))),
+    Mutation("no pull is late", ("I5",), replaced(ledger.AckLedger, "deadline", _constant(10.0**12))),
+    Mutation("ids of a replay are in doubt", ("I1",), replaced(active_run, "replayed_batch", _doubts_replays)),
+    Mutation(
+        "stale acks of redeliveries count", ("I5",), replaced(ledger.AckLedger, "redelivered_answered", _accepts_all)
+    ),
+    Mutation("drained at any pause", ("I5",), replaced(active_run.ActiveRun, "_record_drained", _drains_always)),
+    Mutation(
+        "ids of a rolled back batch are in doubt", ("I1",), replaced(start, "read_in_doubt", _loads_later_batches)
+    ),
+    Mutation("ids in doubt are lost at a restart", ("I5",), replaced(in_doubt.InDoubt, "load", _nothing)),
+    Mutation("doubt does not spread in a key", ("I5",), replaced(ledger.AckLedger, "doubts_others", _constant(False))),
+    Mutation("keys are split", ("keys",), replaced(partition_pull.PartitionPull, "_return_all", _nothing)),
+    Mutation("a part is staged after its lease", ("I5",), replaced(partition_reader, "_expired", _constant(None))),
+    Mutation(
+        "a standstill is not noticed", ("I5",), replaced(lease.Arrivals, "look", lambda _: lambda self, now, *_: now)
+    ),
+    Mutation("another location is replayed", ("I1",), replaced(start.Start, "_report_other_area", _nothing)),
+    Mutation(
+        "a message twice in the buffer is two rows",
+        ("I5",),
+        replaced(batches, "first_deliveries", lambda _: lambda received: [each.messages for each in received]),
+    ),
+    Mutation(
+        "late parts count as committed",
+        ("I1",),
+        replaced(partition_pull.PartitionPull, "_drop_staged", _trusts_every_part),
+    ),
+    Mutation("a deleted batch is read at a start", ("I1", "I3"), replaced(start, "check_not_behind", _constant(0))),
+    Mutation("no manifest", _ANY_ROW, replaced(area.Staging, "_manifest", lambda _: lambda self, batch: [*range(99)])),
+    Mutation("a lost file is no error", _ANY_ROW, replaced(partition_reader, "_may_pull", _constant(True))),
     Mutation("create without create-only", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "create", _overwrites)),
     Mutation("no fencing", ("I1", "I2", "I3", "I4", "I5"), replaced(fencing, "taken_over", lambda _: lambda _: None)),
     Mutation(

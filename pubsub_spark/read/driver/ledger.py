@@ -136,7 +136,7 @@ class Batch:
         return self.is_committed and all(part.state not in UNSETTLED for part in self.parts.values())
 
 
-class Ledger:
+class AckLedger:
     """The batches that are planned and not deleted.
 
     pull_lease: seconds of the leases that tasks pull with. max_kept_bytes: of ack ids in memory; others are read for

@@ -10,7 +10,7 @@ from ..pull.driver_stream import DriverStream
 from ..runtime import Runtime
 from ..staging.area import Staging
 from ..staging.schemas import ReaderSchema
-from .ledger import Ledger
+from .ledger import AckLedger
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Run:
 
     connection: Connection
     staging: Staging
-    ledger: Ledger
+    ledger: AckLedger
     stream: DriverStream
     changed: Any
     runtime: Runtime

@@ -27,7 +27,7 @@ from ..staging.store import Store
 from . import subscription
 from .batches import readable_parts
 from .in_doubt_files import read_in_doubt
-from .ledger import Ledger
+from .ledger import AckLedger
 from .run import Run
 from .times import DRIVER_TIMES, DriverTimes
 
@@ -121,11 +121,11 @@ class Start:
             )
         _log.warning("%s; it is replayed without rows, and its messages will be delivered again", what)
 
-    def _ledger(self, staging: Staging, committed: int, last_deleted: int, topic: str | None) -> Ledger:
+    def _ledger(self, staging: Staging, committed: int, last_deleted: int, topic: str | None) -> AckLedger:
         """Return the ledger of what earlier runs have staged and Spark has committed."""
         now, wall = self.runtime.boottime(), self.runtime.wall()
         in_doubt = read_in_doubt(staging, committed, topic, wall, now)
-        ledger = Ledger(pull_lease_seconds(self.options.max_fetch_period), in_doubt)
+        ledger = AckLedger(pull_lease_seconds(self.options.max_fetch_period), in_doubt)
         for batch in staging.batches():
             if batch <= last_deleted:
                 staging.delete(f"{batch}/")

@@ -12,7 +12,7 @@ from pubsub_spark.read.driver.ack_worker import AckWorker
 from pubsub_spark.read.driver.batches import readable_parts
 from pubsub_spark.read.driver.in_doubt import InDoubt
 from pubsub_spark.read.driver.lease_extender import LeaseExtender
-from pubsub_spark.read.driver.ledger import MAX_KEPT_BYTES, Ledger
+from pubsub_spark.read.driver.ledger import MAX_KEPT_BYTES, AckLedger
 from pubsub_spark.read.driver.run import Run
 from pubsub_spark.read.driver.times import AckTimes, ExtensionTimes
 from pubsub_spark.read.pull.driver_stream import DriverStream
@@ -55,7 +55,7 @@ class Running:
         self.runtime = LeaseClock()
         store = WatchedStore(str(self.folder), lambda call, path: self.before(call, path))
         self.staging = Staging(store, SUBSCRIPTION, uuid.uuid4().hex, epoch=1)
-        self.ledger = Ledger(STREAM_LEASE_SECONDS, InDoubt("in-doubt/1-"), self.max_kept_bytes)
+        self.ledger = AckLedger(STREAM_LEASE_SECONDS, InDoubt("in-doubt/1-"), self.max_kept_bytes)
         settings = StreamSettings(SUBSCRIPTION, "stream-0", int(STREAM_LEASE_SECONDS), 1000, 10**6)
         self.stream = DriverStream(self.service, settings, AT_ONCE, self.runtime)
         changed = self.runtime.condition()

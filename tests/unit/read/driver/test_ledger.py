@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pubsub_spark.read.driver.in_doubt import InDoubt
-from pubsub_spark.read.driver.ledger import TRANSITIONS, Event, Ledger, LedgerError, Part, State
+from pubsub_spark.read.driver.ledger import TRANSITIONS, AckLedger, Event, LedgerError, Part, State
 from pubsub_spark.read.pull.lease import LEASE_SECONDS, Lease, Redelivered
 from pubsub_spark.read.staging.ids import digests, merged
 from pubsub_spark.read.staging.part import Footer
@@ -20,11 +20,11 @@ NO_IDS = pa.array([], pa.string())
 PULL_LEASE = 60.0
 
 
-def ledger() -> Ledger:
-    return Ledger(PULL_LEASE, InDoubt("in-doubt/1-"))
+def ledger() -> AckLedger:
+    return AckLedger(PULL_LEASE, InDoubt("in-doubt/1-"))
 
 
-def committed(*batches: int, now: float = 0.0) -> Ledger:
+def committed(*batches: int, now: float = 0.0) -> AckLedger:
     """A ledger of committed batches with a part 1 each, planned at `now`."""
     made = ledger()
     for batch in batches:
@@ -33,7 +33,7 @@ def committed(*batches: int, now: float = 0.0) -> Ledger:
     return made
 
 
-def settle(made: Ledger, now: float = 0.0) -> Part:
+def settle(made: AckLedger, now: float = 0.0) -> Part:
     """Take the next part that is due and settle it."""
     part = made.take_acks(now)
     assert part is not None
