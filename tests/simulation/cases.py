@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tests.simulation.record import Record
 
-LONGEST_LEASE = 600.0  # seconds, for which ids of unanswered acks are remembered
+KEPT_SECONDS = 7 * 86400.0  # for which ids are in doubt
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,12 @@ def _rolled_back(record: Record, repeat: Repeat) -> bool:
 
 
 def _ack_failed_for_long(record: Record, repeat: Repeat) -> bool:
-    outages = [seconds for kind in ("service down", "service silent", "no quota") for _, seconds in record.notes[kind]]
     acked = [at for at in record.acked[repeat.message_id] if at <= repeat.again]
-    return repeat.again - repeat.first > LONGEST_LEASE and max(outages, default=0.0) > LONGEST_LEASE and not acked
+    return repeat.again - repeat.first > KEPT_SECONDS and not acked
+
+
+def _stored_for_long(record: Record, repeat: Repeat) -> bool:
+    return repeat.is_in_same_batch and any(at <= repeat.again for at, _ in record.notes["suspended"])
 
 
 CASES: tuple[Case, ...] = (
@@ -70,6 +73,11 @@ CASES: tuple[Case, ...] = (
         "ack failed for long",
         "an acknowledgement failed for longer than the ids of its messages are kept",
         _ack_failed_for_long,
+    ),
+    Case(
+        "stored for long",
+        "a task stored its part for longer than its lease of a minute",
+        _stored_for_long,
     ),
 )
 
