@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -278,7 +279,8 @@ class Engine:
             active.run.connection.close()
             active.worker.end(_EXTENSION_BOUND_SECONDS)
             active.extender.end(_EXTENSION_BOUND_SECONDS)
-            active.run.stream.close()
+            with suppress(ValueError):  # the channel was closed while the stream was opened again
+                active.run.stream.close()
             self.streams_are_gone()
 
     def streams_are_gone(self) -> None:

@@ -42,6 +42,7 @@ class Mutation:
     name: str
     breaks: tuple[str, ...]
     patch: Patch
+    is_quick: bool = False  # whether the small histories catch it, in a second or two
 
 
 def replaced(target: Any, name: str, make: Callable[[Any], Any]) -> Patch:
@@ -247,28 +248,32 @@ MUTATIONS: list[Mutation] = [
     Mutation("no manifest", _ANY_ROW, replaced(area.Staging, "_manifest", lambda _: lambda self, batch: [*range(99)])),
     Mutation("a lost file is no error", _ANY_ROW, replaced(partition_reader, "_may_pull", _constant(True))),
     Mutation("create without create-only", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "create", _overwrites)),
-    Mutation("no fencing", ("I1", "I2", "I3", "I4", "I5"), replaced(fencing, "taken_over", lambda _: lambda _: None)),
     Mutation(
-        "a staged part is pulled again", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "read", _is_forgetful)
+        "no fencing", ("I1", "I2", "I3", "I4", "I5", "keys"), replaced(fencing, "taken_over", lambda _: lambda _: None)
+    ),
+    Mutation(
+        "a staged part is pulled again", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "read", _is_forgetful), True
     ),
     Mutation("nothing is deleted", ("I6",), replaced(SimStore, "delete", _deletes_nothing)),
-    Mutation("acks are not sent", ("I3",), replaced(SimConnection, "acknowledge", _answered(lambda _: False))),
+    Mutation("acks are not sent", ("I3",), replaced(SimConnection, "acknowledge", _answered(lambda _: False)), True),
     Mutation(
         "leases are not extended",
         ("I3", "I5"),
         replaced(SimConnection, "modify_ack_deadline", _answered(lambda _: False)),
     ),
-    Mutation("ack before the commit", ("I1",), lambda: _driver(_commits_early)),
+    Mutation("ack before the commit", ("I1",), lambda: _driver(_commits_early), True),
     Mutation("a partition is left out", ("I1", "I2", "I3"), lambda: _driver(_skips_the_last_partition)),
     Mutation(
         "a replay drops rows",
         ("I1", "I2", "I3"),
         lambda: _reading(lambda partition, batches: batches[:-1] if _is_replay(partition) else batches),
+        True,
     ),
     Mutation(
         "a replay has its rows in another order",
         ("I2",),
         lambda: _reading(lambda partition, batches: batches[::-1] if _is_replay(partition) else batches),
+        True,
     ),
 ]
 
