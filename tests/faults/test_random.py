@@ -25,7 +25,7 @@ from pubsub_spark.errors import PubSubError, StagingError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.pull.lease import STREAM_LEASE_SECONDS
-from pubsub_spark.read.staging.store import FileStore
+from pubsub_spark.read.staging import store as staging_store
 from tests.conftest import Names
 from tests.engine import CrashError, Engine
 from tests.faults.proxy import Proxy
@@ -47,7 +47,7 @@ class Store:
         self._flows = threading.Event()
         self.heal()
         for name in ("read", "read_range", "create", "put", "exists", "list", "folders", "delete"):
-            patch.setattr(FileStore, name, self._through(name, getattr(FileStore, name)))
+            patch.setattr(staging_store.Store, name, self._through(name, getattr(staging_store.Store, name)))
 
     def refuse(self) -> None:
         """Fail each call, as a store does whose rights were revoked."""
@@ -67,7 +67,7 @@ class Store:
         self._flows.set()
 
     def _through(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def asked(store: FileStore, *arguments: Any) -> Any:
+        def asked(store: staging_store.Store, *arguments: Any) -> Any:
             assert self._flows.wait(BOUND)
             error = self._error
             if error is not None and (name in ("create", "put") or error.errno != errno.ENOSPC):

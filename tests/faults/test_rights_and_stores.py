@@ -23,7 +23,7 @@ from pubsub_spark.errors import ForbiddenError, PubSubError, ResourceError, Stag
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.pull import acks
-from pubsub_spark.read.staging.store import FileStore
+from pubsub_spark.read.staging.store import Store
 from pubsub_spark.read.task import partition_reader
 from pubsub_spark.read.task.partition_pull import PartitionPull
 from tests import engine
@@ -214,10 +214,10 @@ def backlogged(query: Engine, names: Names) -> None:
 
 def test_store_that_stalls_for_longer_than_a_lease(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
     """While a part is being staged its leases are extended: a later task of the batch is not given its messages."""
-    create, extend = FileStore.create, acks.extend
+    create, extend = Store.create, acks.extend
     extended = threading.Event()
 
-    def stall(store: FileStore, path: str, buffers: Any) -> bool:
+    def stall(store: Store, path: str, buffers: Any) -> bool:
         if path.endswith("/part-1"):
             for _ in range(2):
                 query.emulator.advance(_STALL_SECONDS * 2 / 3)
@@ -236,7 +236,7 @@ def test_store_that_stalls_for_longer_than_a_lease(query: Engine, names: Names, 
             return super().wait(0.01)
 
     monkeypatch.setattr(EngineRuntime, "event", lambda _: Soon())
-    monkeypatch.setattr(FileStore, "create", stall)
+    monkeypatch.setattr(Store, "create", stall)
     backlogged(query, names)
     monkeypatch.setattr(acks, "extend", extends)
     read(query, len(MANY))
@@ -246,10 +246,10 @@ def test_store_that_stalls_for_longer_than_a_lease(query: Engine, names: Names, 
 
 def test_store_that_stalls_before_a_pull(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
     """A task waited for the store until messages of the batch before were delivered again: it drops them."""
-    read_file = FileStore.read
+    read_file = Store.read
     stalled: list[str] = []
 
-    def stall(store: FileStore, path: str) -> Any:
+    def stall(store: Store, path: str) -> Any:
         if path.endswith("/part-1") and query.committed and query.rows and not stalled:
             stalled.append(path)
             query.slept += _STALL_SECONDS
@@ -260,7 +260,7 @@ def test_store_that_stalls_before_a_pull(query: Engine, names: Names, monkeypatc
     query.budget, query.partitions = Budget(1500, 10**8), 1  # Engine's tasks run in turn; Spark's wait together
     query.start()
     backlogged(query, names)
-    monkeypatch.setattr(FileStore, "read", stall)
+    monkeypatch.setattr(Store, "read", stall)
     for rpc in ("Acknowledge", "ModifyAckDeadline"):
         query.emulator.fail(rpc, "UNAVAILABLE", count=10_000)
     until(lambda: query.trigger() and stalled, "a stall")

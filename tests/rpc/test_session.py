@@ -18,7 +18,7 @@ from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.staging.area import Staging
-from pubsub_spark.read.staging.store import FileStore, open_store
+from pubsub_spark.read.staging.store import Store, open_store
 from pubsub_spark.read.task import partition_reader
 from pubsub_spark.read.task.partitions import DriverPartition, PullPartition
 from tests.conftest import Names
@@ -234,7 +234,7 @@ def test_store_calls_do_not_grow_with_the_batches_behind(
         return calls / behind
 
     for name in ("create", "put", "read", "read_range", "exists", "list", "folders", "delete"):
-        monkeypatch.setattr(FileStore, name, counted(getattr(FileStore, name)))
+        monkeypatch.setattr(Store, name, counted(getattr(Store, name)))
     few, many = calls_per_batch(10), calls_per_batch(200)
     assert many <= 1.1 * few
     assert many <= 6 + 11 * parts  # measured: 14.7 with one part, 25.1 with two, at 10 and at 200 behind
@@ -264,7 +264,7 @@ def test_store_requests_are_those_of_the_model(query: Engine, names: Names, monk
 
     for kind, calls in {"writes": ("create", "put", "list"), "reads": ("read", "read_range")}.items():
         for name in calls:
-            monkeypatch.setattr(FileStore, name, count(kind, getattr(FileStore, name)))
+            monkeypatch.setattr(Store, name, count(kind, getattr(Store, name)))
     query.partitions, query.budget = 4, Budget(2000, 10**8)
     query.emulator.publish(names.topic, *(f"m{number}" for number in range(20_000)))
     query.start()

@@ -17,7 +17,7 @@ from pubsub_spark.errors import StagingError
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.staging.area import Staging
-from pubsub_spark.read.staging.store import FileStore
+from pubsub_spark.read.staging.store import Store
 from pubsub_spark.read.task.partitions import PullPartition
 from tests.conftest import Names
 from tests.engine import Engine, until
@@ -333,7 +333,7 @@ def test_put_whose_answer_is_lost_nacks_nothing(query: Engine, names: Names, mon
     staging = query.opened.staging
     query.crash()
     query.emulator.publish(names.topic, *MANY[:50])
-    create = FileStore.create
+    create = Store.create
 
     def unanswered(*arguments: Any) -> bool:
         create(*arguments)
@@ -342,7 +342,7 @@ def test_put_whose_answer_is_lost_nacks_nothing(query: Engine, names: Names, mon
     staging.create("7/part-0", part([]))
     pulled = PullPartition(staging, 7, 1, 50, 10**6, math.inf)
     with monkeypatch.context() as patch:
-        patch.setattr(FileStore, "create", unanswered)
+        patch.setattr(Store, "create", unanswered)
         with pytest.raises(StagingError, match="cannot be used"):
             query.read([pulled])
 

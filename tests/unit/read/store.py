@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pubsub_spark.read.staging.part import Buffer
-from pubsub_spark.read.staging.store import FileStore
+from pubsub_spark.read.staging.store import Store
 
 
 @dataclass(frozen=True)
-class WatchedStore(FileStore):
+class WatchedStore(Store):
     """before: called with the name and path of each call that reads or changes files; what it raises, the call does."""
 
     before: Callable[[str, str], Any]

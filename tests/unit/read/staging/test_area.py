@@ -13,7 +13,7 @@ from pubsub_spark.read.pull.lease import LEASE_SECONDS
 from pubsub_spark.read.staging.area import Staging, in_doubt_path, part_path
 from pubsub_spark.read.staging.ids import merged
 from pubsub_spark.read.staging.part import FOOTER_READ_BYTES, PartBuilder, footer, messages
-from pubsub_spark.read.staging.store import FileStore, Store, open_store
+from pubsub_spark.read.staging.store import Store, open_store
 from tests.unit.read.service import SUBSCRIPTION, ids, part, response
 
 
@@ -275,7 +275,7 @@ def test_part_with_other_bytes_before_its_footer_is_named(tmp_path: Path):
             list(read())
 
 
-class Overwriting(FileStore):
+class Overwriting(Store):
     """A store that ignores what it is asked."""
 
     def create(self, path: str, buffers: Any) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from pubsub_spark.read.staging import fencing
 from pubsub_spark.read.staging.area import Staging
-from pubsub_spark.read.staging.store import FileStore, open_store
+from pubsub_spark.read.staging.store import Store, open_store
 from tests.unit.read.service import SUBSCRIPTION
 
 
@@ -38,7 +38,7 @@ def test_clock_that_went_back(staging: Staging):
     assert fencing.taken_over(second) is None
 
 
-class Blind(FileStore):
+class Blind(Store):
     """A store whose listings are too early to have anything."""
 
     def list(self, prefix: str) -> dict[str, int]:
@@ -74,7 +74,7 @@ def test_damaged_file_of_an_owner(staging: Staging, content: bytes):
     assert "(process unknown on `unknown`, since unknown)" in str(fencing.taken_over(first))
 
 
-class Counting(FileStore):
+class Counting(Store):
     """A store that counts its calls."""
 
     def __getattribute__(self, name: str) -> Any:

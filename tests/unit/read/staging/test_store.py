@@ -4,7 +4,6 @@ import errno
 import os
 import pickle
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from obstore.exceptions import PermissionDeniedError
 from pubsub_spark.errors import MissingFile, StagingError
 from pubsub_spark.read.staging import store as store_module
 from pubsub_spark.read.staging.area import Staging
-from pubsub_spark.read.staging.store import FileStore, ObjectStore, Store, mounted_folder, open_store
+from pubsub_spark.read.staging.store import Store, mounted_folder, open_store
 from tests.unit.read.service import SUBSCRIPTION
 
 
@@ -110,18 +109,15 @@ def test_object_store_that_refuses(monkeypatch: pytest.MonkeyPatch, call: str):
 
     monkeypatch.setattr(obstore, call, refused)
     with pytest.raises(StagingError, match=r"`memory:///x` cannot be used: 403 Forbidden\. Give `stagingLocation`"):
-        USES[call](ObjectStore("memory:///x"))
+        USES[call](Store("memory:///x"))
 
 
 @pytest.mark.parametrize("call", USES)
 def test_file_system_that_refuses(tmp_path: Path, call: str):
     """A file where a folder should be: the error names the location."""
     (tmp_path / "file").touch()
-    if call == "head":
-        assert not USES[call](FileStore(str(tmp_path / "file")))
-        return
     with pytest.raises(StagingError, match=r"file` cannot be used: .*Not a directory"):
-        USES[call](FileStore(str(tmp_path / "file")))
+        USES[call](Store(str(tmp_path / "file")))
 
 
 def test_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -130,7 +126,7 @@ def test_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    store = FileStore(str(tmp_path))
+    store = Store(str(tmp_path))
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         for write in (lambda: store.create("a", [b"1"]), lambda: store.put("a", b"1")):
@@ -145,22 +141,20 @@ def test_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_file_is_durable_before_it_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_put: bool):
     """Its bytes before it has its name; its name and those of new folders before the writer returns."""
     done: list[str] = []
-    fsync = os.fsync
+    fsync, rename = os.fsync, obstore.rename
 
     def synced(handle: int) -> None:
         name = Path(f"/proc/self/fd/{handle}").readlink()
         done.append(f"fsync {'.' if name == tmp_path else 'content' if name.is_file() else name.name}")
         fsync(handle)
 
-    monkeypatch.setattr(os, "fsync", synced)
-
-    def named(publish: Callable[..., None], *names: Any) -> None:
+    def renamed(*names: Any, **settings: Any) -> None:
         done.append("name")
-        publish(*names)
+        rename(*names, **settings)
 
-    monkeypatch.setattr(os, "link", partial(named, os.link))
-    monkeypatch.setattr(os, "replace", partial(named, os.replace))
-    store = FileStore(str(tmp_path))
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(obstore, "rename", renamed)
+    store = Store(str(tmp_path))
     if is_put:
         store.put("s/1/part-0", b"1")
     else:
@@ -182,33 +176,36 @@ def test_file_system_that_cannot_sync_folders(tmp_path: Path, monkeypatch: pytes
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", refuse)
-    assert FileStore(str(tmp_path)).create("a", [b"1"])
+    assert Store(str(tmp_path)).create("a", [b"1"])
     number = errno.EIO
     with pytest.raises(StagingError, match="Input/output error"):
-        FileStore(str(tmp_path)).create("b", [b"1"])
+        Store(str(tmp_path)).create("b", [b"1"])
 
 
 def test_many_buffers_are_written_in_order(tmp_path: Path):
     """Small ones and large ones, more of them than one system call takes."""
     buffers = [bytes([n % 256]) * (n * 37 % 200_000 if n % 10 == 0 else n % 9) for n in range(5000)]
 
-    assert FileStore(str(tmp_path)).create("a", buffers)
+    assert Store(str(tmp_path)).create("a", buffers)
     assert b"".join(buffers) == (tmp_path / "a").read_bytes()
 
 
 def test_unfinished_files_are_not_listed(tmp_path: Path):
-    """What a dead writer has left is no file, and goes with the last file of its folder."""
-    store = FileStore(str(tmp_path))
-    for name in ("part-0", "part-1"):
-        store.create(f"s/7/{name}", [b"1"])
+    """What a dead writer has left is no file, and is removed at a later start."""
+    store = Store(str(tmp_path))
+    store.create("s/7/part-0", [b"1"])
     store.create("s/token", [])
-    leftover = tmp_path / "s" / "7" / ".unfinished-x"
-    leftover.touch()
+    leftover, unfinished = (tmp_path / "s" / "7" / f"part-1.unfinished-{name}" for name in ("x#1", "y"))
+    for file in (leftover, unfinished):
+        file.touch()
+    os.utime(leftover, (0, 0))
 
-    assert {"part-0": 1, "part-1": 1} == store.list("s/7/")
+    assert {"part-0": 1} == store.list("s/7/")
+    store.prepare("s")
+    assert {unfinished, tmp_path / "s" / "7" / "part-0"} == {*(tmp_path / "s" / "7").iterdir()}
     store.delete("s/7/part-0")
-    assert leftover.exists()
-    store.delete("s/7/part-1")
+    os.utime(unfinished, (0, 0))
+    store.prepare("s")
     assert [tmp_path / "s" / "token"] == list((tmp_path / "s").iterdir())
     store.delete("s/token")
     assert tmp_path.exists()
@@ -216,24 +213,31 @@ def test_unfinished_files_are_not_listed(tmp_path: Path):
 
 
 def test_folder_that_is_removed_while_a_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Another thread deletes the folder's last file between two steps of the writer, which begins again."""
-    store = FileStore(str(tmp_path))
-    store.create("s/7/part-0", [b"1"])
-    link = os.link
+    """Another thread deletes the folder's last file between two steps of the writer, who makes it again."""
+    store = Store(str(tmp_path))
+    put, rename = obstore.put, obstore.rename
 
-    def removed(*names: Any) -> None:
-        monkeypatch.setattr(os, "link", link)
+    def put_late(*arguments: Any, **settings: Any) -> Any:
         store.delete("s/7/part-0")
-        link(*names)
+        return put(*arguments, **settings)
 
-    monkeypatch.setattr(os, "link", removed)
-    assert store.create("s/7/part-1", [b"2"])
+    def delete_renamed(*names: Any, **settings: Any) -> None:
+        rename(*names, **settings)
+        store.delete("s/7/part-1")
+
+    store.create("s/7/part-0", [b"1"])
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "put", put_late)
+        assert store.create("s/7/part-1", [b"2"])
     assert {"part-1": 1} == store.list("s/7/")
+    monkeypatch.setattr(obstore, "rename", delete_renamed)
+    store.put("s/7/part-1", b"3")
+    assert not (tmp_path / "s").exists()
 
 
 def test_local_files_are_private(tmp_path: Path):
     """Files and folders are open to their user alone, whatever the umask."""
-    store = FileStore(str(tmp_path))
+    store = Store(str(tmp_path))
     before = os.umask(0o000)
     try:
         store.prepare("s")
