@@ -38,7 +38,7 @@ def write_in_doubt(run: Run, planned: Iterable[IdRun] = ()) -> None:
             until = run.runtime.wall() + each.until - run.now()
             run.staging.write_ids(each.path, each.ids.digests, until=until, batch=each.batch, topic=run.topic)
     for path in obsolete:
-        run.staging.delete_ids(path)
+        run.staging.delete_file(path)
     with run.changed:
         in_doubt.files = (in_doubt.files | runs.keys()) - set(obsolete)
 
@@ -57,12 +57,12 @@ def read_in_doubt(staging: Staging, start: int, topic: str | None, wall: float, 
             until, batch = float(metadata["until"]), int(metadata["batch"])
         except (DamagedFile, KeyError, ValueError) as error:
             _log.warning("ids in doubt are lost, so redeliveries of their messages may be rows again: %s", error)
-            staging.delete_ids(path)
+            staging.delete_file(path)
             continue
         is_same_topic = topic is None or metadata.get("topic", topic) == topic
         if batch <= start and is_same_topic:
             in_doubt.load(path, ids, batch, now + min(until - wall, DOUBT_SECONDS + 60))
         else:
-            staging.delete_ids(path)
+            staging.delete_file(path)
     in_doubt.join(now)
     return in_doubt

@@ -37,14 +37,12 @@ from .part import FOOTER_READ_BYTES, Buffer, Footer, PartBuilder
 from .store import Store
 
 T = TypeVar("T")
-_TOKEN_CONTENT = b"pubsub_spark"
-TOKEN, _LAST_ACKNOWLEDGED, IN_DOUBT = "driver-token", "last-acknowledged", "in-doubt"
-_UNFINISHED_RUN, SCHEMAS = "unfinished-run", "schemas"
-_MANIFEST = "manifest"
-_GIVEN, _OWNERS = "given", "owners"
+TOKEN, _LAST_ACKNOWLEDGED, _UNFINISHED_RUN = "driver-token", "last-acknowledged", "unfinished-run"
+IN_DOUBT, SCHEMAS, OWNERS = "in-doubt", "schemas", "owners"
 _OURS = re.compile(
-    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{IN_DOUBT}/[0-9]+-[0-9]+|{_UNFINISHED_RUN}|{_OWNERS}/[0-9]+|{SCHEMAS}/[0-9a-f]{{32}}(-[0-9]+)?"
-    rf"|[0-9]+/((part|{_GIVEN})-[0-9]+|{_MANIFEST}|malformed-[0-9]+-[0-9]+)"
+    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{_UNFINISHED_RUN}"
+    rf"|{IN_DOUBT}/[0-9]+-[0-9]+|{SCHEMAS}/[0-9a-f]{{32}}(-[0-9]+)?|{OWNERS}/[0-9]+"
+    r"|[0-9]+/((part|given)-[0-9]+|manifest|malformed-[0-9]+-[0-9]+)"
 )
 
 
@@ -55,17 +53,12 @@ def part_path(batch: int, part: int) -> str:
 
 def manifest_path(batch: int) -> str:
     """Return the path of a batch's manifest."""
-    return f"{batch}/{_MANIFEST}"
+    return f"{batch}/manifest"
 
 
 def given_path(batch: int, part: int) -> str:
     """Return the path of the file that says that rows of a part were given to Spark."""
-    return f"{batch}/{_GIVEN}-{part}"
-
-
-def in_doubt_path(epoch: int, number: int) -> str:
-    """Return the path of a file of ids in doubt. epoch: of the run of the query that writes it."""
-    return f"{IN_DOUBT}/{epoch}-{number}"
+    return f"{batch}/given-{part}"
 
 
 @dataclass(frozen=True)
@@ -105,11 +98,11 @@ class Staging:
 
     def create(self, path: str, content: Sequence[Buffer]) -> bool:
         """Write buffers to a path that does not exist; return False if another writer was first."""
-        return self.store.create(f"{self.root}/{path}", content)
+        return self.store.create(self._path(path), content)
 
     def read(self, path: str) -> Buffer | None:
         """Return the bytes at a path, or None if there are none."""
-        return self.store.read(f"{self.root}/{path}")
+        return self.store.read(self._path(path))
 
     def parts(self, batch: int) -> dict[int, int]:
         """Return the size in bytes of each part of a batch, by its number.
@@ -117,20 +110,20 @@ class Staging:
         Once the batch has a manifest, only the parts in it: one that a dead task staged later was never given to Spark,
         and must not be acknowledged.
         """
-        names = self._names(f"{batch}/")
+        names = self.store.list(self._path(f"{batch}/"))
         found = {int(n[5:]): size for n, size in names.items() if n.startswith("part-") and n[5:].isdigit()}
-        listed = self._manifest(batch) if _MANIFEST in names else sorted(found)
+        listed = self._manifest(batch) if "manifest" in names else sorted(found)
         return {part: found[part] for part in listed if part in found}
 
     def messages(self, batch: int, part: int) -> Iterator[pa.RecordBatch] | None:
         """Return the messages of a part, as record batches of the schema MESSAGES, or None if it is not staged."""
         path = part_path(batch, part)
         content = self.read(path)
-        return None if content is None else part_format.messages(content, f"{self.root}/{path}")
+        return None if content is None else part_format.messages(content, self._path(path))
 
     def footer(self, batch: int, part: int, length: int) -> Footer:
         """Return the footer of a part of `length` bytes."""
-        path = f"{self.root}/{part_path(batch, part)}"
+        path = self._path(part_path(batch, part))
         end = self.store.read_range(path, max(0, length - FOOTER_READ_BYTES), length) if length else b""
         needed = part_format.footer_length(end, path)
         if len(end) < needed <= length:
@@ -140,7 +133,7 @@ class Staging:
     def receipts(self, batch: int, part: int, length: int) -> Iterator[pa.RecordBatch]:
         """Yield the receipts of a part of `length` bytes, section by section, without reading its messages."""
         footer = self.footer(batch, part, length)
-        path, start = f"{self.root}/{part_path(batch, part)}", footer.messages_length
+        path, start = self._path(part_path(batch, part)), footer.messages_length
         for section in footer.receipts_lengths:
             yield from part_format.record_batches(self.store.read_range(path, start, start + section), path)
             start += section
@@ -154,13 +147,10 @@ class Staging:
     def _manifest(self, batch: int) -> list[int]:
         return self._parsed(manifest_path(batch), lambda text: [int(part) for part in json.loads(text)], [])
 
-    def files(self, batch: int) -> set[str]:
-        """Return the paths of the files of a batch, relative to the stream's folder."""
-        return {f"{batch}/{name}" for name in self._names(f"{batch}/")}
-
-    def record_given(self, batch: int, part: int) -> None:
-        """Record that rows of a staged part are given to Spark; once, however often it is called."""
-        self.create(given_path(batch, part), [])
+    def files(self, folder: str) -> set[str]:
+        """Return the paths of the files in a folder like `<batch>/`, without those of other names."""
+        paths = (f"{folder}{name}" for name in self.store.list(self._path(folder)))
+        return {path for path in paths if _OURS.fullmatch(path)}
 
     def write_ids(self, path: str, ids: Digests, **metadata: str | int | float | None) -> None:
         """Write a file of sorted ids unless it exists. metadata: of the file, without the values that are None."""
@@ -170,17 +160,12 @@ class Staging:
         """Return the ids in a file, and its metadata; MissingFile if it is gone."""
         content = self.read(path)
         if content is None:
-            raise MissingFile(f"{self.root}/{path}", self.location)
-        return deserialized(content, f"{self.root}/{path}")
+            raise MissingFile(self._path(path), self.location)
+        return deserialized(content, self._path(path))
 
     def in_doubt_paths(self) -> list[str]:
         """Return the paths of the files of ids in doubt, for `read_ids`."""
-        paths = (f"{IN_DOUBT}/{name}" for name in self._names(f"{IN_DOUBT}/"))
-        return sorted(path for path in paths if _OURS.fullmatch(path))
-
-    def delete_ids(self, path: str) -> None:
-        """Delete a file of ids if it exists."""
-        self._delete(path)
+        return sorted(self.files(f"{IN_DOUBT}/"))
 
     def record_malformed(self, batch: int, part: int, count: int) -> None:
         """Record how many payloads of a part could not be decoded; once, however often it is called."""
@@ -188,8 +173,8 @@ class Staging:
 
     def malformed(self, batch: int) -> int:
         """Return the number of payloads of a batch that could not be decoded."""
-        recorded = (name for name in self._names(f"{batch}/") if _OURS.fullmatch(f"{batch}/{name}"))
-        return sum(int(name.rpartition("-")[2]) for name in recorded if name.startswith("malformed-"))
+        recorded = (path for path in self.files(f"{batch}/") if "/malformed-" in path)
+        return sum(int(path.rpartition("-")[2]) for path in recorded)
 
     def write_token(self) -> None:
         """Write the token by which executors know that they see the driver's area, or write it again.
@@ -198,8 +183,8 @@ class Staging:
         cannot be written to, or overwrites a file that must not exist.
         """
         self.store.prepare(self.root)
-        self._put(TOKEN, _TOKEN_CONTENT)
-        if self.create(TOKEN, [_TOKEN_CONTENT + b" again"]):
+        self._put(TOKEN, b"pubsub_spark")
+        if self.create(TOKEN, [b"pubsub_spark again"]):
             raise StagingError(
                 f"The store of `stagingLocation` `{self.location}` overwrites an object when asked to create it, so "
                 "that a batch could change. Use GCS, S3, Azure or a file system, or a store with conditional writes."
@@ -207,7 +192,7 @@ class Staging:
 
     def check_token(self) -> None:
         """Raise StagingError if this process cannot see the driver's token."""
-        if not self.store.exists(f"{self.root}/{TOKEN}"):
+        if not self.store.exists(self._path(TOKEN)):
             raise StagingError(
                 f"This executor cannot see the driver's staging area `{self.location}`. Give `stagingLocation` a path "
                 "or URL (`gs://`, `s3://`, `az://`) that the driver and all executors share."
@@ -215,19 +200,7 @@ class Staging:
 
     def epochs(self) -> list[int]:
         """Return the epochs of the runs that have owned this area and have files in it, ascending."""
-        return sorted(int(name) for name in self._names(f"{_OWNERS}/") if name.isdigit())
-
-    def create_owner(self, epoch: int, content: bytes) -> bool:
-        """Write the file of an owner; return False if another run has this epoch."""
-        return self.create(f"{_OWNERS}/{epoch}", [content])
-
-    def owner(self, epoch: int) -> bytes:
-        """Return the file of an owner, empty if it is gone."""
-        return bytes(self.read(f"{_OWNERS}/{epoch}") or b"")
-
-    def delete_owner(self, epoch: int) -> None:
-        """Delete the file of an earlier owner."""
-        self._delete(f"{_OWNERS}/{epoch}")
+        return sorted(int(path.rpartition("/")[2]) for path in self.files(f"{OWNERS}/"))
 
     def last_acknowledged(self) -> int:
         """Return the number of the last batch that was acknowledged and deleted, or 0."""
@@ -247,7 +220,7 @@ class Staging:
         if leased_until > now:
             self._put(_UNFINISHED_RUN, str(leased_until).encode())
         else:
-            self._delete(_UNFINISHED_RUN)
+            self.delete_file(_UNFINISHED_RUN)
 
     def is_new(self) -> bool:
         """Return whether nothing was ever staged here; False for a checkpoint that was put back to its start."""
@@ -255,17 +228,14 @@ class Staging:
 
     def delete_acknowledged(self, batches: Iterable[int], last: int) -> None:
         """Record that all batches up to `last` were acknowledged, then delete the files of `batches`."""
-        self._write_last_acknowledged(last)
+        self._put(_LAST_ACKNOWLEDGED, str(last).encode())
         for batch in batches:
             self.delete(f"{batch}/")
 
     def begin_after(self, batch: int) -> None:
         """Begin a new area after a batch of another one, whose batches stay where they are."""
         self.write_token()
-        self._write_last_acknowledged(batch)
-
-    def _write_last_acknowledged(self, batch: int) -> None:
-        self._put(_LAST_ACKNOWLEDGED, str(batch).encode())
+        self.delete_acknowledged([], batch)
 
     def batches(self) -> list[int]:
         """Return the numbers of the batches that have files, ascending."""
@@ -273,27 +243,28 @@ class Staging:
 
     def delete(self, prefix: str = "") -> int:
         """Delete the files of ours under a prefix of this stream's folder; return how many they were."""
-        ours = [f"{prefix}{name}" for name in self._names(prefix) if _OURS.fullmatch(f"{prefix}{name}")]
-        for name in ours:
-            self._delete(name)
+        ours = self.files(prefix)
+        for path in sorted(ours):
+            self.delete_file(path)
         return len(ours)
 
-    def _delete(self, path: str) -> None:
-        self.store.delete(f"{self.root}/{path}")
-
-    def _names(self, folder: str) -> dict[str, int]:
-        """The names and sizes in bytes of the files in a folder of this stream ("" or with a final slash) and below."""
-        return self.store.list(f"{self.root}/{folder}")
+    def delete_file(self, path: str) -> None:
+        """Delete a file if it exists."""
+        self.store.delete(self._path(path))
 
     def _put(self, path: str, content: bytes) -> None:
-        self.store.put(f"{self.root}/{path}", content)
+        self.store.put(self._path(path), content)
+
+    def _path(self, path: str) -> str:
+        """Return the path of a file, relative to the location."""
+        return f"{self.root}/{path}"
 
     def _parsed(self, path: str, parse: Callable[[bytes], T], missing: T) -> T:
-        """What a small file says, or `missing` if there is none; DamagedFile if it cannot be parsed."""
+        """Return what a small file says, or `missing` if there is none; DamagedFile if it cannot be parsed."""
         content = self.read(path)
         if content is None:
             return missing
         try:
             return parse(bytes(content))
         except (ValueError, TypeError) as error:
-            raise DamagedFile(f"{self.root}/{path}", str(error)) from None
+            raise DamagedFile(self._path(path), str(error)) from None

@@ -23,7 +23,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from ...errors import StagingError
-from .area import Staging
+from .area import OWNERS, Staging
 
 
 def claim(staging: Staging, now: float) -> Staging:
@@ -34,10 +34,10 @@ def claim(staging: Staging, now: float) -> Staging:
     content = json.dumps(owner).encode()
     earlier = staging.epochs()
     epoch = max([int(now * 1000), *(epoch + 1 for epoch in earlier)])
-    while not staging.create_owner(epoch, content):
+    while not staging.create(f"{OWNERS}/{epoch}", [content]):
         epoch += 1
     for old in earlier:
-        staging.delete_owner(old)
+        staging.delete_file(f"{OWNERS}/{old}")
     return replace(staging, epoch=epoch)
 
 
@@ -48,7 +48,7 @@ def taken_over(staging: Staging) -> StagingError | None:
         return None
     owner: dict[str, object] = {}
     with suppress(ValueError):  # empty or damaged, which changes nothing: its name says who is the owner
-        owner = json.loads(staging.owner(latest))
+        owner = json.loads(bytes(staging.read(f"{OWNERS}/{latest}") or b""))
     process, host, claimed = (owner.get(name, "unknown") for name in ("process", "host", "claimed"))
     return StagingError(
         f"Another query has taken over stream {staging.stream} of `{staging.subscription}` (process {process} on "

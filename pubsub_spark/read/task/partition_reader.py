@@ -53,14 +53,14 @@ def read(
         case PullPartition():
             if partition.driver_content is not None:
                 yield from staged_part.messages(partition.driver_content)
-            content = partition.staging.read(part_path(partition.batch, partition.part))
-            if content is None:
+            messages = partition.staging.messages(partition.batch, partition.part)
+            if messages is None:
                 yield from _pulled(partition, options, backend, runtime)
             else:
-                yield from _recorded(partition, staged_part.messages(content))
+                yield from _recorded(partition, messages)
         case StagedPartition():
             for part in partition.parts:
-                yield from _staged(partition.staging, part_path(partition.batch, part))
+                yield from _staged(partition.staging, partition.batch, part)
 
 
 def count_malformed(partition: Partition, count: int) -> None:
@@ -73,21 +73,21 @@ def _check_token_once(staging: Staging) -> None:
     staging.check_token()
 
 
-def _staged(staging: Staging, path: str) -> Iterator[pa.RecordBatch]:
-    content = staging.read(path)
-    if content is None:
+def _staged(staging: Staging, batch: int, part: int) -> Iterator[pa.RecordBatch]:
+    messages = staging.messages(batch, part)
+    if messages is None:
+        path = f"{staging.root}/{part_path(batch, part)}"
         raise StagingError(
-            f"The staged part `{staging.root}/{path}` is gone from `{staging.location}`, so the batch cannot be read "
-            "again. Its messages were not acknowledged: start a new checkpoint location and they will be delivered "
-            "again."
+            f"The staged part `{path}` is gone from `{staging.location}`, so the batch cannot be read again. Its "
+            "messages were not acknowledged: start a new checkpoint location and they will be delivered again."
         )
-    return staged_part.messages(content, f"{staging.root}/{path}")
+    return messages
 
 
 def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
     """Return whether a part is still to be pulled; StagingError if its rows were yielded before and are gone."""
     staging, batch, part = partition.staging, partition.batch, partition.part
-    files = staging.files(batch)
+    files = staging.files(f"{batch}/")
     if manifest_path(batch) in files:
         raise StagingError(
             f"Batch {batch} of `{options.subscription}` is replayed by a restarted query, so part {part} of its first "
@@ -118,7 +118,6 @@ def _pulled(
     if not _may_pull(partition, options):
         return
     keep_freed_memory()
-    path = part_path(partition.batch, partition.part)
     with backend.connect() as connection:
         pull = PartitionPull(partition, options, connection, runtime)
         messages, buffers = pull.run()
@@ -128,10 +127,10 @@ def _pulled(
             raise failure
         del pull
         with _leases_extended(connection, options, buffers, runtime):
-            is_first = staging.create(path, buffers)
+            is_first = staging.create(part_path(partition.batch, partition.part), buffers)
         if not is_first:
             _nack(connection, options, buffers, runtime)
-            messages = list(_staged(staging, path))
+            messages = list(_staged(staging, partition.batch, partition.part))
     del buffers
     freeze_imports()
     yield from _recorded(partition, _drained(messages))
@@ -139,7 +138,7 @@ def _pulled(
 
 def _recorded(partition: PullPartition, messages: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a staged part, after recording that they are yielded."""
-    partition.staging.record_given(partition.batch, partition.part)
+    partition.staging.create(given_path(partition.batch, partition.part), [])
     yield from messages
 
 

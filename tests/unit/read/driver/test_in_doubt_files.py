@@ -8,7 +8,6 @@ import pytest
 
 from pubsub_spark.read.driver.in_doubt import DOUBT_SECONDS, KEPT_SECONDS, InDoubt
 from pubsub_spark.read.driver.in_doubt_files import read_in_doubt, write_in_doubt
-from pubsub_spark.read.staging.area import in_doubt_path
 from pubsub_spark.read.staging.ids import is_in, merged
 from tests.unit.read.driver.running import Running
 from tests.unit.read.service import ids
@@ -86,7 +85,7 @@ def test_checkpoint_that_was_put_back_forgets_ids_of_later_batches(running: Runn
 def test_ids_of_another_topic_are_forgotten(running: Running, topic: str | None, expected: bool):
     """Message ids are unique within a topic: the subscription was deleted and created on another one."""
     metadata: dict[str, str | float] = {"until": running.runtime.wall() + 60, "batch": 1, "topic": "t"}
-    running.staging.write_ids(in_doubt_path(1, 1), merged([ids("a")]), **metadata)
+    running.staging.write_ids("in-doubt/1-1", merged([ids("a")]), **metadata)
 
     assert [expected] == found(restarted(running, topic=topic), "a")
 
@@ -97,9 +96,9 @@ def test_unreadable_file_is_reported_and_deleted(
 ):
     """A redelivery may be a row again then, which is no reason to fail."""
     if content is None:
-        running.staging.write_ids(in_doubt_path(1, 1), merged([ids("a")]))  # without its times
+        running.staging.write_ids("in-doubt/1-1", merged([ids("a")]))  # without its times
     else:
-        running.staging.create(in_doubt_path(1, 1), [content])
+        running.staging.create("in-doubt/1-1", [content])
     with caplog.at_level(logging.WARNING):
         assert [] == restarted(running).runs
 

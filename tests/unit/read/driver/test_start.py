@@ -19,7 +19,7 @@ from pubsub_spark.read.driver.run import Run
 from pubsub_spark.read.driver.start import Start, check_not_behind
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.staging import fencing
-from pubsub_spark.read.staging.area import Staging, in_doubt_path
+from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.ids import merged
 from pubsub_spark.read.staging.store import open_store
 from tests.unit.read.driver.running import LeaseClock
@@ -120,9 +120,9 @@ def test_ids_in_doubt_of_earlier_runs_are_known(staging: Staging, started: Start
     with started(0) as run:
         wall = run.runtime.wall()
     staging.begin_after(5)
-    staging.write_ids(in_doubt_path(1, 1), merged([ids("a")]), until=wall + 100, batch=5, topic=TOPIC)
+    staging.write_ids("in-doubt/1-1", merged([ids("a")]), until=wall + 100, batch=5, topic=TOPIC)
     with started(5) as run:
-        assert [(in_doubt_path(1, 1), 5)] == [(each.path, each.batch) for each in run.ledger.in_doubt.runs]
+        assert [("in-doubt/1-1", 5)] == [(each.path, each.batch) for each in run.ledger.in_doubt.runs]
 
 
 def test_area_that_has_nothing_of_the_stream_begins_a_new_one(staging: Staging, started: Started):

@@ -10,7 +10,7 @@ import pytest
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import DamagedFile, MissingFile, StagingError
 from pubsub_spark.read.pull.lease import LEASE_SECONDS
-from pubsub_spark.read.staging.area import Staging, in_doubt_path, part_path
+from pubsub_spark.read.staging.area import Staging, part_path
 from pubsub_spark.read.staging.ids import merged
 from pubsub_spark.read.staging.part import FOOTER_READ_BYTES, PartBuilder, footer, messages
 from pubsub_spark.read.staging.store import Store, open_store
@@ -201,24 +201,24 @@ def test_run_that_was_killed_is_known_by_the_next_ones(staging: Staging):
 
 def test_ids_are_read_as_written(staging: Staging):
     """A batch drops the same messages in every task; a file that is gone is an error that names it."""
-    staging.write_ids(in_doubt_path(1, 1), merged([ids("a", "b")]), topic="t", until=7.5, nothing=None)
-    staging.write_ids(in_doubt_path(1, 1), ids("c"))
+    staging.write_ids("in-doubt/1-1", merged([ids("a", "b")]), topic="t", until=7.5, nothing=None)
+    staging.write_ids("in-doubt/1-1", ids("c"))
 
-    read, metadata = staging.read_ids(in_doubt_path(1, 1))
+    read, metadata = staging.read_ids("in-doubt/1-1")
     assert (merged([ids("a", "b")]).tolist(), {"topic": "t", "until": "7.5"}) == (read.tolist(), metadata)
     with pytest.raises(MissingFile, match=r"/in-doubt/1-2` is gone from .* start the query again"):
-        staging.read_ids(in_doubt_path(1, 2))
+        staging.read_ids("in-doubt/1-2")
 
 
 def test_ids_in_doubt_are_listed_and_deleted(staging: Staging):
     """A restart reads the files of all runs before it; files of other names are none."""
-    for path in (in_doubt_path(1, 1), in_doubt_path(1, 2), in_doubt_path(7, 1)):
+    for path in ("in-doubt/1-1", "in-doubt/1-2", "in-doubt/7-1"):
         staging.write_ids(path, ids("a"))
     staging.create("in-doubt/notes", [b"text"])
-    staging.delete_ids(in_doubt_path(1, 2))
-    staging.delete_ids(in_doubt_path(1, 2))
+    staging.delete_file("in-doubt/1-2")
+    staging.delete_file("in-doubt/1-2")
 
-    assert [in_doubt_path(1, 1), in_doubt_path(7, 1)] == staging.in_doubt_paths()
+    assert ["in-doubt/1-1", "in-doubt/7-1"] == staging.in_doubt_paths()
 
 
 def test_large_footer_is_read(staging: Staging):

@@ -58,7 +58,7 @@ def test_two_claims_in_one_moment(staging: Staging, tmp_path: Path):
 def test_removed_files_end_no_run(staging: Staging):
     """A cleaner that removes the owner's file ends nobody, and the next run still has a larger epoch."""
     first = fencing.claim(staging, 1000.0)
-    staging.delete_owner(first.epoch)
+    staging.delete_file(f"owners/{first.epoch}")
     assert fencing.taken_over(first) is None
     fencing.claim(staging, 1001.0)
 
@@ -69,7 +69,7 @@ def test_removed_files_end_no_run(staging: Staging):
 def test_damaged_file_of_an_owner(staging: Staging, content: bytes):
     """Its name says who owns the area; what is in it is only for the error."""
     first = fencing.claim(staging, 1000.0)
-    staging.create_owner(first.epoch + 1, content)
+    staging.create(f"owners/{first.epoch + 1}", [content])
 
     assert "(process unknown on `unknown`, since unknown)" in str(fencing.taken_over(first))
 

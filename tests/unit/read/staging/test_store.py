@@ -57,6 +57,7 @@ def test_range_is_part_of_a_file(store: Store):
     store.create("a", [b"0123456789"])
 
     assert b"345" == bytes(store.read_range("a", 3, 6))
+    assert (b"9", b"") == (bytes(store.read_range("a", 9, 12)), bytes(store.read_range("a", 10, 12)))
 
 
 def test_missing_file(store: Store):

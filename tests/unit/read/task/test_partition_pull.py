@@ -14,7 +14,7 @@ from pubsub_spark.errors import MissingFile
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.runtime import SYSTEM
 from pubsub_spark.read.staging import part as staged_part
-from pubsub_spark.read.staging.area import Staging, in_doubt_path, part_path
+from pubsub_spark.read.staging.area import Staging, part_path
 from pubsub_spark.read.staging.ids import merged
 from pubsub_spark.read.staging.part import Footer
 from pubsub_spark.read.staging.store import open_store
@@ -46,7 +46,7 @@ def staging(tmp_path: Path, reads: list[str]) -> Staging:
 
 def in_doubt(staging: Staging, number: int, *texts: str) -> str:
     """A file of ids in doubt."""
-    path = in_doubt_path(1, number)
+    path = f"in-doubt/1-{number}"
     staging.write_ids(path, merged([ids(*texts)]), until=0, batch=1)
     return path
 
@@ -179,7 +179,7 @@ def test_late_pull_finds_ids_that_are_merged_meanwhile(tmp_path: Path):
     def merge(call: str, path: str) -> None:
         if call == "read" and path.endswith(listed):
             in_doubt(plain, 2, "id-a", "id-b")
-            plain.delete_ids(listed)
+            plain.delete_file(listed)
 
     watched = Staging(WatchedStore(str(tmp_path), merge), SUBSCRIPTION, "stream")
     service = Service(scripts=[[response("abc")]])
