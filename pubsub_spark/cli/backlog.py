@@ -107,7 +107,7 @@ def _interrupts() -> SimpleQueue[int]:
 
 
 def _comes_within(seconds: float, interrupts: SimpleQueue[int]) -> bool:
-    """Whether an interrupt comes in so many seconds. Polled: see `ResponseQueue` for what a timeout of `get` can do."""
+    """Whether an interrupt comes in so many seconds. Polled: see `Runtime.queue` for what a timeout of `get` can do."""
     end = time.monotonic() + seconds
     while interrupts.empty():
         rest = end - time.monotonic()

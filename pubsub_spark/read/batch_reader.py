@@ -21,7 +21,7 @@ from ..options import ReadOptions
 from .driver import subscription
 from .pull import acks
 from .pull.lease import pull_lease_seconds
-from .pull.pull import pull
+from .pull.pull import Pull
 from .pull.streaming_pull import StreamSettings
 from .pull.times import DEFAULT_TIMES, PullTimes
 from .rows import Rows
@@ -67,7 +67,7 @@ class PubSubBatchReader(DataSourceReader):
                 return received.messages
 
             period, idle = options.max_fetch_period, options.idle_timeout
-            result = pull(connection, settings, period, idle, take, times=self._times)
+            result = Pull(connection, settings, period, idle, take, times=self._times).run()
             ack_ids = (received.receipts.column("ack_id") for received in arrived)
             acks.nack(connection, options.subscription, ack_ids, time.monotonic() + _NACK_TIMEOUT_SECONDS)
         if result.failure is not None:

@@ -2,11 +2,10 @@
 
 Each module uses those below it alone, and nothing here knows of batches, staging or Spark.
 
-    driver_stream            the driver's own stream: a buffer of messages and their leases
-    pull                     one bounded pull of a task
-    parallel_streaming_pull  several streams, taken from as one
-    streaming_pull           one stream that reopens by itself
-    health                   whether a stream is connected, idle or failing (pure)
-    acks                     Acknowledge, and ModifyAckDeadline to nack and extend
-    lease                    how long messages are leased, and when to extend (pure)
+    driver_stream   the driver's own stream: a buffer of messages and their leases
+    pull            one bounded pull of a task
+    streaming_pull  one or more streams that reopen by themselves, taken from as one
+    health          whether a stream is connected, idle or failing (pure)
+    acks            Acknowledge, and ModifyAckDeadline to nack and extend
+    lease           how long messages are leased, and when to extend (pure)
 """

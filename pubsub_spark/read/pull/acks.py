@@ -22,6 +22,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -151,25 +152,25 @@ class _Request(NamedTuple):
     pauses: Iterator[float]
 
 
+@dataclass(eq=False)
 class _Sender:
-    """The requests of one call of `acknowledge` or `extend`, until each is answered or the deadline is over."""
+    """The requests of one call of `acknowledge` or `extend`, until each is answered or the deadline is over.
 
-    def __init__(
-        self,
-        call: Callable[[str, bytes, float], Any],
-        empty: Any,
-        ack_ids: Iterable[pa.Array],
-        deadline: float,
-        what: str,
-        take_until: float,
-        runtime: Runtime,
-        pauses: Pauses,
-    ) -> None:
-        """call, empty: the RPC and its request without ids. what: its ids, in words for the log."""
-        self._runtime = runtime
-        self._call, self._empty, self._what = call, empty, what
-        self._deadline, self._take_until = deadline, take_until
-        self._fresh = (_Request(r, i, pauses()) for ids in _merged(ack_ids) for r, i in requests(empty, ids))
+    call, empty: the RPC and its request without ids. what: its ids, in words for the log.
+    """
+
+    call: Callable[[str, bytes, float], Any]
+    empty: Any
+    ack_ids: Iterable[pa.Array]
+    deadline: float
+    what: str
+    take_until: float
+    runtime: Runtime
+    pauses: Pauses
+
+    def __post_init__(self) -> None:
+        arrays = _merged(self.ack_ids)
+        self._fresh = (_Request(r, i, self.pauses()) for ids in arrays for r, i in requests(self.empty, ids))
         self._in_flight: deque[tuple[Any, float, _Request]] = deque()  # the future, when it was sent, the request
         self._most_in_flight = _FIRST_IN_FLIGHT
         self._retries: list[tuple[float, _Request]] = []  # the time of each, and the request
@@ -180,27 +181,27 @@ class _Sender:
 
     def send(self) -> FailedIds:
         """Send all ids; return those that the service did not accept."""
-        subscription = self._empty.subscription
+        subscription = self.empty.subscription
         while True:
-            now = self._runtime.monotonic()
-            timeout = max(0.1, min(_REQUEST_TIMEOUT_SECONDS, self._deadline - now))
+            now = self.runtime.monotonic()
+            timeout = max(0.1, min(_REQUEST_TIMEOUT_SECONDS, self.deadline - now))
             for request in self._next(now):
-                self._in_flight.append((self._call(subscription, request.serialized, timeout), now, request))
+                self._in_flight.append((self.call(subscription, request.serialized, timeout), now, request))
             if self._in_flight:
                 self._await(*self._in_flight.popleft())
             elif self._retries:
-                self._runtime.sleep(min(at for at, _ in self._retries) - now)
+                self.runtime.sleep(min(at for at, _ in self._retries) - now)
             else:
                 break
         if self._denied:
-            _log.warning("%d %s of `%s` are refused: %s", self._denied, self._what, subscription, self._reason)
+            _log.warning("%d %s of `%s` are refused: %s", self._denied, self.what, subscription, self._reason)
         return FailedIds(_joined(self._refused), _joined(self._unanswered), self._taken, self._complete)
 
     def _next(self, now: float) -> list[_Request]:
         """Return the requests to send now: those whose pause is over, and new ones as long as more may be in flight."""
         due = [request for at, request in self._retries if at <= now]
         self._retries = [(at, request) for at, request in self._retries if at > now]
-        if now < self._take_until or not self._taken:
+        if now < self.take_until or not self._taken:
             free = max(0, self._most_in_flight - len(self._in_flight) - len(self._retries) - len(due))
             added = list(islice(self._fresh, free))
             self._complete |= len(added) < free
@@ -214,7 +215,7 @@ class _Sender:
         except grpc.RpcError as error:
             self._sort(error, request)
         else:
-            self._most_in_flight = adapted(self._most_in_flight, self._runtime.monotonic() - sent)
+            self._most_in_flight = adapted(self._most_in_flight, self.runtime.monotonic() - sent)
 
     def _sort(self, error: Any, request: _Request) -> None:
         """Sort the ids of a request that failed: sent again after a pause, refused, or unanswered."""
@@ -223,7 +224,7 @@ class _Sender:
         permanent, transient = _failures(error)
         if permanent or transient:
             self._refused.append(pa.array(permanent, pa.string()))
-            again = requests(self._empty, pa.array(transient, pa.string()))
+            again = requests(self.empty, pa.array(transient, pa.string()))
             self._send_again([_Request(*each, request.pauses) for each in again], next(request.pauses))
         elif error.code() in RETRYABLE:
             self._send_again([request], next(request.pauses))
@@ -234,8 +235,8 @@ class _Sender:
             self._refused.append(request.ids)
 
     def _send_again(self, again: list[_Request], pause: float) -> None:
-        at = self._runtime.monotonic() + pause
-        if at > self._deadline:
+        at = self.runtime.monotonic() + pause
+        if at > self.deadline:
             self._unanswered.extend(request.ids for request in again)
         else:
             self._retries.extend((at, request) for request in again)

@@ -27,7 +27,7 @@ from ...backend import Connection
 from ...codec.envelope import Received, has_text, received, size
 from ...errors import PubSubError, ServiceError
 from ..runtime import SYSTEM, Runtime
-from .health import Change, StreamHealth
+from .health import StreamHealth
 from .lease import Arrivals, Lease, Redelivered
 from .streaming_pull import AT_LIMIT, STREAM_BYTES_PER_SECOND, StreamingPull, StreamSettings
 from .times import DEFAULT_TIMES, PullTimes
@@ -131,7 +131,7 @@ class DriverStream:
 
     def is_idle(self, seconds: float) -> bool:
         """Return whether no message arrived for `seconds` of connection, and the service answers now."""
-        return self.idle_seconds >= seconds and self._stream.probe()
+        return self.idle_seconds >= seconds and self._stream.streams[0].probe()
 
     def check_outage(self, limit: float | None) -> None:
         """Raise ServiceError if there was no connection for `limit` seconds (None: never)."""
@@ -146,7 +146,7 @@ class DriverStream:
     def log_outage(self) -> None:
         """Write a WARNING when an outage has lasted for WARN_AFTER_SECONDS, and another when it is over."""
         match self.health.changed(self._runtime.monotonic()):
-            case Change.LOST, seconds:
+            case "lost", seconds:
                 _log.warning(
                     "no connection to `%s` for %.0f s, so nothing is read from `%s`; trying again every 10 s at least "
                     "(last error: %s)",
@@ -155,7 +155,7 @@ class DriverStream:
                     self.settings.subscription,
                     self.health.last_error or "no answer",
                 )
-            case Change.RECOVERED, seconds:
+            case "recovered", seconds:
                 _log.warning(
                     "connected to `%s` again after %.0f s; reading from `%s` goes on",
                     self._address,

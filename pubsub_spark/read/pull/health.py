@@ -14,20 +14,13 @@ that the service ends at once is not the end of an outage: that takes a response
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from typing import Literal
 
 WARN_AFTER_SECONDS = 10.0  # without a connection
 _HEADERS_SECONDS = 0.1  # of connection, after which the headers were not those of a refused one
 _REOPEN_SECONDS = 2.0  # without a connection, which is usual: the service ends each stream now and then
 STEADY_SECONDS = 1.0  # of connection, after which an outage is over though no message has come
 MAX_CREDENTIAL_FAILURES = 8  # in a row, about 20 s: a metadata server may be restarting
-
-
-class Change(Enum):
-    """A change of health that the user must be told."""
-
-    LOST = "lost"
-    RECOVERED = "recovered"
 
 
 @dataclass
@@ -113,15 +106,15 @@ class StreamHealth:
         """Return whether the credentials have failed too often to try again."""
         return self.credential_failures >= MAX_CREDENTIAL_FAILURES
 
-    def changed(self, now: float) -> tuple[Change, float] | None:
+    def changed(self, now: float) -> tuple[Literal["lost", "recovered"], float] | None:
         """Return a change that the user must be told, once, with the seconds that the outage has lasted; or None."""
         failing = self.failing_seconds(now)
         if self._lost_at is None and failing >= WARN_AFTER_SECONDS:
             self._lost_at = now - failing
-            return Change.LOST, failing
+            return "lost", failing
         if self._lost_at is not None and not failing and self.connected:
             lasted, self._lost_at = now - self._lost_at, None
-            return Change.RECOVERED, lasted
+            return "recovered", lasted
         return None
 
     def _is_steady(self, now: float) -> bool:

@@ -23,8 +23,7 @@ from ...codec.envelope import Received, received, size
 from ...errors import PubSubError, ServiceError
 from ..runtime import SYSTEM, Runtime
 from .lease import Arrivals
-from .parallel_streaming_pull import ParallelStreamingPull
-from .streaming_pull import StreamSettings
+from .streaming_pull import StreamingPull, StreamSettings
 from .times import DEFAULT_TIMES, PullTimes
 
 _DECODE_CHUNK_BYTES = 8 * 2**20  # of responses, which are decoded at a time: each time costs as much as 300 messages
@@ -48,61 +47,48 @@ class PullResult:
     leased: float | None = None
 
 
-def pull(
-    connection: Connection,
-    settings: StreamSettings,
-    period: float,
-    idle: float,
-    take: Callable[[Received], pa.RecordBatch],
-    streams: int = 1,
-    times: PullTimes = DEFAULT_TIMES,
-    runtime: Runtime = SYSTEM,
-) -> PullResult:
-    """Pull until a limit of `settings` is reached, `period` seconds are over, or no message came for `idle` seconds.
+@dataclass(eq=False)
+class Pull:
+    """A pull until a limit of `settings` is reached, `period` seconds are over, or no message came for `idle` seconds.
 
     After its first message a pull ends earlier: `idle_after_messages` after the last, or when it has caught up.
 
-    A pull that was never connected is no idle one: it raises ServiceError after the connection's `connect_timeout`.
-
     take: called with the messages as they arrive, in their order. Returns those of them that count for the limits: a
-    redelivery that the caller drops does not. streams: how many StreamingPulls share the limits.
+    redelivery that the caller drops does not. streams: how many streams share the limits.
     """
-    return _Pull(connection, settings, period, idle, take, streams, times, runtime).run()
 
+    connection: Connection
+    settings: StreamSettings
+    period: float
+    idle: float
+    take: Callable[[Received], pa.RecordBatch]
+    streams: int = 1
+    times: PullTimes = DEFAULT_TIMES
+    runtime: Runtime = SYSTEM
 
-class _Pull:
-    """A pull in progress: the messages so far, how long it continues, and why it ended."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        settings: StreamSettings,
-        period: float,
-        idle: float,
-        take: Callable[[Received], pa.RecordBatch],
-        streams: int,
-        times: PullTimes,
-        runtime: Runtime,
-    ) -> None:
-        self._connection, self._settings = connection, settings
-        self._period, self._idle, self._take = period, idle, take
-        self._times, self._runtime = times, runtime
+    def __post_init__(self) -> None:
         self._count = self._bytes = 0  # received
         self._kept_count = self._kept_bytes = 0  # those that count for the limits
-        self._began = self._last_response = runtime.monotonic()
-        self._began_micros = int(runtime.wall() * 1e6)
-        self._end = self._began + period
-        self._cut_off = self._end + period  # of a service that keeps a half-closed stream open
+        self._began = self._last_response = self.runtime.monotonic()
+        self._began_micros = int(self.runtime.wall() * 1e6)
+        self._end = self._began + self.period
+        self._cut_off = self._end + self.period  # of a service that keeps a half-closed stream open
         self._new_since: float | None = None  # since when all messages were published after the pull began
         self._leased: float | None = None
-        self._arrivals = Arrivals(runtime.boottime())
+        self._arrivals = Arrivals(self.runtime.boottime())
         self._reached = False  # whether the service was there at any time
         self._ended: str | None = None
-        self._stream = ParallelStreamingPull(
-            connection, settings, streams, lambda: (self._count, self._bytes), times, runtime
-        )
 
     def run(self) -> PullResult:
+        """Pull once. Raises ServiceError after the connection's `connect_timeout` if it was never connected."""
+        self._stream = StreamingPull(
+            self.connection,
+            self.settings,
+            self.streams,
+            lambda: (self._count, self._bytes),
+            times=self.times,
+            runtime=self.runtime,
+        )
         failure: PubSubError | None = None
         remaining: list[bytes] = []
         try:
@@ -120,34 +106,34 @@ class _Pull:
         return PullResult(self._count, ended, self._stream.reopened, failure, self._bytes, seconds, self._leased)
 
     def _receive(self) -> None:
-        wait = min(self._idle, self._period)
-        while self._kept_count < self._settings.max_messages and self._kept_bytes < self._settings.max_bytes:
+        wait = min(self.idle, self.period)
+        while self._kept_count < self.settings.max_messages and self._kept_bytes < self.settings.max_bytes:
             responses = self._stream.take(wait, _DECODE_CHUNK_BYTES)
-            now = self._runtime.monotonic()
+            now = self.runtime.monotonic()
             self._hand_over(responses, wait)
             if self._ended is not None and (not responses or now >= self._cut_off):
                 return
             if not self._is_service_there(now):
-                wait = min(self._idle, self._began + self._connection.connect_timeout - now)
+                wait = min(self.idle, self._began + self.connection.connect_timeout - now)
                 continue
             if self._ended is None:
                 self._ended = self._reason_to_end(now, not responses)
                 if self._ended is not None:
                     self._stream.half_close()
-            wait = self._times.drain if self._ended is not None else self._pause(now)
+            wait = self.times.drain if self._ended is not None else self._pause(now)
         self._ended = "full"
 
     def _hand_over(self, responses: list[bytes], waited: float = 0.0) -> None:
-        leased = self._arrivals.look(self._runtime.boottime(), waited)
+        leased = self._arrivals.look(self.runtime.boottime(), waited)
         if not responses:
             return
         self._leased = leased if self._leased is None else self._leased
-        self._last_response = self._runtime.monotonic()
+        self._last_response = self.runtime.monotonic()
         arrived = received(responses)
         count, volume = arrived.messages.num_rows, sum(map(len, responses))
         self._count += count
         self._bytes += volume
-        kept = self._take(arrived)
+        kept = self.take(arrived)
         self._kept_count += kept.num_rows
         self._kept_bytes += volume if kept.num_rows == count else size(kept)
         oldest = pc.min(kept.column("publish_time")).value
@@ -162,17 +148,17 @@ class _Pull:
         self._reached = self._reached or self._count > 0 or health.was_connected(now)
         if self._reached or health.connected:
             return True
-        if now < self._began + self._connection.connect_timeout:
-            self._end, self._cut_off = now + self._period, now + 2 * self._period
+        if now < self._began + self.connection.connect_timeout:
+            self._end, self._cut_off = now + self.period, now + 2 * self.period
             return False
-        if not self._stream.reaches_service():  # it may answer, and end each stream as soon as it is opened
-            raise _not_connected(self._connection, self._settings.subscription, health.last_error)
+        if not self._stream.streams[0].reaches_service():  # it may answer, and end each stream as soon as it is opened
+            raise _not_connected(self.connection, self.settings.subscription, health.last_error)
         self._reached = True
         return True
 
     def _reason_to_end(self, now: float, is_quiet: bool) -> str | None:
         """Return why the pull ends now, as in PullResult, or None. is_quiet: no message arrived while it waited."""
-        has_caught_up = self._new_since is not None and now >= self._new_since + self._times.caught_up
+        has_caught_up = self._new_since is not None and now >= self._new_since + self.times.caught_up
         if now >= self._end:
             return "period"
         if not has_caught_up and not is_quiet:
@@ -183,9 +169,9 @@ class _Pull:
 
     def _pause(self, now: float) -> float:
         """Return the seconds to wait for the next response, before the pull is checked again."""
-        pause = min(self._idle, self._times.idle_after_messages) if self._count else self._idle
+        pause = min(self.idle, self.times.idle_after_messages) if self._count else self.idle
         if self._new_since is not None:
-            pause = min(pause, max(0.001, self._new_since + self._times.caught_up - now))
+            pause = min(pause, max(0.001, self._new_since + self.times.caught_up - now))
         return min(pause, max(0.001, self._end - now))
 
 

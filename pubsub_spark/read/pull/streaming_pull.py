@@ -1,12 +1,16 @@
 """StreamingPull that is kept open: it reopens by itself, and returns the bytes of responses.
 
-Retryable codes reopen the stream silently, with backoff and the same `client_id`, so that the service carries its state
+The service sends at most 10 MB/s on a stream, so that a task which could take more needs several. Each has a share of
+the flow control limits. Their responses are taken in the order of arrival, and those of one stream in its own. On a
+subscription with message ordering the service sends a key to one stream at a time, so that its order is kept.
+
+Retryable codes reopen a stream silently, with backoff and the same `client_id`, so that the service carries its state
 over. Any other code is raised to the caller of `take`. A stream without responses may be idle or dead, and only a new
 one can tell: after `max_silence` it is opened again, but not while there is no room for its messages. The service
 counts outstanding messages for each stream, so a batch of an hour would fill the driver's memory, one stream after the
 other. An empty request every `heartbeat` tells the service that the client lives, as Google's clients do.
 
-Runs in tasks and on the driver, after the fork. The one thread of a StreamingPull ends with `close`. gRPC reads the
+Runs in tasks and on the driver, after the fork. Each stream has one thread, which ends with `close`. gRPC reads the
 requests in a thread of its own, which also sends heartbeats and probes.
 """
 
@@ -14,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from queue import Empty
 from typing import Any
 
@@ -30,6 +35,7 @@ from .times import DEFAULT_TIMES, PullTimes
 STREAM_BYTES_PER_SECOND = 10e6  # https://cloud.google.com/pubsub/quotas#resource_limits, of each open stream
 AT_LIMIT = 0.6  # of that: a stream this fast may have more to send, because opening it takes some of the time
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 10, 600  # StreamingPullRequest.stream_ack_deadline_seconds
+_NEARLY = 0.95  # of a share: messages of a stream are counted by their bytes
 _GONE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 
 
@@ -57,41 +63,55 @@ class StreamSettings:
         return bytes(message.SerializeToString())
 
 
-class ResponseQueue:
-    """The responses of one or more streams, in the order in which they arrived."""
+class StreamingPull:
+    """`count` streams with equal shares of the limits of `settings`, kept open until `close`.
 
-    def __init__(self, streams: int = 1, times: PullTimes = DEFAULT_TIMES, runtime: Runtime = SYSTEM) -> None:
-        self._times, self._runtime = times, runtime
-        self._queue = runtime.queue()  # of bytes, and None for the end of a stream
-        self._open = streams
+    taken: returns the messages and bytes that were taken so far, for the limits of a stream that is opened again: its
+    own part of the messages is known from its part of the bytes. Without it, each stream has the limits of the first.
+    has_room: whether a stream that has ended may be opened again now.
+    """
 
-    def put(self, response: bytes) -> None:
-        """Add a response."""
-        self._queue.put(response)
-
-    def end(self) -> None:
-        """Record that a stream has no more responses."""
-        self._queue.put(None)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether all responses were taken."""
-        return bool(self._queue.empty())
-
-    @property
-    def ended(self) -> bool:
-        """Whether all responses were taken and there can be no more."""
-        return self._open <= 0
+    def __init__(
+        self,
+        connection: Connection,
+        settings: StreamSettings,
+        count: int = 1,
+        taken: Callable[[], tuple[int, int]] | None = None,
+        has_room: Callable[[], bool] = lambda: True,
+        times: PullTimes = DEFAULT_TIMES,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        count = min(count, settings.max_messages)
+        self._taken, self._times, self._runtime = taken, times, runtime
+        self._responses = runtime.queue()  # of bytes, and None for the end of a stream
+        self._open = count
+        self._shares = [_share(settings, index, count) for index in range(count)]
+        self.streams: list[Stream] = []
+        for index, share in enumerate(self._shares):
+            first = partial(self._first_request, index)
+            self.streams.append(Stream(connection, share, self._responses, first, has_room, times, runtime))
 
     def take(self, timeout: float, chunk_bytes: int = 0) -> list[bytes]:
-        """Return the responses that have arrived; see `StreamingPull.take`."""
+        """Return the responses that have arrived; [] after `timeout` seconds without any, or if all streams have ended.
+
+        chunk_bytes: wait for this many bytes, within `timeout`, while one response follows the other.
+
+        Raises the first error that ended a stream, ResourceError or ServiceError, in each call after the last response.
+        """
+        taken = self._take(timeout, chunk_bytes)
+        failure = next((stream.failure for stream in self.streams if stream.failure is not None), None)
+        if failure is not None and not taken and self._responses.empty():
+            raise failure
+        return taken
+
+    def _take(self, timeout: float, chunk_bytes: int = 0) -> list[bytes]:
         taken: list[bytes] = []
         volume, end = 0, self._runtime.monotonic() + timeout
         with suppress(Empty):
-            while not self.ended:
+            while self._open:
                 remaining = end - self._runtime.monotonic() if volume < chunk_bytes or not taken else 0
                 wait = min(self._times.chunk_gap, remaining) if taken else remaining
-                response = self._queue.get(timeout=wait) if wait > 0 else self._queue.get_nowait()
+                response = self._responses.get(timeout=wait) if wait > 0 else self._responses.get_nowait()
                 if response is None:
                     self._open -= 1
                 else:
@@ -99,65 +119,93 @@ class ResponseQueue:
                     volume += len(response)
         return taken
 
+    def has_full_stream(self) -> bool:
+        """Return whether one of the streams has used up its share of the messages or bytes, as far as that is known."""
+        taken = [self._taken_of(index) for index in range(len(self._shares))]
+        return any(
+            messages >= _NEARLY * share.max_messages or volume >= _NEARLY * share.max_bytes
+            for share, (messages, volume) in zip(self._shares, taken, strict=True)
+        )
 
-class StreamingPull:
-    """A StreamingPull that is kept open until `close`.
+    @property
+    def health(self) -> StreamHealth:
+        """The health of a stream that is connected, if there is one."""
+        return min((stream.health for stream in self.streams), key=lambda health: not health.connected)
 
-    first_request: makes the first request of each stream. has_room: whether a stream that has ended may be opened again
-    now. responses: where they are queued, if other streams share the queue. health: what has become of the streams so
-    far, in times of `Runtime.monotonic`. received_bytes: of all responses. failure: the error that ended the stream.
+    @property
+    def reopened(self) -> int:
+        """The number of streams opened after the first of each."""
+        return sum(stream.health.reopened for stream in self.streams)
+
+    def half_close(self) -> None:
+        """Tell the service to send no more; messages that it has sent still arrive."""
+        for stream in self.streams:
+            stream.half_close()
+
+    def close(self) -> list[bytes]:
+        """End the streams and their threads; return the responses that had arrived and were not taken."""
+        for stream in self.streams:
+            stream.cancel()
+        for stream in self.streams:
+            stream.thread.join()
+        return self._take(0)
+
+    def _first_request(self, index: int) -> bytes:
+        return self._shares[index].request(*self._taken_of(index))
+
+    def _taken_of(self, index: int) -> tuple[int, int]:
+        """Return the messages and bytes that were taken of one stream."""
+        if self._taken is None or index >= len(self.streams):
+            return 0, 0
+        messages, total = self._taken()
+        volume = self.streams[index].received_bytes
+        return (round(messages * volume / total) if total else 0), volume
+
+
+def _share(settings: StreamSettings, index: int, count: int) -> StreamSettings:
+    return replace(
+        settings,
+        client_id=f"{settings.client_id}-{index}" if count > 1 else settings.client_id,
+        max_messages=settings.max_messages // count + (index < settings.max_messages % count),
+        max_bytes=max(1, settings.max_bytes // count),
+    )
+
+
+@dataclass(eq=False)
+class Stream:
+    """One stream of a StreamingPull, with its thread. It reopens until `cancel`.
+
+    responses: the queue of its responses. first_request: makes the first request of each stream. health: what has
+    become of the streams so far, in times of `Runtime.monotonic`. received_bytes: of all responses. failure: the error
+    that ended the stream.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        settings: StreamSettings,
-        first_request: Callable[[], bytes] | None = None,
-        has_room: Callable[[], bool] = lambda: True,
-        responses: ResponseQueue | None = None,
-        times: PullTimes = DEFAULT_TIMES,
-        runtime: Runtime = SYSTEM,
-    ) -> None:
-        self._connection = connection
-        self._settings = settings
-        self._first_request = first_request or settings.request
-        self._has_room = has_room
-        self._responses = responses or ResponseQueue(1, times, runtime)
-        self._times, self._runtime = times, runtime
+    connection: Connection
+    settings: StreamSettings
+    responses: Any
+    first_request: Callable[[], bytes]
+    has_room: Callable[[], bool]
+    times: PullTimes
+    runtime: Runtime
+
+    def __post_init__(self) -> None:
         self.received_bytes = 0
         self.failure: Exception | None = None
-        self._closing = runtime.event()
+        self.health = StreamHealth()
+        self._closing = self.runtime.event()
         self._half_closed = False
-        self._requests = runtime.queue()  # of bytes, and None for the half-close
+        self._requests = self.runtime.queue()  # of bytes, and None for the half-close
         self._call: Any = None  # None between two streams
         self._last_response = 0.0
         self._silent = False
-        self.health = StreamHealth()
-        self._thread = runtime.start(self._run, f"pull {settings.client_id}")
-
-    def take(self, timeout: float, chunk_bytes: int = 0) -> list[bytes]:
-        """Return the responses that have arrived; [] after `timeout` seconds without any, or if the stream has ended.
-
-        chunk_bytes: wait for this many bytes, within `timeout`, while one response follows the other.
-
-        Raises the error that ended the stream, ResourceError or ServiceError, in each call after the last response.
-        """
-        taken = self._responses.take(timeout, chunk_bytes)
-        if self.failure is not None and not taken and self.ended:
-            raise self.failure
-        return taken
-
-    @property
-    def ended(self) -> bool:
-        """Whether there can be no more responses."""
-        return self._responses.ended
+        self.thread = self.runtime.start(self._run, f"pull {self.settings.client_id}")
 
     def probe(self) -> bool:
         """Return whether the service answers another call while the stream is open; recorded in `health`.
 
         The call changes no lease. Any answer counts, also an error.
         """
-        began, call = self._runtime.monotonic(), self._call
+        began, call = self.runtime.monotonic(), self._call
         error = self._error_of_call()
         if error is not None:
             if not self._closing.is_set():
@@ -165,7 +213,7 @@ class StreamingPull:
             return False
         if call is None or call is not self._call:  # the answer says nothing about the next stream
             return False
-        self.health.answered(self._runtime.monotonic())
+        self.health.answered(self.runtime.monotonic())
         return True
 
     def reaches_service(self) -> bool:
@@ -174,10 +222,10 @@ class StreamingPull:
 
     def _error_of_call(self) -> Any:
         """Return the error of a call that changes no lease, or None if the service has answered, even with an error."""
-        subscription = self._settings.subscription
+        subscription = self.settings.subscription
         request = acks.extend_request(subscription, 0).SerializeToString()
         try:
-            self._connection.modify_ack_deadline(subscription, request, self._times.probe_timeout).result()
+            self.connection.modify_ack_deadline(subscription, request, self.times.probe_timeout).result()
         except grpc.RpcError as error:
             return error if error.code() in _GONE else None
         return None
@@ -186,12 +234,6 @@ class StreamingPull:
         """Tell the service to send no more; messages that it has sent still arrive."""
         self._half_closed = True
         self._requests.put(None)
-
-    def close(self) -> list[bytes]:
-        """End the stream and its thread; return the responses that had arrived and were not taken."""
-        self.cancel()
-        self._thread.join()
-        return self._responses.take(0)
 
     def cancel(self) -> None:
         """End the stream, and have its thread end."""
@@ -202,57 +244,55 @@ class StreamingPull:
             call.cancel()
 
     def _run(self) -> None:
-        pauses = self._times.reopen_pauses()
+        pauses = self.times.reopen_pauses()
         try:
             while not self._closing.is_set():
                 if self._receive() or self._silent:
-                    pauses = self._times.reopen_pauses()
+                    pauses = self.times.reopen_pauses()
                 pause = 0.0 if self._half_closed else next(pauses)
-                while not (self._closing.wait(pause) or self._half_closed or self._is_wanted()):
+                while not (self._closing.wait(pause) or self._half_closed):
+                    if self.responses.empty() and self.has_room():
+                        break
                     self.health.rested()
-                    pause = self._times.room_pause
+                    pause = self.times.room_pause
                 if self._closing.is_set() or self._half_closed:
                     break
                 self.health.reopened += 1
         except Exception as error:
             self.failure = error
         finally:
-            self._responses.end()
-
-    def _is_wanted(self) -> bool:
-        """Return whether all responses were taken and there is room for more."""
-        return self._responses.is_empty and self._has_room()
+            self.responses.put(None)
 
     def _receive(self) -> bool:
         """Open the stream and queue its responses until it ends; return whether there were any."""
-        requests = self._runtime.queue()
+        requests = self.runtime.queue()
         self._requests = requests
-        requests.put(self._first_request())
+        requests.put(self.first_request())
         if self._half_closed:  # just now, and the last stream got the request
             requests.put(None)
         came = self._silent = False
-        self._last_response = self._runtime.monotonic()
+        self._last_response = self.runtime.monotonic()
         self.health.opening(self._last_response)
-        self._call = call = self._connection.streaming_pull(self._settings.subscription, self._until_none(requests))
+        self._call = call = self.connection.streaming_pull(self.settings.subscription, self._until_none(requests))
         if self._closing.is_set():
             call.cancel()
         try:
             call.initial_metadata()  # waits for it, or for the end
             if call.is_active():
-                self.health.answered(self._runtime.monotonic())
+                self.health.answered(self.runtime.monotonic())
             for response in call:
                 came = True
-                self._last_response = self._runtime.monotonic()
+                self._last_response = self.runtime.monotonic()
                 self.health.responded(self._last_response)
                 self.received_bytes += len(response)
-                self._responses.put(response)
+                self.responses.put(response)
         except grpc.RpcError as error:
             self._call = None
             code, details = error.code(), error.details() or ""
             if not self._closing.is_set() and not self._silent:
-                self.health.failed(self._runtime.monotonic(), _in_words(error), is_credential_failure(code, details))
+                self.health.failed(self.runtime.monotonic(), _in_words(error), is_credential_failure(code, details))
                 if code not in RETRYABLE or self.health.has_failed_credentials():
-                    subscription, address = self._settings.subscription, self._connection.address
+                    subscription, address = self.settings.subscription, self.connection.address
                     raise failure(code, details, "pull from", "Subscription", subscription, address) from None
         finally:
             self._call = None
@@ -264,14 +304,14 @@ class StreamingPull:
 
         Probes the service while it has not answered on the stream, and after `probe_after` without an answer.
         """
-        monotonic, times = self._runtime.monotonic, self._times
+        monotonic, times = self.runtime.monotonic, self.times
         heartbeat = monotonic() + times.heartbeat
         while True:
             try:
                 request = requests.get(timeout=max(0.0, min(heartbeat - monotonic(), times.probe_pause)))
             except Empty:
                 now = monotonic()
-                silent = now - self.health.last_answer >= self._connection.probe_after
+                silent = now - self.health.last_answer >= self.connection.probe_after
                 if (silent or not self.health.connected) and not self._closing.is_set():
                     self.probe()
                 if now < heartbeat:

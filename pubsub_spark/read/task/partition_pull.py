@@ -31,7 +31,7 @@ from ...errors import DamagedFile, MissingFile, StagingError
 from ...options import ReadOptions
 from ..pull import acks
 from ..pull.lease import pull_lease_seconds
-from ..pull.pull import PullResult, pull
+from ..pull.pull import Pull, PullResult
 from ..pull.streaming_pull import StreamSettings
 from ..runtime import Runtime
 from ..staging.area import Staging
@@ -95,7 +95,7 @@ class PartitionPull:
             max_messages=min(partition.max_messages, options.max_records_per_fetch or partition.max_messages),
             max_bytes=partition.max_bytes,
         )
-        return pull(
+        return Pull(
             self.connection,
             settings,
             options.max_fetch_period,
@@ -103,7 +103,7 @@ class PartitionPull:
             self._take,
             partition.streams,
             runtime=self.runtime,
-        )
+        ).run()
 
     def _take(self, received: Received) -> pa.RecordBatch:
         """Keep messages as they arrive; return the rows, which count for the limits."""

@@ -4,7 +4,6 @@ from pubsub_spark.read.pull.health import (
     MAX_CREDENTIAL_FAILURES,
     STEADY_SECONDS,
     WARN_AFTER_SECONDS,
-    Change,
     StreamHealth,
 )
 
@@ -84,11 +83,11 @@ def test_outage_is_told_once_and_its_end_once():
     health = connected()
     health.failed(5.0, "UNAVAILABLE")
     assert health.changed(5.0 + WARN_AFTER_SECONDS - 0.1) is None
-    assert (Change.LOST, WARN_AFTER_SECONDS) == health.changed(5.0 + WARN_AFTER_SECONDS)
+    assert ("lost", WARN_AFTER_SECONDS) == health.changed(5.0 + WARN_AFTER_SECONDS)
     assert health.changed(100.0) is None
     health.opening(100.0)
     health.responded(105.0)
-    assert (Change.RECOVERED, 100.0) == health.changed(105.0)
+    assert ("recovered", 100.0) == health.changed(105.0)
     assert health.changed(106.0) is None
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from pubsub_spark.codec.envelope import Received
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError
-from pubsub_spark.read.pull.pull import PullResult, pull
+from pubsub_spark.read.pull.pull import Pull, PullResult
 from pubsub_spark.read.pull.streaming_pull import StreamSettings
 from pubsub_spark.read.pull.times import PullTimes
 from pubsub_spark.read.runtime import SYSTEM, Runtime
@@ -61,7 +61,8 @@ def do_pull(
         arrived.append(received)
         return counts(received.messages)
 
-    outcome = Outcome(arrived, pull(service, limits, period, idle, take, streams, times, runtime))  # type: ignore[arg-type]
+    pull = Pull(service, limits, period, idle, take, streams, times, runtime)  # type: ignore[arg-type]
+    outcome = Outcome(arrived, pull.run())
     assert len(outcome.texts) == outcome.result.messages
     return outcome
 

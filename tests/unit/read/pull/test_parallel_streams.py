@@ -6,8 +6,7 @@ import grpc
 import pytest
 
 from pubsub_spark.errors import MissingError
-from pubsub_spark.read.pull.parallel_streaming_pull import ParallelStreamingPull
-from pubsub_spark.read.pull.streaming_pull import StreamSettings
+from pubsub_spark.read.pull.streaming_pull import StreamingPull, StreamSettings
 from tests.engine import until
 from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Service, response
 
@@ -16,9 +15,9 @@ pytestmark = pytest.mark.usefixtures("leaves_no_thread")
 LONG = 30.0  # seconds that a test never waits in full
 
 
-def _streams(service: Service, count: int, taken: tuple[int, int] = (0, 0)) -> ParallelStreamingPull:
+def _streams(service: Service, count: int, taken: tuple[int, int] = (0, 0)) -> StreamingPull:
     settings = StreamSettings(SUBSCRIPTION, "stream-1", 60, 10, 1001)
-    return ParallelStreamingPull(service, settings, count, lambda: taken, AT_ONCE)  # type: ignore[arg-type]
+    return StreamingPull(service, settings, count, lambda: taken, times=AT_ONCE)  # type: ignore[arg-type]
 
 
 def _opened(service: Service, count: int) -> list[tuple[str, int, int]]:
