@@ -84,13 +84,12 @@ class DriverStream:
         if not self._polling.acquire(blocking=timeout > 0):
             return  # two threads at a time would mix up the order of messages
         try:
-            leased = self._arrivals.look(self._clock())
+            leased = self._arrivals.look(self._clock())  # since when they may be leased
             self._buffer_responses(self._stream.take(timeout), leased)
         finally:
             self._polling.release()
 
     def _buffer_responses(self, responses: list[bytes], leased: float) -> None:
-        """Buffer responses. leased: since when they may be leased."""
         with self._lock:
             if self.health.reopened != self._reopened:  # the service counts what is outstanding for each stream
                 self._reopened = self.health.reopened

@@ -151,7 +151,9 @@ class Pull:
         if now < self._began + self.connection.connect_timeout:
             self._end, self._cut_off = now + self.period, now + 2 * self.period
             return False
-        if not self._stream.streams[0].reaches_service():  # it may answer, and end each stream as soon as it is opened
+        if (
+            self._stream.streams[0].error_of_call() is not None
+        ):  # it may answer, and end each stream as soon as it is opened
             raise _not_connected(self.connection, self.settings.subscription, health.last_error)
         self._reached = True
         return True

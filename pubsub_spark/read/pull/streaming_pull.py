@@ -206,7 +206,7 @@ class Stream:
         The call changes no lease. Any answer counts, also an error.
         """
         began, call = self.runtime.monotonic(), self._call
-        error = self._error_of_call()
+        error = self.error_of_call()
         if error is not None:
             if not self._closing.is_set():
                 self.health.failed(began, _in_words(error))
@@ -216,11 +216,7 @@ class Stream:
         self.health.answered(self.runtime.monotonic())
         return True
 
-    def reaches_service(self) -> bool:
-        """Return whether the service answers a call at all, whatever becomes of the stream."""
-        return self._error_of_call() is None
-
-    def _error_of_call(self) -> Any:
+    def error_of_call(self) -> Any:
         """Return the error of a call that changes no lease, or None if the service has answered, even with an error."""
         subscription = self.settings.subscription
         request = acks.extend_request(subscription, 0).SerializeToString()

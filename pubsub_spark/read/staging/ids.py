@@ -10,6 +10,7 @@ Pure: arrays and bytes in and out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, TypeAlias
@@ -36,6 +37,7 @@ def merged(parts: Sequence[Digests]) -> Digests:
     return np.ascontiguousarray(joined[:, np.argsort(joined[0], kind="stable")])  # which merges sorted parts
 
 
+@dataclass(eq=False)
 class IdSet:
     """A set of ids that is looked into: sorted digests, and which prefixes occur in them.
 
@@ -43,8 +45,7 @@ class IdSet:
     occur, which are nearly all of those that are not in the set, are told by one look at memory that is small.
     """
 
-    def __init__(self, ids: Digests) -> None:
-        self.digests = ids
+    digests: Digests
 
     @cached_property
     def _prefixes(self) -> tuple[np.uint64, np.ndarray[Any, Any]]:

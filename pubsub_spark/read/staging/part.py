@@ -11,7 +11,7 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,75 +55,6 @@ class Footer:
     reader: str | None = None
 
 
-class PartBuilder:
-    """The bytes of a part as its messages arrive, in buffers that are never copied into one.
-
-    Receipts may outnumber messages: redeliveries that were dropped are acknowledged with the batch that dropped them.
-    compression: Arrow's name of a codec, or None. section_bytes: of receipts that are read at a time.
-    """
-
-    def __init__(self, compression: str | None, section_bytes: int = _RECEIPTS_SECTION_BYTES) -> None:
-        self._section_bytes = section_bytes
-        self._messages = _Section(MESSAGES, compression)
-        self._receipts: list[_Section] = []
-        self._compression = compression
-        self._rows = self._bytes = self._receipts_rows = 0
-        self._has_keys = False
-        self._oldest: int | None = None  # microseconds since the epoch
-
-    def add(self, messages: pa.RecordBatch, receipts: pa.RecordBatch) -> None:
-        """Append a batch of the schema MESSAGES and one of the schema RECEIPTS."""
-        self._messages.write(messages)
-        if not self._receipts or self._receipts[-1].length >= self._section_bytes:
-            self._receipts.append(_Section(RECEIPTS, self._compression))
-        self._receipts[-1].write(receipts)
-        self._rows += messages.num_rows
-        self._has_keys = self._has_keys or has_text(messages.column("ordering_key"))
-        self._bytes += size(messages)
-        self._receipts_rows += receipts.num_rows
-        if messages.num_rows:
-            oldest = pc.min(messages.column("publish_time")).value
-            self._oldest = oldest if self._oldest is None else min(oldest, self._oldest)
-
-    def buffers(self, ended: str, **more: Any) -> list[Buffer]:
-        """The buffers of the finished part, to be written one after the other. more: the other fields of `Footer`."""
-        sections = [self._messages, *self._receipts]
-        buffers = [buffer for section in sections for buffer in section.end()]
-        footer = Footer(
-            rows=self._rows,
-            bytes=self._bytes,
-            dropped=self._receipts_rows - self._rows,
-            ended=ended,
-            oldest=None if self._oldest is None else self._oldest / 1e6,
-            messages_length=self._messages.length,
-            has_keys=self._has_keys,
-            receipts_lengths=[section.length for section in self._receipts],
-            **more,
-        )
-        text = json.dumps(asdict(footer)).encode()
-        return [*buffers, text, _TAIL.pack(len(text), _MAGIC)]
-
-
-class _Section:
-    """An Arrow IPC stream, kept as the buffers that Arrow writes; its own, where nothing is compressed."""
-
-    def __init__(self, schema: pa.Schema, compression: str | None) -> None:
-        self._sink = _BufferList()
-        options = pa.ipc.IpcWriteOptions(compression=compression)
-        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), schema, options=options)
-
-    @property
-    def length(self) -> int:
-        return self._sink.length
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
-
-    def end(self) -> list[Buffer]:
-        self._writer.close()
-        return self._sink.buffers
-
-
 class _BufferList(io.RawIOBase):
     """A file that keeps each buffer as it is written; one growing buffer would be copied again and again."""
 
@@ -138,6 +69,71 @@ class _BufferList(io.RawIOBase):
         self.buffers.append(memoryview(buffer).cast("B"))  # Arrow's own buffers are signed, which obstore refuses
         self.length += len(buffer)
         return len(buffer)
+
+
+class _Section(NamedTuple):
+    """An Arrow IPC stream: its writer, and the buffers that Arrow has written."""
+
+    writer: Any
+    sink: _BufferList
+
+
+class PartBuilder:
+    """The bytes of a part as its messages arrive, in buffers that are never copied into one.
+
+    Receipts may outnumber messages: redeliveries that were dropped are acknowledged with the batch that dropped them.
+    compression: Arrow's name of a codec, or None. section_bytes: of receipts that are read at a time.
+    """
+
+    def __init__(self, compression: str | None, section_bytes: int = _RECEIPTS_SECTION_BYTES) -> None:
+        self._section_bytes = section_bytes
+        self._options = pa.ipc.IpcWriteOptions(compression=compression)
+        self._messages = self._section(MESSAGES)
+        self._receipts: list[_Section] = []
+        self._rows = self._bytes = self._receipts_rows = 0
+        self._has_keys = False
+        self._oldest: int | None = None  # microseconds since the epoch
+
+    def add(self, messages: pa.RecordBatch, receipts: pa.RecordBatch) -> None:
+        """Append a batch of the schema MESSAGES and one of the schema RECEIPTS."""
+        self._messages.writer.write_batch(messages)
+        if not self._receipts or self._receipts[-1].sink.length >= self._section_bytes:
+            self._receipts.append(self._section(RECEIPTS))
+        self._receipts[-1].writer.write_batch(receipts)
+        self._rows += messages.num_rows
+        self._has_keys = self._has_keys or has_text(messages.column("ordering_key"))
+        self._bytes += size(messages)
+        self._receipts_rows += receipts.num_rows
+        if messages.num_rows:
+            oldest = pc.min(messages.column("publish_time")).value
+            self._oldest = oldest if self._oldest is None else min(oldest, self._oldest)
+
+    def buffers(self, ended: str, **more: Any) -> list[Buffer]:
+        """Return the buffers of the finished part, to be written in order. more: the other fields of `Footer`."""
+        sections = [self._messages, *self._receipts]
+        for section in sections:
+            section.writer.close()
+        footer = Footer(
+            rows=self._rows,
+            bytes=self._bytes,
+            dropped=self._receipts_rows - self._rows,
+            ended=ended,
+            oldest=None if self._oldest is None else self._oldest / 1e6,
+            messages_length=self._messages.sink.length,
+            has_keys=self._has_keys,
+            receipts_lengths=[section.sink.length for section in self._receipts],
+            **more,
+        )
+        text = json.dumps(asdict(footer)).encode()
+        return [
+            *(buffer for section in sections for buffer in section.sink.buffers),
+            text,
+            _TAIL.pack(len(text), _MAGIC),
+        ]
+
+    def _section(self, schema: pa.Schema) -> _Section:
+        sink = _BufferList()
+        return _Section(pa.ipc.new_stream(pa.PythonFile(sink, "w"), schema, options=self._options), sink)
 
 
 def messages(part: Any, name: str = "part") -> Iterator[pa.RecordBatch]:

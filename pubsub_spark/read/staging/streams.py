@@ -8,26 +8,25 @@ being asked for. Removing one never loses a message; messages that were not ackn
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass
 
 from .area import TOKEN, Staging
 from .store import Entry, open_store
 
-_TOKEN = f"/{TOKEN}"
 
-
-@dataclass
+@dataclass(frozen=True)
 class StagedStream:
-    """The files of one stream in the staging area; `changed` is the time when the youngest was written."""
+    """The files of one stream in the staging area. changed: when the youngest was written."""
 
     staging: Staging
     changed: datetime.datetime
-    files: int = 0
-    bytes: int = 0
-    batches: set[int] = field(default_factory=set)
+    files: int
+    bytes: int
+    batches: set[int]
 
     def remove(self) -> int:
-        """Delete the stream's files, and no others; how many they were."""
+        """Delete the stream's files, and no others; return how many they were."""
         return self.staging.delete()
 
 
@@ -37,25 +36,19 @@ def find(location: str) -> list[StagedStream]:
     A local folder that does not exist has none and is not created. Raises StagingError if the store refuses.
     """
     store = open_store(location)
-    entries = store.entries()
-    found: dict[str, StagedStream] = {}
-    for entry in entries:
-        path = entry.path
-        if path.endswith(_TOKEN) and path.count("/") == 3:
-            project, subscription, stream, _ = path.split("/")
-            staging = Staging(store, f"projects/{project}/subscriptions/{subscription}", stream)
-            found[path.removesuffix(_TOKEN)] = StagedStream(staging, entry.changed)
-    for entry in entries:
-        _add(found, entry)
-    return sorted(found.values(), key=lambda stream: stream.changed)
-
-
-def _add(found: dict[str, StagedStream], entry: Entry) -> None:
-    project, subscription, stream, *rest = [*entry.path.split("/"), "", "", ""][:5]
-    owner = found.get(f"{project}/{subscription}/{stream}")
-    if owner is not None:
-        owner.files += 1
-        owner.bytes += entry.size
-        owner.changed = max(owner.changed, entry.changed)
-        if rest[0].isdigit():
-            owner.batches.add(int(rest[0]))
+    folders: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
+    for entry in store.entries():
+        *folder, path = entry.path.split("/", 3)
+        folders[tuple(folder)].append(entry._replace(path=path))
+    found = [
+        StagedStream(
+            Staging(store, f"projects/{folder[0]}/subscriptions/{folder[1]}", folder[2]),
+            changed=max(file.changed for file in files),
+            files=len(files),
+            bytes=sum(file.size for file in files),
+            batches={int(batch) for batch in (file.path.partition("/")[0] for file in files) if batch.isdigit()},
+        )
+        for folder, files in folders.items()
+        if len(folder) == 3 and any(file.path == TOKEN for file in files)
+    ]
+    return sorted(found, key=lambda stream: stream.changed)

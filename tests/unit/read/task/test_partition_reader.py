@@ -97,7 +97,7 @@ def test_each_evaluation_has_the_rows_of_the_first(task: Task):
     assert ["a", "b", "c"] == task.rows()
     assert 1 == len(task.service.openings)
     assert {0, 1} == task.staging.parts(1).keys()
-    assert given_path(1, 1) in task.staging.files(1)
+    assert given_path(1, 1) in task.staging.files("1/")
     assert ([], []) == (task.nacked, task.service.acked)
 
 
