@@ -22,8 +22,7 @@ from .driver import subscription
 from .pull import acks
 from .pull.lease import pull_lease_seconds
 from .pull.pull import Pull
-from .pull.streaming_pull import StreamSettings
-from .pull.times import DEFAULT_TIMES, PullTimes
+from .pull.streaming_pull import DEFAULT_TIMES, PullTimes, StreamSettings
 from .rows import Rows
 
 _NACK_TIMEOUT_SECONDS = 10.0

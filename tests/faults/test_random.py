@@ -46,7 +46,7 @@ class Store:
         self._error: OSError | None = None
         self._flows = threading.Event()
         self.heal()
-        for name in ("read", "read_range", "create", "put", "exists", "list", "folders", "delete"):
+        for name in ("read", "read_range", "create", "put", "list", "folders", "delete"):
             patch.setattr(staging_store.Store, name, self._through(name, getattr(staging_store.Store, name)))
 
     def refuse(self) -> None:

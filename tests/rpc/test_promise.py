@@ -187,7 +187,7 @@ def test_batch_that_a_cleaner_removed_is_read_again(query: Engine, names: Names)
     query.start()
     assert query.session is not None
     query.session.partitions(*query.offsets[-2:])
-    until(lambda: query.opened.staging.in_doubt_paths(), "the id of the first message is in doubt")
+    until(lambda: query.opened.staging.files("in-doubt/"), "the id of the first message is in doubt")
     query.crash()
     shutil.rmtree(area(query) / str(query.offsets[-1].batch))
     query.advance(LEASE)

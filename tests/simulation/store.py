@@ -60,9 +60,6 @@ class SimStore:
             raise MissingFile(path, self.location)
         return content[start:end]
 
-    def exists(self, path: str) -> bool:
-        return self._ask(lambda: path in self.files, "looks for", path)
-
     def list(self, prefix: str) -> dict[str, int]:
         def found() -> dict[str, int]:
             length = len(prefix)

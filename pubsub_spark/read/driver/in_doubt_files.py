@@ -51,7 +51,7 @@ def read_in_doubt(staging: Staging, start: int, topic: str | None, wall: float, 
     the epoch and on the lease clock.
     """
     in_doubt = InDoubt(f"{IN_DOUBT}/{staging.epoch}-")
-    for path in staging.in_doubt_paths():
+    for path in staging.files(f"{IN_DOUBT}/"):
         try:
             ids, metadata = staging.read_ids(path)
             until, batch = float(metadata["until"]), int(metadata["batch"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..pull.times import DEFAULT_TIMES, PullTimes
+from ..pull.streaming_pull import DEFAULT_TIMES, PullTimes
 
 
 @dataclass(frozen=True)

@@ -86,10 +86,9 @@ def nack(
     ack_ids: Iterable[pa.Array],
     deadline: float,
     runtime: Runtime = SYSTEM,
-    pauses: Pauses = delays,
 ) -> FailedIds:
     """Have the service redeliver messages at once; return the ack ids that it did not accept. See `acknowledge`."""
-    return extend(connection, subscription, ack_ids, 0, deadline, runtime, pauses)
+    return extend(connection, subscription, ack_ids, 0, deadline, runtime)
 
 
 def extend(
@@ -99,12 +98,11 @@ def extend(
     seconds: int,
     deadline: float,
     runtime: Runtime = SYSTEM,
-    pauses: Pauses = delays,
 ) -> FailedIds:
     """Set the leases of messages to `seconds` from now; return the ack ids that the service did not accept."""
     empty = extend_request(subscription, seconds)
     call = connection.modify_ack_deadline
-    return _Sender(call, empty, ack_ids, deadline, "leases", math.inf, runtime, pauses).send()
+    return _Sender(call, empty, ack_ids, deadline, "leases", math.inf, runtime, delays).send()
 
 
 def acknowledge_request(subscription: str) -> Any:

@@ -29,8 +29,7 @@ from ...errors import PubSubError, ServiceError
 from ..runtime import SYSTEM, Runtime
 from .health import StreamHealth
 from .lease import Arrivals, Lease, Redelivered
-from .streaming_pull import AT_LIMIT, STREAM_BYTES_PER_SECOND, StreamingPull, StreamSettings
-from .times import DEFAULT_TIMES, PullTimes
+from .streaming_pull import AT_LIMIT, DEFAULT_TIMES, STREAM_BYTES_PER_SECOND, PullTimes, StreamingPull, StreamSettings
 
 MAX_MESSAGES = 1000
 MAX_BYTES = 4 * 2**20
@@ -48,22 +47,20 @@ class _Buffered:
     received: Received
 
 
+@dataclass(eq=False)
 class DriverStream:
     """The messages that have arrived and belong to no batch yet.
 
     Arrivals and leases are times of `Runtime.boottime`, the health those of `Runtime.monotonic`.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        settings: StreamSettings,
-        times: PullTimes = DEFAULT_TIMES,
-        runtime: Runtime = SYSTEM,
-    ) -> None:
-        self.settings = settings
-        self._address = connection.address
-        self._times, self._runtime = times, runtime
+    connection: Connection
+    settings: StreamSettings
+    times: PullTimes = DEFAULT_TIMES
+    runtime: Runtime = SYSTEM
+
+    def __post_init__(self) -> None:
+        runtime = self.runtime
         self._clock = runtime.boottime
         self._lock = runtime.lock()
         self._polling = runtime.lock()  # held by the thread that polls, also while it waits
@@ -74,7 +71,9 @@ class DriverStream:
         self._acked_at = 0.0  # time of `Runtime.monotonic`
         self._arrived: deque[tuple[float, int]] = deque()  # when, and bytes of responses, in the last _RATE_SECONDS
         self._arrivals = Arrivals(self._clock())
-        self._stream = StreamingPull(connection, settings, has_room=self._has_room, times=times, runtime=runtime)
+        self._stream = StreamingPull(
+            self.connection, self.settings, has_room=self._has_room, times=self.times, runtime=runtime
+        )
 
     def poll(self, timeout: float = 0) -> None:
         """Buffer the messages that have arrived; wait up to `timeout` seconds for the first response.
@@ -125,7 +124,7 @@ class DriverStream:
     @property
     def idle_seconds(self) -> float:
         """The seconds of connection without a message since the last ack, before which messages may be held back."""
-        now = self._runtime.monotonic()
+        now = self.runtime.monotonic()
         return min(self.health.idle_seconds(now), now - self._acked_at)
 
     def is_idle(self, seconds: float) -> bool:
@@ -134,22 +133,22 @@ class DriverStream:
 
     def check_outage(self, limit: float | None) -> None:
         """Raise ServiceError if there was no connection for `limit` seconds (None: never)."""
-        failing = self.health.failing_seconds(self._runtime.monotonic())
+        failing = self.health.failing_seconds(self.runtime.monotonic())
         if limit is not None and failing >= limit:
             raise ServiceError(
-                f"`{self._address}` did not answer for {failing:.0f} s when asked to pull from Subscription "
+                f"`{self.connection.address}` did not answer for {failing:.0f} s when asked to pull from Subscription "
                 f"`{self.settings.subscription}`. Check `endpoint`, the network and whether the server runs. "
                 f"({self.health.last_error or 'no connection'})"
             )
 
     def log_outage(self) -> None:
         """Write a WARNING when an outage has lasted for WARN_AFTER_SECONDS, and another when it is over."""
-        match self.health.changed(self._runtime.monotonic()):
+        match self.health.changed(self.runtime.monotonic()):
             case "lost", seconds:
                 _log.warning(
                     "no connection to `%s` for %.0f s, so nothing is read from `%s`; trying again every 10 s at least "
                     "(last error: %s)",
-                    self._address,
+                    self.connection.address,
                     seconds,
                     self.settings.subscription,
                     self.health.last_error or "no answer",
@@ -157,7 +156,7 @@ class DriverStream:
             case "recovered", seconds:
                 _log.warning(
                     "connected to `%s` again after %.0f s; reading from `%s` goes on",
-                    self._address,
+                    self.connection.address,
                     seconds,
                     self.settings.subscription,
                 )
@@ -237,7 +236,7 @@ class DriverStream:
     def record_acks(self, messages: int) -> None:
         """Record that messages of this stream were acknowledged: flow control admits as many more."""
         with self._lock:
-            self._acked_at = self._runtime.monotonic()
+            self._acked_at = self.runtime.monotonic()
             while messages > 0 and self._outstanding:
                 count, volume = self._outstanding.popleft()
                 if count > messages:
@@ -262,7 +261,7 @@ class DriverStream:
         self._stream.half_close()
         rest: list[bytes] = []
         with suppress(PubSubError):
-            for arriving in islice(iter(lambda: self._stream.take(self._times.drain), []), _MAX_DRAIN_POLLS):
+            for arriving in islice(iter(lambda: self._stream.take(self.times.drain), []), _MAX_DRAIN_POLLS):
                 rest += arriving
         rest += self._stream.close()
         with self._lock:

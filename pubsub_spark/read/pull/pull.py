@@ -23,8 +23,7 @@ from ...codec.envelope import Received, received, size
 from ...errors import PubSubError, ServiceError
 from ..runtime import SYSTEM, Runtime
 from .lease import Arrivals
-from .streaming_pull import StreamingPull, StreamSettings
-from .times import DEFAULT_TIMES, PullTimes
+from .streaming_pull import DEFAULT_TIMES, PullTimes, StreamingPull, StreamSettings
 
 _DECODE_CHUNK_BYTES = 8 * 2**20  # of responses, which are decoded at a time: each time costs as much as 300 messages
 
@@ -151,10 +150,13 @@ class Pull:
         if now < self._began + self.connection.connect_timeout:
             self._end, self._cut_off = now + self.period, now + 2 * self.period
             return False
-        if (
-            self._stream.streams[0].error_of_call() is not None
-        ):  # it may answer, and end each stream as soon as it is opened
-            raise _not_connected(self.connection, self.settings.subscription, health.last_error)
+        if self._stream.streams[0].error_of_call() is not None:  # it may answer, and end each stream at once
+            address, seconds = self.connection.address, self.connection.connect_timeout
+            raise ServiceError(
+                f"`{address}` did not answer within {seconds:g} s when asked to pull from Subscription "
+                f"`{self.settings.subscription}`. If the driver can reach it, executors have no network access "
+                f"(egress) to it: allow that. ({health.last_error or 'no answer'})"
+            )
         self._reached = True
         return True
 
@@ -175,11 +177,3 @@ class Pull:
         if self._new_since is not None:
             pause = min(pause, max(0.001, self._new_since + self.times.caught_up - now))
         return min(pause, max(0.001, self._end - now))
-
-
-def _not_connected(connection: Connection, subscription: str, last_error: str) -> ServiceError:
-    return ServiceError(
-        f"`{connection.address}` did not answer within {connection.connect_timeout:g} s when asked to pull from "
-        f"Subscription `{subscription}`. If the driver can reach it, executors have no network access (egress) to "
-        f"it: allow that. ({last_error or 'no answer'})"
-    )

@@ -19,24 +19,41 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from queue import Empty
 from typing import Any
 
 import grpc
 
 from ...backend import Connection
-from ...backend.status import RETRYABLE, failure, is_credential_failure
+from ...backend.status import RETRYABLE, delays, failure, is_credential_failure
 from ..runtime import SYSTEM, Runtime
 from . import acks
 from .health import StreamHealth
-from .times import DEFAULT_TIMES, PullTimes
 
 STREAM_BYTES_PER_SECOND = 10e6  # https://cloud.google.com/pubsub/quotas#resource_limits, of each open stream
 AT_LIMIT = 0.6  # of that: a stream this fast may have more to send, because opening it takes some of the time
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 10, 600  # StreamingPullRequest.stream_ack_deadline_seconds
 _NEARLY = 0.95  # of a share: messages of a stream are counted by their bytes
 _GONE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
+
+
+@dataclass(frozen=True)
+class PullTimes:
+    """The time limits of streams and pulls, in seconds."""
+
+    heartbeat: float = 30.0  # between two empty requests; the service ends a stream without any for twice as long
+    max_silence: float = 120.0  # without a response, before the stream is opened again
+    probe_pause: float = 1.0  # between two probes of a service that does not answer
+    probe_timeout: float = 5.0
+    room_pause: float = 0.1  # between two checks whether there is room for messages again
+    chunk_gap: float = 0.01  # between two responses that are returned together
+    drain: float = 0.1  # without a response, after which a half-closed stream has no more
+    idle_after_messages: float = 0.5  # without a response, after which a pull that has brought messages ends
+    caught_up: float = 0.1  # of new messages only, because some may arrive in the middle of a backlog
+    reopen_pauses: Callable[[], Iterator[float]] = delays  # before a stream is opened again, until it has responded
+
+
+DEFAULT_TIMES = PullTimes()
 
 
 @dataclass(frozen=True)
@@ -85,11 +102,11 @@ class StreamingPull:
         self._taken, self._times, self._runtime = taken, times, runtime
         self._responses = runtime.queue()  # of bytes, and None for the end of a stream
         self._open = count
-        self._shares = [_share(settings, index, count) for index in range(count)]
-        self.streams: list[Stream] = []
-        for index, share in enumerate(self._shares):
-            first = partial(self._first_request, index)
-            self.streams.append(Stream(connection, share, self._responses, first, has_room, times, runtime))
+        shares = [_share(settings, index, count) for index in range(count)]
+        self.streams = [
+            Stream(connection, share, self._responses, self._first_request, has_room, times, runtime)
+            for share in shares
+        ]
 
     def take(self, timeout: float, chunk_bytes: int = 0) -> list[bytes]:
         """Return the responses that have arrived; [] after `timeout` seconds without any, or if all streams have ended.
@@ -121,10 +138,10 @@ class StreamingPull:
 
     def has_full_stream(self) -> bool:
         """Return whether one of the streams has used up its share of the messages or bytes, as far as that is known."""
-        taken = [self._taken_of(index) for index in range(len(self._shares))]
+        taken = [(stream.settings, *self._taken_of(stream)) for stream in self.streams]
         return any(
             messages >= _NEARLY * share.max_messages or volume >= _NEARLY * share.max_bytes
-            for share, (messages, volume) in zip(self._shares, taken, strict=True)
+            for share, messages, volume in taken
         )
 
     @property
@@ -150,16 +167,15 @@ class StreamingPull:
             stream.thread.join()
         return self._take(0)
 
-    def _first_request(self, index: int) -> bytes:
-        return self._shares[index].request(*self._taken_of(index))
+    def _first_request(self, stream: Stream) -> bytes:
+        return stream.settings.request(*self._taken_of(stream))
 
-    def _taken_of(self, index: int) -> tuple[int, int]:
+    def _taken_of(self, stream: Stream) -> tuple[int, int]:
         """Return the messages and bytes that were taken of one stream."""
-        if self._taken is None or index >= len(self.streams):
+        if self._taken is None:
             return 0, 0
         messages, total = self._taken()
-        volume = self.streams[index].received_bytes
-        return (round(messages * volume / total) if total else 0), volume
+        return (round(messages * stream.received_bytes / total) if total else 0), stream.received_bytes
 
 
 def _share(settings: StreamSettings, index: int, count: int) -> StreamSettings:
@@ -183,7 +199,7 @@ class Stream:
     connection: Connection
     settings: StreamSettings
     responses: Any
-    first_request: Callable[[], bytes]
+    first_request: Callable[[Stream], bytes]
     has_room: Callable[[], bool]
     times: PullTimes
     runtime: Runtime
@@ -263,7 +279,7 @@ class Stream:
         """Open the stream and queue its responses until it ends; return whether there were any."""
         requests = self.runtime.queue()
         self._requests = requests
-        requests.put(self.first_request())
+        requests.put(self.first_request(self))
         if self._half_closed:  # just now, and the last stream got the request
             requests.put(None)
         came = self._silent = False

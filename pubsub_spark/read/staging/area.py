@@ -147,10 +147,10 @@ class Staging:
     def _manifest(self, batch: int) -> list[int]:
         return self._parsed(manifest_path(batch), lambda text: [int(part) for part in json.loads(text)], [])
 
-    def files(self, folder: str) -> set[str]:
-        """Return the paths of the files in a folder like `<batch>/`, without those of other names."""
+    def files(self, folder: str) -> list[str]:
+        """Return the paths of the files in a folder ("" or with a final slash), sorted, without those of other names."""
         paths = (f"{folder}{name}" for name in self.store.list(self._path(folder)))
-        return {path for path in paths if _OURS.fullmatch(path)}
+        return sorted(path for path in paths if _OURS.fullmatch(path))
 
     def write_ids(self, path: str, ids: Digests, **metadata: str | int | float | None) -> None:
         """Write a file of sorted ids unless it exists. metadata: of the file, without the values that are None."""
@@ -162,10 +162,6 @@ class Staging:
         if content is None:
             raise MissingFile(self._path(path), self.location)
         return deserialized(content, self._path(path))
-
-    def in_doubt_paths(self) -> list[str]:
-        """Return the paths of the files of ids in doubt, for `read_ids`."""
-        return sorted(self.files(f"{IN_DOUBT}/"))
 
     def record_malformed(self, batch: int, part: int, count: int) -> None:
         """Record how many payloads of a part could not be decoded; once, however often it is called."""
@@ -192,7 +188,7 @@ class Staging:
 
     def check_token(self) -> None:
         """Raise StagingError if this process cannot see the driver's token."""
-        if not self.store.exists(self._path(TOKEN)):
+        if self.read(TOKEN) is None:
             raise StagingError(
                 f"This executor cannot see the driver's staging area `{self.location}`. Give `stagingLocation` a path "
                 "or URL (`gs://`, `s3://`, `az://`) that the driver and all executors share."
@@ -244,7 +240,7 @@ class Staging:
     def delete(self, prefix: str = "") -> int:
         """Delete the files of ours under a prefix of this stream's folder; return how many they were."""
         ours = self.files(prefix)
-        for path in sorted(ours):
+        for path in ours:
             self.delete_file(path)
         return len(ours)
 

@@ -113,6 +113,7 @@ class PartBuilder:
         sections = [self._messages, *self._receipts]
         for section in sections:
             section.writer.close()
+        buffers = [buffer for section in sections for buffer in section.sink.buffers]
         footer = Footer(
             rows=self._rows,
             bytes=self._bytes,
@@ -125,11 +126,7 @@ class PartBuilder:
             **more,
         )
         text = json.dumps(asdict(footer)).encode()
-        return [
-            *(buffer for section in sections for buffer in section.sink.buffers),
-            text,
-            _TAIL.pack(len(text), _MAGIC),
-        ]
+        return [*buffers, text, _TAIL.pack(len(text), _MAGIC)]
 
     def _section(self, schema: pa.Schema) -> _Section:
         sink = _BufferList()

@@ -144,12 +144,6 @@ class Store:
                 raise
             return b""
 
-    def exists(self, path: str) -> bool:
-        """Return whether a file exists."""
-        with suppress(*_MISSING):
-            return bool(self._ask(lambda: obstore.head(self._store, path), _MISSING))
-        return False
-
     def list(self, prefix: str) -> dict[str, int]:
         """Return the size of each file under a prefix, by its path relative to the prefix."""
         return {entry.path.removeprefix(prefix): entry.size for entry in self.entries(prefix)}

@@ -34,7 +34,7 @@ from ..pull.lease import pull_lease_seconds
 from ..pull.pull import Pull, PullResult
 from ..pull.streaming_pull import StreamSettings
 from ..runtime import Runtime
-from ..staging.area import Staging
+from ..staging.area import IN_DOUBT, Staging
 from ..staging.ids import IdSet, digests, is_in, merged
 from ..staging.part import Buffer
 from .partitions import PullPartition
@@ -174,7 +174,7 @@ def _ids_in_doubt(staging: Staging) -> list[IdSet]:
     """Return the ids that are in doubt by now."""
     for _ in range(_LISTINGS):
         with suppress(MissingFile):  # merged into another file after it was listed
-            return [IdSet(staging.read_ids(path)[0]) for path in staging.in_doubt_paths()]
+            return [IdSet(staging.read_ids(path)[0]) for path in staging.files(f"{IN_DOUBT}/")]
     raise StagingError(f"Files of ids in doubt disappear from `{staging.location}`. Exclude it from cleanup jobs.")
 
 

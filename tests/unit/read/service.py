@@ -17,7 +17,7 @@ import pyarrow as pa
 from google.pubsub_v1 import types
 
 from pubsub_spark.codec.envelope import received
-from pubsub_spark.read.pull.times import PullTimes
+from pubsub_spark.read.pull.streaming_pull import PullTimes
 from pubsub_spark.read.staging.ids import Digests, digests
 from pubsub_spark.read.staging.part import PartBuilder
 

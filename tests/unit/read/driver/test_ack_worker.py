@@ -138,7 +138,7 @@ def test_messages_of_a_late_ack_are_in_doubt(running: Running):
 
     assert running.acknowledging().flush(LONG)
     assert running.are_in_doubt("id-a", "id-b")
-    assert [[each.path for each in running.ledger.in_doubt.runs]] == [running.staging.in_doubt_paths()]
+    assert [[each.path for each in running.ledger.in_doubt.runs]] == [running.staging.files("in-doubt/")]
 
 
 def test_messages_of_refused_acks_are_in_doubt_and_counted(running: Running):

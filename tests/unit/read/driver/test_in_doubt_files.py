@@ -33,7 +33,7 @@ def test_restart_has_the_ids_and_no_more_time_than_was_left(running: Running):
     left = running.ledger.in_doubt.runs[0].until - 100
     assert 7 == run.batch
     assert 5.0 + left == pytest.approx(run.until, abs=5)
-    assert [run.path] == running.staging.in_doubt_paths()
+    assert [run.path] == running.staging.files("in-doubt/")
 
 
 def test_time_that_is_over_makes_no_id_forgotten(running: Running):
@@ -68,7 +68,7 @@ def test_ids_that_are_forgotten_are_reported(running: Running, caplog: pytest.Lo
     write_in_doubt(running.run)
 
     assert "2 ids of messages of" in caplog.text
-    assert [] == running.staging.in_doubt_paths()
+    assert [] == running.staging.files("in-doubt/")
 
 
 def test_checkpoint_that_was_put_back_forgets_ids_of_later_batches(running: Running):
@@ -78,7 +78,7 @@ def test_checkpoint_that_was_put_back_forgets_ids_of_later_batches(running: Runn
 
     assert [True] == found(restarted(running, start=7), "a")
     assert [False] == found(restarted(running, start=6), "a")
-    assert [] == running.staging.in_doubt_paths()
+    assert [] == running.staging.files("in-doubt/")
 
 
 @pytest.mark.parametrize(("topic", "expected"), [("t", True), (None, True), ("another", False)])
@@ -103,7 +103,7 @@ def test_unreadable_file_is_reported_and_deleted(
         assert [] == restarted(running).runs
 
     assert "ids in doubt are lost" in caplog.text
-    assert [] == running.staging.in_doubt_paths()
+    assert [] == running.staging.files("in-doubt/")
 
 
 def test_runs_are_written_once_and_obsolete_files_deleted(running: Running):
@@ -120,8 +120,8 @@ def test_runs_are_written_once_and_obsolete_files_deleted(running: Running):
     in_doubt.add(ids("b", "c"), 1, 1)  # merged with the first
     write_in_doubt(running.run)
     [second] = [run.path for run in in_doubt.runs]
-    assert {first, second} == set(running.staging.in_doubt_paths())
+    assert {first, second} == set(running.staging.files("in-doubt/"))
 
     running.ledger.commit(2, {})
     write_in_doubt(running.run)
-    assert [second] == running.staging.in_doubt_paths()
+    assert [second] == running.staging.files("in-doubt/")

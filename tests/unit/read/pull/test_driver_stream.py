@@ -15,8 +15,7 @@ import pytest
 from pubsub_spark.errors import MissingError
 from pubsub_spark.read.pull.driver_stream import DriverStream
 from pubsub_spark.read.pull.lease import Lease
-from pubsub_spark.read.pull.streaming_pull import StreamSettings
-from pubsub_spark.read.pull.times import PullTimes
+from pubsub_spark.read.pull.streaming_pull import PullTimes, StreamSettings
 from pubsub_spark.read.runtime import Runtime
 from tests.engine import MovedClock, until
 from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Service, response

@@ -15,8 +15,7 @@ import pytest
 from pubsub_spark.codec.envelope import Received
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError
 from pubsub_spark.read.pull.pull import Pull, PullResult
-from pubsub_spark.read.pull.streaming_pull import StreamSettings
-from pubsub_spark.read.pull.times import PullTimes
+from pubsub_spark.read.pull.streaming_pull import PullTimes, StreamSettings
 from pubsub_spark.read.runtime import SYSTEM, Runtime
 from tests.engine import MovedClock
 from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Call, Service, StatusError, response

@@ -218,7 +218,7 @@ def test_ids_in_doubt_are_listed_and_deleted(staging: Staging):
     staging.delete_file("in-doubt/1-2")
     staging.delete_file("in-doubt/1-2")
 
-    assert ["in-doubt/1-1", "in-doubt/7-1"] == staging.in_doubt_paths()
+    assert ["in-doubt/1-1", "in-doubt/7-1"] == staging.files("in-doubt/")
 
 
 def test_large_footer_is_read(staging: Staging):

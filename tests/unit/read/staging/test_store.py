@@ -49,7 +49,7 @@ def test_file_may_be_empty(store: Store):
     """An empty file exists."""
     assert store.create("a/b", [])
 
-    assert (b"", True, {"b": 0}) == (content(store, "a/b"), store.exists("a/b"), store.list("a/"))
+    assert (b"", {"b": 0}) == (content(store, "a/b"), store.list("a/"))
 
 
 def test_range_is_part_of_a_file(store: Store):
@@ -62,7 +62,7 @@ def test_range_is_part_of_a_file(store: Store):
 
 def test_missing_file(store: Store):
     """It is None for a reader, an error for who knows that it was there, and nothing to delete."""
-    assert (None, False, {}, []) == (store.read("a/b"), store.exists("a/b"), store.list("a/"), [*store.folders("a/")])
+    assert (None, {}, []) == (store.read("a/b"), store.list("a/"), [*store.folders("a/")])
     store.delete("a/b")
     with pytest.raises(MissingFile, match=r"`a/b` is gone from `.*`\. Exclude `stagingLocation`"):
         store.read_range("a/b", 0, 1)
@@ -91,7 +91,6 @@ def test_store_is_a_plain_value(store: Store):
 
 
 USES: dict[str, Callable[[Store], Any]] = {
-    "head": lambda store: store.exists("a/b"),
     "get": lambda store: store.read("a/b"),
     "get_range": lambda store: store.read_range("a/b", 0, 1),
     "put": lambda store: store.create("a/b", [b"1"]),
