@@ -85,7 +85,7 @@ def clean(
             old = older_than is not None and now - found.changed > datetime.timedelta(days=older_than)
             if old or found.staging.stream in named:
                 try:
-                    removed = found.remove()
+                    removed = found.staging.delete()
                 except PubSubError as error:
                     exit_with(str(error))
                 done.append({"stream": found.staging.stream, "removed": removed, "left": found.files - removed})

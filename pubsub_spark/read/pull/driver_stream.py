@@ -2,8 +2,7 @@
 
 It is kept open with small limits. Its messages become part 0 of the next batch; they are staged then, and until then
 their leases are extended through `due` and `record_extension`. Redeliveries of committed messages are removed before
-that, with `drop`. `is_saturated` says that the service holds messages back because
-the stream's limits are reached, or sends as fast as it does on one stream: there are more than this stream can serve.
+that, with `drop`.
 
 Runs on the driver and is used by several threads; every method takes the lock. Only `poll` waits, and then holds
 another lock, of polls alone.

@@ -30,16 +30,14 @@ _DECODE_CHUNK_BYTES = 8 * 2**20  # of responses, which are decoded at a time: ea
 
 @dataclass(frozen=True)
 class PullResult:
-    """The number of messages of a pull, and why it ended: `full`, `caughtUp`, `period` or `idle`.
+    """Why a pull ended: `full`, `caughtUp`, `period` or `idle`.
 
     bytes: of all responses. seconds: from the start of the pull to its last response. failure: the final error, if
     messages had arrived before it. A task stages those, and the driver stream fails the query. leased: the earliest
     time of `Runtime.boottime` at which the first message may have been delivered; None without a message.
     """
 
-    messages: int
     ended: str
-    reopened: int
     failure: PubSubError | None = None
     bytes: int = 0
     seconds: float = 0.0
@@ -89,7 +87,6 @@ class Pull:
             runtime=self.runtime,
         )
         failure: PubSubError | None = None
-        remaining: list[bytes] = []
         try:
             self._receive()
         except PubSubError as error:
@@ -98,11 +95,9 @@ class Pull:
             failure = error
         finally:
             remaining = self._stream.close()
-        if remaining:
-            self._hand_over(remaining)
+        self._hand_over(remaining)
         seconds = self._last_response - self._began
-        ended = self._ended or "idle"
-        return PullResult(self._count, ended, self._stream.reopened, failure, self._bytes, seconds, self._leased)
+        return PullResult(self._ended or "idle", failure, self._bytes, seconds, self._leased)
 
     def _receive(self) -> None:
         wait = min(self.idle, self.period)

@@ -149,11 +149,6 @@ class StreamingPull:
         """The health of a stream that is connected, if there is one."""
         return min((stream.health for stream in self.streams), key=lambda health: not health.connected)
 
-    @property
-    def reopened(self) -> int:
-        """The number of streams opened after the first of each."""
-        return sum(stream.health.reopened for stream in self.streams)
-
     def half_close(self) -> None:
         """Tell the service to send no more; messages that it has sent still arrive."""
         for stream in self.streams:

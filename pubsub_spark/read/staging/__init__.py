@@ -5,7 +5,7 @@
     ids        sets of message ids, and the format of their files (pure)
     fencing    epochs: a later run of a query takes the area over from an earlier one
     streams    the streams that have files in a location, for the CLI
-    store      `Store`: what an area needs of a file system or an object store; the only module that does I/O
+    store      `Store`: a folder or a prefix of an object store; the only module that does I/O
 
 Used by the driver and by tasks. Imports nothing of the other rooms of `read`.
 """

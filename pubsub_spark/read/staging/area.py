@@ -148,7 +148,7 @@ class Staging:
         return self._parsed(manifest_path(batch), lambda text: [int(part) for part in json.loads(text)], [])
 
     def files(self, folder: str) -> list[str]:
-        """Return the paths of the files in a folder ("" or with a final slash), sorted, without those of other names."""
+        """Return the sorted paths of the files of ours in a folder: "", or with a final slash."""
         paths = (f"{folder}{name}" for name in self.store.list(self._path(folder)))
         return sorted(path for path in paths if _OURS.fullmatch(path))
 

@@ -118,8 +118,7 @@ class Store:
             self._write(path, buffers, is_new=True)
         except _EXISTS:
             stored = self.read(path)
-            has_length = stored is not None and len(stored) == sum(map(len, buffers))
-            return has_length and bytes(stored or b"") == b"".join(buffers)
+            return stored is not None and bytes(stored) == b"".join(buffers)
         return True
 
     def put(self, path: str, content: Buffer) -> None:

@@ -25,10 +25,6 @@ class StagedStream:
     bytes: int
     batches: set[int]
 
-    def remove(self) -> int:
-        """Delete the stream's files, and no others; return how many they were."""
-        return self.staging.delete()
-
 
 def find(location: str) -> list[StagedStream]:
     """Return all streams in a location (a path or URL), those unchanged for longest first.

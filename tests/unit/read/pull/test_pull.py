@@ -61,9 +61,7 @@ def do_pull(
         return counts(received.messages)
 
     pull = Pull(service, limits, period, idle, take, streams, times, runtime)  # type: ignore[arg-type]
-    outcome = Outcome(arrived, pull.run())
-    assert len(outcome.texts) == outcome.result.messages
-    return outcome
+    return Outcome(arrived, pull.run())
 
 
 def test_full_share_ends_the_pull():
@@ -283,7 +281,6 @@ def test_closed_stream_reopens_as_itself(code: grpc.StatusCode):
 
     assert ["a", "b", "c"] == got.texts
     assert ["stream-1", "stream-1"] == [opening.client_id for opening in service.openings]
-    assert 1 == got.result.reopened
 
 
 @pytest.mark.parametrize(
