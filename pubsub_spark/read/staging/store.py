@@ -190,7 +190,8 @@ class Store:
         changed = [file.parent, *_make_private(file.parent)]
         try:
             obstore.put(self._store, temporary, buffers, use_multipart=False)
-            file.chmod(0o600)
+            with suppress(OSError):  # a file system without modes
+                file.chmod(0o600)
             _sync(file)
             obstore.rename(self._store, temporary, path, overwrite=not is_new)
         finally:
