@@ -167,8 +167,8 @@ class _Sender:
     pauses: Pauses
 
     def __post_init__(self) -> None:
-        arrays = _merged(self.ack_ids)
-        self._fresh = (_Request(r, i, self.pauses()) for ids in arrays for r, i in requests(self.empty, ids))
+        empty, pauses = self.empty, self.pauses  # a generator that refers to this object would keep its ids alive
+        self._fresh = (_Request(r, i, pauses()) for ids in _merged(self.ack_ids) for r, i in requests(empty, ids))
         self._in_flight: deque[tuple[Any, float, _Request]] = deque()  # the future, when it was sent, the request
         self._most_in_flight = _FIRST_IN_FLIGHT
         self._retries: list[tuple[float, _Request]] = []  # the time of each, and the request
