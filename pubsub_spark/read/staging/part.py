@@ -23,6 +23,7 @@ Buffer: TypeAlias = bytes | memoryview
 FOOTER_READ_BYTES = 4096  # from the end of a part; nearly all footers are shorter, so one read is enough
 _MAGIC = b"PSSTAGE1"
 _TAIL = struct.Struct("<I8s")  # length of the JSON footer in bytes, magic
+_SMALL_BYTES = 4096  # of buffers that are joined
 _RECEIPTS_SECTION_BYTES = 4 * 2**20  # which the driver reads at a time
 
 
@@ -56,7 +57,7 @@ class Footer:
 
 
 class _BufferList(io.RawIOBase):
-    """A file that keeps each buffer as it is written; one growing buffer would be copied again and again."""
+    """A file that keeps the buffers that are written, and joins small ones. One growing buffer is copied too often."""
 
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
@@ -66,9 +67,13 @@ class _BufferList(io.RawIOBase):
         return True
 
     def write(self, buffer: Any) -> int:
-        self.buffers.append(memoryview(buffer).cast("B"))  # Arrow's own buffers are signed, which obstore refuses
-        self.length += len(buffer)
-        return len(buffer)
+        piece = memoryview(buffer).cast("B")  # Arrow's own buffers are signed, which obstore refuses
+        if len(piece) < _SMALL_BYTES and self.buffers and len(self.buffers[-1]) < _SMALL_BYTES:
+            self.buffers[-1] = bytes(self.buffers[-1]) + piece  # each buffer is written by a call of its own
+        else:
+            self.buffers.append(piece)
+        self.length += len(piece)
+        return len(piece)
 
 
 class _Section(NamedTuple):
