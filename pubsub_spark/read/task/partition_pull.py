@@ -62,6 +62,7 @@ class PartitionPull:
         # The two wall clocks are compared once; from now on the lease clock counts, which nobody sets.
         self._deadline = self.runtime.boottime() + self.partition.deadline - self.runtime.wall()
         self._committed = _excluded_ids(self.partition.staging, self.partition.excludes)
+        self._builder = self.partition.staging.part_builder()
         self._driver_part: list[IdSet] = []
         if self.partition.excludes_driver:
             self._driver_part = self._ids_of_batch(lambda number: number == 0)
@@ -70,14 +71,16 @@ class PartitionPull:
         """Pull until the limits of the partition; return the rows and the bytes of the part to stage."""
         result = self._pull()
         self.leased = self.runtime.boottime() if result.leased is None else result.leased
-        if self._kept and self.runtime.boottime() > self._deadline:
+        is_late = bool(self._kept) and self.runtime.boottime() > self._deadline
+        if is_late:
             self._drop_staged()
         if self._splits_keys:
             self._return_all()
-        builder = self.partition.staging.part_builder()
-        for messages, receipts in self._kept:
-            builder.add(messages, receipts)
-        buffers = builder.buffers(
+        if is_late or self._splits_keys:
+            self._builder = self.partition.staging.part_builder()
+            for messages, receipts in self._kept:
+                self._builder.add(messages, receipts)
+        buffers = self._builder.buffers(
             result.ended,
             pull_bytes=result.bytes,
             pull_seconds=round(result.seconds, 3),
@@ -109,6 +112,7 @@ class PartitionPull:
         """Keep messages as they arrive; return the rows, which count for the limits."""
         kept = self._without(received, self._committed, self._driver_part)
         self._kept.append(kept)
+        self._builder.add(*kept)  # now, while the messages are in the processor's cache
         return kept.messages
 
     def _without(self, received: Received, committed: Sequence[IdSet], of_batch: Sequence[IdSet]) -> Received:
