@@ -89,4 +89,4 @@ def test_address_that_does_not_answer(scenario: Scenario):
 
 def test_staging_area_that_cannot_be_written(scenario: Scenario):
     """A staging area that cannot be written is an error before anything is pulled."""
-    scenario.run(Start(stagingLocation="/dev/null/x"), Fails("`stagingLocation` `/dev/null/x` cannot be opened"))
+    scenario.run(Start(stagingLocation="/dev/null/x"), Fails("The staging area `/dev/null/x` cannot be used"))
