@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 import errno
 import os
-import tempfile
 from dataclasses import replace
 from typing import Any
 
+import obstore
 import pytest
 
 from pubsub_spark.emulator import Emulator
@@ -190,7 +190,7 @@ def test_staging_area_is_checked_at_the_start(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(obstore, "put", refuse)
     query.options = replace(query.options, subscription_id=f"{names.subscription}-new", topic_id=names.topic)
     query.start()
 
