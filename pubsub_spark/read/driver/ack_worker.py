@@ -24,7 +24,7 @@ from ...errors import DamagedFile, MissingFile, StagingError
 from ..pull import acks
 from ..pull.lease import Redelivered
 from ..staging import fencing
-from ..staging.ids import IdSet, digests, is_in, merged
+from ..staging.ids import IdSet, is_in, message_ids
 from .in_doubt_files import write_in_doubt
 from .ledger import Part
 from .run import Run
@@ -103,12 +103,12 @@ class AckWorker:
             not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
         now = run.now()
         # One with an ordering key may be delivered again as long as an earlier one of its key is.
-        ids = merged([digests(each.receipts.column("message_id")) for each in redelivered if not each.has_keys])
+        ids = message_ids(each.receipts for each in redelivered if not each.has_keys)
         lost = [
             receipts if lease.is_expired(now) else receipts.filter(pc.is_in(receipts.column("ack_id"), not_accepted))
             for lease, receipts, _ in redelivered
         ]
-        lost_ids = merged([digests(receipts.column("message_id")) for receipts in lost])
+        lost_ids = message_ids(lost)
         with run.changed:
             run.ledger.redelivered_answered(
                 ids[:, ~is_in(ids, [IdSet(lost_ids)])],
@@ -201,7 +201,7 @@ class AckWorker:
         receipts = list(run.staging.receipts(part.batch, part.number, part.length))
         if refused is not None:
             receipts = [each.filter(pc.is_in(each.column("ack_id"), refused)) for each in receipts]
-        ids = merged([digests(each.column("message_id")) for each in receipts])
+        ids = message_ids(receipts)
         with run.changed:
             run.ledger.doubt(part, ids, run.now())
 

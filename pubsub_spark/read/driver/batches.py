@@ -12,7 +12,7 @@ from ...errors import DamagedFile, MissingFile, StagingError
 from ...options import ReadOptions
 from ..staging import part as staged_part
 from ..staging.area import Staging, part_path
-from ..staging.ids import digests, is_in, merged
+from ..staging.ids import digests, is_in, message_ids
 from ..staging.part import Footer
 from ..task.partitions import DriverPartition, Partition, PullPartition, replay_partitions
 from .in_doubt_files import write_in_doubt
@@ -108,7 +108,7 @@ def doubt_ids(run: Run) -> None:
             receipts = list(run.staging.receipts(part.batch, part.number, part.length))
         except (MissingFile, DamagedFile):  # settled meanwhile, or the ack worker reports it
             continue
-        ids = merged([digests(each.column("message_id")) for each in receipts])
+        ids = message_ids(receipts)
         with run.changed:
             run.ledger.doubt(part, ids, run.now())
 

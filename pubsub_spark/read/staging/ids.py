@@ -37,6 +37,11 @@ def merged(parts: Sequence[Digests]) -> Digests:
     return np.ascontiguousarray(joined[:, np.argsort(joined[0], kind="stable")])  # which merges sorted parts
 
 
+def message_ids(receipts: Iterable[pa.RecordBatch]) -> Digests:
+    """Return the sorted digests of the message ids of receipts."""
+    return merged([digests(each.column("message_id")) for each in receipts])
+
+
 @dataclass(eq=False)
 class IdSet:
     """A set of ids that is looked into: sorted digests, and which prefixes occur in them.

@@ -35,7 +35,7 @@ from ..pull.pull import Pull, PullResult
 from ..pull.streaming_pull import StreamSettings
 from ..runtime import Runtime
 from ..staging.area import IN_DOUBT, Staging
-from ..staging.ids import IdSet, digests, is_in, merged
+from ..staging.ids import IdSet, digests, is_in, message_ids
 from ..staging.part import Buffer
 from .partitions import PullPartition
 from .spark_context import told_by_spark
@@ -170,7 +170,7 @@ def _ids_of_parts(staging: Staging, parts: Iterable[tuple[int, int, int]]) -> li
     sets: list[IdSet] = []
     for part in parts:
         with suppress(MissingFile, DamagedFile):
-            sets.append(IdSet(merged([digests(each.column("message_id")) for each in staging.receipts(*part)])))
+            sets.append(IdSet(message_ids(staging.receipts(*part))))
     return sets
 
 
