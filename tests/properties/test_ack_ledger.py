@@ -76,8 +76,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.served[self.batch, 0] = Served(self.now if lease is None else lease.end)
         self.staged[self.batch] = {0}
         assert self.ledger.stage(self.batch, 0, 10, FOOTER, lease)
-        deadline = self.ledger.deadline(self.now)
-        assert deadline > self.now + STREAM_LEASE_SECONDS / 2
+        deadline = self.ledger.deadline(self.batch, self.now)
+        ends = self.served[self.batch, 0].ends
+        assert min(self.now + STREAM_LEASE_SECONDS / 2, ends) <= deadline
+        assert deadline <= ends or is_replay
         for key in self.rows:
             served = self.served[key]
             assert served.acked or served.ends >= deadline or self.is_in_doubt(key)

@@ -46,12 +46,11 @@ def new_batch(run: Run, options: ReadOptions, planner: Planner, batch: int, budg
         ledger.stage(batch, 0, len(content), driver_part, lease)
         for part in ledger.parts_of(batch):
             ledger.keep(part, [pa.concat_arrays([each.receipts.column("ack_id")]) for each in taken])
-        deadline = ledger.deadline(now)
+        deadline = ledger.deadline(batch, now)
         committed = [(part.batch, part.number, part.length) for part in ledger.undoubted]
     if not pulls:
         return [DriverPartition(staging, batch, content)]
     write_in_doubt(run, in_doubt)
-    excludes_driver = lease is not None and lease.is_expired(deadline)
     first = PullPartition(
         staging,
         batch,
@@ -61,7 +60,6 @@ def new_batch(run: Run, options: ReadOptions, planner: Planner, batch: int, budg
         deadline=run.runtime.wall() + deadline - now - _CLOCK_MARGIN_SECONDS,
         excludes=sorted(reads),
         committed=committed,
-        excludes_driver=excludes_driver,
         streams=options.streams_per_partition or planner.streams,
         driver_content=content,
     )

@@ -319,9 +319,10 @@ class AckLedger:
                 part.apply(Event.DELETE)
         return numbers
 
-    def deadline(self, now: float) -> float:
-        """Return until when no message of a batch planned now can be delivered again, unless its id is in doubt."""
-        return min([now + self._pull_lease, *(part.lease.end for part in self.undoubted)])
+    def deadline(self, batch: int, now: float) -> float:
+        """Return until when a batch planned now can get no message twice, unless its id is in doubt."""
+        ends = (now if part.lease.expired else part.lease.end for part in (*self.undoubted, *self.parts_of(batch)))
+        return min([now + self._pull_lease, *ends])
 
     # What there is
 

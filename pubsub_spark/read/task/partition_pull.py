@@ -17,7 +17,7 @@ that could not be acknowledged at once stays with the part and is acknowledged w
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -63,9 +63,6 @@ class PartitionPull:
         self._deadline = self.runtime.boottime() + self.partition.deadline - self.runtime.wall()
         self._committed = _excluded_ids(self.partition.staging, self.partition.excludes)
         self._builder = self.partition.staging.part_builder()
-        self._driver_part: list[IdSet] = []
-        if self.partition.excludes_driver:
-            self._driver_part = self._ids_of_batch(lambda number: number == 0)
 
     def run(self) -> tuple[list[pa.RecordBatch], list[Buffer]]:
         """Pull until the limits of the partition; return the rows and the bytes of the part to stage."""
@@ -110,7 +107,7 @@ class PartitionPull:
 
     def _take(self, received: Received) -> pa.RecordBatch:
         """Keep messages as they arrive; return the rows, which count for the limits."""
-        kept = self._without(received, self._committed, self._driver_part)
+        kept = self._without(received, self._committed, ())
         self._kept.append(kept)
         self._builder.add(*kept)  # now, while the messages are in the processor's cache
         return kept.messages
@@ -145,7 +142,8 @@ class PartitionPull:
     def _drop_staged(self) -> None:
         """Drop the messages that other parts have, or whose ids are in doubt by now."""
         staging = self.partition.staging
-        of_batch = self._ids_of_batch(lambda number: number != self.partition.part)
+        batch, siblings = self.partition.batch, staging.parts(self.partition.batch).items()
+        of_batch = _ids_of_parts(staging, [(batch, n, length) for n, length in siblings if n != self.partition.part])
         committed = _ids_of_parts(staging, self.partition.committed)
         # Last: ids are written here before their parts are deleted.
         committed += _ids_in_doubt(staging)
@@ -157,12 +155,6 @@ class PartitionPull:
         deadline = self.runtime.monotonic() + _ACK_SECONDS
         acks.nack(self.connection, self.options.subscription, ack_ids, deadline, runtime=self.runtime)
         self._kept = []
-
-    def _ids_of_batch(self, is_wanted: Callable[[int], bool]) -> list[IdSet]:
-        """Return the message ids of the staged parts of this batch whose number is wanted."""
-        staging, batch = self.partition.staging, self.partition.batch
-        parts = staging.parts(batch).items()
-        return _ids_of_parts(staging, [(batch, number, length) for number, length in parts if is_wanted(number)])
 
 
 def _ids_of_parts(staging: Staging, parts: Iterable[tuple[int, int, int]]) -> list[IdSet]:

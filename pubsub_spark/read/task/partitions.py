@@ -29,11 +29,10 @@ class DriverPartition(InputPartition):
 class PullPartition(InputPartition):
     """A share of the trigger's budget for one task to pull, or to read if an earlier attempt has staged it.
 
-    deadline: seconds since the epoch, until when no message can be a redelivery, unless its id is excluded.
+    deadline: seconds since the epoch, until when no message can be a redelivery, unless its id is in doubt.
     excludes: paths of the files of ids in doubt; their messages are acknowledged at once and are no rows. committed:
     batch, number and length of the other parts that may be delivered again after the deadline.
-    driver_content: part 0, whose rows come before this part's. excludes_driver: whether the task may pull messages of
-    part 0 again. streams: StreamingPulls of the task.
+    driver_content: part 0, whose rows come before this part's. streams: StreamingPulls of the task.
     """
 
     staging: Staging
@@ -44,7 +43,6 @@ class PullPartition(InputPartition):
     deadline: float
     excludes: Sequence[str] = ()
     committed: Sequence[tuple[int, int, int]] = ()
-    excludes_driver: bool = False
     streams: int = 1
     driver_content: bytes | None = None
 

@@ -108,16 +108,15 @@ def test_deadline_of_a_plan_is_before_the_first_end_of_a_lease(running: Running)
     assert STREAM_LEASE_SECONDS - DUE - 10 == pytest.approx(left, abs=5)
 
 
-def test_tasks_exclude_the_part_of_the_driver_if_its_lease_may_end(running: Running):
-    """Messages that were buffered for long may be delivered to a task of the same batch."""
+def test_deadline_of_a_plan_is_before_the_end_of_the_lease_of_the_driver_part(running: Running):
+    """Messages that were buffered may be delivered to a task of the same batch then."""
     running.arrive("a")
-    [first, _] = planned(running, 1, Planner(2, is_backlogged=True))
-    assert isinstance(first, PullPartition)
-    assert first.excludes_driver  # the driver's messages were there before the tasks pull
+    running.advance(DUE)
+    [partition, *_] = planned(running, 1, Planner(2, is_backlogged=True))
 
-    [first, _] = planned(running, 2, Planner(2, is_backlogged=True))
-    assert isinstance(first, PullPartition)
-    assert not first.excludes_driver  # nothing was buffered
+    assert isinstance(partition, PullPartition)
+    left = partition.deadline - running.runtime.wall()
+    assert STREAM_LEASE_SECONDS - DUE - 10 == pytest.approx(left, abs=5)
 
 
 def test_batch_that_another_query_has_staged_is_refused(running: Running):

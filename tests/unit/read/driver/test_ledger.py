@@ -181,10 +181,22 @@ def test_ids_of_a_committed_part_are_in_doubt_before_its_lease_ends() -> None:
 def test_the_deadline_is_the_first_end_of_a_lease_that_is_not_in_doubt() -> None:
     """A plan is complete until a lease of a message ends that it does not exclude."""
     made = committed(1, now=0)
-    assert 60 == made.deadline(20)
+    assert 60 == made.deadline(2, 20)
     [part] = made.take_doubtful(40)
     made.doubt(part, np.empty((2, 0), np.uint64), 40)
-    assert 100 == made.deadline(40)
+    assert 100 == made.deadline(2, 40)
+
+
+def test_the_deadline_knows_the_lease_of_the_driver_part() -> None:
+    """Its messages may be delivered to a task of the same batch then."""
+    made = ledger()
+    made.plan(1, 50)
+    made.stage(1, 0, 10, lease=Lease(20, 60))
+    assert 80 == made.deadline(1, 50)
+    made = ledger()
+    made.plan(1, 50)
+    made.stage(1, 0, 10, lease=Lease(20, 60, expired=True))
+    assert 50 == made.deadline(1, 50)
 
 
 def test_the_leases_of_a_replay_have_ended() -> None:

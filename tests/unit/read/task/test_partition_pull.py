@@ -59,13 +59,12 @@ def pulled(
     max_messages: int = 100,
     excludes: Sequence[str] = (),
     committed: Sequence[int] = (),
-    excludes_driver: bool = False,
 ) -> tuple[list[str], list[str], Footer]:
     """The rows of a pull of part 1, the staged ack ids, and the footer. committed: parts of the batch before."""
     options = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, "idleTimeout": "50ms"}, {})
     wall = SYSTEM.wall() + deadline
     earlier = [(BATCH - 1, number, staging.parts(BATCH - 1)[number]) for number in committed]
-    partition = PullPartition(staging, BATCH, 1, max_messages, 10**6, wall, excludes, earlier, excludes_driver)
+    partition = PullPartition(staging, BATCH, 1, max_messages, 10**6, wall, excludes, earlier)
     messages, buffers = PartitionPull(partition, options, service, SYSTEM).run()
     rows = [data.decode() for batch in messages for data in batch.column("data").to_pylist()]
     content = b"".join(buffers)
@@ -115,9 +114,9 @@ def test_message_in_doubt_does_not_count_for_the_limits(staging: Staging):
 
 
 def test_message_of_the_driver_is_a_row_once(staging: Staging):
-    """It is delivered again to a task of the same batch: its new ack is sent with the batch."""
+    """Its lease ended and it is delivered again to a task of the same batch: its new ack is sent with the batch."""
     service = Service(scripts=[[response(["driver", "a"])]])
-    rows, receipts, footer = pulled(staging, service, excludes_driver=True)
+    rows, receipts, footer = pulled(staging, service, deadline=LATE)
 
     assert (["a"], ["ack-driver", "ack-a"]) == (rows, receipts)
     assert (1, 1, 0) == (footer.rows, footer.dropped, footer.redelivered)
