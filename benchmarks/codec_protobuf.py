@@ -21,9 +21,9 @@ from google.protobuf.json_format import MessageToJson, Parse
 
 sys.path[:0] = [str(Path(__file__).parent.parent)]
 
-from pubsub_spark.codec.protobuf import parse  # noqa: E402
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder  # noqa: E402
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder  # noqa: E402
+from pubsub_spark.schema.protobuf import parse  # noqa: E402
 
 FLIGHT = """
 syntax = "proto3";

@@ -14,7 +14,7 @@ from canned import responses
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from pubsub_spark.codec.envelope import MESSAGES, envelope, received
-from pubsub_spark.codec.spark import struct_type
+from pubsub_spark.codec.spark_types import struct_type
 
 BATCH = 1_000_000  # messages in a micro-batch
 

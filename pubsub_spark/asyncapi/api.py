@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import names
-from ..codec.definition import Encoding
-from ..codec.schema_types import SchemaType, codec_module, parse
+from ..codec.registry import codec_of
 from ..errors import AsyncApiError, SchemaError
+from ..schema.definition import Encoding
+from ..schema.schema_types import SchemaType, parse
 from .bindings import PROTOCOL, ChannelBinding, MessageBinding, channel_binding, check_empty, message_binding, traits
 from .document import Value, load
 
@@ -287,7 +288,7 @@ def _fields(message: Value, kind: SchemaType | None, definition: str | None) -> 
     """The names of a payload's fields on the first level; None where they are not known."""
     if kind is not None and definition is not None:
         try:
-            return frozenset(field.name for field in codec_module(kind).value_type(parse(kind, definition)))
+            return frozenset(field.name for field in codec_of(kind).value_type(parse(kind, definition)))
         except (ValueError, SchemaError):  # the plan says what is wrong with the definition
             return None
     properties = message.get("payload", "schema", "properties") or message.get("payload", "properties")

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..codec import schema_types
-from ..codec.compiled_protobuf import definition_of
-from ..codec.definition import IncompatibleSchema
+from ..schema import schema_types
+from ..schema.compiled_protobuf import definition_of
+from ..schema.definition import IncompatibleSchema
 from .api import Api, Schema, Subscription, Topic
 
 Action = Literal["create", "update", "none"]

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import names
-from ..codec.compiled_protobuf import definition_of
-from ..codec.definition import Encoding
 from ..codec.registry import SchemaRevision, TopicSchema
-from ..codec.schema_types import ENCODINGS_BY_NUMBER, SCHEMA_TYPES_BY_NUMBER
 from ..errors import InvalidError, MissingError, SchemaError
 from ..options import ReadOptions
+from ..schema.compiled_protobuf import definition_of
+from ..schema.definition import Encoding
+from ..schema.schema_types import ENCODINGS_BY_NUMBER, SCHEMA_TYPES_BY_NUMBER
 from . import Backend
 from .admin import Admin
 

@@ -352,8 +352,7 @@ def _encoded(resources: Resources, topic: str, payloads: Any) -> Iterator[bytes]
     import pyarrow as pa
 
     from ..backend import schemas
-    from ..codec.registry import Encoder
-    from ..codec.schema_types import codec_module
+    from ..codec.registry import Encoder, codec_of
     from ..errors import RowError, SchemaError
 
     schema = schemas.of_topic(resources, topic)
@@ -362,7 +361,7 @@ def _encoded(resources: Resources, topic: str, payloads: Any) -> Iterator[bytes]
             f"Topic `{topic}` has no schema for `--encode topic`. Leave it out to send lines as they are."
         )
     definition, kind = schema.reader.parsed(), schema.arrow_type()
-    decode = codec_module(schema.reader.type).decoder(definition, definition, "JSON")
+    decode = codec_of(schema.reader.type).decoder(definition, definition, "JSON")
     encoder = Encoder(schema, kind)
     for number, payload in enumerate(payloads, 1):
         values, errors = decode(pa.array([payload], pa.binary()))

@@ -194,9 +194,9 @@ def diff(
     """Show what changed between two revisions of a schema, line by line, and whether NEW may follow OLD."""
     import difflib
 
-    from ..codec import schema_types
-    from ..codec.compiled_protobuf import definition_of
-    from ..codec.definition import IncompatibleSchema
+    from ..schema import schema_types
+    from ..schema.compiled_protobuf import definition_of
+    from ..schema.definition import IncompatibleSchema
 
     full = service.full(name, "schemas")
     with service.connect() as resources:
@@ -230,7 +230,7 @@ def _lines(kind: str, definition: str) -> list[str]:
     """The lines of a definition; Avro's JSON is indented first, so that a line is a property."""
     import json
 
-    from ..codec.compiled_protobuf import readable
+    from ..schema.compiled_protobuf import readable
 
     text = json.dumps(json.loads(definition), indent=2) if kind == "AVRO" else readable(definition)
     return text.splitlines()

@@ -1,11 +1,11 @@
 """Codecs: payloads to columns and back, by the schema of a topic.
 
-schema_types  the table of schema types: parse a definition, compare revisions, find a codec
-definition    the interface of a parsed definition, and the errors about schemas and messages
-avro/         Avro                    protobuf/     Protocol Buffers
+interface     what the codec of a schema type does
+avro/         Avro                    protobuf/     Protocol Buffers      json/   JSON, with or without a schema
 registry      schema@revision to codec: `Decoder`, `Encoder`, and the type of the column `value`
-spark         Spark types made from Arrow types
+spark_types   Spark types made from Arrow types
 envelope      the columns around `value`
+projection    values of one revision as the columns of another
 
-The first three need neither Spark nor the others: the emulator uses them.
+Above `schema`, which parses definitions and validates messages.
 """

@@ -5,7 +5,8 @@ messages by the revision that each names, fetches a revision it has not seen, an
 compiled for (that revision, the reader's, the encoding). Parsed definitions and compiled codecs are kept for the life
 of the process. A `Decoder` fetches a revision once.
 
-The work is done by the module `codec` of each schema type's package (`codec.schema_types`): three functions, `Codec`.
+The work is done by the module `codec` of each schema type's package (`codec.avro`, `codec.protobuf`): three functions,
+`interface.Codec`.
 """
 
 from __future__ import annotations
@@ -13,41 +14,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, get_args
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, cast, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from pubsub_spark.codec.definition import Definition, Encoding, InvalidSchema
-from pubsub_spark.codec.schema_types import SchemaType, codec_module, parse
+from pubsub_spark.codec.interface import Codec, DecodeMessages
 from pubsub_spark.errors import SchemaError
+from pubsub_spark.schema.definition import Definition, Encoding, InvalidSchema
+from pubsub_spark.schema.schema_types import SCHEMA_TYPES, SchemaType, parse
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["Codec", "Decoded", "Decoder", "Encoder", "SchemaRevision", "TopicSchema"]
-
-Decode = Callable[[pa.BinaryArray], tuple[pa.StructArray, pa.StringArray]]
-Encode = Callable[[pa.StructArray], pa.BinaryArray]
+__all__ = ["Decoded", "Decoder", "Encoder", "SchemaRevision", "TopicSchema", "codec_of"]
 
 # Definitions, and decoders, cached per process: the revisions that a schema may have (20), times a few schemas and two
 # encodings.
 _CACHED_REVISIONS = 256
-
-
-class Codec(Protocol):
-    """The interface of a schema type's module `codec`."""
-
-    def value_type(self, definition: Definition) -> pa.StructType:
-        """The type of the column `value`; SchemaError with the path of what Spark cannot hold."""
-
-    def decoder(self, writer: Definition, reader: Definition, encoding: Encoding) -> Decode:
-        """A function from messages to (values of the reader's type, reasons); in each row one of the two is null."""
-
-    def encoder(
-        self, definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool
-    ) -> Encode:
-        """A function from rows to messages, which raises RowError; SchemaError at once when a column does not fit."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +66,13 @@ class TopicSchema:
         """The type of the column `value`, as Spark's `to_arrow_schema(timezone="UTC")` gives it."""
         parsed = self.reader.parsed()
         try:
-            return _codec(self.reader.type).value_type(parsed)
+            return codec_of(self.reader.type).value_type(parsed)
         except SchemaError as error:
             raise SchemaError(f"The schema `{self.reader}` cannot be a column of Spark: {error}") from None
 
     def struct_type(self) -> StructType:
         """The Spark type of the column `value`."""
-        from pubsub_spark.codec.spark import struct_type
+        from pubsub_spark.codec.spark_types import struct_type
 
         return struct_type(self.arrow_type())
 
@@ -113,7 +98,7 @@ class Decoder:
         self._writer = writer or topic_schema
         self._type = topic_schema.arrow_type()
         self._fetch = fetch
-        self._groups: dict[tuple[str, str, str], Decode | str] = {}
+        self._groups: dict[tuple[str, str, str], DecodeMessages | str] = {}
 
     def decode(
         self,
@@ -159,14 +144,14 @@ class Decoder:
         )
         return Decoded(value, revisions, error)
 
-    def _decoder(self, name: str, revision: str, encoding: str) -> Decode | str:
+    def _decoder(self, name: str, revision: str, encoding: str) -> DecodeMessages | str:
         """The decoder of a group of messages, or the reason why they cannot be decoded."""
         group = name, revision, encoding
         if group not in self._groups:
             self._groups[group] = self._compile(*group)
         return self._groups[group]
 
-    def _compile(self, name: str, revision: str, encoding: str) -> Decode | str:
+    def _compile(self, name: str, revision: str, encoding: str) -> DecodeMessages | str:
         if encoding not in get_args(Encoding):
             return f"The message's encoding is `{encoding}`, which is neither BINARY nor JSON"
         reader = self._topic_schema.reader
@@ -194,7 +179,7 @@ class Encoder:
 
     def __init__(self, topic_schema: TopicSchema, source_type: pa.StructType, ignore_extra: bool = False) -> None:
         reader = topic_schema.reader
-        codec = _codec(reader.type)
+        codec = codec_of(reader.type)
         try:
             self._encode = codec.encoder(reader.parsed(), topic_schema.encoding, source_type, ignore_extra)
         except SchemaError as error:
@@ -211,12 +196,13 @@ def _parsed(type_: SchemaType, definition: str) -> Definition:
 
 
 @lru_cache(_CACHED_REVISIONS)
-def _decode(type_: SchemaType, writer: str, reader: str, encoding: Encoding) -> Decode:
-    return _codec(type_).decoder(_parsed(type_, writer), _parsed(type_, reader), encoding)
+def _decode(type_: SchemaType, writer: str, reader: str, encoding: Encoding) -> DecodeMessages:
+    return codec_of(type_).decoder(_parsed(type_, writer), _parsed(type_, reader), encoding)
 
 
-def _codec(type_: SchemaType) -> Codec:
-    return cast("Codec", codec_module(type_))
+def codec_of(type_: SchemaType) -> Codec:
+    """The codec of a schema type; imported when first used."""
+    return cast("Codec", import_module(f"pubsub_spark.codec.{SCHEMA_TYPES[type_].package}.codec"))
 
 
 def _groups(

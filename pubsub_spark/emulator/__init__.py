@@ -15,7 +15,7 @@ The layers, from the outside in; each imports only those below it:
     api        protobuf messages, the table of RPCs and their HTTP routes, errors
 
 `sinks`, which push, export and ingest, stand on runtime and state, `metrics` on rpc too. The emulator stands alone: of
-this package it imports `names`, `memory` and the definitions of `codec`; the connector never imports it. What it needs
+this package it imports `names`, `memory` and `schema`; the connector never imports it. What it needs
 beyond the connector is the extra `emulator`.
 """
 

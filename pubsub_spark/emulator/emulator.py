@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from pubsub_spark import names
-from pubsub_spark.codec.definition import Encoding
-from pubsub_spark.codec.schema_types import ENCODING_NUMBERS, SCHEMA_TYPE_NUMBERS, SchemaType
 from pubsub_spark.emulator import arguments, seed_file
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import NUMBERS, Code, RpcError
@@ -49,6 +47,8 @@ from pubsub_spark.emulator.transport.http_app import HttpContent, Page
 from pubsub_spark.emulator.transport.listener import address, listen, tls_context
 from pubsub_spark.emulator.transport.servers import Servers
 from pubsub_spark.emulator.transport.verbs import Verb
+from pubsub_spark.schema.definition import Encoding
+from pubsub_spark.schema.schema_types import ENCODING_NUMBERS, SCHEMA_TYPE_NUMBERS, SchemaType
 
 
 class EmulatorFailedError(RuntimeError):

@@ -25,10 +25,10 @@ import yaml
 from google.protobuf import json_format
 
 from pubsub_spark import names
-from pubsub_spark.codec.schema_types import SCHEMA_TYPE_NUMBERS
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.rpc.registry import Registry
+from pubsub_spark.schema.schema_types import SCHEMA_TYPE_NUMBERS
 
 _SECTIONS = ("project", "schemas", "topics", "subscriptions")
 _SCHEMA_FIELDS = ("type", "definition", "definitionFile")

@@ -21,14 +21,14 @@ from ..codec.envelope import DATABRICKS, MESSAGES, attribute, databricks, envelo
 from ..codec.json import JsonSchema
 from ..codec.projection import IncompatibleTypeError, project
 from ..codec.registry import Decoded, Decoder, TopicSchema
-from ..codec.spark import struct_type
+from ..codec.spark_types import struct_type
 from ..errors import DataError
 from ..options import ReadOptions
 from . import dead_letters
 from .staging.schemas import Fetch, ReaderSchema, StagedSchemas
 
 _log = logging.getLogger(__name__)
-Decode = Callable[[pa.RecordBatch], Decoded]
+DecodeBatch = Callable[[pa.RecordBatch], Decoded]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Rows:
             if malformed and count_malformed is not None:
                 count_malformed(malformed)
 
-    def _decoder(self, schema: ReaderSchema, schemas: StagedSchemas | None) -> Decode:
+    def _decoder(self, schema: ReaderSchema, schemas: StagedSchemas | None) -> DecodeBatch:
         """Return the decoder of a batch: it reads with the batch's schema and yields the columns of `schema`."""
         fetch = fetcher(self.backend)
         if schemas is None:
@@ -111,7 +111,7 @@ class Rows:
 
         return projected
 
-    def _decoded(self, messages: pa.RecordBatch, decode: Decode) -> tuple[pa.RecordBatch, int]:
+    def _decoded(self, messages: pa.RecordBatch, decode: DecodeBatch) -> tuple[pa.RecordBatch, int]:
         decoded = decode(messages)
         decoded = self._checked(messages, decoded)
         bad = len(messages) - decoded.error.null_count
@@ -155,7 +155,7 @@ class Rows:
             dead_letters.publish(topic, self.options.subscription, messages.filter(wrong), reasons, self.backend)
 
 
-def _decoder(schema: ReaderSchema, fetch: Fetch, writer: ReaderSchema | None = None) -> Decode:
+def _decoder(schema: ReaderSchema, fetch: Fetch, writer: ReaderSchema | None = None) -> DecodeBatch:
     """Return a function from messages to their values and errors.
 
     writer: the schema of messages whose attributes name none, by default `schema`.
@@ -176,7 +176,7 @@ def _decoder(schema: ReaderSchema, fetch: Fetch, writer: ReaderSchema | None = N
     )
 
 
-def _with_values_of(first: Decode, current: Decode) -> Decode:
+def _with_values_of(first: DecodeBatch, current: DecodeBatch) -> DecodeBatch:
     """Return a decoder with the values of `current`, and the revisions and the malformed rows of `first`."""
 
     def decode(messages: pa.RecordBatch) -> Decoded:

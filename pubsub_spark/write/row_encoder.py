@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from ..codec.definition import InvalidMessage
 from ..errors import RowError
 from ..options import WriteOptions
+from ..schema.definition import InvalidMessage
 from .json import to_json
 
 if TYPE_CHECKING:

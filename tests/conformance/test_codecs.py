@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec.definition import Encoding
 from pubsub_spark.codec.registry import Decoder, Encoder, SchemaRevision, TopicSchema
-from pubsub_spark.codec.schema_types import SchemaType
 from pubsub_spark.emulator.api import protos
+from pubsub_spark.schema.definition import Encoding
+from pubsub_spark.schema.schema_types import SchemaType
 from tests.rpc.conftest import Client, refused
 
 P = "projects/codecs"

@@ -10,7 +10,7 @@ from typing import Any
 import fastavro
 from hypothesis import strategies as st
 
-from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS
+from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
 
 _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "null": st.none(),

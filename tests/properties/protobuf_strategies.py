@@ -9,9 +9,9 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import strategies as st
 
-from pubsub_spark.codec.protobuf import parse
-from pubsub_spark.codec.protobuf.definition import ProtobufDefinition
-from pubsub_spark.codec.protobuf.descriptors import is_repeated, is_required
+from pubsub_spark.schema.protobuf import parse
+from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
+from pubsub_spark.schema.protobuf.descriptors import is_repeated, is_required
 
 SCALARS = [
     "double",

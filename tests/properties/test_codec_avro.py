@@ -21,15 +21,16 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pubsub_spark.codec import avro
-from pubsub_spark.codec.avro import json_encoding
 from pubsub_spark.codec.avro.codec import decoder, encoder, value_type
-from pubsub_spark.codec.avro.compatibility import unreadable
-from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS
-from pubsub_spark.codec.avro.nodes import Array, Map, Node, Record, Union
 from pubsub_spark.codec.avro.types import variants, widened
-from pubsub_spark.codec.definition import InvalidMessage, InvalidSchema
-from pubsub_spark.codec.spark import struct_type
+from pubsub_spark.codec.spark_types import struct_type
+from pubsub_spark.schema import avro
+from pubsub_spark.schema.avro import batch_check, error_locator, json_encoding
+from pubsub_spark.schema.avro.compatibility import unreadable
+from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
+from pubsub_spark.schema.avro.mismatch import Mismatch
+from pubsub_spark.schema.avro.schema_tree import Array, Map, Node, Record, Union
+from pubsub_spark.schema.definition import InvalidMessage, InvalidSchema
 from tests.properties.avro_strategies import damaged, messages, schemas, values, without_logical, written
 
 RELAXED = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
@@ -98,7 +99,7 @@ def test_datum_is_what_fastavro_wrote(data, declared):
     value = data.draw(values(declared))
     definition = avro.parse(json.dumps(declared))
 
-    assert value == plain(definition.root, definition.messages.read(written(declared, value)))
+    assert value == plain(definition.root, definition.datum.read(written(declared, value)))
 
 
 # fastavro's JSON encoder fails on a record without fields and writes infinities as Python does, which is not JSON.
@@ -121,7 +122,7 @@ def test_fastavro_reads_our_json(data, declared):
     value = data.draw(values(declared))
     assume(_finite(value))
     definition = avro.parse(json.dumps(declared))
-    text = json_encoding.write_message(definition.root, definition.messages.read(written(declared, value)))
+    text = json_encoding.write_message(definition.root, definition.datum.read(written(declared, value)))
 
     parsed = fastavro.parse_schema(without_logical(declared))
     [read] = fastavro.json_reader(io.StringIO(text.decode()), parsed)
@@ -200,7 +201,7 @@ def test_rows_are_what_fastavro_reads(made):
     found, errors = decoded(definition, data)
 
     assert len(data) == errors.null_count
-    assert [row(definition.root, definition.messages.read(message)) for message in data] == found.to_pylist()
+    assert [row(definition.root, definition.datum.read(message)) for message in data] == found.to_pylist()
 
 
 @RELAXED
@@ -421,3 +422,23 @@ def test_rows_sliced_off_encode_as_they_would_alone(made):
     encode = encoder(definition, "BINARY", column.type, False)
 
     assert encode(column).to_pylist()[1:5] == encode(column.slice(1, 4)).to_pylist()
+
+
+@RELAXED
+@given(damaged())
+def test_messages_are_checked_together_as_one_by_one(made):
+    """The check of many messages suspects those, and only those, that the strict walk over one message refuses."""
+    declared, data = made
+    root = avro.parse(json.dumps(declared)).root
+
+    assert [row for row, message in enumerate(data) if not _fits(root, message)] == batch_check.suspects(
+        root, batch_check.compile_check(root), data
+    )
+
+
+def _fits(root: Node, message: bytes) -> bool:
+    try:
+        error_locator.check(root, message)
+    except Mismatch:
+        return False
+    return True

@@ -19,17 +19,17 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, reject, settings
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pubsub_spark.codec.definition import Encoding, InvalidMessage
-from pubsub_spark.codec.protobuf import parse, protoc
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
-from pubsub_spark.codec.protobuf.definition import ProtobufDefinition
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
-from pubsub_spark.codec.protobuf.error_locator import locate_error
-from pubsub_spark.codec.protobuf.json import JsonReader
 from pubsub_spark.codec.protobuf.json_columns import compile_reader
 from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage, compile_row_reader
-from pubsub_spark.codec.spark import struct_type
+from pubsub_spark.codec.spark_types import struct_type
 from pubsub_spark.errors import SchemaError
+from pubsub_spark.schema.definition import Encoding, InvalidMessage
+from pubsub_spark.schema.protobuf import parse, protoc
+from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
+from pubsub_spark.schema.protobuf.error_locator import locate_error
+from pubsub_spark.schema.protobuf.json_mapping import JsonReader
 from tests.properties.protobuf_strategies import broken, definitions, odd_json, schemas_and_messages
 
 LAW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])

@@ -12,9 +12,9 @@ from pathlib import Path
 import yaml
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from pubsub_spark.codec.protobuf.protoc import compile_text
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
+from pubsub_spark.schema.protobuf.protoc import compile_text
 from tests.rpc.conftest import Client
 
 ROOT = Path(__file__).parent.parent.parent

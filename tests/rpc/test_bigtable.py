@@ -13,8 +13,8 @@ import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from pubsub_spark.codec.protobuf.protoc import compile_text
 from pubsub_spark.emulator import Emulator
+from pubsub_spark.schema.protobuf.protoc import compile_text
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 
 INSTANCE = "projects/p/instances/i"

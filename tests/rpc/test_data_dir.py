@@ -15,12 +15,12 @@ from google.iam.v1 import policy_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from pubsub_spark.backend import EmulatorBackend, schemas
-from pubsub_spark.codec.protobuf.protoc import compile_text
 from pubsub_spark.codec.registry import TopicSchema
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.journal import restoring
 from pubsub_spark.emulator.journal.files import LogFile
+from pubsub_spark.schema.protobuf.protoc import compile_text
 from tests.rpc.conftest import OTHER, SUB, TOPIC, Client, refused, wait_until
 
 COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()", "emulator", "--port", "0"]

@@ -18,9 +18,9 @@ import grpc
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from pubsub_spark.codec.protobuf.protoc import compile_text
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
+from pubsub_spark.schema.protobuf.protoc import compile_text
 from tests.rpc.conftest import SUB, TOPIC, Client
 from tests.servers import OwnProcess
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from pubsub_spark.backend import schemas
-from pubsub_spark.codec.schema_types import ENCODING_NUMBERS
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.rows import Rows
 from pubsub_spark.read.staging import schemas as staged_schemas
 from pubsub_spark.read.stream_reader import PubSubStreamReader
+from pubsub_spark.schema.schema_types import ENCODING_NUMBERS
 from tests.conftest import Names
 from tests.engine import Engine, until
 from tests.rpc.conftest import Client

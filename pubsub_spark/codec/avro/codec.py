@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pyarrow as pa
 
-from pubsub_spark.codec.avro import json_encoding, types
-from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS
+from pubsub_spark.codec.avro import types
 from pubsub_spark.codec.avro.decode import AvroDecoder
-from pubsub_spark.codec.avro.definition import AvroDefinition
 from pubsub_spark.codec.avro.encode import compile_rows, unknown_columns
-from pubsub_spark.codec.definition import Definition, Encoding
+from pubsub_spark.codec.avro.json_columns import compile_writer
+from pubsub_spark.codec.interface import DecodeMessages, EncodeRows
 from pubsub_spark.errors import SchemaError
-
-Decode = Callable[[pa.BinaryArray], tuple[pa.StructArray, pa.StringArray]]
-Encode = Callable[[pa.StructArray], pa.BinaryArray]
+from pubsub_spark.schema.avro import json_encoding
+from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
+from pubsub_spark.schema.avro.definition import AvroDefinition
+from pubsub_spark.schema.definition import Definition, Encoding
 
 
 def value_type(definition: Definition) -> pa.StructType:
@@ -23,12 +21,12 @@ def value_type(definition: Definition) -> pa.StructType:
     return types.value_type(_avro(definition).root)
 
 
-def decoder(writer: Definition, reader: Definition, encoding: Encoding) -> Decode:
+def decoder(writer: Definition, reader: Definition, encoding: Encoding) -> DecodeMessages:
     """From messages to values and the reasons of those that have none."""
     return AvroDecoder(_avro(writer), _avro(reader), encoding)
 
 
-def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool) -> Encode:
+def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool) -> EncodeRows:
     """From rows to messages; SchemaError at once with every column that does not fit, RowError when a row does not."""
     avro = _avro(definition)
     types.value_type(avro.root)
@@ -45,16 +43,18 @@ def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructTy
     return binary if encoding == "BINARY" else _as_json(avro, binary)
 
 
-def _as_json(avro: AvroDefinition, binary: Encode) -> Encode:
+def _as_json(avro: AvroDefinition, binary: EncodeRows) -> EncodeRows:
     """The writer of JSON messages, by way of binary ones: those are checked, and say which branch a union took."""
 
     def one(message: bytes) -> bytes:
-        return json_encoding.write_message(avro.root, avro.messages.read(message))
+        return json_encoding.write_message(avro.root, avro.datum.read(message))
+
+    json_writer = compile_writer(avro.root)
 
     def encode(rows: pa.StructArray) -> pa.BinaryArray:
         messages = binary(rows)
-        if avro.json_writer and len(messages) >= MIN_VECTORISED_ROWS:
-            return avro.json_writer.texts(messages, one)
+        if json_writer and len(messages) >= MIN_VECTORISED_ROWS:
+            return json_writer.texts(messages, one)
         return pa.array(map(one, messages.to_pylist()), pa.binary())
 
     return encode

@@ -18,14 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pubsub_spark.codec.avro import decimals
-from pubsub_spark.codec.avro.compatibility import best_branch, written_field
-from pubsub_spark.codec.avro.cursors import ITEM, Batch, Bits, Cursors, Longs, numbers, offsets_of, spread
-from pubsub_spark.codec.avro.error_locator import least_bytes
-from pubsub_spark.codec.avro.item_steps import Read, empty_items, item_steps, repeats
-from pubsub_spark.codec.avro.json_encoding import quoted
-from pubsub_spark.codec.avro.messages import Messages
-from pubsub_spark.codec.avro.mismatch import Mismatch, Unresolvable
-from pubsub_spark.codec.avro.nodes import (
+from pubsub_spark.codec.avro.cursor_arrays import Read, numbers, offsets_of, read_items, repeats, segments, spread
+from pubsub_spark.codec.avro.resolution import check_logical, enum_symbols, time_scale, unresolvable
+from pubsub_spark.codec.avro.types import column_of, variants, widened
+from pubsub_spark.schema.avro.array_items import empty_items
+from pubsub_spark.schema.avro.batch_check import compile_check
+from pubsub_spark.schema.avro.compatibility import best_branch, written_field
+from pubsub_spark.schema.avro.cursors import ITEM, Batch, Bits, Cursors, Longs, padding
+from pubsub_spark.schema.avro.datum import DatumSerializer
+from pubsub_spark.schema.avro.error_locator import least_bytes
+from pubsub_spark.schema.avro.json_encoding import quoted
+from pubsub_spark.schema.avro.mismatch import Mismatch, Unresolvable
+from pubsub_spark.schema.avro.schema_tree import (
     INT,
     LONG,
     Array,
@@ -38,11 +42,7 @@ from pubsub_spark.codec.avro.nodes import (
     Record,
     Union,
     weight,
-    without_logical,
 )
-from pubsub_spark.codec.avro.resolution import check_logical, enum_symbols, time_scale, unresolvable
-from pubsub_spark.codec.avro.types import column_of, variants, widened
-from pubsub_spark.errors import SchemaError
 from pubsub_spark.slices import slices
 
 Path = tuple[str, ...]
@@ -63,7 +63,7 @@ class ColumnReader(NamedTuple):
 
     def decode(self, data: pa.BinaryArray) -> tuple[pa.Array, Batch]:
         """The column of the reader's type, and which messages fell back: their values mean nothing."""
-        batch = Batch(data, self.padding)
+        batch = Batch(data.buffers()[2], offsets_of(data), self.padding)
         cursors = batch.cursors
         column = self.read(cursors)
         cursors.fall_back((cursors.at != cursors.end) & ~batch.fell_back)
@@ -77,7 +77,7 @@ def batches(data: pa.BinaryArray) -> list[tuple[int, int]]:
 
 def compile_columns(writer: Node, reader: Node) -> ColumnReader:
     """The reader of two schemas; Unresolvable if no message can be read, SchemaError if Spark has no such type."""
-    return ColumnReader(_compile(writer, reader, ()), _padding(writer, {}))
+    return ColumnReader(_compile(writer, reader, ()), padding(writer))
 
 
 def constant(field: Field) -> pa.Array:
@@ -85,7 +85,7 @@ def constant(field: Field) -> pa.Array:
     if not field.has_default:
         raise Unresolvable("was not written and has no default")
     value, batch = compile_columns(field.node, field.node).decode(
-        pa.array([Messages(field.node).write(field.default)], pa.binary())
+        pa.array([DatumSerializer(field.node).write(field.default)], pa.binary())
     )
     for mismatch in batch.reasons.values():
         raise Unresolvable(
@@ -93,25 +93,6 @@ def constant(field: Field) -> pa.Array:
             f"{mismatch.sentence('it')}"
         )
     return value
-
-
-def _padding(node: Node, known: dict[Record, int]) -> int:
-    match node:
-        case Primitive(kind):
-            return {"null": 0, "float": 4, "double": 8}.get(kind, 1)
-        case Fixed():
-            return 0
-        case Union(branches):
-            return 1 + max((_padding(branch, known) for branch in branches), default=0)
-        case Record(fields=fields):
-            if node not in known:
-                known[node] = 0  # a record inside of itself is skipped, which moves no inactive cursor
-                known[node] = sum(_padding(field.node, known) for field in fields)
-            return known[node]
-        case Array(items) | Map(items):
-            return 3 + _padding(items, known)  # the rest of an item and of its key, and the ends
-        case _:
-            return 1
 
 
 def _compile(writer: Node, reader: Node, path: Path) -> Read:
@@ -200,18 +181,13 @@ def _integer(narrow: bool, times: int, over: int, type_: pa.DataType, path: Path
 
 def _segments(writer: Fixed | Primitive) -> Callable[[Cursors], pa.BinaryArray]:
     if not isinstance(writer, Fixed):
-        return lambda cursors: cursors.segments(cursors.lengths())
+        return lambda cursors: segments(cursors, cursors.lengths())
     size = writer.size
-
-    def read(cursors: Cursors) -> pa.BinaryArray:
-        cursors.fall_back(cursors.at + size > cursors.end)
-        return cursors.segments(np.where(cursors.inactive(), 0, size))
-
-    return read
+    return lambda cursors: segments(cursors, cursors.fixed_lengths(size))
 
 
 def _strings(cursors: Cursors, reason: Callable[[int], Mismatch] | None = None) -> pa.StringArray:
-    data = cursors.segments(cursors.lengths())
+    data = segments(cursors, cursors.lengths())
     try:
         return data.cast(pa.string())
     except pa.ArrowInvalid:
@@ -264,7 +240,7 @@ def _enum(writer: Enum, reader: Enum, path: Path) -> Read:
     names = pa.array([symbol or "" for symbol in symbols], pa.string())
 
     def read(cursors: Cursors) -> pa.Array:
-        index = _index(cursors, len(writer.symbols))
+        index = cursors.indices(len(writer.symbols))
         cursors.fall_back(lacking[index], lambda at: unknown(writer.symbols[index[at]]))
         return names.take(pa.array(index))
 
@@ -272,15 +248,6 @@ def _enum(writer: Enum, reader: Enum, path: Path) -> Read:
         return _mismatch(f"has the symbol `{symbol}`, which enum `{reader.name}` of the reader lacks", path)
 
     return read
-
-
-def _index(cursors: Cursors, count: int) -> Longs:
-    """The index of the next symbol or branch of each cursor, one of `count`."""
-    index = cursors.longs()
-    wrong = index.view(np.uint64) >= count
-    if cursors.fall_back(wrong):
-        index[wrong] = 0
-    return index
 
 
 # --------------------------------------------------------------------------------------------------- nested columns
@@ -301,7 +268,7 @@ def _record(writer: Record, reader: Record, path: Path) -> Read:
         except Unresolvable as error:
             raise error.inside(f".{field.name}") from None
     # What the reader does not want is decoded all the same: a message is right or wrong as a whole.
-    rest = [None if own else _unread(field.node) for field, own in zip(writer.fields, reads, strict=True)]
+    rest = [None if own else compile_check(field.node) for field, own in zip(writer.fields, reads, strict=True)]
 
     def read(cursors: Cursors) -> pa.Array:
         columns: list[pa.Array] = [None] * len(type_)
@@ -319,14 +286,6 @@ def _record(writer: Record, reader: Record, path: Path) -> Read:
     return read
 
 
-def _unread(node: Node) -> Read:
-    """The function that moves cursors past a field of the writer's alone; one by one if its type may contain itself."""
-    try:
-        return _compile(node, without_logical(node), ())
-    except SchemaError:
-        return lambda cursors: cursors.skip(node)
-
-
 def _array(writer: Array, reader: Array, path: Path) -> Read:
     type_ = column_of(reader).type
     item = _compile(writer.items, reader.items, (ITEM, *path))
@@ -334,9 +293,10 @@ def _array(writer: Array, reader: Array, path: Path) -> Read:
 
     def read(cursors: Cursors) -> pa.Array:
         if least:
-            offsets, [items] = item_steps(cursors, writer, least, [item], [type_.value_type])
-        else:
-            offsets, items = empty_items(cursors, work, item)
+            offsets, [items] = read_items(cursors, writer, least, [item], [type_.value_type])
+        else:  # which are all the same
+            offsets = empty_items(cursors, work)
+            items = item(cursors.batch.inactive_cursor()).take(pa.array(np.zeros(offsets[-1], np.int8)))
         return pa.Array.from_buffers(type_, len(cursors), [None, pa.py_buffer(offsets)], children=[items])
 
     return read
@@ -349,7 +309,7 @@ def _map(writer: Map, reader: Map, path: Path) -> Read:
     least = 1 + least_bytes(writer.values)
 
     def read(cursors: Cursors) -> pa.Array:
-        offsets, columns = item_steps(cursors, writer, least, [_strings, item], [pa.string(), type_.item_type])
+        offsets, columns = read_items(cursors, writer, least, [_strings, item], [pa.string(), type_.item_type])
         cursors.fall_back(repeats(columns[0], offsets))  # of two entries with one key the last counts
         entries = pa.Array.from_buffers(entry, len(columns[0]), [None], children=columns)
         return pa.Array.from_buffers(type_, len(cursors), [None, pa.py_buffer(offsets)], children=[entries])
@@ -379,7 +339,7 @@ def _written_union(writer: Union, reader: Node, path: Path) -> Read:
         return _mismatch(refused[index].reason, (*refused[index].steps, *path))
 
     def read(cursors: Cursors) -> pa.Array:
-        index = _index(cursors, len(writer.branches))
+        index = cursors.indices(len(writer.branches))
         columns: list[pa.Array] = []
         places: list[Longs] = []
         for number in refused:

@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pyarrow as pa
 
-from pubsub_spark.codec.avro import error_locator
 from pubsub_spark.codec.avro.columns import batches, compile_columns
-from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS, Bits, merge, offsets_of
-from pubsub_spark.codec.avro.definition import AvroDefinition
-from pubsub_spark.codec.avro.mismatch import Mismatch, Unresolvable
+from pubsub_spark.codec.avro.cursor_arrays import merge, offsets_of
+from pubsub_spark.codec.avro.json_columns import compile_reader
 from pubsub_spark.codec.avro.types import column_of, value_type
-from pubsub_spark.codec.definition import Encoding, InvalidMessage
+from pubsub_spark.schema.avro import error_locator
+from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS, Bits
+from pubsub_spark.schema.avro.definition import AvroDefinition
+from pubsub_spark.schema.avro.mismatch import Mismatch, Unresolvable
+from pubsub_spark.schema.definition import Encoding, InvalidMessage
 
 Decoded = tuple[pa.StructArray, pa.StringArray]
 
@@ -32,6 +34,7 @@ class AvroDecoder:
         self.type = value_type(reader.root)
         self._wrapped = not pa.types.is_struct(column_of(reader.root).type)
         self._writer = writer
+        self._json_reader = compile_reader(writer.root) if encoding == "JSON" else None
         self._decode = self._binary if encoding == "BINARY" else self._json
         self._refusal: Unresolvable | None = None
         try:
@@ -60,8 +63,8 @@ class AvroDecoder:
         texts: list[bytes] = data.to_pylist()
         read: list[int] = []
         parts: list[tuple[Iterable[int], Decoded]] = []
-        if self._writer.json_reader and len(texts) >= MIN_VECTORISED_ROWS:
-            read, messages = self._writer.json_reader.binary(texts)
+        if self._json_reader and len(texts) >= MIN_VECTORISED_ROWS:
+            read, messages = self._json_reader.binary(texts)
             parts.append((read, self._binary(messages)))
             if len(read) == len(texts):
                 return parts[0][1]
@@ -69,7 +72,7 @@ class AvroDecoder:
         mismatches: dict[int, Mismatch] = {}
         for row in sorted(set(range(len(texts))).difference(read)):
             try:
-                binary[row] = self._writer.messages.write(self._writer.read_json(texts[row]))
+                binary[row] = self._writer.datum.write(self._writer.read_json(texts[row]))
             except Mismatch as mismatch:
                 mismatches[row] = mismatch
         parts += [
@@ -94,7 +97,7 @@ class AvroDecoder:
             if mismatch:
                 mismatches[row] = mismatch
                 continue
-            rewritten = self._writer.messages.write(self._writer.messages.read(message))
+            rewritten = self._writer.datum.write(self._writer.datum.read(message))
             if rewritten == message:
                 mismatches[row] = batch.reasons.get(row) or Mismatch("cannot be read")  # the latter is not known
             else:

@@ -19,14 +19,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pubsub_spark.codec.avro import buffers, decimals
-from pubsub_spark.codec.avro.buffers import Buffer, ByteColumn, Present
+from pubsub_spark.codec.avro import byte_columns, decimals
+from pubsub_spark.codec.avro.byte_columns import Buffer, ByteColumn, Present
 from pubsub_spark.codec.avro.columns import constant
-from pubsub_spark.codec.avro.cursors import offsets_of
-from pubsub_spark.codec.avro.mismatch import Unresolvable
-from pubsub_spark.codec.avro.nodes import Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union
+from pubsub_spark.codec.avro.cursor_arrays import offsets_of
 from pubsub_spark.codec.avro.types import column_of, variants, widened
 from pubsub_spark.errors import RowError, SchemaError
+from pubsub_spark.schema.avro.mismatch import Unresolvable
+from pubsub_spark.schema.avro.schema_tree import Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union
 
 RowOf = Callable[[int], int]  # the row of the DataFrame that an item belongs to
 Write = Callable[[pa.Array, Present, RowOf], list[Buffer]]
@@ -53,7 +53,7 @@ def compile_rows(root: Node, type_: pa.DataType) -> Callable[[pa.StructArray], p
 
     def rows(array: pa.StructArray) -> pa.BinaryArray:
         made = [
-            buffers.join(
+            byte_columns.join(
                 write(array.slice(start, MAX_BATCH_ROWS), None, start.__add__), min(MAX_BATCH_ROWS, len(array) - start)
             )
             for start in range(0, len(array), MAX_BATCH_ROWS)
@@ -120,15 +120,15 @@ def _nulls(array: pa.Array, present: Present, row_of: RowOf) -> list[Buffer]:  #
 
 def _booleans(array: pa.Array, present: Present, _: RowOf) -> list[Buffer]:
     values = array.fill_null(False).to_numpy(zero_copy_only=False).view(np.uint8)
-    return [buffers.fixed(values, present)]
+    return [byte_columns.fixed(values, present)]
 
 
 def _floats(width: type[Any], array: pa.Array, present: Present, _: RowOf) -> list[Buffer]:
-    return [buffers.fixed(_numpy(array, width), present)]
+    return [byte_columns.fixed(_numpy(array, width), present)]
 
 
 def _bytes(array: pa.Array, present: Present, _: RowOf) -> list[Buffer]:
-    return buffers.sized(array.cast(pa.binary()), present)
+    return byte_columns.sized(array.cast(pa.binary()), present)
 
 
 _WRITERS: Final[dict[str, Write]] = {
@@ -143,7 +143,7 @@ _WRITERS: Final[dict[str, Write]] = {
 
 def _integers(unit: int, array: pa.Array, present: Present, _: RowOf) -> list[Buffer]:
     values = _numpy(array, np.int32 if array.type.bit_width == 32 else np.int64).astype(np.int64, copy=False)
-    return buffers.varints(values // unit if unit > 1 else values, present)
+    return byte_columns.varints(values // unit if unit > 1 else values, present)
 
 
 def _fixed(size: int, path: str, array: pa.Array, _: Present, row_of: RowOf) -> list[Buffer]:
@@ -160,14 +160,14 @@ def _symbols(node: Enum, path: str, array: pa.Array, present: Present, row_of: R
     if pc.any(unknown).as_py():
         at = pc.index(unknown, True).as_py()
         raise _error(row_of(at), path, f"is `{array[at].as_py()}`, which is no symbol of enum `{node.name}`")
-    return buffers.varints(index.fill_null(0).to_numpy().astype(np.int64), present)
+    return byte_columns.varints(index.fill_null(0).to_numpy().astype(np.int64), present)
 
 
 def _decimals(size: int | None, array: pa.Array, present: Present, _: RowOf) -> list[Buffer]:
     if size is not None:
         return [ByteColumn(decimals.as_fixed(array, size), present)]
     data, kept = decimals.as_bytes(array)
-    return [*buffers.varints(kept.sum(axis=1), present), *buffers.ragged(data, kept, present)]
+    return [*byte_columns.varints(kept.sum(axis=1), present), *byte_columns.ragged(data, kept, present)]
 
 
 def _numpy(array: pa.Array, width: type[Any]) -> npt.NDArray[Any]:
@@ -204,7 +204,7 @@ def _record(node: Record, found: pa.DataType, path: str) -> Write:
         made: list[Buffer] = []
         for step in steps:
             if isinstance(step, bytes):
-                made.append(buffers.constant(step, len(array), present))
+                made.append(byte_columns.constant(step, len(array), present))
             else:
                 made += step[1](children[step[0]], present, row_of)
         return made
@@ -272,7 +272,7 @@ def _absent(field: Field, path: str) -> bytes:
         value = pa.nulls(1, type_)
     else:
         raise SchemaError(f"Column `{path}` is missing: the schema wants `{_spelled(type_)}` and has no default for it")
-    data: bytes = buffers.join(_compile(field.node, type_, path)(value, None, int), 1)[0].as_py()
+    data: bytes = byte_columns.join(_compile(field.node, type_, path)(value, None, int), 1)[0].as_py()
     return data
 
 
@@ -285,7 +285,7 @@ def _array(node: Array, found: pa.DataType, path: str) -> Write:
         _check_nulls(lists, present, path, row_of)
         counts, row_of_item = _counts(lists, row_of)
         items = lists.flatten()
-        return buffers.blocks(buffers.join(item(items, None, row_of_item), len(items)), counts, present)
+        return byte_columns.blocks(byte_columns.join(item(items, None, row_of_item), len(items)), counts, present)
 
     return array
 
@@ -301,7 +301,7 @@ def _map(node: Map, found: pa.DataType, path: str) -> Write:
         counts, row_of_entry = _counts(maps, row_of)
         keys, values = _entries(maps)
         made = key(keys, None, row_of_entry) + value(values, None, row_of_entry)
-        return buffers.blocks(buffers.join(made, len(keys)), counts, present)
+        return byte_columns.blocks(byte_columns.join(made, len(keys)), counts, present)
 
     return map_
 
@@ -327,7 +327,7 @@ def _union(node: Union, found: pa.DataType, path: str) -> Write:
     kinds = variants(node)
     null = next((index for index, branch in enumerate(node.branches) if branch.kind == "null"), None)
     if null is not None and pa.types.is_null(found):
-        return lambda array, present, _: [buffers.constant(bytes([2 * null]), len(array), present)]
+        return lambda array, present, _: [byte_columns.constant(bytes([2 * null]), len(array), present)]
     wide = widened(node)
     if wide:
         index = next(index for index, branch in enumerate(node.branches) if branch.kind == wide.kind)
@@ -354,7 +354,7 @@ def _union(node: Union, found: pa.DataType, path: str) -> Write:
             at = int(wrong.argmax())
             raise _error(row_of(at), path, f"has {number[at]} members that are not null, a union's value has one")
         index = np.where(number == 1, indices @ given, null or 0)
-        made = buffers.varints(index.astype(np.int64), present)
+        made = byte_columns.varints(index.astype(np.int64), present)
         for write, child, some in zip(members, children, given, strict=True):
             made += write(child, some, row_of)
         return made
@@ -368,7 +368,7 @@ def _nullable(write: Write, index: int, null: int | None) -> Write:
 
     def nullable(array: pa.Array, present: Present, row_of: RowOf) -> list[Buffer]:
         if not array.null_count or null is None:
-            return [buffers.constant(tag, len(array), present), *write(array, present, row_of)]
+            return [byte_columns.constant(tag, len(array), present), *write(array, present, row_of)]
         given = array.is_valid().to_numpy(zero_copy_only=False)
         tags = np.where(given, np.uint8(2 * index), np.uint8(2 * null))
         return [ByteColumn(tags, present), *write(array, given, row_of)]
@@ -399,6 +399,6 @@ def _unfit(node: Node, found: pa.DataType, path: str) -> SchemaError:
 
 
 def _spelled(type_: pa.DataType) -> str:
-    from pubsub_spark.codec.spark import type_name  # which needs Spark; the emulator does without
+    from pubsub_spark.codec.spark_types import type_name  # which needs Spark; the emulator does without
 
     return type_name(type_)

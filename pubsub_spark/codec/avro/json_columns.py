@@ -23,14 +23,14 @@ import numpy as np
 import pyarrow as pa
 
 from pubsub_spark.codec.avro.columns import ColumnReader, batches, compile_columns
-from pubsub_spark.codec.avro.cursors import offsets_of
+from pubsub_spark.codec.avro.cursor_arrays import offsets_of
 from pubsub_spark.codec.avro.encode import compile_rows
-from pubsub_spark.codec.avro.json_encoding import NOT_NUMBERS, no_constant
-from pubsub_spark.codec.avro.nodes import Array, Enum, Fixed, Map, Node, Primitive, Record, Union, type_name
-from pubsub_spark.codec.avro.nodes import without_logical as raw_schema
 from pubsub_spark.codec.avro.types import column_of, value_type, variants, widened
 from pubsub_spark.codec.json_scan import scan_each
 from pubsub_spark.errors import RowError, SchemaError
+from pubsub_spark.schema.avro.json_encoding import NOT_NUMBERS, no_constant
+from pubsub_spark.schema.avro.schema_tree import Array, Enum, Fixed, Map, Node, Primitive, Record, Union, type_name
+from pubsub_spark.schema.avro.schema_tree import without_logical as raw_schema
 
 Values = list[Any]  # JSON values, of one field of all messages
 ReadValues = Callable[[Values], pa.Array]

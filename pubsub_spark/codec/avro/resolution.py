@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pubsub_spark.codec.avro.mismatch import Unresolvable
-from pubsub_spark.codec.avro.nodes import Array, Enum, Fixed, Map, Named, Node, Primitive, Record, Union
+from pubsub_spark.schema.avro.mismatch import Unresolvable
+from pubsub_spark.schema.avro.schema_tree import Array, Enum, Fixed, Map, Named, Node, Primitive, Record, Union
 
 # nanoseconds in the unit that a timestamp is written in, and in that of its column
 _WRITTEN_NANOSECONDS: Final = {

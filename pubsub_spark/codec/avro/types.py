@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from pubsub_spark.codec.avro.nodes import Array, Enum, Fixed, Logical, Map, Node, Primitive, Record, Union
 from pubsub_spark.errors import SchemaError
+from pubsub_spark.schema.avro.schema_tree import Array, Enum, Fixed, Logical, Map, Node, Primitive, Record, Union
 
 _PRIMITIVES: Final[dict[str, pa.DataType]] = {
     "null": pa.null(),

@@ -1,18 +1,18 @@
-"""The codec of schema type PROTOCOL_BUFFER (`registry.Codec`): the type of column `value`, a decoder, an encoder."""
+"""The codec of schema type PROTOCOL_BUFFER (`interface.Codec`): the type of column `value`, a decoder, an encoder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import cast
 
 import pyarrow as pa
 
-from pubsub_spark.codec.definition import Definition, Encoding
+from pubsub_spark.codec.interface import DecodeMessages, EncodeRows
 from pubsub_spark.codec.protobuf.column_tree import build_column_tree
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
-from pubsub_spark.codec.protobuf.definition import ProtobufDefinition
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
 from pubsub_spark.codec.protobuf.types import struct_type
+from pubsub_spark.schema.definition import Definition, Encoding
+from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
 
 __all__ = ["decoder", "encoder", "value_type"]
 
@@ -22,17 +22,13 @@ def value_type(definition: Definition) -> pa.StructType:
     return struct_type(build_column_tree(cast("ProtobufDefinition", definition).message))
 
 
-def decoder(
-    writer: Definition, reader: Definition, encoding: Encoding
-) -> Callable[[pa.BinaryArray], tuple[pa.StructArray, pa.StringArray]]:
+def decoder(writer: Definition, reader: Definition, encoding: Encoding) -> DecodeMessages:
     """From messages to (values of the reader's type, reasons): one of the two is null in each row."""
     compiled = ProtobufDecoder(cast("ProtobufDefinition", reader))
     written = cast("ProtobufDefinition", writer)
     return lambda data: compiled.decode(data, encoding, written)
 
 
-def encoder(
-    definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool
-) -> Callable[[pa.StructArray], pa.BinaryArray]:
+def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool) -> EncodeRows:
     """From rows to messages; SchemaError at once when a column does not fit, RowError when a row does not."""
     return ProtobufEncoder(cast("ProtobufDefinition", definition), encoding, source_type, ignore_extra).encode

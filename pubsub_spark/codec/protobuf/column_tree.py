@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
-from pubsub_spark.codec.protobuf.descriptors import declared_oneof, is_closed, is_repeated, is_required
 from pubsub_spark.errors import SchemaError
+from pubsub_spark.schema.protobuf.descriptors import declared_oneof, is_closed, is_repeated, is_required
+from pubsub_spark.schema.protobuf.json_mapping import JSON_MESSAGES
 
 # A message type used twice is two sets of columns, so a small schema can unfold into a huge one.
 MAX_COLUMNS: Final = 10_000
@@ -38,9 +39,6 @@ SCALARS: Final = {
     FieldDescriptor.TYPE_SINT32: "sint32",
     FieldDescriptor.TYPE_SINT64: "sint64",
 }
-
-# Messages of any shape: each contains itself, and each is a JSON value by definition.
-JSON_MESSAGES: Final = frozenset({"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
-from pubsub_spark.codec.definition import Encoding, InvalidMessage
 from pubsub_spark.codec.protobuf import ptars_schema, row_reader
 from pubsub_spark.codec.protobuf.column_arrays import assemble_structs, message_column, structs_without_fields
 from pubsub_spark.codec.protobuf.column_tree import (
@@ -47,11 +46,12 @@ from pubsub_spark.codec.protobuf.column_tree import (
     Struct,
     build_column_tree,
 )
-from pubsub_spark.codec.protobuf.definition import ENVELOPE_TAG, ProtobufDefinition
-from pubsub_spark.codec.protobuf.descriptors import has_required
 from pubsub_spark.codec.protobuf.json_columns import JsonColumnReader, compile_reader
 from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage
 from pubsub_spark.codec.protobuf.types import struct_type
+from pubsub_spark.schema.definition import Encoding, InvalidMessage
+from pubsub_spark.schema.protobuf.definition import ENVELOPE_TAG, ProtobufDefinition
+from pubsub_spark.schema.protobuf.descriptors import has_required
 from pubsub_spark.slices import slices
 
 # A block: small enough for the caches and for a parse to hold little memory, large enough to hide its fixed cost.

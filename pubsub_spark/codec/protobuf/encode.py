@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message_factory import GetMessageClass
 
-from pubsub_spark.codec.definition import Encoding, InvalidMessage
-from pubsub_spark.codec.protobuf import json, ptars_schema
+from pubsub_spark.codec.protobuf import ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import (
     Array,
     Column,
@@ -33,10 +32,13 @@ from pubsub_spark.codec.protobuf.column_tree import (
     Timestamp,
     build_column_tree,
 )
-from pubsub_spark.codec.protobuf.definition import ProtobufDefinition
+from pubsub_spark.codec.protobuf.json_text import JsonWriter
 from pubsub_spark.codec.protobuf.json_texts import compile_writer
 from pubsub_spark.codec.protobuf.types import SCALARS, UNSIGNED, arrow_type
 from pubsub_spark.errors import DataError, RowError, SchemaError
+from pubsub_spark.schema.definition import Encoding, InvalidMessage
+from pubsub_spark.schema.protobuf import json_mapping
+from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
 
 # Years 1 to 9999, and ten thousand years either way: what Timestamp and Duration may hold (google/protobuf/*.proto).
 TIMESTAMP_RANGE_SECONDS: Final = (-62_135_596_800, 253_402_300_799)
@@ -87,7 +89,7 @@ class ProtobufEncoder:
         self._conversion = _compile_struct(struct, source_type, "", ignore_extra)
         self._handler = ptars_schema.payload_writer(struct)
         self._json_texts = compile_writer(definition.message) if encoding == "JSON" else None
-        self._json = json.JsonWriter(definition.message_class)
+        self._json = JsonWriter(definition.message_class)
 
     def encode(self, rows: pa.StructArray) -> pa.BinaryArray:
         """One payload per row; RowError names the row and the column of a value that does not fit."""
@@ -240,7 +242,7 @@ def _compile(node: Node, source: pa.DataType, path: str, ignore_extra: bool) -> 
 
 def _unfit(node: Node, found: pa.DataType, path: str) -> SchemaError:
     """The error about a column whose type does not fit its field."""
-    from pubsub_spark.codec.spark import type_name
+    from pubsub_spark.codec.spark_types import type_name
 
     return SchemaError(f"Column `{path}` is `{type_name(found)}`, the schema wants `{type_name(arrow_type(node))}`")
 
@@ -353,7 +355,7 @@ def _json_bytes(array: pa.Array, node: Json, row_index: _RowIndex, path: str) ->
         message: Any = message_class()
         try:
             if text is not None:
-                json.read(text.encode(), message)
+                json_mapping.read(text.encode(), message)
         except InvalidMessage as error:
             raise RowError(row_index.row(index), f"column `{path}` is no `{node.message.name}`: {error}") from None
         values.append(None if text is None else message.SerializeToString())

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from pubsub_spark.codec.protobuf import ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import Struct
-from pubsub_spark.codec.protobuf.json import FLOAT_LIMIT, LEAST_SECONDS
+from pubsub_spark.codec.protobuf.json_text import LEAST_SECONDS
+from pubsub_spark.schema.protobuf.json_mapping import FLOAT_LIMIT
 
 TIME: Final = pa.struct([("seconds", pa.int64()), ("nanos", pa.int32())])
 # The bytes of a timestamp to the end of its seconds: each is a digit, or as it is here. Behind are up to nine digits.

@@ -23,8 +23,8 @@ from pyarrow import json as arrow_json
 
 from pubsub_spark.codec.protobuf import json_arrays, ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import Array, Enum, Map, Node, Scalar, Struct
-from pubsub_spark.codec.protobuf.json import NULL_TYPES, WELL_KNOWN, WRAPPERS, duration
 from pubsub_spark.codec.protobuf.types import SCALARS, UNSIGNED
+from pubsub_spark.schema.protobuf.json_mapping import NULL_TYPES, WELL_KNOWN, WRAPPERS, duration
 
 _OPEN, _CLOSE = b"{}"
 

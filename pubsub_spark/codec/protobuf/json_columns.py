@@ -24,16 +24,16 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from pubsub_spark.codec.protobuf import json_arrays, json_batches, ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import Array, Enum, Map, Node, Scalar, Struct, build_column_tree
-from pubsub_spark.codec.protobuf.json import (
+from pubsub_spark.codec.protobuf.json_values import Values, most_names, parse_strictly, parse_together
+from pubsub_spark.codec.protobuf.types import SCALARS, UNSIGNED
+from pubsub_spark.errors import SchemaError
+from pubsub_spark.schema.protobuf.json_mapping import (
     NULL_TYPES,
     UNCOMMON,
     WELL_KNOWN,
     WRAPPERS,
     duration,
 )
-from pubsub_spark.codec.protobuf.json_values import Values, most_names, parse_strictly, parse_together
-from pubsub_spark.codec.protobuf.types import SCALARS, UNSIGNED
-from pubsub_spark.errors import SchemaError
 
 # The column of some values. The numbers of names of all objects among them are appended to the list.
 ReadValues = Callable[[Values, list[int]], pa.Array]

@@ -17,17 +17,16 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from pubsub_spark.codec.protobuf import ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import time_node
-from pubsub_spark.codec.protobuf.descriptors import is_repeated
-from pubsub_spark.codec.protobuf.json import (
+from pubsub_spark.codec.protobuf.json_text import (
     FLOATING,
     PLAIN_TEXTS,
-    WELL_KNOWN,
-    WRAPPERS,
     base64_text,
     boolean_text,
     enum_text,
     fraction_text,
 )
+from pubsub_spark.schema.protobuf.descriptors import is_repeated
+from pubsub_spark.schema.protobuf.json_mapping import WELL_KNOWN, WRAPPERS
 
 WriteTexts = Callable[[pa.Array], list[str]]
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from pubsub_spark.codec.json_scan import scan_each
-from pubsub_spark.codec.protobuf.json import UNCOMMON, scan_unique
+from pubsub_spark.schema.protobuf.json_mapping import UNCOMMON, scan_unique
 
 Values = list[Any]  # JSON values of one field, of all messages; None where the field is absent
 

@@ -11,8 +11,6 @@ from itertools import count
 from typing import Any
 
 from pubsub_spark import names
-from pubsub_spark.codec.definition import Encoding
-from pubsub_spark.codec.schema_types import ENCODINGS_BY_NUMBER
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError, already_exists, invalid, invalid_argument, not_found
 from pubsub_spark.emulator.resources import field_masks, integrations, limits, pagination, resource_validation
@@ -25,6 +23,8 @@ from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.schema_store import Revision
 from pubsub_spark.emulator.state.subscription import Subscription
 from pubsub_spark.emulator.state.topic import Snapshot, Topic
+from pubsub_spark.schema.definition import Encoding
+from pubsub_spark.schema.schema_types import ENCODINGS_BY_NUMBER
 
 _FIRST_DROPPED = 10**17  # ids of dropped messages have 18 digits; those of the broker have 17
 _MUTABLE = frozenset(

@@ -6,8 +6,6 @@ import secrets
 from copy import deepcopy
 from typing import Any
 
-from pubsub_spark.codec import compiled_protobuf, schema_types
-from pubsub_spark.codec import definition as codec
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import (
     RpcError,
@@ -19,6 +17,8 @@ from pubsub_spark.emulator.api.errors import (
 from pubsub_spark.emulator.resources import limits, pagination
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.state.schema_store import Revision, Schema
+from pubsub_spark.schema import compiled_protobuf, schema_types
+from pubsub_spark.schema import definition as codec
 
 BASIC, FULL = 1, 2  # SchemaView
 _NEWEST = 10**12 - 1  # so that a later revision comes earlier in the order of texts

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 from google.protobuf import json_format
 
-from pubsub_spark.codec.definition import Encoding, InvalidMessage
-from pubsub_spark.codec.schema_types import ENCODING_NUMBERS, SCHEMA_TYPE_NUMBERS
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import invalid, not_found
 from pubsub_spark.emulator.page import forms
 from pubsub_spark.emulator.page.rows import address
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.state import State
+from pubsub_spark.schema.definition import Encoding, InvalidMessage
+from pubsub_spark.schema.schema_types import ENCODING_NUMBERS, SCHEMA_TYPE_NUMBERS
 
 _MAX_DIGITS = 19  # of a 64-bit number
 _FIELD = "field."  # before the names of the fields that a schema has

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from pubsub_spark.codec.definition import Definition, Encoding, InvalidMessage
+from pubsub_spark.schema.definition import Definition, Encoding, InvalidMessage
 
 FieldKind = Literal["text", "number", "choice", "json"]
 
@@ -94,7 +94,7 @@ def payload(definition: Definition, encoding: Encoding, filled_in: Mapping[str, 
         return data
     made: Any = definition
     if definition.type == "AVRO":
-        written: bytes = made.messages.write(made.read_json(data))
+        written: bytes = made.datum.write(made.read_json(data))
         return written
     serialized: bytes = made.read(data, "JSON").SerializeToString()
     return serialized
@@ -114,13 +114,13 @@ def _value(field: FormField, text: str) -> Any:
 
 
 def _avro_fields(record: Any) -> Iterator[FormField]:
-    from pubsub_spark.codec.avro import json_encoding, nodes  # with all of NumPy, which an Avro schema has brought
+    from pubsub_spark.schema.avro import json_encoding, schema_tree
 
     for field in record.fields:
         node, branch = field.node, ""
         if node.kind == "union" and len(node.branches) == 2 and "null" in {each.kind for each in node.branches}:
             [node] = [each for each in node.branches if each.kind != "null"]
-            branch = nodes.type_name(node)
+            branch = schema_tree.type_name(node)
         kind = _AVRO_KINDS.get(node.kind, "json")
         choices = _BOOLEANS if node.kind == "boolean" else tuple(node.symbols) if node.kind == "enum" else ()
         default = ""
@@ -129,11 +129,11 @@ def _avro_fields(record: Any) -> Iterator[FormField]:
             value = value[branch] if branch and value is not None else value
             default = "" if value is None else value if isinstance(value, str) else json.dumps(value)
         is_optional = bool(branch) and default == ""
-        yield FormField(field.name, nodes.type_name(node), kind, is_optional, choices, default, branch)
+        yield FormField(field.name, schema_tree.type_name(node), kind, is_optional, choices, default, branch)
 
 
 def _protobuf_fields(message: Any) -> Iterator[FormField]:
-    from pubsub_spark.codec.protobuf import descriptors
+    from pubsub_spark.schema.protobuf import descriptors
 
     for field in message.fields:
         kind = _PROTOBUF_KINDS[field.cpp_type]

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from google.protobuf import json_format
 
-from pubsub_spark.codec.definition import Definition, Encoding, InvalidMessage
 from pubsub_spark.emulator.state.schema_store import Schemas
+from pubsub_spark.schema.definition import Definition, Encoding, InvalidMessage
 
 _MAX_CHARACTERS = 10_000  # of one payload; a page has dozens
 _MAX_DECODED_BYTES = 100_000  # what is longer would take longer to decode than a page should
@@ -75,9 +75,9 @@ def decoded(data: bytes, schema: SchemaOfMessage) -> Any:
     if schema.encoding == "JSON":
         return json.loads(data)
     if definition.type == "AVRO":
-        from pubsub_spark.codec.avro import json_encoding  # with all of NumPy; whoever has such a schema has it already
+        from pubsub_spark.schema.avro import json_encoding
 
-        return json.loads(json_encoding.write_message(definition.root, definition.messages.read(data)))
+        return json.loads(json_encoding.write_message(definition.root, definition.datum.read(data)))
     message = definition.read(data, schema.encoding)
     return json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
 

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 from google.protobuf import json_format
 
-from pubsub_spark.codec import compiled_protobuf
-from pubsub_spark.codec.schema_types import ENCODINGS_BY_NUMBER
 from pubsub_spark.emulator.api.errors import NUMBERS, not_found
 from pubsub_spark.emulator.handlers.publisher import find_topic
 from pubsub_spark.emulator.handlers.subscriber import find
@@ -32,6 +30,8 @@ from pubsub_spark.emulator.state.delivery import UNLIMITED, Consumer
 from pubsub_spark.emulator.state.inspection import MessageState, Place
 from pubsub_spark.emulator.state.schema_store import Schema
 from pubsub_spark.emulator.state.subscription import Subscription
+from pubsub_spark.schema import compiled_protobuf
+from pubsub_spark.schema.schema_types import ENCODINGS_BY_NUMBER
 
 _ROWS = 25  # resources on a page
 _MESSAGES = 20  # on a page; each is decoded

@@ -181,7 +181,7 @@ def _avro_kind(type_: Any) -> str:
 
 def _avro_row(revision: Any, latest: Any, data: bytes, encoding: str, columns: Columns) -> Row:
     if encoding == "JSON":
-        data = revision.messages.write(revision.read_json(data))
+        data = revision.datum.write(revision.read_json(data))
     row: Any = fastavro.schemaless_reader(BytesIO(data), json.loads(revision.text), json.loads(latest.text))
     for field in json.loads(latest.text)["fields"]:
         name, type_ = field["name"], field["type"]

@@ -19,10 +19,10 @@ import grpc
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from pubsub_spark.codec.protobuf.protoc import compile_text
 from pubsub_spark.emulator.sinks.destination import DestinationError, TopicSchema
 from pubsub_spark.emulator.sinks.export_batch import Limits, OpenBatch
 from pubsub_spark.emulator.state.message import Message
+from pubsub_spark.schema.protobuf.protoc import compile_text
 
 _PROTO = """
 syntax = "proto3";

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from pubsub_spark.codec.definition import Definition, Encoding
 from pubsub_spark.emulator.sinks.export_batch import Limits, OpenBatch
+from pubsub_spark.schema.definition import Definition, Encoding
 
 State = Literal["NOT_FOUND", "PERMISSION_DENIED", "SCHEMA_MISMATCH", "ACTIVE"]
 

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-from pubsub_spark.codec.schema_types import ENCODINGS_BY_NUMBER
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.sinks.destination import Destination, DestinationError, Destinations, State, TopicSchema
 from pubsub_spark.emulator.sinks.export_batch import OpenBatch
@@ -24,6 +23,7 @@ from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
 from pubsub_spark.emulator.state.subscription import Subscription
+from pubsub_spark.schema.schema_types import ENCODINGS_BY_NUMBER
 
 _FOLLOWED = frozenset({Created, Updated, Deleted, Cleared})
 _LEASE_MARGIN_SECONDS = 600.0  # beyond the time that a batch is open: for its writing

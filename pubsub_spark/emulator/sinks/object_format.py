@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import fastavro
 
-from pubsub_spark.codec.definition import Encoding, InvalidMessage
 from pubsub_spark.emulator.sinks.destination import DestinationError, TopicSchema
 from pubsub_spark.emulator.state.message import Message
+from pubsub_spark.schema.definition import Encoding, InvalidMessage
 
 DEFAULT_DATETIME = "YYYY-MM-DDThh:mm:ss+00:00"
 
@@ -118,7 +118,7 @@ def _datum(definition: Any, data: bytes, encoding: Encoding, reader: Any) -> dic
     """The record of a message, by the revision that it was published with; InvalidMessage when it is none."""
     definition.validate(data, encoding)
     if encoding == "JSON":
-        data = definition.messages.write(definition.read_json(data))
+        data = definition.datum.write(definition.read_json(data))
     writer = _without_logical(json.loads(definition.text))
     datum: Any = fastavro.schemaless_reader(BytesIO(data), writer, reader, return_record_name=True)
     if not isinstance(datum, dict):

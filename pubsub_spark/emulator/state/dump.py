@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pubsub_spark.codec import schema_types
 from pubsub_spark.emulator.state.backlog import NEVER
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer, Delivery
@@ -22,6 +21,7 @@ from pubsub_spark.emulator.state.schema_store import Revision, Schema, Schemas
 from pubsub_spark.emulator.state.settings import Settings
 from pubsub_spark.emulator.state.subscription import Subscription
 from pubsub_spark.emulator.state.topic import Snapshot, Topic
+from pubsub_spark.schema import schema_types
 
 _COUNTS = ("number", "deadline", "deliveries", "failures", "acks", "modacks", "acked")  # of a Delivery
 # Of a Subscription.

@@ -1,7 +1,7 @@
 """Schemas and their revisions.
 
 Pure. A revision is parsed once, when it is made; what it says about a message is its Definition's business
-(`pubsub_spark.codec.definition`). Revisions are kept oldest first; questions are answered newest first, as the service
+(`pubsub_spark.schema.definition`). Revisions are kept oldest first; questions are answered newest first, as the service
 tries them at Publish.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import NamedTuple
 
-from pubsub_spark.codec.definition import Definition
 from pubsub_spark.emulator.state.events import Created, Deleted, Event, Updated
+from pubsub_spark.schema.definition import Definition
 
 
 class Revision(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import types as spark
 
 from pubsub_spark.codec.envelope import DATABRICKS, MESSAGES, databricks
-from pubsub_spark.codec.spark import struct_type
+from pubsub_spark.codec.spark_types import struct_type
 from pubsub_spark.errors import RowError
 from pubsub_spark.options import WriteOptions
 from pubsub_spark.write.column_mapping import ColumnMapping

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec import avro
 from pubsub_spark.codec.avro.codec import decoder
 from pubsub_spark.codec.avro.columns import batches
-from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS
-from pubsub_spark.codec.definition import InvalidMessage
+from pubsub_spark.schema import avro
+from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
+from pubsub_spark.schema.definition import InvalidMessage
 
 
 def zigzag(number: int) -> bytes:

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec import avro
 from pubsub_spark.codec.avro.codec import decoder, encoder
+from pubsub_spark.schema import avro
 
 SCHEMA = {
     "type": "record",
@@ -82,13 +82,13 @@ def test_messages_in_the_common_form_are_read_at_once(monkeypatch):
     """None of them goes through fastavro, and one among them that is malformed changes nothing for the others."""
     definition = avro.parse(json.dumps(SCHEMA))
     written: list[Any] = []
-    write = definition.messages.write
+    write = definition.datum.write
 
     def recorded(datum: Any) -> bytes:
         written.append(datum)
         return write(datum)
 
-    monkeypatch.setattr(definition.messages, "write", recorded)
+    monkeypatch.setattr(definition.datum, "write", recorded)
     texts = [json.dumps(COMMON).encode(), json.dumps(NULLS).encode()] * 300
 
     value, error = decoder(definition, definition, "JSON")(pa.array([*texts, b"{"], pa.binary()))

@@ -11,9 +11,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec import avro
 from pubsub_spark.codec.avro.codec import decoder
-from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS
+from pubsub_spark.schema import avro
+from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
 
 MANY = MIN_VECTORISED_ROWS + 6
 

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec import avro
 from pubsub_spark.codec.avro.codec import decoder, encoder
-from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS
+from pubsub_spark.schema import avro
+from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
 
 RECORD = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
 

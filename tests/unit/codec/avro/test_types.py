@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pubsub_spark.codec.avro import nodes, schema_parser
 from pubsub_spark.codec.avro.types import column_of, value_type
-from pubsub_spark.codec.spark import spark_type, struct_type
+from pubsub_spark.codec.spark_types import spark_type, struct_type
 from pubsub_spark.errors import SchemaError
+from pubsub_spark.schema.avro import parser, schema_tree
 
 # PySpark 4.0 has no such parameter: its timestamps are in UTC.
 ZONE: Any = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
@@ -24,8 +24,8 @@ AVRO = DOCS.read_text().partition("## Avro")[2].partition("\n## ")[0]
 ROWS = re.findall(r"^\| `(?P<avro>[\"\[{].*?)` \| `(?P<spark>[^`]+)` \|", AVRO, re.MULTILINE)
 
 
-def node(declared: object) -> nodes.Node:
-    return schema_parser.parse(json.dumps(declared))
+def node(declared: object) -> schema_tree.Node:
+    return parser.parse(json.dumps(declared))
 
 
 def test_the_table_is_read():
@@ -36,7 +36,7 @@ def test_the_table_is_read():
 @pytest.mark.parametrize(("avro", "spark"), ROWS)
 def test_type_is_as_documented(avro, spark):
     """Each row of the tables: this schema, that column."""
-    assert spark == spark_type(column_of(schema_parser.parse(avro)).type).simpleString()
+    assert spark == spark_type(column_of(parser.parse(avro)).type).simpleString()
 
 
 @pytest.mark.parametrize(("avro", "spark"), ROWS)

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from pubsub_spark.codec.json import ddl
-from pubsub_spark.codec.spark import struct_type
+from pubsub_spark.codec.spark_types import struct_type
 
 
 @pytest.mark.parametrize(

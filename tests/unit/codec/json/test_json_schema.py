@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import types as spark
 
 from pubsub_spark.codec.json import json_schema
-from pubsub_spark.codec.spark import struct_type
+from pubsub_spark.codec.spark_types import struct_type
 
 
 def test_json_of_spark():

@@ -6,8 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pubsub_spark.codec.definition import Encoding
-from pubsub_spark.codec.protobuf import codec, parse
+from pubsub_spark.codec.protobuf import codec
+from pubsub_spark.schema.definition import Encoding
+from pubsub_spark.schema.protobuf import parse
 
 IMPORTS = "".join(
     f'import "google/protobuf/{name}.proto"; '

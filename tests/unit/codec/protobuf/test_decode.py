@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pubsub_spark.codec.protobuf import codec, parse
+from pubsub_spark.codec.protobuf import codec
 from pubsub_spark.codec.protobuf.column_tree import SCALARS, build_column_tree
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
-from pubsub_spark.codec.spark import struct_type
+from pubsub_spark.codec.spark_types import struct_type
 from pubsub_spark.errors import SchemaError
+from pubsub_spark.schema.protobuf import parse
 from tests.unit.codec.protobuf.definitions import proto2, proto3, read
 
 DOCS = Path(__file__).parents[4] / "docs" / "types.md"

@@ -8,12 +8,13 @@ import pyarrow as pa
 import pytest
 from google.protobuf import json_format
 
-from pubsub_spark.codec.protobuf import ProtobufDefinition, json_batches, parse
+from pubsub_spark.codec.protobuf import json_batches
 from pubsub_spark.codec.protobuf.column_tree import build_column_tree
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
-from pubsub_spark.codec.protobuf.json import UNCOMMON
 from pubsub_spark.codec.protobuf.json_columns import JsonColumnReader, compile_reader
+from pubsub_spark.schema.protobuf import ProtobufDefinition, parse
+from pubsub_spark.schema.protobuf.json_mapping import UNCOMMON
 
 ALL_FORMS = """syntax = "proto3";
 import "google/protobuf/timestamp.proto";

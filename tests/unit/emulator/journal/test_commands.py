@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pubsub_spark.codec.schema_types import parse
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.journal.commands import CHANGES, Command, Recorder, Replay, ReplayError
 from pubsub_spark.emulator.resources import resource_validation
@@ -16,6 +15,7 @@ from pubsub_spark.emulator.resources.resource_format import RESOURCE_FORMAT
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.state import State
+from pubsub_spark.schema.schema_types import parse
 
 TOPIC, SUB, SCHEMA = "projects/p/topics/topic", "projects/p/subscriptions/sub", "projects/p/schemas/schema"
 BODY = b"\x0a\x01a"

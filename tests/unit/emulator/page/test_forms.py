@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from pubsub_spark.codec import schema_types
-from pubsub_spark.codec.definition import InvalidMessage
 from pubsub_spark.emulator.page.forms import fields_of, payload
 from pubsub_spark.emulator.page.payloads import SchemaOfMessage, decoded
+from pubsub_spark.schema import schema_types
+from pubsub_spark.schema.definition import InvalidMessage
 
 AVRO = schema_types.parse(
     "AVRO",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from pubsub_spark.codec import schema_types
 from pubsub_spark.emulator.page.payloads import SchemaOfMessage, shown
+from pubsub_spark.schema import schema_types
 
 AVRO = schema_types.parse("AVRO", '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}')
 SCHEMA = SchemaOfMessage("24d6fc25", AVRO, "BINARY")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pubsub_spark.codec import schema_types
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.sinks.bigquery_rows import reader
 from pubsub_spark.emulator.sinks.destination import DestinationError, TopicSchema
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.message import Message
+from pubsub_spark.schema import schema_types
 
 SUB = "projects/p/subscriptions/rows"
 AVRO = json.dumps(

@@ -9,12 +9,12 @@ from typing import Any
 import fastavro
 import pytest
 
-from pubsub_spark.codec import schema_types
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.sinks.destination import DestinationError, TopicSchema
 from pubsub_spark.emulator.sinks.object_format import encoder, object_name
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.message import Message
+from pubsub_spark.schema import schema_types
 
 SUB = "projects/p/subscriptions/lake"
 ONE = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "int", "logicalType": "date"}}]}'

@@ -6,13 +6,13 @@ import pickle
 
 import pytest
 
-from pubsub_spark.codec.schema_types import parse
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.resources import resource_validation
 from pubsub_spark.emulator.resources.resource_format import RESOURCE_FORMAT
 from pubsub_spark.emulator.state.policies import UNTOUCHED, ConcurrentChangeError
 from pubsub_spark.emulator.state.settings import Settings
 from pubsub_spark.emulator.state.state import State
+from pubsub_spark.schema.schema_types import parse
 
 TOPIC, SUB, SNAPSHOT = "projects/p/topics/topic", "projects/p/subscriptions/sub", "projects/p/snapshots/snapshot"
 SCHEMA = "projects/p/schemas/schema"

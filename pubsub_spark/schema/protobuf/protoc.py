@@ -24,7 +24,7 @@ from typing import Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from pubsub_spark.codec.definition import ForbiddenImport, InvalidSchema
+from pubsub_spark.schema.definition import ForbiddenImport, InvalidSchema
 
 SCHEMA_FILE: Final = "schema.proto"
 

@@ -6,9 +6,10 @@ import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.pubsub_v1 import types
 
-from pubsub_spark.codec import schema_types
-from pubsub_spark.codec.compiled_protobuf import CompiledSchema, definition_of, of_text, readable
-from pubsub_spark.codec.definition import IncompatibleSchema, InvalidMessage, InvalidSchema
+from pubsub_spark.codec.registry import codec_of
+from pubsub_spark.schema import schema_types
+from pubsub_spark.schema.compiled_protobuf import CompiledSchema, definition_of, of_text, readable
+from pubsub_spark.schema.definition import IncompatibleSchema, InvalidMessage, InvalidSchema
 
 TYPE = FieldDescriptorProto
 CITY = FileDescriptorProto(
@@ -60,7 +61,7 @@ def test_several_files_and_messages_validate_what_their_root_is():
 
 def test_columns_are_those_of_the_root():
     definition = schema_types.parse("PROTOCOL_BUFFER", text(CITY, FLIGHT))
-    columns = schema_types.codec_module("PROTOCOL_BUFFER").value_type(definition)
+    columns = codec_of("PROTOCOL_BUFFER").value_type(definition)
 
     assert ["number", "origin", "crew"] == [field.name for field in columns]
 

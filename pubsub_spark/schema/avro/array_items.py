@@ -1,54 +1,40 @@
-"""Arrays and maps at all cursors: item steps, vectorised over rows with one step per item of an array.
+"""The items of arrays and maps at all cursors, one step per item of an array, so that rows are vectorised.
 
 An array's items lie one behind the other, so its n-th can only be found by reading those before it: first the first
 item of every cursor, then the second of those that have one, and so on. When few cursors are left, whose arrays may be
-long, `error_locator` finds where their items begin, and all of them are read in one last step. The items of all steps
-are put in the order of their arrays at the end (`merge`).
+long, `error_locator` finds where their items begin, and all of them are read in one last step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from pubsub_spark.codec.avro import error_locator
-from pubsub_spark.codec.avro.cursors import MIN_VECTORISED_ROWS, Bits, Cursors, Longs, merge, offsets
-from pubsub_spark.codec.avro.mismatch import Mismatch
-from pubsub_spark.codec.avro.nodes import Array, Map
+from pubsub_spark.schema.avro import error_locator
+from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS, Cursors, Longs, offsets
+from pubsub_spark.schema.avro.mismatch import Mismatch
+from pubsub_spark.schema.avro.schema_tree import Array, Map
 
-Read = Callable[[Cursors], pa.Array]
+# Read the items at some cursors: (cursors, the index of the cursor of each item's array, the item's index in it)
+ReadItems = Callable[[Cursors, Longs, Longs], object]
 
 
-def item_steps(
-    cursors: Cursors, node: Array | Map, least_bytes: int, reads: list[Read], types: list[pa.DataType]
-) -> tuple[npt.NDArray[np.int32], list[pa.Array]]:
-    """The offsets of the cursors' arrays, and their items, as each of `reads` reads them (a map's key, then its value).
+def item_steps(cursors: Cursors, node: Array | Map, least_bytes: int, read: ReadItems) -> npt.NDArray[np.int32]:
+    """Read the items of the cursors' arrays, and return the offsets of the arrays among all items.
 
-    least_bytes: of an item of `node`, which bounds what a count can be. types: what `reads` give.
+    least_bytes: of an item of `node`, which bounds what a count can be.
     """
     counts = np.zeros(len(cursors), np.int64)
     left = _block(cursors, least_bytes)
-    owners: list[Longs] = []
-    turns: list[Longs] = []
-    columns: list[list[pa.Array]] = [[] for _ in reads]
     while (active := np.flatnonzero(left)).size:
-        few = active.size < MIN_VECTORISED_ROWS
-        if few:
+        if active.size < MIN_VECTORISED_ROWS:
             active, turn, at = _positions(cursors, node, left, counts)
-            items = cursors.inner(active, at)
-        else:
-            items, turn = cursors.some(active), counts[active]
-        items.step = partial(_key, columns[0]) if len(reads) > 1 else partial(_index, turn)
-        for read, column in zip(reads, columns, strict=True):
-            column.append(read(items))
-        owners.append(active)
-        turns.append(turn)
-        if few:
+            read(cursors.inner(active, at), active, turn)
             break
+        items = cursors.some(active)
+        read(items, active, counts[active])
         cursors.resume(active, items)
         counts[active] += 1
         left[active] -= 1
@@ -59,18 +45,11 @@ def item_steps(
             some = cursors.some(done)
             left[done] = _block(some, least_bytes)
             cursors.resume(done, some)
-    starts = offsets(counts)
-    if not owners:
-        return starts, [pa.array([], type_) for type_ in types]
-    places = [starts[owner] + turn for owner, turn in zip(owners, turns, strict=True)]
-    return starts, [merge(column, places) for column in columns]
+    return offsets(counts)
 
 
-def empty_items(cursors: Cursors, weight: int, read: Read) -> tuple[npt.NDArray[np.int32], pa.Array]:
-    """The offsets of the cursors' arrays, whose items take no bytes, and the items, which are all the same.
-
-    weight: what an item costs of the budget of its message.
-    """
+def empty_items(cursors: Cursors, weight: int) -> npt.NDArray[np.int32]:
+    """The offsets of the cursors' arrays, whose items take no bytes; `weight`: what an item costs of the budget."""
     counts = np.zeros(len(cursors), np.int64)
     left = _block(cursors, 0, weight)
     while (active := np.flatnonzero(left)).size:
@@ -78,7 +57,7 @@ def empty_items(cursors: Cursors, weight: int, read: Read) -> tuple[npt.NDArray[
         some = cursors.some(active)
         left[active] = _block(some, 0, weight)
         cursors.resume(active, some)
-    return offsets(counts), read(cursors.batch.inactive_cursor()).take(pa.array(np.zeros(int(counts.sum()), np.int8)))
+    return offsets(counts)
 
 
 def _positions(cursors: Cursors, node: Array | Map, left: Longs, counts: Longs) -> tuple[Longs, Longs, Longs]:
@@ -121,24 +100,3 @@ def _block(cursors: Cursors, least_bytes: int, weight: int = 0) -> Longs:
         if cursors.fall_back(wrong):
             count[wrong] = 0
     return count
-
-
-def _index(turn: Longs, item: int) -> str:
-    return f"[{turn[item]}]"
-
-
-def _key(columns: list[pa.Array], item: int) -> str:
-    """The step to a map's value: its key has been read just before."""
-    return f"[{columns[-1][item].as_py()!r}]"
-
-
-def repeats(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> Bits:
-    """The maps that have a key twice."""
-    counts = np.diff(offsets)
-    twice = np.zeros(len(counts), np.bool_)
-    if len(counts) and counts.max() > 1:
-        encoded = keys.dictionary_encode()
-        owner = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-        pair = np.sort(owner * len(encoded.dictionary) + np.asarray(encoded.indices))
-        twice[pair[1:][pair[1:] == pair[:-1]] // len(encoded.dictionary)] = True
-    return twice

@@ -9,17 +9,20 @@ from typing import get_args
 import pytest
 from google.pubsub_v1 import types
 
-from pubsub_spark.codec.definition import Encoding, InvalidSchema
-from pubsub_spark.codec.schema_types import (
+from pubsub_spark.codec.registry import codec_of
+from pubsub_spark.schema.definition import Encoding, InvalidSchema
+from pubsub_spark.schema.schema_types import (
     ENCODINGS_BY_NUMBER,
     SCHEMA_TYPES,
     SCHEMA_TYPES_BY_NUMBER,
     SchemaType,
-    codec_module,
     parse,
 )
 
-SMALLEST = {"AVRO": '"int"', "PROTOCOL_BUFFER": "message M {}"}
+SMALL = {
+    "AVRO": '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}',
+    "PROTOCOL_BUFFER": "message M { optional int64 a = 1; }",
+}
 
 
 def test_table_has_each_schema_type_and_encoding_of_the_service():
@@ -37,21 +40,21 @@ def test_unknown_schema_type_is_refused():
 
 
 @pytest.mark.parametrize("schema_type", SCHEMA_TYPES)
-def test_package_of_a_schema_type_offers_what_is_asked_of_it(schema_type):
+def test_packages_of_a_schema_type_offer_what_is_asked_of_it(schema_type):
     """A definition of that type, and the three functions of a codec."""
-    assert schema_type == parse(schema_type, SMALLEST[schema_type]).type
-    assert all(callable(getattr(codec_module(schema_type), name)) for name in ("value_type", "decoder", "encoder"))
+    assert schema_type == parse(schema_type, SMALL[schema_type]).type
+    assert all(callable(getattr(codec_of(schema_type), name)) for name in ("value_type", "decoder", "encoder"))
 
 
 @pytest.mark.parametrize("schema_type", SCHEMA_TYPES)
-def test_definitions_need_neither_spark_nor_the_read_path(schema_type):
-    """The emulator parses, validates and compares schemas where PySpark is not installed."""
+def test_definitions_load_neither_codec_nor_arrow(schema_type):
+    """The emulator parses, validates and compares schemas in a process without PySpark and without columns."""
     program = (
         "import sys; sys.modules['pyspark'] = None\n"
-        "from pubsub_spark.codec.schema_types import check_compatible, parse\n"
-        f"schema = parse({schema_type!r}, {SMALLEST[schema_type]!r}); check_compatible(schema, schema)\n"
+        "from pubsub_spark.schema.schema_types import check_compatible, parse\n"
+        f"schema = parse({schema_type!r}, {SMALL[schema_type]!r}); check_compatible(schema, schema)\n"
         "schema.first_invalid([b''] * 50, 'BINARY')\n"
-        "print(sorted(m for m in sys.modules if m.startswith(('pubsub_spark.read', 'pubsub_spark.codec.registry'))))"
+        "print(sorted(m for m in sys.modules if m.startswith(('pubsub_spark.read', 'pubsub_spark.codec', 'pyarrow'))))"
     )
 
     assert "[]\n" == subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pubsub_spark.codec.avro import schema_parser
-from pubsub_spark.codec.avro.nodes import Array, Enum, Fixed, Primitive, Record
-from pubsub_spark.codec.definition import IncompatibleSchema, InvalidSchema
-from pubsub_spark.codec.schema_types import check_compatible, parse
+from pubsub_spark.schema.avro import parser
+from pubsub_spark.schema.avro.schema_tree import Array, Enum, Fixed, Primitive, Record
+from pubsub_spark.schema.definition import IncompatibleSchema, InvalidSchema
+from pubsub_spark.schema.schema_types import check_compatible, parse
 
 
 def record(*fields: Any, **more: Any) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def test_names_are_looked_up_in_their_namespace():
     inner = {"type": "enum", "name": "E", "symbols": ["A"]}
     declared = record(("a", inner), ("b", "E"), ("c", "x.y.E"), namespace="x.y")
 
-    root = schema_parser.parse(json.dumps(declared))
+    root = parser.parse(json.dumps(declared))
 
     assert isinstance(root, Record)
     assert "x.y.R" == root.name
@@ -115,7 +115,7 @@ def test_names_are_looked_up_in_their_namespace():
 
 def test_a_name_with_dots_is_full_already():
     """A name with dots is a full name: the namespace attribute is not put in front of it."""
-    node = schema_parser.parse(
+    node = parser.parse(
         json.dumps({"type": "fixed", "name": "p.F", "namespace": "q", "size": 2, "aliases": ["Old", "r.Old"]})
     )
 
@@ -139,7 +139,7 @@ def test_a_name_with_dots_is_full_already():
 )
 def test_logical_type_that_does_not_fit_is_ignored(declared):
     """The specification: readers fall back to the underlying type."""
-    node = schema_parser.parse(json.dumps(declared))
+    node = parser.parse(json.dumps(declared))
 
     assert isinstance(node, Primitive | Fixed)
     assert node.logical is None
@@ -147,8 +147,8 @@ def test_logical_type_that_does_not_fit_is_ignored(declared):
 
 def test_defaults_are_parsed_as_what_they_stand_for():
     """Bytes as text, a union by the first branch that fits."""
-    root = schema_parser.parse(json.dumps(field(["null", "int", "bytes"], default="\u00ff")))
-    array = schema_parser.parse(json.dumps(field({"type": "array", "items": "double"}, default=[1])))
+    root = parser.parse(json.dumps(field(["null", "int", "bytes"], default="\u00ff")))
+    array = parser.parse(json.dumps(field({"type": "array", "items": "double"}, default=[1])))
 
     assert isinstance(root, Record)
     assert isinstance(array, Record)
@@ -234,7 +234,7 @@ def test_definitions_need_no_spark():
     """The emulator parses, validates and compares schemas where PySpark is not installed."""
     program = (
         "import sys; sys.modules['pyspark'] = None\n"
-        "from pubsub_spark.codec.schema_types import check_compatible, parse\n"
+        "from pubsub_spark.schema.schema_types import check_compatible, parse\n"
         "schema = parse('AVRO', '\"int\"'); check_compatible(schema, schema); schema.validate(b'\\x02', 'BINARY')\n"
         "print(schema.first_invalid([b'\\x02'] * 50 + [b''], 'BINARY'))"
     )

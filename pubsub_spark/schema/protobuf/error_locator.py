@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from pubsub_spark.codec.protobuf.descriptors import is_closed, is_proto3, is_repeated
+from pubsub_spark.schema.protobuf.descriptors import is_closed, is_proto3, is_repeated
 
 MAX_NESTING_LEVELS: Final = 100
 # Numbers (tags, lengths, values) read before the walk gives up: tenths of a second; ten hostile megabytes took many.

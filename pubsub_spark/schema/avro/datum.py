@@ -13,11 +13,11 @@ from typing import Any
 
 import fastavro
 
-from pubsub_spark.codec.avro.json_encoding import branch_name
-from pubsub_spark.codec.avro.nodes import Array, Enum, Fixed, Map, Named, Node, Primitive, Record, Union
+from pubsub_spark.schema.avro.json_encoding import branch_name
+from pubsub_spark.schema.avro.schema_tree import Array, Enum, Fixed, Map, Named, Node, Primitive, Record, Union
 
 
-class Messages:
+class DatumSerializer:
     """The reader and writer of one schema's messages."""
 
     def __init__(self, node: Node) -> None:

@@ -14,9 +14,9 @@ import re
 from itertools import count
 from typing import Any, Final
 
-from pubsub_spark.codec.avro.json_encoding import read_default
-from pubsub_spark.codec.avro.mismatch import Mismatch
-from pubsub_spark.codec.avro.nodes import (
+from pubsub_spark.schema.avro.json_encoding import read_default
+from pubsub_spark.schema.avro.mismatch import Mismatch
+from pubsub_spark.schema.avro.schema_tree import (
     INT,
     PRIMITIVES,
     Array,
@@ -33,7 +33,7 @@ from pubsub_spark.codec.avro.nodes import (
     type_name,
     weight,
 )
-from pubsub_spark.codec.definition import InvalidSchema
+from pubsub_spark.schema.definition import InvalidSchema
 
 # logical type -> the underlying types it may sit on; what is not here, or sits elsewhere, is ignored as Avro demands
 LOGICAL: Final[dict[str, frozenset[str]]] = {

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from google.protobuf.json_format import MessageToJson
 
-from pubsub_spark.codec.protobuf import parse
 from pubsub_spark.codec.protobuf.codec import decoder, encoder, value_type
-from pubsub_spark.codec.protobuf.json import JsonWriter
+from pubsub_spark.codec.protobuf.json_text import JsonWriter
 from pubsub_spark.errors import DataError
+from pubsub_spark.schema.protobuf import parse
 from tests.unit.codec.protobuf.definitions import proto2, proto3, read
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 
-from pubsub_spark.codec.definition import InvalidSchema
+from pubsub_spark.schema.definition import InvalidSchema
 
 _FIRST_LINE: Final = "compiled_proto_schema"
 _SYNTAXES: Final = ("", "proto2", "proto3")

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from google.protobuf.message import DecodeError
 
-from pubsub_spark.codec.protobuf import parse
 from pubsub_spark.codec.protobuf.decode import BLOCK_ROWS, MAX_ROWS_ONE_BY_ONE, ProtobufDecoder
+from pubsub_spark.schema.protobuf import parse
 from tests.unit.codec.protobuf.definitions import proto2, proto3, read
 
 

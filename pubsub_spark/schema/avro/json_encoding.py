@@ -20,8 +20,8 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from pubsub_spark.codec.avro.mismatch import Mismatch
-from pubsub_spark.codec.avro.nodes import INT, LONG, Array, Enum, Fixed, Map, Node, Record, Union, type_name
+from pubsub_spark.schema.avro.mismatch import Mismatch
+from pubsub_spark.schema.avro.schema_tree import INT, LONG, Array, Enum, Fixed, Map, Node, Record, Union, type_name
 
 # node, JSON value, whether unions are tagged -> datum
 Reader = Callable[[Any, Any, bool], Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pubsub_spark.codec.avro.nodes import Array, Enum, Field, Fixed, Map, Named, Node, Record, Union, type_name
+from pubsub_spark.schema.avro.schema_tree import Array, Enum, Field, Fixed, Map, Named, Node, Record, Union, type_name
 
 # what the writer wrote -> what a reader may take it for
 PROMOTIONS: Final[dict[str, frozenset[str]]] = {

@@ -3,7 +3,7 @@
 Pub/Sub asks three questions of a schema: does its text parse (`schema_types.parse`), does a message fit
 (`Definition.validate`, at Publish and ValidateMessage), may a new revision follow an old one
 (`schema_types.check_compatible`, at CommitSchema). The emulator asks all three, the connector the first. They are
-answered by `codec.avro` and `codec.protobuf`, which import this module; it imports neither. Pure: no Spark, no I/O,
+answered by `schema.avro` and `schema.protobuf`, which import this module; it imports neither. Pure: no Spark, no I/O,
 nothing kept between calls. An error is one sentence about the text or the message; the caller adds whose it is.
 """
 

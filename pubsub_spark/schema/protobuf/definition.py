@@ -1,9 +1,9 @@
-"""A schema definition of type PROTOCOL_BUFFER: parse, validate messages, compare revisions (`codec.definition`).
+"""A schema definition of type PROTOCOL_BUFFER: parse, validate messages, compare revisions (`schema.definition`).
 
 A definition is compiled into a pool of its own, so two revisions of one message live side by side. Pub/Sub wants
 exactly one top-level message, of proto2 or proto3, and documents that imports are not supported. Here the well-known
 types may be imported (`protoc.WELL_KNOWN`): they are part of the language, and what uses them can be read and written.
-Whether the service takes such a schema is the emulator's business. A compiled schema (`codec.compiled_protobuf`) has
+Whether the service takes such a schema is the emulator's business. A compiled schema (`schema.compiled_protobuf`) has
 any number of files and messages, its imports among them, and names the message that is its root.
 
 `validate` is strict: the bytes must be a message, with every required field, and without a field that the schema does
@@ -22,12 +22,12 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from pubsub_spark.codec import compiled_protobuf
-from pubsub_spark.codec.definition import Definition, Encoding, IncompatibleSchema, InvalidMessage, InvalidSchema
-from pubsub_spark.codec.protobuf.compatibility import find_edit
-from pubsub_spark.codec.protobuf.error_locator import locate_error
-from pubsub_spark.codec.protobuf.json import JsonReader
-from pubsub_spark.codec.protobuf.protoc import compile_text
+from pubsub_spark.schema import compiled_protobuf
+from pubsub_spark.schema.definition import Definition, Encoding, IncompatibleSchema, InvalidMessage, InvalidSchema
+from pubsub_spark.schema.protobuf.compatibility import find_edit
+from pubsub_spark.schema.protobuf.error_locator import locate_error
+from pubsub_spark.schema.protobuf.json_mapping import JsonReader
+from pubsub_spark.schema.protobuf.protoc import compile_text
 
 # `message Envelope { repeated <the schema's message> messages = 1; }`: upb reads and writes whole batches at once.
 _ENVELOPE: Final = "pubsub_spark_envelope"

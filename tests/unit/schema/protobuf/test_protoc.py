@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from pubsub_spark.codec.definition import InvalidSchema
-from pubsub_spark.codec.protobuf import parse, protoc
+from pubsub_spark.schema.definition import InvalidSchema
+from pubsub_spark.schema.protobuf import parse, protoc
 
 
 @pytest.fixture(autouse=True)

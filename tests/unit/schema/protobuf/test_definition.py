@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pubsub_spark.codec import schema_types
-from pubsub_spark.codec.definition import Encoding, IncompatibleSchema, InvalidMessage, InvalidSchema
-from pubsub_spark.codec.protobuf import parse
-from pubsub_spark.codec.protobuf.protoc import MAX_BYTES
+from pubsub_spark.schema import schema_types
+from pubsub_spark.schema.definition import Encoding, IncompatibleSchema, InvalidMessage, InvalidSchema
+from pubsub_spark.schema.protobuf import parse
+from pubsub_spark.schema.protobuf.protoc import MAX_BYTES
 
 FLIGHT = """
 syntax = "proto3";

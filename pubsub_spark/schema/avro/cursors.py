@@ -18,11 +18,10 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from pubsub_spark.codec.avro import error_locator
-from pubsub_spark.codec.avro.mismatch import Mismatch
-from pubsub_spark.codec.avro.nodes import Node
+from pubsub_spark.schema.avro import error_locator
+from pubsub_spark.schema.avro.mismatch import Mismatch
+from pubsub_spark.schema.avro.schema_tree import Array, Map, Node, Record, Union
 
 Longs: TypeAlias = npt.NDArray[np.int64]
 Bits: TypeAlias = npt.NDArray[np.bool_]
@@ -32,11 +31,10 @@ MIN_VECTORISED_ROWS: Final = 24
 
 ITEM: Final = "{}"  # the step into an array or map, in a path that is known when the columns are compiled
 
+_PADDING: Final = {"null": 0, "float": 4, "double": 8, "fixed": 0}  # bytes that an inactive cursor reads; others: 1
 _FRONT_BYTES: Final = 16  # a decimal is loaded as the 16 bytes that end with it, wherever it begins
 _BACK_BYTES: Final = 32  # the longest load beyond a cursor: a varint of 10 bytes, taken as two words
 _INACTIVE_END: Final = 1 << 62  # the end of an inactive cursor
-
-_WIDTHS: Final[dict[int, type[Any]]] = {32: np.int32, 64: np.int64}
 
 _U = np.uint64
 _CONTINUES: Final = _U(0x8080808080808080)
@@ -52,24 +50,24 @@ _CLOSE: Final = (
 class Batch:
     """The bytes of some messages, which of them fell back, and why those that are right have no value (`reasons`)."""
 
-    def __init__(self, data: pa.BinaryArray, padding: int) -> None:
-        offsets = offsets_of(data)
+    def __init__(self, data: Any, offsets: Longs, padding: int) -> None:
+        """data: a buffer, or None if it is empty. offsets: where each message begins and, last, where it ends."""
+        count = len(offsets) - 1
         first, last = int(offsets[0]), int(offsets[-1])
         size = last - first
         self.bytes = np.zeros(_FRONT_BYTES + size + padding + _BACK_BYTES, np.uint8)
         if size:
-            self.bytes[_FRONT_BYTES : _FRONT_BYTES + size] = np.frombuffer(data.buffers()[2], np.uint8, size, first)
-        self.buffer = pa.py_buffer(self.bytes)
+            self.bytes[_FRONT_BYTES : _FRONT_BYTES + size] = np.frombuffer(data, np.uint8, size, first)
         self.words = np.ndarray((len(self.bytes) - 7,), "<u8", self.bytes, strides=(1,))
         self.halves = np.ndarray((len(self.bytes) - 3,), "<u4", self.bytes, strides=(1,))
         self.padding_start = _FRONT_BYTES + size
-        self.fell_back = np.zeros(len(data), np.bool_)
+        self.fell_back = np.zeros(count, np.bool_)
         self.reasons: dict[int, Mismatch] = {}
         self.reason_at: dict[int, int] = {}
-        self.empty_items_left = np.full(len(data), error_locator.MAX_EMPTY_ITEMS)
+        self.empty_items_left = np.full(count, error_locator.MAX_EMPTY_ITEMS)
         self.any_fell_back = False
         begin, end = offsets[:-1] + (_FRONT_BYTES - first), offsets[1:] + (_FRONT_BYTES - first)
-        self.cursors = Cursors(self, begin, end, np.arange(len(data), dtype=np.int64))
+        self.cursors = Cursors(self, begin, end, np.arange(count, dtype=np.int64))
 
     def inactive_cursor(self) -> Cursors:
         """One cursor that reads nothing but zeros."""
@@ -229,45 +227,18 @@ class Cursors:
             length[wrong] = 0
         return length
 
-    def segments(self, length: Longs) -> pa.BinaryArray:
-        """The next `length` bytes of each cursor, which must be there.
+    def indices(self, count: int) -> Longs:
+        """The index of the next symbol or branch of each cursor, one of `count`."""
+        index = self.longs()
+        wrong = index.view(np.uint64) >= count
+        if self.fall_back(wrong):
+            index[wrong] = 0
+        return index
 
-        All segments and the gaps between them are laid out as one array over the batch's bytes, of which every other
-        item is taken: that way Arrow copies the bytes, which is ten times faster than gathering them by index.
-        """
-        count = len(self)
-        edges = np.empty(2 * count + 1, np.int64)
-        edges[0:-1:2] = self.at
-        self.at = self.at + length
-        edges[1::2] = self.at
-        edges[-1] = edges[-2] if count else 0
-        if self.batch.any_fell_back:  # inactive cursors stand behind all others; Arrow wants edges that never fall
-            _close_gaps(edges, np.flatnonzero(self.inactive()))
-        whole = pa.Array.from_buffers(
-            pa.binary(), 2 * count, [None, pa.py_buffer(edges.astype(np.int32)), self.batch.buffer]
-        )
-        return whole.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
-
-
-def _close_gaps(edges: Longs, inactive: Longs) -> None:
-    """Give inactive cursors, of rising index, segments of no bytes where the one before them ends."""
-    if not len(inactive):
-        return
-    breaks = np.diff(inactive, prepend=-2) != 1
-    first_of_run = inactive[np.flatnonzero(breaks)[np.cumsum(breaks) - 1]]
-    before = np.where(first_of_run > 0, edges[2 * first_of_run - 1], 0)
-    edges[2 * inactive] = before
-    edges[2 * inactive + 1] = before
-    edges[-1] = edges[-2]
-
-
-def offsets_of(array: pa.Array) -> Longs:
-    """The offsets where the items of a binary, list or map array begin and end in its buffer or its values."""
-    if not len(array):
-        return np.zeros(1, np.int64)  # Arrow may leave the buffer out
-    width: type[Any] = np.int64 if pa.types.is_large_list(array.type) else np.int32
-    size = np.dtype(width).itemsize
-    return np.frombuffer(array.buffers()[1], width, len(array) + 1, array.offset * size).astype(np.int64)
+    def fixed_lengths(self, size: int) -> Longs:
+        """The length of the next `size` bytes of each cursor, which must be there; inactive cursors have none."""
+        self.fall_back(self.at + size > self.end)
+        return np.where(self.inactive(), 0, size)
 
 
 def offsets(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
@@ -277,31 +248,17 @@ def offsets(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     return ends
 
 
-def numbers(values: npt.NDArray[Any], type: pa.DataType) -> pa.Array:  # noqa: A002 (Arrow's word)
-    """An array over numpy's memory, without a copy; `type` has the width of the values."""
-    return pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(values)])
-
-
-def spread(values: pa.Array, which: Longs, count: int) -> pa.Array:
-    """`count` items: `values` at `which`, null elsewhere."""
-    absent = np.ones(count, np.bool_)
-    absent[which] = False
-    if pa.types.is_primitive(values.type) and values.type.bit_width in _WIDTHS and not values.null_count:
-        width = _WIDTHS[values.type.bit_width]  # numpy spreads numbers in a third of the time of Arrow's `take`
-        data = np.zeros(count, width)
-        data[which] = np.frombuffer(values.buffers()[1], width, len(values), values.offset * data.itemsize)
-        valid = pa.py_buffer(np.packbits(~absent, bitorder="little"))
-        return pa.Array.from_buffers(values.type, count, [valid, pa.py_buffer(data)])
-    index = np.zeros(count, np.int32)
-    index[which] = np.arange(len(which), dtype=np.int32)
-    return values.take(pa.array(index, mask=absent))
-
-
-def merge(arrays: list[pa.Array], places: list[Longs]) -> pa.Array:
-    """The arrays as one, each item at its place; the places are all of 0 to the number of items."""
-    if len(arrays) == 1 and (len(places[0]) < 2 or (np.diff(places[0]) == 1).all()):
-        return arrays[0]
-    place = np.concatenate(places)
-    index = np.empty(len(place), np.int32)
-    index[place] = np.arange(len(place), dtype=np.int32)
-    return pa.concat_arrays(arrays).take(pa.array(index))
+def padding(node: Node, known: dict[Record, int] | None = None) -> int:
+    """The number of bytes that an inactive cursor may read where a value of the schema is expected."""
+    known = {} if known is None else known
+    match node:
+        case Union(branches):
+            return 1 + max((padding(branch, known) for branch in branches), default=0)
+        case Record(fields=fields):
+            if node not in known:
+                known[node] = 0  # a record inside of itself is skipped, which moves no inactive cursor
+                known[node] = sum(padding(field.node, known) for field in fields)
+            return known[node]
+        case Array(inner) | Map(inner):
+            return 3 + padding(inner, known)  # the rest of an item and of its key, and the ends
+    return _PADDING.get(node.kind, 1)

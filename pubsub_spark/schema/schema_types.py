@@ -1,13 +1,12 @@
 """The schema types and encodings that Pub/Sub has, each with the number in Pub/Sub's enum and its implementation.
 
 This table is the one place where they are registered. To add a schema type: its name in `SchemaType`, its row in
-`SCHEMA_TYPES`, and a folder beside `avro` and `protobuf` that offers
+`SCHEMA_TYPES`, and two packages of one name:
 
-    __init__   `parse(text)` and `check_compatible(old, new)`: see `codec.definition`; needs neither Spark nor reading
-    codec      `value_type`, `decoder`, `encoder`: see `codec.registry.Codec`
+    schema.NAME         `parse(text)` and `check_compatible(old, new)`: see `schema.definition`
+    codec.NAME.codec    `value_type`, `decoder`, `encoder`: see `codec.interface.Codec`
 
-A folder is imported when its type is first used, so nothing here depends on it, and the emulator, which parses and
-validates but never makes columns for Spark, imports the first of the two alone.
+A package is imported when its type is first used, so nothing here depends on it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from pubsub_spark.codec.definition import Definition, Encoding, IncompatibleSchema, InvalidSchema
+from pubsub_spark.schema.definition import Definition, Encoding, IncompatibleSchema, InvalidSchema
 
 __all__ = [
     "ENCODINGS_BY_NUMBER",
@@ -25,7 +24,6 @@ __all__ = [
     "SCHEMA_TYPE_NUMBERS",
     "SchemaType",
     "check_compatible",
-    "codec_module",
     "parse",
 ]
 
@@ -33,15 +31,15 @@ SchemaType = Literal["AVRO", "PROTOCOL_BUFFER"]
 
 
 class _Row(NamedTuple):
-    """A schema type's number in the enum `Schema.Type` and the package that implements it."""
+    """A schema type's number in the enum `Schema.Type` and the name of the packages that implement it."""
 
     number: int
     package: str
 
 
 SCHEMA_TYPES: Final[dict[SchemaType, _Row]] = {
-    "PROTOCOL_BUFFER": _Row(1, "pubsub_spark.codec.protobuf"),
-    "AVRO": _Row(2, "pubsub_spark.codec.avro"),
+    "PROTOCOL_BUFFER": _Row(1, "protobuf"),
+    "AVRO": _Row(2, "avro"),
 }
 SCHEMA_TYPE_NUMBERS: Final[dict[str, int]] = {name: row.number for name, row in SCHEMA_TYPES.items()}
 SCHEMA_TYPES_BY_NUMBER: Final[dict[int, SchemaType]] = {row.number: name for name, row in SCHEMA_TYPES.items()}
@@ -65,11 +63,6 @@ def check_compatible(old: Definition, new: Definition) -> None:
     _definitions(cast("SchemaType", old.type)).check_compatible(old, new)
 
 
-def codec_module(type: SchemaType) -> Any:  # noqa: A002
-    """The module of a schema type that decodes and encodes, a `codec.registry.Codec`."""
-    return import_module(f"{SCHEMA_TYPES[type].package}.codec")
-
-
 def _definitions(type: SchemaType) -> Any:  # noqa: A002
     """The package of a schema type, for its `parse` and `check_compatible`."""
-    return import_module(SCHEMA_TYPES[type].package)
+    return import_module(f"pubsub_spark.schema.{SCHEMA_TYPES[type].package}")

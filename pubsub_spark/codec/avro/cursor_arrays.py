@@ -1,0 +1,136 @@
+"""Arrow arrays of what cursors read: bytes, numbers, and the items of arrays and maps in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pubsub_spark.schema.avro.array_items import item_steps
+from pubsub_spark.schema.avro.cursors import Bits, Cursors, Longs
+from pubsub_spark.schema.avro.schema_tree import Array, Map
+
+Read = Callable[[Cursors], pa.Array]
+
+_WIDTHS: Final[dict[int, type[Any]]] = {32: np.int32, 64: np.int64}
+
+
+def segments(cursors: Cursors, length: Longs) -> pa.BinaryArray:
+    """The next `length` bytes of each cursor, which must be there.
+
+    All segments and the gaps between them are laid out as one array over the batch's bytes, of which every other
+    item is taken: that way Arrow copies the bytes, which is ten times faster than gathering them by index.
+    """
+    count = len(cursors)
+    edges = np.empty(2 * count + 1, np.int64)
+    edges[0:-1:2] = cursors.at
+    cursors.at = cursors.at + length
+    edges[1::2] = cursors.at
+    edges[-1] = edges[-2] if count else 0
+    if cursors.batch.any_fell_back:  # inactive cursors stand behind all others; Arrow wants edges that never fall
+        _close_gaps(edges, np.flatnonzero(cursors.inactive()))
+    whole = pa.Array.from_buffers(
+        pa.binary(), 2 * count, [None, pa.py_buffer(edges.astype(np.int32)), pa.py_buffer(cursors.batch.bytes)]
+    )
+    return whole.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+
+
+def _close_gaps(edges: Longs, inactive: Longs) -> None:
+    """Give inactive cursors, of rising index, segments of no bytes where the one before them ends."""
+    if not len(inactive):
+        return
+    breaks = np.diff(inactive, prepend=-2) != 1
+    first_of_run = inactive[np.flatnonzero(breaks)[np.cumsum(breaks) - 1]]
+    before = np.where(first_of_run > 0, edges[2 * first_of_run - 1], 0)
+    edges[2 * inactive] = before
+    edges[2 * inactive + 1] = before
+    edges[-1] = edges[-2]
+
+
+def read_items(
+    cursors: Cursors, node: Array | Map, least_bytes: int, reads: list[Read], types: list[pa.DataType]
+) -> tuple[npt.NDArray[np.int32], list[pa.Array]]:
+    """The offsets of the cursors' arrays, and their items, as each of `reads` reads them (a map's key, then its value).
+
+    types: what `reads` return.
+    """
+    owners: list[Longs] = []
+    turns: list[Longs] = []
+    columns: list[list[pa.Array]] = [[] for _ in reads]
+
+    def read(items: Cursors, owner: Longs, turn: Longs) -> None:
+        items.step = partial(_key, columns[0]) if len(reads) > 1 else partial(_index, turn)
+        for read_column, column in zip(reads, columns, strict=True):
+            column.append(read_column(items))
+        owners.append(owner)
+        turns.append(turn)
+
+    starts = item_steps(cursors, node, least_bytes, read)
+    if not owners:
+        return starts, [pa.array([], type_) for type_ in types]
+    places = [starts[owner] + turn for owner, turn in zip(owners, turns, strict=True)]
+    return starts, [merge(column, places) for column in columns]
+
+
+def _index(turn: Longs, item: int) -> str:
+    return f"[{turn[item]}]"
+
+
+def _key(columns: list[pa.Array], item: int) -> str:
+    """The step to a map's value: its key has been read just before."""
+    return f"[{columns[-1][item].as_py()!r}]"
+
+
+def repeats(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> Bits:
+    """The maps that have a key twice."""
+    counts = np.diff(offsets)
+    twice = np.zeros(len(counts), np.bool_)
+    if len(counts) and counts.max() > 1:
+        encoded = keys.dictionary_encode()
+        owner = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        pair = np.sort(owner * len(encoded.dictionary) + np.asarray(encoded.indices))
+        twice[pair[1:][pair[1:] == pair[:-1]] // len(encoded.dictionary)] = True
+    return twice
+
+
+def offsets_of(array: pa.Array) -> Longs:
+    """The offsets where the items of a binary, list or map array begin and end in its buffer or its values."""
+    if not len(array):
+        return np.zeros(1, np.int64)  # Arrow may leave the buffer out
+    width: type[Any] = np.int64 if pa.types.is_large_list(array.type) else np.int32
+    size = np.dtype(width).itemsize
+    return np.frombuffer(array.buffers()[1], width, len(array) + 1, array.offset * size).astype(np.int64)
+
+
+def numbers(values: npt.NDArray[Any], type: pa.DataType) -> pa.Array:  # noqa: A002 (Arrow's word)
+    """An array over numpy's memory, without a copy; `type` has the width of the values."""
+    return pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(values)])
+
+
+def spread(values: pa.Array, which: Longs, count: int) -> pa.Array:
+    """`count` items: `values` at `which`, null elsewhere."""
+    absent = np.ones(count, np.bool_)
+    absent[which] = False
+    if pa.types.is_primitive(values.type) and values.type.bit_width in _WIDTHS and not values.null_count:
+        width = _WIDTHS[values.type.bit_width]  # numpy spreads numbers in a third of the time of Arrow's `take`
+        data = np.zeros(count, width)
+        data[which] = np.frombuffer(values.buffers()[1], width, len(values), values.offset * data.itemsize)
+        valid = pa.py_buffer(np.packbits(~absent, bitorder="little"))
+        return pa.Array.from_buffers(values.type, count, [valid, pa.py_buffer(data)])
+    index = np.zeros(count, np.int32)
+    index[which] = np.arange(len(which), dtype=np.int32)
+    return values.take(pa.array(index, mask=absent))
+
+
+def merge(arrays: list[pa.Array], places: list[Longs]) -> pa.Array:
+    """The arrays as one, each item at its place; the places are all of 0 to the number of items."""
+    if len(arrays) == 1 and (len(places[0]) < 2 or (np.diff(places[0]) == 1).all()):
+        return arrays[0]
+    place = np.concatenate(places)
+    index = np.empty(len(place), np.int32)
+    index[place] = np.arange(len(place), dtype=np.int32)
+    return pa.concat_arrays(arrays).take(pa.array(index))

@@ -1,0 +1,11 @@
+"""Avro: schema text, its two encodings, and compatibility of revisions.
+
+parser         the text as a tree (schema_tree)             compatibility  may this schema read that one's data
+error_locator  the faulty field of one message (mismatch)   batch_check    many binary messages at once
+cursors        places in many messages (array_items)        datum          one message by fastavro
+json_encoding  JSON to what fastavro reads and writes       definition     what `schema.definition` promises
+"""
+
+from pubsub_spark.schema.avro.definition import AvroDefinition, check_compatible, parse
+
+__all__ = ["AvroDefinition", "check_compatible", "parse"]
