@@ -16,7 +16,7 @@ import typer
 
 if TYPE_CHECKING:
     from ..backend import Backend
-    from ..backend.resources import Resources
+    from ..backend.admin import Admin
     from ..names import Collection
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")]
@@ -62,10 +62,10 @@ class Service:
         return from_options(ServiceOptions.parse(self.options(), {}))
 
     @contextmanager
-    def connect(self) -> Iterator[Resources]:
+    def connect(self) -> Iterator[Admin]:
         """An open connection's calls on resources."""
         with self.backend.connect() as connection:
-            yield connection.resources
+            yield connection.admin
 
     def full(self, given: str, collection: Collection, project: str | None = None) -> str:
         """The full name of a resource, by default in `--project`; the end of the command when it is no name."""
