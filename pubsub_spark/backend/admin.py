@@ -239,8 +239,8 @@ class Admin:
         """
         call, word = getattr(getattr(self, KINDS[collection].client), method), word or KINDS[collection].word
         retryable = RETRYABLE_FOR_PUBLISH if method == "publish" else RETRYABLE
-        until = time.monotonic() + (self._timeout if seconds is None else seconds)
-        retries = Retries(delays(most=_MAX_PAUSE_SECONDS))
+        retries = Retries(time.monotonic(), delays(most=_MAX_PAUSE_SECONDS))
+        until = retries.started_at + (self._timeout if seconds is None else seconds)
         while True:
             try:
                 return call(request=request, retry=None, timeout=max(0.1, until - time.monotonic()))

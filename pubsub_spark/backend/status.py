@@ -140,12 +140,14 @@ def delays(first: float = 0.1, most: float = 10.0, factor: float = 2.0) -> Itera
 class Retries:
     """When one call is tried again: the policy of every unary call. `delays` alone is that of streams, which reopen.
 
-    pauses: the pauses before its attempts, by default `delays()`, which are made when the first is needed.
+    started_at: the time of the first attempt, for callers whose deadline depends on it. pauses: those before the next
+    attempts, by default `delays()`, which are made when the first is needed.
     """
 
-    __slots__ = ("_pauses",)
+    __slots__ = ("_pauses", "started_at")
 
-    def __init__(self, pauses: Iterator[float] | None = None) -> None:
+    def __init__(self, started_at: float, pauses: Iterator[float] | None = None) -> None:
+        self.started_at = started_at
         self._pauses = pauses
 
     def pause(self, now: float, until: float) -> float | None:

@@ -39,16 +39,6 @@ _NO_RESPONSE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_
 _MAX_IDS_IN_ERROR = 3
 
 
-class _Attempts(Retries):
-    """The attempts at one request, the first of them just now."""
-
-    __slots__ = ("started_at",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.started_at = time.monotonic()
-
-
 class Publisher:
     """The publish calls of one task; a context manager. Use it from one thread."""
 
@@ -57,7 +47,7 @@ class Publisher:
         self._publish_timeout = publish_timeout
         self._queue = RequestQueue(max_in_flight, MAX_OUTSTANDING_BYTES)
         self._changed = threading.Condition()
-        self._attempts: dict[EncodedRequest, _Attempts] = {}
+        self._attempts: dict[EncodedRequest, Retries] = {}
         self._retry_scheduler = RetryScheduler(self._on_retries_due)
         self._closed = False
         self._error: PubSubError | None = None
@@ -121,7 +111,7 @@ class Publisher:
         for request in sendable:
             if self._closed:
                 return
-            started_at = self._attempts.setdefault(request, _Attempts()).started_at
+            started_at = self._attempts.setdefault(request, Retries(time.monotonic())).started_at
             left = min(started_at + self._publish_timeout, self._give_up_at) - time.monotonic()
             longest = max(_CALL_TIMEOUT_SECONDS, self._publish_timeout / 2)
             call = self._connection.publish(request.topic, request.body, max(0.1, min(left, longest)))

@@ -169,7 +169,7 @@ class _Sender:
     def __post_init__(self) -> None:
         empty, pauses = self.empty, self.pauses  # a generator that refers to this object would keep its ids alive
         fresh = (request for ids in _merged(self.ack_ids) for request in requests(empty, ids))
-        self._fresh = (_Request(*request, Retries(pauses())) for request in fresh)
+        self._fresh = (_Request(*request, Retries(0.0, pauses())) for request in fresh)
         self._in_flight: deque[tuple[Any, float, _Request]] = deque()  # the future, when it was sent, the request
         self._most_in_flight = _FIRST_IN_FLIGHT
         self._retries: list[tuple[float, _Request]] = []  # the time of each, and the request

@@ -50,7 +50,7 @@ def test_deleted_schema_is_not_a_missing_topic():
 
 def test_retries_end_when_the_next_attempt_would_be_too_late():
     """The pauses grow, and a pause that ends after the deadline is not begun."""
-    retries = Retries(iter([1.0, 2.0, 4.0]))
+    retries = Retries(0.0, iter([1.0, 2.0, 4.0]))
 
     assert [1.0, 2.0, None] == [retries.pause(now, until=12.0) for now in (0.0, 10.0, 10.0)]
 
