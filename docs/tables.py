@@ -22,7 +22,8 @@ from pubsub_spark.backend import GLOBAL_ENDPOINT, EmulatorBackend
 from pubsub_spark.backend.status import failure
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
-from pubsub_spark.declare import table
+from pubsub_spark.declare import declared, table
+from pubsub_spark.emulator.options import EmulatorOptions, ServeOptions
 from pubsub_spark.errors import AsyncApiError, OptionsError, PubSubError
 from pubsub_spark.options import ReadOptions, ServiceOptions, WriteOptions
 from pubsub_spark.read.rows import Rows
@@ -77,6 +78,15 @@ def options(cls: type[ServiceOptions]) -> str:
     """The table of a class's own options, without those that reading and writing share."""
     shared = table(ServiceOptions).splitlines()[2:] if cls is not ServiceOptions else []
     return "\n".join(line for line in table(cls).splitlines() if line not in shared)
+
+
+def emulator_options() -> str:
+    """The options of `pubsub-spark emulator`, and the keywords of `Emulator` for them."""
+    keywords = declared(EmulatorOptions)
+    lines = ["| option | `Emulator` | kind | default | meaning |", "|---|---|---|---|---|"]
+    for name, option in declared(ServeOptions).items():
+        lines.append(f"| `--{option.name}` | {f'`{name}`' if name in keywords else ''} {option.cells}")
+    return "\n".join(lines)
 
 
 def _mistaken_options() -> PubSubError:
@@ -164,6 +174,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "options: both": lambda: options(ServiceOptions),
     "options: reading": lambda: options(ReadOptions),
     "options: writing": lambda: options(WriteOptions),
+    "options: emulator": emulator_options,
     "compatibility: Spark": compatibility.by_spark,
     "compatibility: environments": compatibility.by_environment,
     "scaling: rates": scaling_model.rates,

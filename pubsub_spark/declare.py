@@ -1,6 +1,7 @@
 """Declared options: name, kind, default, bounds and one sentence, in the metadata of a dataclass field.
 
-Parsing, its errors and the table of docs/options.md are read from the declaration, so they cannot disagree. Pure.
+Parsing, its errors, the command line and the tables of docs/ are read from the declaration, so they cannot disagree.
+Pure.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ import dataclasses
 import datetime
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from functools import wraps
+from typing import Any, ClassVar, Literal, TypeVar
 
+T = TypeVar("T")
 _UNITS: dict[str, dict[str, float]] = {
     "duration": {"": 1, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400},
     "size": {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30},
@@ -79,7 +82,6 @@ def _list(text: str) -> tuple[str, ...]:
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    "string": _text,
     "integer": _integer,
     "boolean": _boolean,
     "duration": duration,
@@ -88,12 +90,13 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "list": _list,
 }
 
-Kind = Literal["string", "integer", "boolean", "duration", "size", "timestamp", "list", "choice"]
+Scalar = Literal["string", "integer", "boolean", "duration", "size", "timestamp"]
+Kind = Literal[Scalar, "list", "choice", "file", "folder", "url", "address"]
 
 
 @dataclass(frozen=True)
 class Option:
-    """One declared option, as the table of docs/options.md shows it."""
+    """One declared option, as the tables of docs/ show it."""
 
     name: str
     kind: Kind
@@ -112,7 +115,7 @@ class Option:
                 raise ValueError(f"must be one of {', '.join(f'`{c}`' for c in self.choices)}, got `{text}`")
             return chosen
         try:
-            value = _PARSERS[self.kind](text)
+            value = _PARSERS.get(self.kind, _text)(text)
         except ValueError as error:
             raise ValueError(f"{error}, got `{text}`") from None
         if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
@@ -131,6 +134,13 @@ class Option:
         if self.low is not None:
             return f"{self._shown(self.low)} or more"
         return "" if self.high is None else f"{self._shown(self.high)} or less"
+
+    @property
+    def cells(self) -> str:
+        """The cells of its row in a Markdown table: kind, default, meaning."""
+        kind = " \\| ".join(f"`{choice}`" for choice in self.choices) or self.kind
+        bounds = f" ({self.bounds})" if self.bounds else ""
+        return f"| {kind} | {self.default} | {self.sentence}{bounds} |"
 
     def _shown(self, value: float) -> str:
         """A bound as a user would write it: `31d`, not 2.6784e+06."""
@@ -155,10 +165,9 @@ def declare(
 ) -> Any:
     """A dataclass field that carries its option; `shown` is the default as a user would write it."""
     if shown is None:
-        shown = (
-            {True: "true", False: "false", None: ""}.get(default) if not default or default is True else str(default)
-        )
-    option = Option(name, kind, shown or "", sentence, low, high, choices, secret)
+        shown = {True: "true", False: "false"}[default] if isinstance(default, bool) else str(default)
+        shown = "" if default in (None, ()) else shown
+    option = Option(name, kind, shown, sentence, low, high, choices, secret)
     return field(default=default, repr=not secret, metadata={"option": option})
 
 
@@ -170,28 +179,27 @@ class Declared:
 
     def items(self) -> Iterator[tuple[Option, Any]]:
         """The options, each with its parsed value."""
-        for fld in _fields(type(self)):
-            yield fld.metadata["option"], getattr(self, fld.name)
+        for name, option in declared(type(self)).items():
+            yield option, getattr(self, name)
 
     @classmethod
     def declared(cls) -> tuple[Option, ...]:
         """All options of this class, in the order of the table of docs/options.md."""
-        return tuple(fld.metadata["option"] for fld in _fields(cls))
+        return tuple(declared(cls).values())
 
     @classmethod
     def values(cls, given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
         """The parsed values of `given` (any case of names, values as text), and a sentence for each mistake."""
-        fields = {fld.metadata["option"].name.lower(): fld for fld in _fields(cls)}
+        fields = {option.name.lower(): (name, option) for name, option in declared(cls).items()}
         values: dict[str, Any] = {}
         problems: list[str] = []
         for key, text in given.items():
             if key.lower() not in fields:
                 problems.append(_unknown(key, cls))
                 continue
-            fld = fields[key.lower()]
-            option: Option = fld.metadata["option"]
+            name, option = fields[key.lower()]
             try:
-                values[fld.name] = option.parse(text)
+                values[name] = option.parse(text)
             except ValueError as error:
                 complaint = f"`{option.name}` {error}"
                 problems.append(
@@ -200,8 +208,24 @@ class Declared:
         return values, problems
 
 
-def _fields(options: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
-    return tuple(fld for fld in dataclasses.fields(options) if "option" in fld.metadata)
+def declared(options: type[Any]) -> dict[str, Option]:
+    """The declared options of a dataclass by the names of its fields."""
+    return {fld.name: fld.metadata["option"] for fld in dataclasses.fields(options) if "option" in fld.metadata}
+
+
+def suggest_keywords(cls: type[T]) -> type[T]:
+    """Decorate a dataclass so that an unknown keyword is a TypeError that names the nearest field."""
+    init = cls.__init__
+
+    @wraps(init)
+    def __init__(self: T, *args: Any, **given: Any) -> None:  # noqa: N807
+        names = [fld.name for fld in dataclasses.fields(cls) if fld.init]  # type: ignore[arg-type]
+        if unknown := [key for key in given if key not in names]:
+            raise TypeError(f"`{unknown[0]}` is not an option{_hint(unknown[0], names, ', '.join(names))}")
+        init(self, *args, **given)
+
+    cls.__init__ = __init__  # type: ignore[assignment, method-assign]
+    return cls
 
 
 def _unknown(key: str, options: type[Declared]) -> str:
@@ -213,17 +237,18 @@ def _unknown(key: str, options: type[Declared]) -> str:
         for option in other.declared():
             if key.lower() == option.name.lower():
                 return f"`{option.name}` is an option of {other.purpose}, not of {options.purpose}"
-    lowered = {option.name.lower(): option.name for option in options.declared()}
-    nearest = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
-    hint = f"; did you mean `{lowered[nearest[0]]}`?" if nearest else "; `pubsub-spark options` lists them"
+    hint = _hint(key, [option.name for option in options.declared()], "`pubsub-spark options` lists them")
     return f"`{key}` is not an option{hint}"
 
 
-def table(options: type[Declared]) -> str:
-    """The Markdown table of a class's options, as docs/options.md shows it."""
-    lines = ["| option | kind | default | meaning |", "|---|---|---|---|"]
-    for option in options.declared():
-        kind = " \\| ".join(f"`{choice}`" for choice in option.choices) or option.kind
-        bounds = f" ({option.bounds})" if option.bounds else ""
-        lines.append(f"| `{option.name}` | {kind} | {option.default} | {option.sentence}{bounds} |")
-    return "\n".join(lines)
+def _hint(key: str, names: Iterable[str], otherwise: str) -> str:
+    """The end of a sentence about an unknown name: the nearest known name, if one is near."""
+    lowered = {name.lower(): name for name in names}
+    nearest = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
+    return f"; did you mean `{lowered[nearest[0]]}`?" if nearest else f"; {otherwise}"
+
+
+def table(options: type[Any]) -> str:
+    """The Markdown table of the declared options of a class."""
+    rows = [f"| `{option.name}` {option.cells}" for option in declared(options).values()]
+    return "\n".join(["| option | kind | default | meaning |", "|---|---|---|---|", *rows])

@@ -6,6 +6,6 @@
     plan       what is to be created and updated so that a project is as a document says
     export     the document of what a project has
 
-Pure, but for the files that a document refers to; the calls on resources are `backend.resources`. Needs the extra
+Pure, but for the files that a document refers to; the calls on resources are `backend.admin`. Needs the extra
 `asyncapi`.
 """

@@ -1,4 +1,4 @@
-"""A plan carried out on a project, and what the project has, by the calls of `backend.resources`."""
+"""A plan carried out on a project, and what the project has, by the calls of `backend.admin`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .api import Api, Schema, Subscription, Topic
 from .plan import Existing, Step
 
 if TYPE_CHECKING:
-    from ..backend.resources import Resources
+    from ..backend.admin import Admin
 
 
-def existing(resources: Resources, api: Api) -> Existing:
+def existing(admin: Admin, api: Api) -> Existing:
     """The existing resources of those that a document describes."""
     return Existing(
-        _found(lambda name: resources.get("schemas", name), api.schemas),
-        _found(lambda name: resources.get("topics", name), api.topics),
-        _found(lambda name: resources.get("subscriptions", name), api.subscriptions),
+        _found(lambda name: admin.get("schemas", name), api.schemas),
+        _found(lambda name: admin.get("topics", name), api.topics),
+        _found(lambda name: admin.get("subscriptions", name), api.subscriptions),
     )
 
 
@@ -35,32 +35,32 @@ def _found(get: Callable[[str], Any], names: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def carry_out(resources: Resources, step: Step) -> None:
+def carry_out(admin: Admin, step: Step) -> None:
     """Create or update one resource; PubSubError when the service refuses."""
     match step.resource:
         case Schema():
-            _schema(resources, step, step.resource)
+            _schema(admin, step, step.resource)
         case Topic():
             topic = _topic(step.resource)
             if step.action == "create":
-                resources.create("topics", topic, topic.name)
+                admin.create("topics", topic, topic.name)
             else:
-                resources.update("topics", topic, step.paths)
+                admin.update("topics", topic, step.paths)
         case Subscription(name, of, ordering):
             wanted = types.Subscription(name=name, topic=of, enable_message_ordering=ordering)
-            resources.create("subscriptions", wanted, name)
+            admin.create("subscriptions", wanted, name)
 
 
-def _schema(resources: Resources, step: Step, wanted: Schema) -> None:
+def _schema(admin: Admin, step: Step, wanted: Schema) -> None:
     schema = types.Schema(
         name=wanted.name, type_=getattr(types.Schema.Type, str(wanted.type)), definition=wanted.definition
     )
     if step.action == "create":
         parent, _, id_ = wanted.name.partition("/schemas/")
         schema.name = ""
-        resources.create("schemas", {"parent": parent, "schema": schema, "schema_id": id_}, wanted.name)
+        admin.create("schemas", {"parent": parent, "schema": schema, "schema_id": id_}, wanted.name)
     else:
-        resources.commit_schema(wanted.name, schema)
+        admin.commit_schema(wanted.name, schema)
 
 
 def _topic(wanted: Topic) -> types.Topic:

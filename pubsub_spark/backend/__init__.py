@@ -1,8 +1,7 @@
 """The backends, Google Cloud and emulators: the only folder of the connector that imports Google's client library.
 
-    options --from_options--> Backend --connect()--> Connection     hot calls, raw bytes both ways        (connection)
-                                                       ├─ .admin    everything else, as protobuf messages (admin)
-                                                       └─ .resources  what the command line asks besides (resources)
+    options --from_options--> Backend --connect()--> Connection   hot calls, raw bytes both ways        (connection)
+                                                       └─ .admin  everything else, as protobuf messages (admin)
 
 A `Backend` is plain values: Spark pickles it to the executors. It opens nothing until `connect()`, which is called
 where the connection is used, after the fork, and closed there.

@@ -9,7 +9,6 @@ it and must be closed.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from types import TracebackType
@@ -18,11 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 from google.api_core import gapic_v1
 
-from .status import RETRYABLE_FOR_PUBLISH, delays, failure
-
 if TYPE_CHECKING:
     from .admin import Admin
-    from .resources import Resources
 
 # gRPC would wait two minutes between two attempts to connect after a long outage, and 20 s for each of them.
 CHANNEL_OPTIONS = (
@@ -69,13 +65,6 @@ class Connection:
 
         return Admin(self._channel, self.address, self.connect_timeout)
 
-    @cached_property
-    def resources(self) -> Resources:
-        """The clients of the command line, on the same channel."""
-        from .resources import Resources
-
-        return Resources(self._channel, self.address, self.connect_timeout)
-
     def publish(self, topic: str, request: bytes, timeout: float) -> Any:
         """Send a PublishRequest; a future of PublishResponse bytes. timeout: seconds."""
         return self._publish.future(request, timeout=timeout, metadata=_headers("topic", topic))
@@ -103,20 +92,3 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def publish_with_retries(connection: Connection, topic: str, request: bytes, deadline: float) -> bytes:
-    """The PublishResponse of a request, sent again on retryable codes until `deadline` (time.monotonic() seconds).
-
-    Raises the PubSubError of the last status.
-    """
-    for pause in delays():
-        try:
-            answer: bytes = connection.publish(topic, request, max(0.1, deadline - time.monotonic())).result()
-            return answer
-        except grpc.RpcError as error:
-            code = error.code()
-            if code not in RETRYABLE_FOR_PUBLISH or time.monotonic() + pause > deadline:
-                raise failure(code, error.details() or "", "publish to", "Topic", topic, connection.address) from None
-            time.sleep(pause)
-    raise AssertionError("delays() has no end")

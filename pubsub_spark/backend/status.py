@@ -135,3 +135,23 @@ def delays(first: float = 0.1, most: float = 10.0, factor: float = 2.0) -> Itera
     while True:
         yield delay * random.uniform(0.5, 1.0)
         delay = min(delay * factor, most)
+
+
+class Retries:
+    """When one call is tried again: the policy of every unary call. `delays` alone is that of streams, which reopen.
+
+    started_at: the time of the first attempt, for callers whose deadline depends on it. pauses: those before the next
+    attempts, by default `delays()`, which are made when the first is needed.
+    """
+
+    __slots__ = ("_pauses", "started_at")
+
+    def __init__(self, started_at: float, pauses: Iterator[float] | None = None) -> None:
+        self.started_at = started_at
+        self._pauses = pauses
+
+    def pause(self, now: float, until: float) -> float | None:
+        """Return the seconds to wait before the next attempt, or None if it would begin after `until`."""
+        self._pauses = self._pauses or delays()
+        pause = next(self._pauses)
+        return pause if now + pause <= until else None

@@ -56,8 +56,8 @@ def run(service: Service, file: Path, dry_run: bool = False, quiet: bool = False
     from .output import progress
 
     described = api.read(file, service.project)
-    with service.connect() as resources:
-        planned = planning.plan(described, applying.existing(resources, described))
+    with service.connect() as admin:
+        planned = planning.plan(described, applying.existing(admin, described))
         if not quiet:
             _print(service, planned, described)
         for conflict in planned.conflicts:
@@ -66,7 +66,7 @@ def run(service: Service, file: Path, dry_run: bool = False, quiet: bool = False
             return planned
         for done, step in enumerate(progress(planned.changes, "applying")):
             try:
-                applying.carry_out(resources, step)
+                applying.carry_out(admin, step)
             except PubSubError as error:
                 made = ", ".join(f"{each.kind} `{each.resource.name}`" for each in planned.changes[:done])
                 so_far = f"{done} of {len(planned.changes)} changes are made{f' ({made})' if made else ''}"
@@ -124,11 +124,11 @@ def export(
         exit_with(f"AsyncAPI documents need `{error.name}`; install pubsub-spark with its extra `asyncapi`.")
 
     project = service.the_project()
-    with service.connect() as resources:
-        topics = resources.listed("topics", project)
+    with service.connect() as admin:
+        topics = admin.listed("topics", project)
         names = {topic.schema_settings.schema for topic in topics if "/" in topic.schema_settings.schema}
-        schemas = {name: resources.get("schemas", name) for name in sorted(names)}
-        text = document(project, schemas, topics, resources.listed("subscriptions", project), service.as_json)
+        schemas = {name: admin.get("schemas", name) for name in sorted(names)}
+        text = document(project, schemas, topics, admin.listed("subscriptions", project), service.as_json)
     if output is None:
         typer.echo(text, nl=False)
     else:

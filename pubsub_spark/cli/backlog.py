@@ -140,8 +140,8 @@ def seek(
     name = service.full(subscription, "subscriptions")
     target = service.full(snapshot, "snapshots", snapshot_project) if snapshot is not None else moment_
     assert target is not None
-    with service.connect() as resources:
-        resources.seek(name, target)
+    with service.connect() as admin:
+        admin.seek(name, target)
     shown = target if isinstance(target, str) else target.isoformat()
     if service.as_json:
         print_json({"subscription": name, "to": shown})
@@ -182,15 +182,15 @@ def _backlogs(service: Service, wanted: list[str], project: str | None) -> dict[
     else:
         found = _of_monitoring(service, {name.split("/")[1] for name in names})
     if missing := [name for name in names if name not in found]:
-        with service.connect() as resources:  # says which does not exist; one without a message has no point
+        with service.connect() as admin:  # says which does not exist; one without a message has no point
             for name in missing:
-                resources.get("subscriptions", name)
+                admin.get("subscriptions", name)
     return {name: found.get(name, {"undelivered": 0, "oldestUnackedSeconds": 0}) for name in names}
 
 
 def _listed(service: Service, project: str) -> list[Any]:
-    with service.connect() as resources:
-        return resources.listed("subscriptions", project)
+    with service.connect() as admin:
+        return admin.listed("subscriptions", project)
 
 
 def _of_emulator(address: str) -> dict[str, Backlog]:

@@ -27,7 +27,7 @@ from ..errors import ForbiddenError, MissingError, PubSubError
 
 if TYPE_CHECKING:
     from ..backend import Backend
-    from ..backend.resources import Resources
+    from ..backend.admin import Admin
     from ..names import Collection
     from ..options import ReadOptions, WriteOptions
 
@@ -273,7 +273,7 @@ def needed(read: ReadOptions | None, write: WriteOptions | None) -> list[Permiss
     return found
 
 
-def permissions(resources: Resources, wanted: Sequence[Permission], creating_on: str | None = None) -> list[Finding]:
+def permissions(admin: Admin, wanted: Sequence[Permission], creating_on: str | None = None) -> list[Finding]:
     """Whether each permission is granted, by testIamPermissions; a resource that does not exist is a finding.
 
     creating_on: the topic on which a subscription that does not exist is created.
@@ -281,7 +281,7 @@ def permissions(resources: Resources, wanted: Sequence[Permission], creating_on:
     findings = []
     for each in wanted:
         try:
-            resources.get(each.collection, each.name)
+            admin.get(each.collection, each.name)
         except MissingError as error:
             if each.collection != "subscriptions" or creating_on is None:
                 findings.append(_of_error(each.name, error))
@@ -293,14 +293,14 @@ def permissions(resources: Resources, wanted: Sequence[Permission], creating_on:
         except PubSubError as error:
             findings.append(_of_error(each.name, error))
             continue
-        findings.append(_permission(resources, each))
+        findings.append(_permission(admin, each))
     return list(dict.fromkeys(findings))
 
 
-def _permission(resources: Resources, wanted: Permission) -> Finding:
+def _permission(admin: Admin, wanted: Permission) -> Finding:
     check = f"{wanted.permission} on {wanted.name}"
     try:
-        granted = resources.granted(wanted.collection, wanted.name, [wanted.permission])
+        granted = admin.granted(wanted.collection, wanted.name, [wanted.permission])
     except PubSubError as error:
         return _of_error(check, error)
     if granted is None:
@@ -329,7 +329,7 @@ def staging(location: str) -> Finding:
     return Finding("staging area", "ok", f"{location}: written once, read, deleted")
 
 
-def message_out_and_in(resources: Resources, topic: str | None, project: str | None) -> list[Finding]:
+def message_out_and_in(admin: Admin, topic: str | None, project: str | None) -> list[Finding]:
     """A message that is published and pulled, on resources of its own that are deleted; and the service's clock by it.
 
     topic: to publish to, in place of a temporary one.
@@ -344,37 +344,37 @@ def message_out_and_in(resources: Resources, topic: str | None, project: str | N
     with ExitStack() as ending:  # also of Ctrl-C: what was made is deleted
         findings: list[Finding] = []
         try:
-            if topic is not None and (schema := _schema_of(resources, topic)):
+            if topic is not None and (schema := _schema_of(admin, topic)):
                 remedy = "Leave out `--topic` to send it on a temporary topic."
                 return [Finding("a message", "skipped", f"`{topic}` has the schema `{schema}`", remedy)]
             if topic is None:
-                resources.create("topics", types.Topic(name=on), on)
-                ending.callback(_deleted, resources, "topics", on, findings)
+                admin.create("topics", types.Topic(name=on), on)
+                ending.callback(_deleted, admin, "topics", on, findings)
             made = types.Subscription(name=subscription, topic=on)
-            resources.create("subscriptions", made, subscription)
-            ending.callback(_deleted, resources, "subscriptions", subscription, findings)
-            findings += _sent_and_pulled(resources, on, subscription)
+            admin.create("subscriptions", made, subscription)
+            ending.callback(_deleted, admin, "subscriptions", subscription, findings)
+            findings += _sent_and_pulled(admin, on, subscription)
         except PubSubError as error:
             findings.append(_of_error("a message", error))
     return findings
 
 
-def _schema_of(resources: Resources, topic: str) -> str:
+def _schema_of(admin: Admin, topic: str) -> str:
     """The schema that messages of a topic must fit; "" if there is none, or the caller may not look at the topic."""
     try:
-        return str(resources.get("topics", topic).schema_settings.schema)
+        return str(admin.get("topics", topic).schema_settings.schema)
     except ForbiddenError:
         return ""
 
 
-def _sent_and_pulled(resources: Resources, topic: str, subscription: str) -> list[Finding]:
+def _sent_and_pulled(admin: Admin, topic: str, subscription: str) -> list[Finding]:
     from google.pubsub_v1 import types
 
     began = time.time()
-    [sent] = resources.publish(topic, [types.PubsubMessage(data=b"pubsub-spark doctor")])
+    [sent] = admin.publish(topic, [types.PubsubMessage(data=b"pubsub-spark doctor")])
     while time.time() < began + _ARRIVAL_TIMEOUT_SECONDS:
-        for received in resources.pull(subscription, 100, 5.0):
-            resources.acknowledge(subscription, [received.ack_id])
+        for received in admin.pull(subscription, 100, 5.0):
+            admin.acknowledge(subscription, [received.ack_id])
             if received.message.message_id == sent:
                 found = f"published and pulled in {time.time() - began:.1f} s"
                 return [Finding("a message", "ok", found), skew(received.message.publish_time.timestamp() - began)]
@@ -382,8 +382,8 @@ def _sent_and_pulled(resources: Resources, topic: str, subscription: str) -> lis
     return [Finding("a message", "wrong", waited, "Look at the service's status page.")]
 
 
-def _deleted(resources: Resources, collection: Collection, name: str, findings: list[Finding]) -> None:
+def _deleted(admin: Admin, collection: Collection, name: str, findings: list[Finding]) -> None:
     try:
-        resources.delete(collection, name)
+        admin.delete(collection, name)
     except PubSubError as error:
         findings.append(Finding("a message", "wrong", str(error), f"Delete `{name}` yourself."))

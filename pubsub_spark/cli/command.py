@@ -10,13 +10,16 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hints
 
 import typer
 
+from ..declare import Option, declared
+
 if TYPE_CHECKING:
     from ..backend import Backend
-    from ..backend.resources import Resources
+    from ..backend.admin import Admin
     from ..names import Collection
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")]
@@ -37,6 +40,10 @@ CredentialsFile = Annotated[
     str | None,
     typer.Option(metavar="PATH", help="A credentials file in JSON.", show_default="Application Default Credentials"),
 ]
+
+# The kinds of declared options for typer: their types (otherwise texts), and what its help calls a value.
+_TYPES = {"integer": int, "boolean": bool, "list": list[str], "file": Path, "folder": Path}
+_METAVARS = {"url": "URL", "address": "HOST:PORT", "list": "NAME"}
 
 
 @dataclass(frozen=True)
@@ -62,10 +69,10 @@ class Service:
         return from_options(ServiceOptions.parse(self.options(), {}))
 
     @contextmanager
-    def connect(self) -> Iterator[Resources]:
+    def connect(self) -> Iterator[Admin]:
         """An open connection's calls on resources."""
         with self.backend.connect() as connection:
-            yield connection.resources
+            yield connection.admin
 
     def full(self, given: str, collection: Collection, project: str | None = None) -> str:
         """The full name of a resource, by default in `--project`; the end of the command when it is no name."""
@@ -126,9 +133,7 @@ def command(
             with one_sentence():
                 function(Service(project, endpoint, credentials_file, as_json), **arguments)
 
-        hints = get_type_hints(function, include_extras=True)
-        _, *taken = inspect.signature(function).parameters.values()
-        own = [parameter for parameter in taken if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+        _, *own = _own_parameters(function)
         last = {
             **(flags or {}),
             "project": Project,
@@ -137,25 +142,65 @@ def command(
             "as_json": Json,
         }
         parameters = [
-            *(p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in own),
-            *(
-                inspect.Parameter(
-                    name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=False if name == "as_json" else None,
-                    annotation=hint,
-                )
-                for name, hint in last.items()
-            ),
+            *own,
+            *(_parameter(name, hint, False if name == "as_json" else None) for name, hint in last.items()),
         ]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        _set_parameters(run, parameters)
         run.__doc__ = function.__doc__
         for name in names:
             app.command(name, **settings)(run)
         return function
 
     return register
+
+
+def with_declared(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a command with the declared options of a dataclass: it gets them as keywords, by the names of fields."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        defaults = inspect.signature(options).parameters
+        context, *own = _own_parameters(function)
+        flags = [
+            _parameter(name, _flag(option), None if option.kind == "list" else defaults[name].default)
+            for name, option in declared(options).items()
+        ]
+        _set_parameters(function, [context, *flags, *own])
+        return function
+
+    return decorate
+
+
+def _flag(option: Option) -> Any:
+    """The annotation of a declared option, as typer reads it."""
+    kind: Any = Literal.__getitem__(option.choices) if option.choices else _TYPES.get(option.kind, str)
+    return Annotated[
+        kind | None,
+        typer.Option(
+            f"--{option.name}",
+            help=option.sentence,
+            metavar=_METAVARS.get(option.kind),
+            min=option.low,
+            max=option.high,
+            dir_okay=option.kind != "file",
+            file_okay=option.kind != "folder",
+        ),
+    ]
+
+
+def _own_parameters(function: Callable[..., None]) -> list[inspect.Parameter]:
+    """The parameters of a function except `**`, with their resolved annotations, by keyword only."""
+    hints = get_type_hints(function, include_extras=True)
+    parameters = inspect.signature(function).parameters.values()
+    return [_parameter(p.name, hints[p.name], p.default) for p in parameters if p.kind is not p.VAR_KEYWORD]
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _set_parameters(function: Any, parameters: list[inspect.Parameter]) -> None:
+    function.__signature__ = inspect.Signature(parameters)
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 
 
 def seconds(text: str) -> float:

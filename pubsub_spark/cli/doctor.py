@@ -128,14 +128,14 @@ def _findings(service: Service, given: dict[str, str], topic: str | None, spark:
     if not send:
         yield checks.clock(backend)
     wanted = checks.needed(read, write)
-    with service.connect() as resources:
+    with service.connect() as admin:
         if not wanted:
             yield Finding("permissions", "skipped", "name a resource with `--subscription` or `--topic`")
-        yield from checks.permissions(resources, wanted, None if read is None else read.topic)
+        yield from checks.permissions(admin, wanted, None if read is None else read.topic)
         if send:
             yield Finding("a message", "running", "is sent and pulled")
             full = None if write is None else write.topic
-            yield from checks.message_out_and_in(resources, full, service.project)
+            yield from checks.message_out_and_in(admin, full, service.project)
 
 
 def _default_location() -> str:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
+from ..emulator.options import ServeOptions
 from . import asyncapi, detached
-from .command import Json, Project, Service, exit_with, one_sentence
+from .command import Json, Project, Service, exit_with, one_sentence, with_declared
 from .output import print_json
 
-_NOT_SERVING = (
-    "detach",
-    "stop",
-    "wait_ready",
-    "timeout",
-    "as_json",
-)  # options that are not for the process that serves
+# Options that are not for the process that serves.
+_NOT_SERVING = ("detach", "stop", "wait_ready", "timeout", "as_json")
 
 
 def register(app: typer.Typer) -> None:
     """Add both commands."""
     app.command()(demo)
-    app.command()(emulator)
+    app.command()(with_declared(ServeOptions)(emulator))
 
 
 def demo(
@@ -61,64 +57,7 @@ def demo(
 
 def emulator(
     context: typer.Context,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8085,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Log every call, its resource, messages and duration, to standard error.")
-    ] = False,
-    log_format: Annotated[Literal["text", "json"], typer.Option(help="Lines of text, or of JSON.")] = "text",
-    config: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="YAML file of topics, subscriptions and schemas, or an AsyncAPI document."),
-    ] = None,
     project: Project = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(file_okay=False, help="Folder that keeps everything, for the next start with it."),
-    ] = None,
-    fsync: Annotated[
-        Literal["group", "call", "never"],
-        typer.Option(
-            help="When that folder must be on the disk: before a group of calls is answered, each one, never."
-        ),
-    ] = "group",
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A host name with a dot by which browsers may open the emulator's page."),
-    ] = None,
-    record: Annotated[
-        bool, typer.Option("--record", help="Keep calls and acked messages for `/_emulator/calls` and `/messages`.")
-    ] = False,
-    seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Chaos: reorder, redeliver, end leases early; the same seed, the same choices."),
-    ] = None,
-    allow_well_known_imports: Annotated[
-        bool,
-        typer.Option("--allow-well-known-imports", help="Protobuf schemas may import `google/protobuf/*.proto`."),
-    ] = False,
-    storage_root: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Folder of buckets, gs:// or s3://, for Cloud Storage subscriptions."),
-    ] = None,
-    bigquery_root: Annotated[
-        Path | None,
-        typer.Option(file_okay=False, help="Folder of DuckDB files, one a project, for BigQuery subscriptions."),
-    ] = None,
-    bigquery_endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="A server of BigQuery's REST API, in place of those files.")
-    ] = None,
-    kinesis_endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="A server of Kinesis' API (moto), from which topics ingest.")
-    ] = None,
-    kafka_endpoint: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="A Kafka broker, which stands for Event Hubs, MSK and Confluent Cloud."),
-    ] = None,
-    kafka_config: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="librdkafka's settings for TLS or a login there, `name=value` a line."),
-    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Serve in the background, and return when ready.")] = False,
     stop: Annotated[
         bool, typer.Option("--stop", help="End the emulator that was detached on this port, and wait for its end.")
@@ -130,18 +69,21 @@ def emulator(
         float, typer.Option(min=0, metavar="SECONDS", help="How long `--detach`, `--stop` and `--wait-ready` wait.")
     ] = 30,
     as_json: Json = False,
+    **given: Any,
 ) -> None:
     """Serve Pub/Sub until Ctrl-C or SIGTERM; prints the environment variable that clients use."""
+    options = ServeOptions(**{name: value for name, value in given.items() if value is not None})
     if detach + stop + wait_ready > 1:
         exit_with("Give one of `--detach`, `--stop` and `--wait-ready`.", 2)
     if stop:
-        ended = detached.stop(port, timeout)
+        ended = detached.stop(options.port, timeout)
         if as_json:
             print_json(ended._asdict())
         typer.echo(f"The emulator at {ended.endpoint} has ended (process id {ended.pid}).", err=True)
         return
     if wait_ready:
-        endpoint = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        endpoint = f"{host}:{options.port}"
         detached.wait_ready(endpoint, timeout)
         if as_json:
             print_json({"endpoint": endpoint})
@@ -163,30 +105,9 @@ def emulator(
     except ModuleNotFoundError as error:
         exit_with(str(error))
     prepare = None
-    if config is not None and asyncapi.is_document(config):
-        prepare, config = partial(_apply, config, project), None
-    code = serve(
-        host,
-        port,
-        verbose,
-        config,
-        prepare,
-        data_dir,
-        fsync,
-        allow_hosts=allow_host or (),
-        record=record,
-        log_format=log_format,
-        seed=seed,
-        allow_well_known_imports=allow_well_known_imports,
-        storage_root=storage_root,
-        bigquery_root=bigquery_root,
-        bigquery_endpoint=bigquery_endpoint,
-        kinesis_endpoint=kinesis_endpoint,
-        kafka_endpoint=kafka_endpoint,
-        kafka_config=kafka_config,
-        as_json=as_json,
-    )
-    raise typer.Exit(code)
+    if options.config is not None and asyncapi.is_document(options.config):
+        prepare, options.config = partial(_apply, options.config, project), None
+    raise typer.Exit(serve(options, prepare, as_json))
 
 
 def _apply(document: Path, project: str | None, endpoint: str) -> None:

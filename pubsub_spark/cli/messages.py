@@ -18,7 +18,7 @@ from .command import Service, command, exit_with, pairs
 from .output import print_json, printed_at_the_end, progress
 
 if TYPE_CHECKING:
-    from ..backend.resources import Resources
+    from ..backend.admin import Admin
     from ..codec.registry import TopicSchema
 
 _REQUEST_MESSAGES = 1000  # Pub/Sub's limit for one Publish
@@ -62,24 +62,24 @@ def publish(
     name, attributes = service.full(topic, "topics"), pairs(attribute)
     payloads = [text.encode() for text in message] if message else _payloads(files or [], whole)
     ids: list[str] = []
-    with service.connect() as resources, printed_at_the_end(service.as_json, {"messageIds": ids}):
-        encoded = _encoded(resources, name, payloads) if encode == "topic" else payloads
+    with service.connect() as admin, printed_at_the_end(service.as_json, {"messageIds": ids}):
+        encoded = _encoded(admin, name, payloads) if encode == "topic" else payloads
         for batch in progress(_requests(encoded), "publishing"):
             made = [
                 types.PubsubMessage(data=data, attributes=attributes, ordering_key=ordering_key or "") for data in batch
             ]
-            published = _published(resources, name, made, encode)
+            published = _published(admin, name, made, encode)
             ids += published
             if not service.as_json:
                 typer.echo("\n".join(published))
 
 
-def _published(resources: Resources, topic: str, messages: Sequence[Any], encode: str) -> list[str]:
+def _published(admin: Admin, topic: str, messages: Sequence[Any], encode: str) -> list[str]:
     """The ids of messages that were published; InvalidError with advice where a schema refuses what is not encoded."""
     from ..errors import InvalidError
 
     try:
-        return resources.publish(topic, messages)
+        return admin.publish(topic, messages)
     except InvalidError as error:
         if encode == "none" and "schema" in str(error).replace(topic, ""):  # which may be named so
             raise InvalidError(f"{error} `--encode topic` encodes lines of JSON by that schema.") from None
@@ -96,12 +96,12 @@ def pull(
     """Pull messages. Without `--auto-ack` they are given back, which counts as a failed delivery on a subscription with
     a dead-letter topic."""
     name = service.full(subscription, "subscriptions")
-    with service.connect() as resources:
-        decoder = _Decoder(service, resources, _topic_of(resources, name)) if decode else _Decoder(service)
-        received = resources.pull(name, limit, _WAIT_SECONDS)
+    with service.connect() as admin:
+        decoder = _Decoder(service, admin, _topic_of(admin, name)) if decode else _Decoder(service)
+        received = admin.pull(name, limit, _WAIT_SECONDS)
         shown = decoder.decoded(received)
         if received:
-            (resources.acknowledge if auto_ack else resources.nack)(name, [each.ack_id for each in received])
+            (admin.acknowledge if auto_ack else admin.nack)(name, [each.ack_id for each in received])
     if service.as_json:
         print_json(shown)
     else:
@@ -129,16 +129,16 @@ def tail(
     if (topic is None) == (subscription is None):
         exit_with("Name a topic, or a subscription with `--subscription`, and not both.", 2)
     signal.signal(signal.SIGTERM, _interrupt)  # the temporary subscription is deleted then, too
-    with service.connect() as resources:
+    with service.connect() as admin:
         if subscription is not None:
             name = service.full(subscription, "subscriptions")
-            of, temporary = _topic_of(resources, name), False
+            of, temporary = _topic_of(admin, name), False
         else:
             of = service.full(str(topic), "topics")
-            name, temporary = _temporary_subscription(resources, of), True
+            name, temporary = _temporary_subscription(admin, of), True
         try:
-            decoder = _Decoder(service, resources, of) if decode else _Decoder(service)
-            _follow(service, resources, name, decoder, limit, temporary)
+            decoder = _Decoder(service, admin, of) if decode else _Decoder(service)
+            _follow(service, admin, name, decoder, limit, temporary)
         except KeyboardInterrupt:
             pass
         except ServiceError:
@@ -146,20 +146,18 @@ def tail(
             raise
         finally:
             if temporary:
-                resources.delete("subscriptions", name, _DELETION_SECONDS)
+                admin.delete("subscriptions", name, _DELETION_SECONDS)
 
 
-def _follow(
-    service: Service, resources: Resources, name: str, decoder: _Decoder, limit: int | None, owned: bool
-) -> None:
+def _follow(service: Service, admin: Admin, name: str, decoder: _Decoder, limit: int | None, owned: bool) -> None:
     shown: dict[str, None] = {}  # the ids of messages, in the order of their coming
     typer.echo(f"following {name}", err=True)
     while limit is None or len(shown) < limit:
-        received = resources.pull(name, 100, _WAIT_SECONDS)
+        received = admin.pull(name, 100, _WAIT_SECONDS)
         if not received:
             continue
         acks = [each.ack_id for each in received]
-        (resources.acknowledge if owned else resources.nack)(name, acks)
+        (admin.acknowledge if owned else admin.nack)(name, acks)
         fresh = [each for each in received if each.message.message_id not in shown]
         for each in decoder.decoded(fresh[: None if limit is None else limit - len(shown)]):
             shown[each["messageId"]] = None
@@ -176,7 +174,7 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _temporary_subscription(resources: Resources, topic: str) -> str:
+def _temporary_subscription(admin: Admin, topic: str) -> str:
     """The full name of a new subscription of a topic, which expires a day after a `tail` that was killed."""
     import datetime
     import uuid
@@ -190,24 +188,24 @@ def _temporary_subscription(resources: Resources, topic: str) -> str:
     ttl = datetime.timedelta(seconds=_EXPIRATION_SECONDS)
     made = types.Subscription(name=name, topic=topic, expiration_policy={"ttl": ttl}, message_retention_duration=ttl)
     try:
-        resources.create("subscriptions", made, name)
+        admin.create("subscriptions", made, name)
     except MissingError as error:
         of_that_id = topic.replace("/topics/", "/subscriptions/")
         try:
-            resources.get("subscriptions", of_that_id)
+            admin.get("subscriptions", of_that_id)
         except PubSubError:
             raise error from None
         raise MissingError(f"{error} `{of_that_id}` exists: follow it with `--subscription`.") from None
     return name
 
 
-def _topic_of(resources: Resources, subscription: str) -> str | None:
+def _topic_of(admin: Admin, subscription: str) -> str | None:
     """The topic of a subscription, None when it was deleted or the caller may not look at it."""
     from ..errors import ForbiddenError
     from ..names import DELETED_TOPIC
 
     try:
-        topic = str(resources.get("subscriptions", subscription).topic)
+        topic = str(admin.get("subscriptions", subscription).topic)
     except ForbiddenError:
         return None
     return None if topic == DELETED_TOPIC else topic
@@ -216,9 +214,9 @@ def _topic_of(resources: Resources, subscription: str) -> str | None:
 class _Decoder:
     """The messages of one topic as JSON objects; `value` is decoded by the topic's schema, `data` is text or base64."""
 
-    def __init__(self, service: Service, resources: Resources | None = None, topic: str | None = None) -> None:
+    def __init__(self, service: Service, admin: Admin | None = None, topic: str | None = None) -> None:
         self._backend = service.backend
-        self._schema = None if resources is None or topic is None else _schema_of(resources, topic)
+        self._schema = None if admin is None or topic is None else _schema_of(admin, topic)
 
     def decoded(self, received: Sequence[Any]) -> list[dict[str, Any]]:
         """The messages, each as a JSON object."""
@@ -249,13 +247,13 @@ class _Decoder:
         return shown
 
 
-def _schema_of(resources: Resources, topic: str) -> TopicSchema | None:
+def _schema_of(admin: Admin, topic: str) -> TopicSchema | None:
     """The schema of a topic; None when it has none, or the caller may not look at it."""
     from ..backend import schemas
     from ..errors import ForbiddenError, MissingError, SchemaError
 
     try:
-        return schemas.of_topic(resources, topic)
+        return schemas.of_topic(admin, topic)
     except (ForbiddenError, MissingError):
         return None
     except SchemaError as error:
@@ -347,7 +345,7 @@ def _requests(payloads: Any) -> Iterator[list[bytes]]:
         yield batch
 
 
-def _encoded(resources: Resources, topic: str, payloads: Any) -> Iterator[bytes]:
+def _encoded(admin: Admin, topic: str, payloads: Any) -> Iterator[bytes]:
     """JSON objects encoded by the topic's schema: in the schema's own JSON encoding, or of plain values."""
     import pyarrow as pa
 
@@ -355,7 +353,7 @@ def _encoded(resources: Resources, topic: str, payloads: Any) -> Iterator[bytes]
     from ..codec.registry import Encoder, codec_of
     from ..errors import RowError, SchemaError
 
-    schema = schemas.of_topic(resources, topic)
+    schema = schemas.of_topic(admin, topic)
     if schema is None:
         raise SchemaError(
             f"Topic `{topic}` has no schema for `--encode topic`. Leave it out to send lines as they are."

@@ -55,8 +55,8 @@ def group(collection: Collection, columns: Columns) -> typer.Typer:
         limit: Annotated[int | None, typer.Option(min=1, help="How many at the most.", show_default="all")] = None,
     ) -> None:
         project = service.the_project()
-        with service.connect() as resources:
-            found = [as_dict(each) for each in resources.listed(collection, project, limit)]
+        with service.connect() as admin:
+            found = [as_dict(each) for each in admin.listed(collection, project, limit)]
         if service.as_json:
             print_json(found)
         else:
@@ -65,15 +65,15 @@ def group(collection: Collection, columns: Columns) -> typer.Typer:
 
     def describe(service: Service, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
         full = service.schema_or_revision(name) if collection == "schemas" else service.full(name, collection)
-        with service.connect() as resources:
-            print_resource(resources.get(collection, full), service)
+        with service.connect() as admin:
+            print_resource(admin.get(collection, full), service)
 
     def delete(service: Service, names: Annotated[list[str], typer.Argument(metavar="NAME...")]) -> None:
         full = [service.full(each, collection) for each in names]
         deleted: list[str] = []
-        with service.connect() as resources, printed_at_the_end(service.as_json, {"deleted": deleted}):
+        with service.connect() as admin, printed_at_the_end(service.as_json, {"deleted": deleted}):
             for name in full:
-                resources.delete(collection, name)
+                admin.delete(collection, name)
                 deleted.append(name)
                 if not service.as_json:
                     typer.echo(f"deleted {name}")
@@ -101,9 +101,9 @@ def create_each(service: Service, collection: Collection, wanted: Any, names: Se
     full = [service.full(each, collection) for each in names]
     created: list[dict[str, Any]] = []
     as_array = service.as_json and len(full) > 1
-    with service.connect() as resources, printed_at_the_end(as_array, created):
+    with service.connect() as admin, printed_at_the_end(as_array, created):
         for name in full:
-            resource = resources.create(collection, type(wanted)(wanted, name=name), name)
+            resource = admin.create(collection, type(wanted)(wanted, name=name), name)
             created.append(as_dict(resource))
             if not as_array:
                 print_resource(resource, service)
@@ -124,14 +124,14 @@ def update_resource(
     cleared: fields, and whether a `--clear-...` flag empties them.
     """
     full, fields, paths = service.full(name, collection), dict(fields), _paths(fields, cleared)
-    with service.connect() as resources:
+    with service.connect() as admin:
         if any(labels.values()):
-            before = {} if labels["clear_labels"] else resources.get(collection, full).labels
+            before = {} if labels["clear_labels"] else admin.get(collection, full).labels
             fields["labels"] = _labels_after(before, pairs(labels["update_labels"]), labels["remove_labels"])
             paths.add("labels")
         if not paths:
             exit_with(f"Nothing to change: `pubsub-spark {collection} update --help` lists the settings.", 2)
-        print_resource(resources.update(collection, message(name=full, **fields), paths), service)
+        print_resource(admin.update(collection, message(name=full, **fields), paths), service)
 
 
 def _paths(fields: Mapping[str, Any], cleared: Mapping[str, bool]) -> set[str]:

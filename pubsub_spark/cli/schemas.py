@@ -58,8 +58,8 @@ def create(
     full = service.full(name, "schemas")
     schema = types.Schema(name=full, type_=_type(kind), definition=_definition(definition, file))
     request = {"parent": full.rpartition("/schemas/")[0], "schema": schema, "schema_id": full.rpartition("/")[2]}
-    with service.connect() as resources:
-        print_resource(resources.create("schemas", request, full), service)
+    with service.connect() as admin:
+        print_resource(admin.create("schemas", request, full), service)
 
 
 @command(app, "commit", "update")
@@ -80,16 +80,16 @@ def commit(
 
     full, text = service.full(name, "schemas"), _definition(definition, file)
     given = None if kind is None else _type(kind)
-    with service.connect() as resources:
-        schema = types.Schema(name=full, type_=given or resources.get("schemas", full).type_, definition=text)
-        print_resource(resources.commit_schema(full, schema), service)
+    with service.connect() as admin:
+        schema = types.Schema(name=full, type_=given or admin.get("schemas", full).type_, definition=text)
+        print_resource(admin.commit_schema(full, schema), service)
 
 
 @command(app, "list-revisions")
 def list_revisions(service: Service, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     """List the revisions of a schema, the newest first."""
-    with service.connect() as resources:
-        found = [as_dict(each) for each in resources.schema_revisions(service.full(name, "schemas"))]
+    with service.connect() as admin:
+        found = [as_dict(each) for each in admin.schema_revisions(service.full(name, "schemas"))]
     if service.as_json:
         print_json(found)
     else:
@@ -105,8 +105,8 @@ def rollback(
 ) -> None:
     """Commit a new revision of a schema with the definition of an old one."""
     full = service.full(name, "schemas")
-    with service.connect() as resources:
-        print_resource(resources.roll_back_schema(full, revision), service)
+    with service.connect() as admin:
+        print_resource(admin.roll_back_schema(full, revision), service)
 
 
 @command(app, "delete-revision")
@@ -117,8 +117,8 @@ def delete_revision(
     if not name.partition("@")[2]:
         exit_with(f"`{name}` does not name a revision: write `{name.rstrip('@')}@REVISION`.", 2)
     full = service.schema_or_revision(name)
-    with service.connect() as resources:
-        resources.delete_schema_revision(full)
+    with service.connect() as admin:
+        admin.delete_schema_revision(full)
     if service.as_json:
         print_json({"deleted": [full]})
     else:
@@ -132,8 +132,8 @@ def validate_schema(service: Service, kind: Type, definition: Definition = None,
 
     schema = types.Schema(type_=_type(kind), definition=_definition(definition, file))
     project = service.the_project()
-    with service.connect() as resources:
-        resources.validate_schema(project, schema)
+    with service.connect() as admin:
+        admin.validate_schema(project, schema)
     _print_valid(service, "Schema")
 
 
@@ -171,8 +171,8 @@ def validate_message(
         schema = types.Schema(type_=_type(kind), definition=_definition(definition, file))
         project = service.the_project()
     payload = sys.stdin.buffer.read() if message is None else message.encode()
-    with service.connect() as resources:
-        resources.validate_message(project, schema, payload, ENCODINGS[encoding.lower()])
+    with service.connect() as admin:
+        admin.validate_message(project, schema, payload, ENCODINGS[encoding.lower()])
     _print_valid(service, "Message")
 
 
@@ -199,8 +199,8 @@ def diff(
     from ..schema.definition import IncompatibleSchema
 
     full = service.full(name, "schemas")
-    with service.connect() as resources:
-        revisions = {each.revision_id: each for each in resources.schema_revisions(full)}  # the newest first
+    with service.connect() as admin:
+        revisions = {each.revision_id: each for each in admin.schema_revisions(full)}  # the newest first
     ids = list(revisions)
     for each in (old, new):
         if each is not None and each not in revisions:

@@ -38,8 +38,8 @@ def create(
 
     full, of = service.full(name, "snapshots"), service.full(subscription, "subscriptions", subscription_project)
     request = types.CreateSnapshotRequest(name=full, subscription=of, labels=pairs(labels))
-    with service.connect() as resources:
-        print_resource(resources.create("snapshots", request, full), service)
+    with service.connect() as admin:
+        print_resource(admin.create("snapshots", request, full), service)
 
 
 @command(app, "update", flags=LABEL_FLAGS)

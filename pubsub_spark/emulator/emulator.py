@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +21,9 @@ from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import NUMBERS, Code, RpcError
 from pubsub_spark.emulator.arguments import Publishable
 from pubsub_spark.emulator.handlers.subscriber import find
-from pubsub_spark.emulator.journal.files import FsyncPolicy
 from pubsub_spark.emulator.journal.journal import Journal
 from pubsub_spark.emulator.metrics import Metrics
+from pubsub_spark.emulator.options import EmulatorOptions
 from pubsub_spark.emulator.records import Record, backlogs, record_of
 from pubsub_spark.emulator.resources import integrations
 from pubsub_spark.emulator.rpc import tracing
@@ -34,8 +34,8 @@ from pubsub_spark.emulator.rpc.registry import Registry
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import EVERY, Fault, Faults
+from pubsub_spark.emulator.sinks import external_services
 from pubsub_spark.emulator.sinks.export_worker import ExportWorkers
-from pubsub_spark.emulator.sinks.external_services import ExternalServices
 from pubsub_spark.emulator.sinks.ingestion_worker import IngestionWorkers
 from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
@@ -76,65 +76,15 @@ class _Parts:
     ending: ExitStack
 
 
-class Emulator:
+class Emulator(EmulatorOptions):
     """An emulator of Pub/Sub: `with Emulator() as emulator:`, and point a client at `emulator.endpoint`.
 
-    `async with` starts and stops it without holding up the event loop that it is said on.
-
-    `port=0` takes a free one. `tls=(key, certificate)`, both PEM, serves TLS. `rest=False` leaves out the JSON API, and
-    gRPC has the port to itself. `record=True` keeps every call with its metadata in `calls`. `remembered` is how many
-    acked messages a subscription still shows in `messages`. `allow_hosts` are names with a dot by which browsers may
-    reach the verbs at `/_emulator/`. `allow_well_known_imports` lets Protobuf schemas import `google/protobuf/*.proto`,
-    which Pub/Sub does not support. An exception on a background thread ends the emulator: `on_failure` is called, on
-    any thread, and every other method raises EmulatorFailedError.
-
-    `storage_root` is a folder of buckets (or `gs://`, `s3://`) in which Cloud Storage subscriptions write,
-    `bigquery_root` one of DuckDB files for BigQuery subscriptions, `bigquery_endpoint` a server of BigQuery's REST API,
-    `kinesis_endpoint` one of Kinesis' API and `kafka_endpoint` a Kafka broker, from which topics ingest; `kafka_config`
-    is a file of librdkafka's settings for TLS or a login there, `name=value` a line.
-
-    `data_dir` is a folder that keeps everything, for the next emulator that is given it. `fsync` says when it must be
-    on the disk: before a `group` of calls is answered, before each `call` is, or `never`, which the end of the machine
-    alone can make a loss.
+    `async with` starts and stops it without blocking the caller's event loop. docs/emulator.md lists the options. After
+    an exception on a background thread has ended the emulator, every method raises EmulatorFailedError.
     """
 
-    def __init__(
-        self,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        *,
-        tls: tuple[bytes, bytes] | None = None,
-        rest: bool = True,
-        record: bool = False,
-        remembered: int = 10_000,
-        data_dir: Path | str | None = None,
-        fsync: FsyncPolicy = "group",
-        allow_hosts: Collection[str] = (),
-        allow_well_known_imports: bool = False,
-        storage_root: Path | str | None = None,
-        bigquery_root: Path | str | None = None,
-        bigquery_endpoint: str | None = None,
-        kinesis_endpoint: str | None = None,
-        kafka_endpoint: str | None = None,
-        kafka_config: Path | str | None = None,
-        on_failure: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.host = host
-        self.port = port
-        self._tls = tls
-        self._rest = rest
-        self._record = record
-        self._remembered = remembered
-        self._data_dir = data_dir
-        self._fsync = fsync
-        self._allow_hosts = allow_hosts
-        self._external = ExternalServices(
-            storage_root, bigquery_root, bigquery_endpoint, kinesis_endpoint, kafka_endpoint, kafka_config
-        )
-        self._allow_well_known_imports = allow_well_known_imports
-        self._on_failure = on_failure
-        self._parts: _Parts | None = None
-        self.is_restored = False  # whether it began with what its data directory held
+    is_restored = False  # whether it began with what its data directory held
+    _parts: _Parts | None = None
 
     def start(self) -> Self:
         """Start to serve; OSError when the port is taken or TLS cannot be served, DataDirError for its directory."""
@@ -143,20 +93,18 @@ class Emulator:
         with ExitStack() as ending:
             listening = listen(self.host, self.port)
             ending.callback(listening.close)
-            tls = tls_context(*self._tls) if self._tls else None
+            tls = tls_context(*self.tls) if self.tls else None
             clock = Clock()
             state, journal = self._begin(clock, ending)
             engine = Engine(state, clock)
             ending.callback(engine.close)
             if journal is not None:
                 engine.journal, journal.on_failure = journal, engine.fail
-            running = self._external.destinations()
+            running = external_services.destinations(self)
             signer, faults, recorder = Signer(), Faults(), Recorder()
-            services = Registry(
-                engine, faults, allow_well_known_imports=self._allow_well_known_imports, exports=running
-            )
+            services = Registry(engine, faults, allow_well_known_imports=self.allow_well_known_imports, exports=running)
             following: list[Workers] = [PushWorkers(engine, signer), ExportWorkers(engine, running)]
-            if sources := self._external.sources():
+            if sources := external_services.sources(self):
                 following.append(IngestionWorkers(engine, sources, services.publisher.publish))
             for workers in following:
                 ending.callback(workers.close)
@@ -166,21 +114,21 @@ class Emulator:
             with engine.open() as (broker, _):
                 state.announce()  # first: to listeners a subscription is created before it is updated
                 integrations.reset_states(broker, running)
-            optional = (tracing.interceptor(), recorder if self._record else None)
+            optional = (tracing.interceptor(), recorder if self.record else None)
             recent_calls = RecentCalls(engine.now)
             around = (metrics, recent_calls, *optional, log, InjectFaults(faults, engine))
             interceptors: list[Interceptor] = [each for each in around if each is not None]
             dispatcher = Dispatcher(engine, services, interceptors)
             loop = event_loop.shared()
             text = partial(metrics.text, dispatcher.streams_by_subscription)
-            content = self._http_content(signer, text) if self._rest else None
+            content = self._http_content(signer, text) if self.rest else None
             servers = Servers(dispatcher, engine.now, listening, content, tls)
             ending.callback(lambda: loop.run(servers.stop()))
             loop.run(servers.start())
 
             def end() -> None:
                 loop.call(servers.abort)
-                self._on_failure()
+                self.on_failure()
 
             engine.on_failure = end
             loop.on_error.add(engine.fail)
@@ -192,9 +140,9 @@ class Emulator:
 
     def _begin(self, clock: Clock, ending: ExitStack) -> tuple[State, Journal | None]:
         """The state to begin with, and the journal that keeps it."""
-        if self._data_dir is None:
-            return State(remembered=self._remembered, started=clock.now()), None
-        journal = Journal(Path(self._data_dir), self._fsync, now=clock.now(), remembered=self._remembered)
+        if self.data_dir is None:
+            return State(remembered=self.remembered, started=clock.now()), None
+        journal = Journal(Path(self.data_dir), self.fsync, now=clock.now(), remembered=self.remembered)
         ending.callback(journal.close)
         clock.advance_to(journal.now)
         journal.start()
@@ -207,7 +155,7 @@ class Emulator:
             "/oauth2/v1/certs": signer.certificates,
             "/oauth2/v3/certs": signer.jwks,
         }
-        return HttpContent(documents, self._verbs(), metrics, self._page, (self.host, *self._allow_hosts))
+        return HttpContent(documents, self._verbs(), metrics, self._page, (self.host, *self.allow_hosts))
 
     def _page(self) -> Page:
         """The web page, imported when a browser first asks for it."""
@@ -215,7 +163,7 @@ class Emulator:
 
         running = self._running
         parts = app.parts(running.engine, running.dispatcher, running.faults, running.recent_calls)
-        return app.PageApp(parts, self._verbs(), (self.host, *self._allow_hosts))
+        return app.PageApp(parts, self._verbs(), (self.host, *self.allow_hosts))
 
     def _verbs(self) -> dict[str, Verb]:
         """The methods that are served over HTTP."""
@@ -267,7 +215,7 @@ class Emulator:
         return self._running.recorder.calls
 
     def _recorded(self) -> list[Recorded]:
-        if not self._record:
+        if not self.record:
             raise ValueError("No calls were recorded; start the emulator with `--record`, or `Emulator(record=True)`.")
         return self.calls
 

@@ -4,5 +4,5 @@ limits        Pub/Sub's size limits, and the serialized size of each message
 dead_letters  the messages that replace those that break a limit or cannot be decoded
 requests      messages batched into serialized PublishRequests
 
-Pure: nothing here sends a request. `write.publisher` and `backend.connection.publish_with_retries` do.
+Pure: nothing here sends a request. `write.publisher` and `read.dead_letters` do.
 """

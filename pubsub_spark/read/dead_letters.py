@@ -7,13 +7,12 @@ one after the other.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import pyarrow as pa
+from google.pubsub_v1 import types
 
 from ..backend import Backend
-from ..backend.connection import publish_with_retries
 from ..publish.dead_letters import ERROR_ATTRIBUTE, dead_letters
 from ..publish.limits import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, message_sizes
 from ..publish.requests import encoded_requests
@@ -37,4 +36,5 @@ def publish(topic: str, subscription: str, messages: pa.RecordBatch, reasons: Se
     with backend.connect() as connection:
         sizes = message_sizes(published)
         for request in encoded_requests(published, sizes, topic, MAX_REQUEST_MESSAGES, MAX_REQUEST_BYTES):
-            publish_with_retries(connection, topic, request.body, time.monotonic() + _PUBLISH_TIMEOUT_SECONDS)
+            parsed = types.PublishRequest.deserialize(request.body)
+            connection.admin.publish(topic, parsed.messages, _PUBLISH_TIMEOUT_SECONDS)

@@ -16,14 +16,14 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, Self
 
 import grpc
 
 from ..backend import Connection
-from ..backend.status import RETRYABLE_FOR_PUBLISH, delays, failure
+from ..backend.status import RETRYABLE_FOR_PUBLISH, Retries, failure
 from ..errors import PubSubError, ServiceError
 from ..publish.requests import EncodedRequest
 from .metrics import WriteMetrics
@@ -39,21 +39,6 @@ _NO_RESPONSE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_
 _MAX_IDS_IN_ERROR = 3
 
 
-class _Attempts:
-    """The attempts at one request: when the first began, and the delays before the next ones."""
-
-    __slots__ = ("delays", "started_at")
-
-    def __init__(self) -> None:
-        self.started_at = time.monotonic()
-        self.delays: Iterator[float] | None = None
-
-    def next_delay(self) -> float:
-        if self.delays is None:
-            self.delays = delays()
-        return next(self.delays)
-
-
 class Publisher:
     """The publish calls of one task; a context manager. Use it from one thread."""
 
@@ -62,7 +47,7 @@ class Publisher:
         self._publish_timeout = publish_timeout
         self._queue = RequestQueue(max_in_flight, MAX_OUTSTANDING_BYTES)
         self._changed = threading.Condition()
-        self._attempts: dict[EncodedRequest, _Attempts] = {}
+        self._attempts: dict[EncodedRequest, Retries] = {}
         self._retry_scheduler = RetryScheduler(self._on_retries_due)
         self._closed = False
         self._error: PubSubError | None = None
@@ -126,7 +111,7 @@ class Publisher:
         for request in sendable:
             if self._closed:
                 return
-            started_at = self._attempts.setdefault(request, _Attempts()).started_at
+            started_at = self._attempts.setdefault(request, Retries(time.monotonic())).started_at
             left = min(started_at + self._publish_timeout, self._give_up_at) - time.monotonic()
             longest = max(_CALL_TIMEOUT_SECONDS, self._publish_timeout / 2)
             call = self._connection.publish(request.topic, request.body, max(0.1, min(left, longest)))
@@ -196,8 +181,9 @@ class Publisher:
         attempts, timeout = self._attempts[request], self._publish_timeout
         if code in _NO_RESPONSE and not self._messages:
             timeout = min(timeout, self._connection.connect_timeout)  # the service has not answered this task yet
-        delay, retry_until = attempts.next_delay(), min(attempts.started_at + timeout, self._give_up_at)
-        if code not in RETRYABLE_FOR_PUBLISH or time.monotonic() + delay > retry_until:
+        retry_until = min(attempts.started_at + timeout, self._give_up_at)
+        delay = attempts.pause(time.monotonic(), retry_until) if code in RETRYABLE_FOR_PUBLISH else None
+        if delay is None:
             address = self._connection.address
             self._fail(request, failure(code, detail, "publish to", "Topic", request.topic, address))
             return

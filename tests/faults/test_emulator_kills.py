@@ -37,8 +37,8 @@ MOST_LOAD_SECONDS = (0.1, 0.4, 2.0)  # one of them for each life; a base takes m
 # A base after a few groups, and not after 128 MB.
 SERVE = (
     "import sys; from pathlib import Path; from pubsub_spark.emulator.journal import journal;"
-    "from pubsub_spark.emulator.serve import serve; journal._MIN_LOG_BYTES = 400_000;"
-    "raise SystemExit(serve(port=0, data_dir=Path(sys.argv[1])))"
+    "from pubsub_spark.emulator.serve import ServeOptions, serve; journal._MIN_LOG_BYTES = 400_000;"
+    "raise SystemExit(serve(ServeOptions(port=0, data_dir=Path(sys.argv[1]))))"
 )
 TOPIC = "projects/p/topics/topic"
 PLAIN, ORDERED = "projects/p/subscriptions/plain", "projects/p/subscriptions/ordered"

@@ -88,7 +88,10 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    command = [sys.executable, "-c", "from pubsub_spark.emulator.serve import serve; raise SystemExit(serve(port=0))"]
+    program = (
+        "from pubsub_spark.emulator.serve import ServeOptions, serve; raise SystemExit(serve(ServeOptions(port=0)))"
+    )
+    command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         server = Server(process.stdout.readline().strip().partition("=")[2], process.pid)

@@ -279,14 +279,8 @@ class SimAdmin:
             enable_exactly_once_delivery=settings.exactly_once,
         )
 
-    def create_subscription(self, subscription: types.Subscription) -> types.Subscription:
-        raise NotImplementedError("the simulator's subscription exists")
-
-    def delete_subscription(self, name: str) -> None:
-        raise NotImplementedError("the simulator keeps its subscription")
-
-    def check_permission(self, verb: str, kind: str, name: str, permission: str) -> None:
-        self._ask(verb, kind, name)
+    def check_permission(self, verb: str, collection: str, name: str, permission: str) -> None:
+        self._ask(verb, collection, name)
 
     def seek(self, name: str, target: datetime.datetime | str) -> None:
         self._ask("seek", "Subscription", name)

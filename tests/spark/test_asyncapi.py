@@ -22,7 +22,7 @@ def options(emulator: Emulator) -> dict[str, str]:
     described = api.read(EXAMPLE, "p")
     with EmulatorBackend(emulator.endpoint).connect() as connection:
         for step in plan.plan(described, plan.Existing()).steps:
-            apply.carry_out(connection.resources, step)
+            apply.carry_out(connection.admin, step)
     return {"asyncapi": str(EXAMPLE), "message": "flightDeparted", "projectId": "p", "endpoint": emulator.endpoint}
 
 

@@ -23,16 +23,16 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import IO, Any, get_args
 
 from pubsub_spark.emulator.journal.checkpoints import Checkpoints
 from pubsub_spark.emulator.journal.commands import Command
+from pubsub_spark.emulator.options import FsyncPolicy
 
 _log = logging.getLogger("pubsub_spark.emulator")
 
 FORMAT = 1  # of the files; to be raised when an older emulator could not read what a newer one writes
 LOG = "journal.sqlite"
-FsyncPolicy = Literal["group", "call", "never"]
 _SYNCHRONOUS: dict[FsyncPolicy, str] = {"group": "FULL", "call": "FULL", "never": "OFF"}
 _WAL_HEADER = struct.Struct(">8I")  # magic, version, page size, sequence, two salts, two checksums
 _FRAME_HEADER = struct.Struct(">6I")  # page, pages of the database after a commit (else 0), two salts, two checksums

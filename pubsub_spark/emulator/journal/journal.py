@@ -25,7 +25,8 @@ from typing import NamedTuple
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.journal import files, restoring
 from pubsub_spark.emulator.journal.commands import Command, Recorder
-from pubsub_spark.emulator.journal.files import FsyncPolicy, LogFile
+from pubsub_spark.emulator.journal.files import LogFile
+from pubsub_spark.emulator.options import FsyncPolicy
 from pubsub_spark.emulator.resources.resource_format import RESOURCE_FORMAT
 from pubsub_spark.emulator.state.state import State
 

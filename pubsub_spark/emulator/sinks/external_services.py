@@ -7,82 +7,72 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pubsub_spark.emulator.options import EmulatorOptions
 from pubsub_spark.emulator.sinks.destination import Destination, Destinations
 from pubsub_spark.emulator.sinks.ingestion_source import IngestionSource, Marks, Sources
 
 _BIGTABLE = "BIGTABLE_EMULATOR_HOST"  # which Google's clients of Bigtable read, too
 
 
-@dataclass(frozen=True)
-class ExternalServices:
-    """Where they are. Bigtable is where the environment says."""
+def destinations(options: EmulatorOptions) -> Destinations:
+    """A factory of destinations for each configuration that runs; OSError when one of them cannot be used."""
+    made: dict[str, Callable[[Any], Destination]] = {}
+    if options.storage_root is not None:
+        from pubsub_spark.emulator.sinks.cloud_storage import Bucket
+        from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 
-    storage_root: Path | str | None = None
-    bigquery_root: Path | str | None = None
-    bigquery_endpoint: str | None = None
-    kinesis_endpoint: str | None = None
-    kafka_endpoint: str | None = None
-    kafka_config: Path | str | None = None
+        made["cloud_storage_config"] = partial(Bucket, StorageRoot(str(options.storage_root)))
+    if options.bigquery_root is not None and options.bigquery_endpoint is not None:
+        raise OSError("BigQuery is in files or behind an endpoint; give `bigquery_root` or `bigquery_endpoint`.")
+    if options.bigquery_root is not None:
+        from pubsub_spark.emulator.sinks.bigquery import BigQuery
+        from pubsub_spark.emulator.sinks.bigquery_duckdb import DuckDbTable, check_root
 
-    def destinations(self) -> Destinations:
-        """A factory of destinations for each configuration that runs; OSError when one of them cannot be used."""
-        made: dict[str, Callable[[Any], Destination]] = {}
-        if self.storage_root is not None:
-            from pubsub_spark.emulator.sinks.cloud_storage import Bucket
-            from pubsub_spark.emulator.sinks.storage_root import StorageRoot
+        root = Path(options.bigquery_root)
+        check_root(root)
+        made["bigquery_config"] = lambda config: BigQuery(DuckDbTable(root, config.table), config)
+    if (endpoint := options.bigquery_endpoint) is not None:
+        from pubsub_spark.emulator.sinks.bigquery import BigQuery
+        from pubsub_spark.emulator.sinks.bigquery_rest import RestTable
 
-            made["cloud_storage_config"] = partial(Bucket, StorageRoot(str(self.storage_root)))
-        if self.bigquery_root is not None and self.bigquery_endpoint is not None:
-            raise OSError("BigQuery is in files or behind an endpoint; give `bigquery_root` or `bigquery_endpoint`.")
-        if self.bigquery_root is not None:
-            from pubsub_spark.emulator.sinks.bigquery import BigQuery
-            from pubsub_spark.emulator.sinks.bigquery_duckdb import DuckDbTable, check_root
+        made["bigquery_config"] = lambda config: BigQuery(RestTable(endpoint, config.table), config)
+    if address := os.environ.get(_BIGTABLE):
+        from pubsub_spark.emulator.sinks.bigtable import BigtableTable
 
-            root = Path(self.bigquery_root)
-            check_root(root)
-            made["bigquery_config"] = lambda config: BigQuery(DuckDbTable(root, config.table), config)
-        if (endpoint := self.bigquery_endpoint) is not None:
-            from pubsub_spark.emulator.sinks.bigquery import BigQuery
-            from pubsub_spark.emulator.sinks.bigquery_rest import RestTable
+        made["bigtable_config"] = partial(BigtableTable, address)
+    return made
 
-            made["bigquery_config"] = lambda config: BigQuery(RestTable(endpoint, config.table), config)
-        if address := os.environ.get(_BIGTABLE):
-            from pubsub_spark.emulator.sinks.bigtable import BigtableTable
 
-            made["bigtable_config"] = partial(BigtableTable, address)
-        return made
+def sources(options: EmulatorOptions) -> Sources:
+    """A factory of sources for each configuration that runs; OSError when one of them cannot be used."""
+    made: dict[str, Callable[[Any, Marks], IngestionSource]] = {}
+    if options.storage_root is not None:
+        from pubsub_spark.emulator.sinks.ingestion_cloud_storage import CloudStorageSource
+        from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 
-    def sources(self) -> Sources:
-        """A factory of sources for each configuration that runs; OSError when one of them cannot be used."""
-        made: dict[str, Callable[[Any, Marks], IngestionSource]] = {}
-        if self.storage_root is not None:
-            from pubsub_spark.emulator.sinks.ingestion_cloud_storage import CloudStorageSource
-            from pubsub_spark.emulator.sinks.storage_root import StorageRoot
+        made["cloud_storage"] = partial(CloudStorageSource, StorageRoot(str(options.storage_root)))
+    if options.kinesis_endpoint is not None:
+        from pubsub_spark.emulator.sinks.ingestion_kinesis import KinesisSource
 
-            made["cloud_storage"] = partial(CloudStorageSource, StorageRoot(str(self.storage_root)))
-        if self.kinesis_endpoint is not None:
-            from pubsub_spark.emulator.sinks.ingestion_kinesis import KinesisSource
+        _require("boto3", "boto3", "Ingestion from Kinesis")
+        made["aws_kinesis"] = partial(KinesisSource, options.kinesis_endpoint)
+    if options.kafka_config is not None and options.kafka_endpoint is None:
+        raise OSError("`kafka_config` has settings for a broker; give that as `kafka_endpoint`.")
+    if options.kafka_endpoint is not None:
+        from pubsub_spark.emulator.sinks.ingestion_kafka import SERVICES, KafkaSource, read_properties
 
-            _require("boto3", "boto3", "Ingestion from Kinesis")
-            made["aws_kinesis"] = partial(KinesisSource, self.kinesis_endpoint)
-        if self.kafka_config is not None and self.kafka_endpoint is None:
-            raise OSError("`kafka_config` has settings for a broker; give that as `kafka_endpoint`.")
-        if self.kafka_endpoint is not None:
-            from pubsub_spark.emulator.sinks.ingestion_kafka import SERVICES, KafkaSource, read_properties
-
-            _require("confluent_kafka", "confluent-kafka", "Ingestion from Kafka")
-            properties = read_properties(self.kafka_config) if self.kafka_config is not None else {}
-            made |= {
-                name: partial(KafkaSource, service, self.kafka_endpoint, properties)
-                for name, service in SERVICES.items()
-            }
-        return made
+        _require("confluent_kafka", "confluent-kafka", "Ingestion from Kafka")
+        properties = read_properties(options.kafka_config) if options.kafka_config is not None else {}
+        made |= {
+            name: partial(KafkaSource, service, options.kafka_endpoint, properties)
+            for name, service in SERVICES.items()
+        }
+    return made
 
 
 def _require(module: str, package: str, use: str) -> None:

@@ -301,7 +301,7 @@ class ActiveRun:
         with self.run.changed:
             in_doubt = [*self.run.ledger.uncommitted, *self.run.ledger.unsettled]
         if not in_doubt and not has_failed:
-            self.run.connection.admin.delete_subscription(self._options.subscription)
+            self.run.connection.admin.delete("subscriptions", self._options.subscription)
             return
         why = "the query has failed" if has_failed else f"batch {in_doubt[0]} is not known to be committed"
         _log.warning(

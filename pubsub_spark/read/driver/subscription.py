@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from google.pubsub_v1 import types
 
@@ -41,7 +41,7 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
     if options.dead_letter is not None:  # before anything is created
         with suppress(ForbiddenError):  # who may publish need not be allowed to look
             admin.topic(options.dead_letter)
-        admin.check_permission("publish to", "Topic", options.dead_letter, "pubsub.topics.publish")
+        admin.check_permission("publish to", "topics", options.dead_letter, "pubsub.topics.publish")
     try:
         found: types.Subscription | None = admin.subscription(options.subscription)
     except ForbiddenError:
@@ -118,14 +118,14 @@ def _warn_of_other_settings(found: types.Subscription, wanted: types.Subscriptio
 
 def _check_permissions(admin: Admin, options: ReadOptions) -> None:
     """Raise ForbiddenError unless the caller may do what the options ask for."""
-    admin.check_permission("pull from", "Subscription", options.subscription, "pubsub.subscriptions.consume")
+    admin.check_permission("pull from", "subscriptions", options.subscription, "pubsub.subscriptions.consume")
     if options.delete_subscription_on_stream_stop:
-        admin.check_permission("delete", "Subscription", options.subscription, "pubsub.subscriptions.delete")
+        admin.check_permission("delete", "subscriptions", options.subscription, "pubsub.subscriptions.delete")
 
 
 def _create(admin: Admin, wanted: types.Subscription) -> types.Subscription:
     try:
-        return admin.create_subscription(wanted)
+        return cast("types.Subscription", admin.create("subscriptions", wanted, wanted.name))
     except ResourceError:
         with suppress(PubSubError):  # another query was faster, or the answer to our first try was lost
             return admin.subscription(wanted.name)

@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...backend import Connection
-from ...backend.status import RETRYABLE, delays
+from ...backend.status import RETRYABLE, Retries, delays
 from ...slices import slices
 from ..runtime import SYSTEM, Runtime
 
@@ -143,11 +143,11 @@ def _entries(ack_ids: pa.Array, kind: type[Any]) -> pa.Array:
 
 
 class _Request(NamedTuple):
-    """A serialized request, its ids, and the pauses before it is sent again."""
+    """A serialized request, its ids, and when it is sent again."""
 
     serialized: bytes
     ids: pa.Array
-    pauses: Iterator[float]
+    retries: Retries
 
 
 @dataclass(eq=False)
@@ -168,7 +168,8 @@ class _Sender:
 
     def __post_init__(self) -> None:
         empty, pauses = self.empty, self.pauses  # a generator that refers to this object would keep its ids alive
-        self._fresh = (_Request(r, i, pauses()) for ids in _merged(self.ack_ids) for r, i in requests(empty, ids))
+        fresh = (request for ids in _merged(self.ack_ids) for request in requests(empty, ids))
+        self._fresh = (_Request(*request, Retries(0.0, pauses())) for request in fresh)
         self._in_flight: deque[tuple[Any, float, _Request]] = deque()  # the future, when it was sent, the request
         self._most_in_flight = _FIRST_IN_FLIGHT
         self._retries: list[tuple[float, _Request]] = []  # the time of each, and the request
@@ -223,21 +224,22 @@ class _Sender:
         if permanent or transient:
             self._refused.append(pa.array(permanent, pa.string()))
             again = requests(self.empty, pa.array(transient, pa.string()))
-            self._send_again([_Request(*each, request.pauses) for each in again], next(request.pauses))
+            self._send_again([_Request(*each, request.retries) for each in again], request.retries)
         elif error.code() in RETRYABLE:
-            self._send_again([request], next(request.pauses))
+            self._send_again([request], request.retries)
         elif error.code() is grpc.StatusCode.CANCELLED:  # our own connection is closing
             self._unanswered.append(request.ids)
         else:
             self._denied, self._reason = self._denied + len(request.ids), error.details()
             self._refused.append(request.ids)
 
-    def _send_again(self, again: list[_Request], pause: float) -> None:
-        at = self.runtime.monotonic() + pause
-        if at > self.deadline:
+    def _send_again(self, again: list[_Request], retries: Retries) -> None:
+        now = self.runtime.monotonic()
+        pause = retries.pause(now, self.deadline)
+        if pause is None:
             self._unanswered.extend(request.ids for request in again)
         else:
-            self._retries.extend((at, request) for request in again)
+            self._retries.extend((now + pause, request) for request in again)
 
 
 def _merged(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:

@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from pubsub_spark.backend.status import failure, is_credential_failure
+from pubsub_spark.backend.status import Retries, delays, failure, is_credential_failure
 from pubsub_spark.errors import ForbiddenError, MissingError, ServiceError
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -46,3 +46,17 @@ def test_deleted_schema_is_not_a_missing_topic():
 
     assert str(deleted).startswith(f"Topic `{name}` takes no messages, because its schema was deleted. Give the topic")
     assert isinstance(missing, MissingError)
+
+
+def test_retries_end_when_the_next_attempt_would_be_too_late():
+    """The pauses grow, and a pause that ends after the deadline is not begun."""
+    retries = Retries(0.0, iter([1.0, 2.0, 4.0]))
+
+    assert [1.0, 2.0, None] == [retries.pause(now, until=12.0) for now in (0.0, 10.0, 10.0)]
+
+
+def test_pauses_double_up_to_ten_seconds():
+    """Each is at least half of its step, so that many clients do not come back at one moment."""
+    steps = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+
+    assert all(step / 2 <= pause <= step for step, pause in zip(steps, delays(), strict=False))

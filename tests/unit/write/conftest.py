@@ -12,7 +12,7 @@ import grpc
 import pytest
 from google.pubsub_v1.types import PublishRequest, PublishResponse
 
-from pubsub_spark.write import publisher
+from pubsub_spark.backend import status
 
 
 class Refused(grpc.RpcError):
@@ -95,7 +95,7 @@ class FakePubSub:
 @pytest.fixture
 def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePubSub]:
     """A fake Pub/Sub of the test's own, with no delays before retries."""
-    monkeypatch.setattr(publisher, "delays", lambda: iter(lambda: 0.0, None))
+    monkeypatch.setattr(status, "delays", lambda: iter(lambda: 0.0, None))
     with ThreadPoolExecutor(4) as calls:
         yield FakePubSub(calls)
 

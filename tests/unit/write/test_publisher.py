@@ -191,7 +191,7 @@ def test_a_failing_key_stops_and_the_others_end(pubsub, refused):
 
 def test_gives_up_when_the_time_is_over(pubsub, refused, monkeypatch):
     """After `publishTimeout` a retryable code is final."""
-    monkeypatch.setattr(publisher_module, "delays", lambda: iter([0.0, 0.0, 100.0]))
+    monkeypatch.setattr(status, "delays", lambda: iter([0.0, 0.0, 100.0]))
     tries = []
 
     def answer(request):
@@ -208,7 +208,7 @@ def test_gives_up_when_the_time_is_over(pubsub, refused, monkeypatch):
 @pytest.mark.parametrize(("publish_timeout", "pause"), [(3600.0, 21.0), (10.0, 11.0)])
 def test_nobody_there_is_told_within_the_connect_timeout(pubsub, refused, monkeypatch, publish_timeout, pause):
     """An address that has never answered is not tried for the whole of `publishTimeout`, nor for longer."""
-    monkeypatch.setattr(publisher_module, "delays", lambda: iter([0.0, pause]))
+    monkeypatch.setattr(status, "delays", lambda: iter([0.0, pause]))
 
     def answer(request):
         raise refused(UNAVAILABLE, "connection refused")
@@ -342,7 +342,7 @@ def retry_threads() -> list[threading.Thread]:
 
 def test_a_task_that_ends_early_leaves_no_thread(pubsub, refused, monkeypatch):
     """A request that awaits its retry is not sent again once its task is over, and no thread is left."""
-    monkeypatch.setattr(publisher_module, "delays", lambda: iter([3600.0]))
+    monkeypatch.setattr(status, "delays", lambda: iter([3600.0]))
 
     def answer(request):
         raise refused(grpc.StatusCode.ABORTED)
@@ -360,7 +360,7 @@ def test_a_task_that_ends_early_leaves_no_thread(pubsub, refused, monkeypatch):
 
 def test_an_outage_of_many_keys_takes_one_thread(pubsub, refused, monkeypatch):
     """However many requests await their retry, one thread waits for all of them, and each key keeps its order."""
-    monkeypatch.setattr(publisher_module, "delays", lambda: iter(lambda: 0.2, None))
+    monkeypatch.setattr(status, "delays", lambda: iter(lambda: 0.2, None))
     keys, threads, recovered = 1500, [0], threading.Event()
 
     def answer(request):
@@ -428,7 +428,7 @@ def test_after_a_failure_other_keys_have_so_much_time_and_no_more(pubsub, refuse
 
 def test_flow_control_counts_what_python_needs(refused, monkeypatch):
     """The objects of a small message for each of many keys are most of the memory that flow control counts."""
-    monkeypatch.setattr(publisher_module, "delays", lambda: status.delays(first=900.0, most=900.0))
+    monkeypatch.setattr(status, "delays", lambda: iter(lambda: 900.0, None))
 
     def publish(*call):
         failed = Future[bytes]()

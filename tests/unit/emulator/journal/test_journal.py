@@ -16,8 +16,9 @@ from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.journal import files, journal
-from pubsub_spark.emulator.journal.files import DataDirError, FsyncPolicy
+from pubsub_spark.emulator.journal.files import DataDirError
 from pubsub_spark.emulator.journal.journal import Journal
+from pubsub_spark.emulator.options import FsyncPolicy
 from tests.conftest import ROOT
 
 TOPIC, SUB = "projects/p/topics/topic", "projects/p/subscriptions/sub"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pubsub_spark.emulator.sinks.external_services import ExternalServices
+from pubsub_spark.emulator.options import EmulatorOptions
+from pubsub_spark.emulator.sinks import external_services
 from pubsub_spark.emulator.sinks.ingestion_kafka import read_properties, within_limits
 
 
@@ -44,7 +46,7 @@ def test_properties_are_lines(tmp_path: Path):
 def test_properties_without_a_broker_are_refused(tmp_path: Path):
     """They would do nothing."""
     with pytest.raises(OSError, match="give that as `kafka_endpoint`"):
-        ExternalServices(kafka_config=tmp_path).sources()
+        external_services.sources(EmulatorOptions(kafka_config=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -58,8 +60,8 @@ def test_properties_without_a_broker_are_refused(tmp_path: Path):
         ({"kinesis_endpoint": "http://h"}, "boto3", "Ingestion from Kinesis needs `boto3`; run `pip install boto3`."),
     ],
 )
-def test_client_that_is_missing_is_named(monkeypatch, services: dict[str, str], module: str, sentence: str):
+def test_client_that_is_missing_is_named(monkeypatch, services: dict[str, Any], module: str, sentence: str):
     """An endpoint whose client is not installed is refused at the start."""
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(OSError, match=sentence):
-        ExternalServices(**services).sources()
+        external_services.sources(EmulatorOptions(**services))

@@ -27,7 +27,7 @@ class Admin:
             raise found
         return found
 
-    def create_subscription(self, wanted: Any) -> Any:
+    def create(self, *_: Any) -> Any:
         raise self.error
 
     def check_permission(self, *_: str) -> None:
