@@ -99,7 +99,7 @@ class AckWorker:
         else:
             self.acknowledged += failed.taken - len(failed.refused) - len(failed.unanswered)
             self.failed_acks += len(failed.refused)
-            run.stream.record_acks(failed.taken)
+            run.stream.record_acks(failed.taken, any(each.has_keys for each in redelivered))
             not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
         now = run.now()
         # One with an ordering key may be delivered again as long as an earlier one of its key is.
@@ -150,7 +150,7 @@ class AckWorker:
                 run.ledger.pause(part, run.now() + pause)
             run.changed.notify_all()
         if pause is None:
-            run.stream.record_acks(part.taken if part.number == 0 else 0)
+            run.stream.record_acks(part.taken if part.number == 0 else 0, part.has_keys)
 
     def _send(self, part: Part) -> bool:
         """Send the acks of a part for some time; return whether all were answered."""

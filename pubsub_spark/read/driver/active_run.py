@@ -59,6 +59,7 @@ class ActiveRun:
         self.extender = LeaseExtender(run, times.extensions)
         self._token_written = run.now()
         self._tasks_lease_until = 0.0  # for messages that a task pulled and did not stage
+        self._pulled_at: float | None = None  # when the last message came to a task of the last batch, in wall time
         self._is_held_back = False  # because too many batches wait for their acks
         self._are_acks_answered = True  # by the last flush
 
@@ -73,6 +74,7 @@ class ActiveRun:
             pulls = [footer for part, (_, footer) in parts.items() if part > 0]
             if any(isinstance(partition, PullPartition) for partition in self._planner.plans.get(number, ())):
                 self._tasks_lease_until = run.now() + pull_lease_seconds(self._options.max_fetch_period)
+            self._pulled_at = max((min(pull.arrived, run.runtime.wall()) for pull in pulls), default=None)
             self._set_tasks(self._planner.record(number, pulls, self._triggers.drained_from))
             malformed = run.staging.malformed(number) if self._options.decode != "none" else 0
             counts = ReadCounts.of(footers, malformed)
@@ -97,7 +99,7 @@ class ActiveRun:
     def next_batch(self, stream: str) -> bool:
         """Return whether the next batch is planned now. stream: of the checkpoint's last offset."""
         run, triggers, planner = self.run, self._triggers, self._planner
-        triggers.begin(run.now())
+        triggers.begin(run.now(), was_pulled=self._pulled_at is not None)
         run.stream.check_outage(self._options.fail_after)
         self._poll()
         if self._wait_for_acks():
@@ -165,7 +167,7 @@ class ActiveRun:
             stream, now = run.stream, run.now()
             count, arrival, published = stream.message_count, stream.oldest_arrival, stream.oldest_publish_time
             action, seconds = triggers.next(
-                StreamView(count, arrival, published, stream.is_flow_controlled, stream.idle_seconds), now
+                StreamView(count, arrival, published, stream.is_flow_controlled, self._idle_seconds()), now
             )
             if action is Action.PLAN or action is Action.END:
                 if triggers.is_only and count and not stream.is_flow_controlled:
@@ -180,6 +182,11 @@ class ActiveRun:
                 stream.check_outage(self._options.connect_timeout)
             self._poll(seconds)
         return False
+
+    def _idle_seconds(self) -> float:
+        """Return the seconds since the last message on any stream; see `DriverStream.idle_seconds`."""
+        idle = self.run.stream.idle_seconds
+        return idle if self._pulled_at is None else min(idle, self.run.runtime.wall() - self._pulled_at)
 
     def _record_drained(self, idle_seconds: float) -> None:
         """Record that the subscription has nothing to deliver if no message came for some time, though it could have.

@@ -57,6 +57,7 @@ def new_batch(run: Run, options: ReadOptions, planner: Planner, batch: int, budg
         1,
         0,
         0,
+        first_wait=planner.first_wait,
         deadline=run.runtime.wall() + deadline - now - _CLOCK_MARGIN_SECONDS,
         excludes=sorted(reads),
         committed=committed,

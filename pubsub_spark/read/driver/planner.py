@@ -2,11 +2,14 @@
 
 At low volume a batch is the driver stream's messages alone. Tasks pull once the driver stream has been full, or has run
 at the service's limit of bytes per second, and from then on batch after batch until every pull of a batch was idle: one
-small response is no proof of an empty backlog, a batch of them is.
+small response is no proof of an empty backlog, a batch of them is. A full driver stream is no proof of a backlog: its
+messages may be all there are. So the first tasks wait for half a second only, and if they waited in vain for a service
+that is slow to begin, the next ones wait for `idleTimeout`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +19,7 @@ from ..task.partitions import Partition, PullPartition
 
 MAX_DEFAULT_TASKS = 64  # `numFetchPartitions` may ask for more
 _UNLIMITED, _SPARE = 1.5, 0.25  # rates of a stream, in units of the limit
+_FIRST_WAIT_SECONDS = 0.5  # of tasks for a message, before a backlog is known
 _MAX_STREAMS = 64  # a connection to Google's servers carries 100 calls at a time, and acks are among them
 
 
@@ -58,14 +62,21 @@ class Planner:
     tasks: int
     is_backlogged: bool = False
     streams: int = 1
+    has_waited_in_vain: bool = False
     plans: dict[int, list[Partition]] = field(default_factory=dict)
 
     def record(self, batch: int, pulls: Sequence[Footer], drained_from: float | None) -> int | None:
         """Record a committed batch with the footers of its pulled parts; return the tasks that Spark runs at once."""
         pulled = any(isinstance(partition, PullPartition) for partition in self.plans.pop(batch, []))
+        self.has_waited_in_vain = pulled and not any(footer.rows + footer.dropped for footer in pulls)
         self.is_backlogged = pulled and is_backlogged(pulls, drained_from)
         self.streams = next_streams(self.streams, pulls)
         return max((footer.task_slots or 0 for footer in pulls), default=0) or None
+
+    @property
+    def first_wait(self) -> float:
+        """The seconds that the tasks of the next batch wait for their first message, or fewer with `idleTimeout`."""
+        return math.inf if self.is_backlogged or self.has_waited_in_vain else _FIRST_WAIT_SECONDS
 
 
 def next_streams(streams: int, pulls: Sequence[Footer]) -> int:

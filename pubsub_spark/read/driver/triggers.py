@@ -1,8 +1,8 @@
 """When a trigger plans a batch: the rules of `processingTime`, `availableNow` and `once`. Pure.
 
     processingTime   plan LINGER_SECONDS after the first buffered message, or sooner if no more come
-    availableNow     plan as long as there are messages from before the query started; end once the stream stays empty
-                     for `idleTimeout` on a healthy connection
+    availableNow     plan as long as there are messages from before the query started; end once `idleTimeout` has passed
+                     on a healthy connection since the last message on any stream
     once             as availableNow, but the only batch waits until no more messages come
 
 `Triggers` is asked again and again what to do next, with a view of the driver stream. It never waits itself.
@@ -18,8 +18,8 @@ from typing import NamedTuple
 LINGER_SECONDS = 0.03  # so that messages which follow the first one are in its batch,
 _LINGER_PAUSE_SECONDS = 0.005  # unless none has come for this time
 ONLY_PAUSE_SECONDS = 0.5  # without a message, after which the only batch is complete
-_STOP_POLL_SECONDS = 0.5  # between two looks at whether the query is stopping
-_OUTAGE_POLL_SECONDS = 0.1  # between two looks at whether the stream is connected
+_PULLED_PAUSE_SECONDS = 0.5  # after a batch that tasks have pulled: messages that they returned may come again
+_POLL_SECONDS = 0.5  # between two looks at whether the stream is connected, and whether the query is stopping
 
 
 class Action(Enum):
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 class StreamView(NamedTuple):
     """What the driver stream holds: times are on the lease clock, `oldest_published` is seconds since the epoch.
 
-    idle_seconds: without a message, on a healthy connection.
+    idle_seconds: of a healthy connection, since the last message on any stream.
     """
 
     messages: int
@@ -63,14 +63,15 @@ class Triggers:
     may_be_asked_once: bool = False
     drained_from: float | None = None
     asked: int = 0
-    _began: float = 0.0
+    _settled_at: float = 0.0
     _count: int = 0
     _changed: float = 0.0
 
-    def begin(self, now: float) -> None:
-        """Begin a trigger."""
+    def begin(self, now: float, was_pulled: bool = False) -> None:
+        """Begin a trigger. was_pulled: whether tasks have pulled messages of the last batch."""
         self.asked += 1
-        self._began, self._count = now, 0
+        self._count = 0
+        self._settled_at = now + _PULLED_PAUSE_SECONDS if was_pulled else now
 
     @property
     def is_only(self) -> bool:
@@ -100,7 +101,5 @@ class Triggers:
     def _wait_for_first(self, view: StreamView, now: float) -> Step:
         if not self.waits:
             return Step(Action.END)
-        left = self._began + self.idle_timeout - now
-        if left > 0:
-            return Step(Action.WAIT, min(left, _STOP_POLL_SECONDS))
-        return Step(Action.PROBE) if view.idle_seconds >= self.idle_timeout else Step(Action.WAIT, _OUTAGE_POLL_SECONDS)
+        left = max(self.idle_timeout - view.idle_seconds, self._settled_at - now)
+        return Step(Action.WAIT, min(left, _POLL_SECONDS)) if left > 0 else Step(Action.PROBE)

@@ -34,6 +34,7 @@ MAX_MESSAGES = 1000
 MAX_BYTES = 4 * 2**20
 _log = logging.getLogger(__name__)
 _RATE_SECONDS = 2.0  # over which the rate is measured: a single burst is no backlog
+_NEARLY_FULL = 0.75  # of a limit
 _MAX_DRAIN_POLLS = 10  # when the stream is closed; a service that goes on sending is cut off
 
 
@@ -67,7 +68,7 @@ class DriverStream:
         self._outstanding: deque[tuple[int, int]] = deque()  # messages and their bytes, as the service counts them
         self._reopened = 0
         self._flow_controlled = False
-        self._acked_at = 0.0  # time of `Runtime.monotonic`
+        self._held_back_until = 0.0  # time of `Runtime.monotonic`, when acks may have let more messages come
         self._arrived: deque[tuple[float, int]] = deque()  # when, and bytes of responses, in the last _RATE_SECONDS
         self._arrivals = Arrivals(self._clock())
         self._stream = StreamingPull(
@@ -99,21 +100,22 @@ class DriverStream:
                     lease = Lease(leased, self.settings.lease_seconds)
                     self._buffer.append(_Buffered(self._clock(), lease, arrived))
                     self._outstanding.append((arrived.messages.num_rows, sum(map(len, responses))))
-            if self._reaches_a_limit(self._outstanding):
+            if self._reaches(1, self._outstanding):
                 self._flow_controlled = True
 
     def _has_room(self) -> bool:
         with self._lock:
-            return not self._reaches_a_limit(self._sizes())
+            return not self._reaches(1, self._sizes())
 
     def _sizes(self) -> deque[tuple[int, int]]:
         """Return the number of buffered messages and their bytes, poll by poll."""
         return deque((each.received.messages.num_rows, size(each.received.messages)) for each in self._buffer)
 
-    def _reaches_a_limit(self, outstanding: deque[tuple[int, int]]) -> bool:
+    def _reaches(self, share: float, outstanding: deque[tuple[int, int]]) -> bool:
+        """Return whether so many messages and bytes are such a share of a limit, or more."""
         messages = sum(count for count, _ in outstanding)
         volume = sum(volume for _, volume in outstanding)
-        return messages >= self.settings.max_messages or volume >= self.settings.max_bytes
+        return messages >= share * self.settings.max_messages or volume >= share * self.settings.max_bytes
 
     @property
     def health(self) -> StreamHealth:
@@ -122,9 +124,13 @@ class DriverStream:
 
     @property
     def idle_seconds(self) -> float:
-        """The seconds of connection without a message since the last ack, before which messages may be held back."""
+        """The seconds of connection without a message although nothing held messages back.
+
+        Messages that are not acknowledged hold back others if they have ordering keys, or leave a quarter of a limit or
+        less: a service may wait until a whole response fits.
+        """
         now = self.runtime.monotonic()
-        return min(self.health.idle_seconds(now), now - self._acked_at)
+        return min(self.health.idle_seconds(now), now - self._held_back_until)
 
     def is_idle(self, seconds: float) -> bool:
         """Return whether no message arrived for `seconds` of connection, and the service answers now."""
@@ -232,10 +238,11 @@ class DriverStream:
             self._buffer = [each for each in self._buffer if each.received.messages.num_rows]
         return dropped
 
-    def record_acks(self, messages: int) -> None:
-        """Record that messages of this stream were acknowledged: flow control admits as many more."""
+    def record_acks(self, messages: int, has_keys: bool = False) -> None:
+        """Record acks, some of `messages` of this stream: flow control admits as many more. has_keys: ordering keys."""
         with self._lock:
-            self._acked_at = self.runtime.monotonic()
+            if has_keys or self._reaches(_NEARLY_FULL, self._outstanding):
+                self._held_back_until = self.runtime.monotonic()
             while messages > 0 and self._outstanding:
                 count, volume = self._outstanding.popleft()
                 if count > messages:

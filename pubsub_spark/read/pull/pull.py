@@ -32,15 +32,17 @@ _DECODE_CHUNK_BYTES = 8 * 2**20  # of responses, which are decoded at a time: ea
 class PullResult:
     """Why a pull ended: `full`, `caughtUp`, `period` or `idle`.
 
-    bytes: of all responses. seconds: from the start of the pull to its last response. failure: the final error, if
-    messages had arrived before it. A task stages those, and the driver stream fails the query. leased: the earliest
-    time of `Runtime.boottime` at which the first message may have been delivered; None without a message.
+    bytes: of all responses. seconds: from the start of the pull to its last response. arrived: when that was, in
+    seconds since the epoch; 0 without one. failure: the final error, if messages had arrived before it. A task stages
+    those, and the driver stream fails the query. leased: the earliest time of `Runtime.boottime` at which the first
+    message may have been delivered; None without a message.
     """
 
     ended: str
     failure: PubSubError | None = None
     bytes: int = 0
     seconds: float = 0.0
+    arrived: float = 0.0
     leased: float | None = None
 
 
@@ -97,7 +99,8 @@ class Pull:
             remaining = self._stream.close()
         self._hand_over(remaining)
         seconds = self._last_response - self._began
-        return PullResult(self._ended or "idle", failure, self._bytes, seconds, self._leased)
+        arrived = self.runtime.wall() - (self.runtime.monotonic() - self._last_response) if self._count else 0.0
+        return PullResult(self._ended or "idle", failure, self._bytes, seconds, arrived, self._leased)
 
     def _receive(self) -> None:
         wait = min(self.idle, self.period)
@@ -169,6 +172,8 @@ class Pull:
     def _pause(self, now: float) -> float:
         """Return the seconds to wait for the next response, before the pull is checked again."""
         pause = min(self.idle, self.times.idle_after_messages) if self._count else self.idle
+        if self._stream.has_full_stream():  # a service need not cut a response to fit into the rest of a share
+            pause = min(pause, self.times.rest)
         if self._new_since is not None:
             pause = min(pause, max(0.001, self._new_since + self.times.caught_up - now))
         return min(pause, max(0.001, self._end - now))

@@ -49,6 +49,7 @@ class PullTimes:
     chunk_gap: float = 0.01  # between two responses that are returned together
     drain: float = 0.1  # without a response, after which a half-closed stream has no more
     idle_after_messages: float = 0.5  # without a response, after which a pull that has brought messages ends
+    rest: float = 0.05  # without a response, after which the rest of a share that is nearly used up does not come
     caught_up: float = 0.1  # of new messages only, because some may arrive in the middle of a backlog
     reopen_pauses: Callable[[], Iterator[float]] = delays  # before a stream is opened again, until it has responded
 

@@ -32,7 +32,8 @@ class Footer:
     """The counts and lengths of a part, and why its pull ended (`full`, `caughtUp`, `period` or `idle`).
 
     dropped: redeliveries, which have receipts and no rows. oldest: a publish time in seconds since the epoch.
-    pull_bytes, pull_seconds: of all responses, and until the last of them.
+    pull_bytes, pull_seconds: of all responses, and until the last of them. arrived: when that was, by the task's clock,
+    in seconds since the epoch; 0 without one.
     spark_batch, task_slots: Spark's batchId of the batch, and the number of tasks that run at once, where a task has
     staged the part; the driver is not told them.
     has_keys: whether messages have ordering keys.
@@ -49,6 +50,7 @@ class Footer:
     receipts_lengths: Sequence[int]
     pull_bytes: int = 0
     pull_seconds: float = 0.0
+    arrived: float = 0.0
     spark_batch: int | None = None
     task_slots: int | None = None
     redelivered: int = 0

@@ -42,6 +42,8 @@ from .spark_context import told_by_spark
 
 _LISTINGS = 5  # of files that are merged meanwhile
 _ACK_SECONDS = 10.0  # in which redeliveries are acknowledged, retries included
+_SURPLUS_WAIT_SECONDS = 0.1  # for a first message
+_LATEST_PARTS = 2  # that a surplus task looks at
 _excluded: dict[tuple[Staging, str], IdSet] = {}  # by file, for the last part that this process has pulled
 
 
@@ -81,6 +83,7 @@ class PartitionPull:
             result.ended,
             pull_bytes=result.bytes,
             pull_seconds=round(result.seconds, 3),
+            arrived=round(result.arrived, 3),
             redelivered=self._redelivered,
             **told_by_spark(),
         )
@@ -99,7 +102,7 @@ class PartitionPull:
             self.connection,
             settings,
             options.max_fetch_period,
-            options.idle_timeout,
+            min(options.idle_timeout, first_wait(partition, told_by_spark().get("task_slots"))),
             self._take,
             partition.streams,
             runtime=self.runtime,
@@ -155,6 +158,21 @@ class PartitionPull:
         deadline = self.runtime.monotonic() + _ACK_SECONDS
         acks.nack(self.connection, self.options.subscription, ack_ids, deadline, runtime=self.runtime)
         self._kept = []
+
+
+def first_wait(partition: PullPartition, slots: int | None) -> float:
+    """Return the seconds after which the pull of a partition ends without a message.
+
+    A task that begins after others, because there are more than slots, need not find out again what the latest of them
+    have: that the subscription is empty.
+    """
+    staging, batch = partition.staging, partition.batch
+    if slots is not None and partition.part > slots:
+        latest = sorted(staging.parts(batch).items())[1:][-_LATEST_PARTS:]
+        with suppress(MissingFile, DamagedFile):
+            if any(staging.footer(batch, *part).ended in ("idle", "caughtUp") for part in latest):
+                return _SURPLUS_WAIT_SECONDS
+    return partition.first_wait
 
 
 def _ids_of_parts(staging: Staging, parts: Iterable[tuple[int, int, int]]) -> list[IdSet]:

@@ -7,6 +7,7 @@ partitions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ class PullPartition(InputPartition):
     excludes: paths of the files of ids in doubt; their messages are acknowledged at once and are no rows. committed:
     batch, number and length of the other parts that may be delivered again after the deadline.
     driver_content: part 0, whose rows come before this part's. streams: StreamingPulls of the task.
+    first_wait: seconds after which a pull ends without a message, unless `idleTimeout` is shorter.
     """
 
     staging: Staging
@@ -45,6 +47,7 @@ class PullPartition(InputPartition):
     committed: Sequence[tuple[int, int, int]] = ()
     streams: int = 1
     driver_content: bytes | None = None
+    first_wait: float = math.inf
 
 
 @dataclass

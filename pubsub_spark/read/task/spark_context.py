@@ -20,7 +20,7 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[(\d+),(\d+),\d+\]")
 
 
 def told_by_spark() -> dict[str, int | None]:
-    """Return Spark's batchId and the tasks that run at once, as fields of a footer; nothing outside of a task."""
+    """Return Spark's batchId and the tasks that run at once, as fields of a footer; {} outside of a task."""
     context = TaskContext.get()
     if context is None:
         return {}

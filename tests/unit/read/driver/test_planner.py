@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -83,6 +84,18 @@ def test_pull_that_has_caught_up_means_no_more():
     assert not is_backlogged([footer(10, "caughtUp"), footer(3, "idle")])
     assert is_backlogged([footer(10, "caughtUp"), footer(3, "period")])
     assert is_backlogged([footer(10, "caughtUp", oldest=99.0)], drained_from=100.0)
+
+
+def test_first_tasks_wait_for_a_moment_only():
+    """A full driver stream is no proof of a backlog; a wait in vain is none of an empty subscription."""
+    planner = Planner(2)
+    waits = []
+    for pulls in ([], [footer(0, "idle")], [footer(9, "full")], [footer(1, "idle")]):
+        planner.plans[1] = [FIRST]
+        planner.record(1, pulls, None)
+        waits.append(planner.first_wait)
+    assert [math.inf, math.inf, math.inf, 0.5] == waits
+    assert 0.5 == Planner(2).first_wait
 
 
 def test_period_that_brought_nothing_means_no_more():

@@ -38,12 +38,20 @@ def test_a_full_stream_is_planned_at_once() -> None:
 
 
 def test_available_now_ends_after_idle_time_on_a_healthy_connection() -> None:
-    """`availableNow` waits for `idleTimeout`, and probes once the stream was idle for it: an outage is not idle."""
+    """`availableNow` waits until the streams were idle for `idleTimeout`, and probes: an outage is not idle."""
     made = triggers(drained_from=99.0)
     assert Step(Action.WAIT, 0.5) == made.next(EMPTY, 100.0)
-    assert Step(Action.WAIT, 0.25) == made.next(EMPTY, 101.75)
-    assert Action.WAIT is made.next(EMPTY._replace(idle_seconds=1.9), 102.0).action
-    assert Step(Action.PROBE) == made.next(EMPTY._replace(idle_seconds=2.0), 102.0)
+    assert Step(Action.WAIT, 0.25) == made.next(EMPTY._replace(idle_seconds=1.75), 101.75)
+    assert Action.WAIT is made.next(EMPTY, 105.0).action
+    assert Step(Action.PROBE) == made.next(EMPTY._replace(idle_seconds=2.0), 100.0)
+
+
+def test_available_now_waits_a_moment_after_tasks_have_pulled() -> None:
+    """Messages that tasks have returned come again at once: an idle driver stream is no proof yet."""
+    made = triggers(drained_from=99.0)
+    made.begin(100.0, was_pulled=True)
+    assert Step(Action.WAIT, 0.5) == made.next(EMPTY._replace(idle_seconds=9.0), 100.0)
+    assert Step(Action.PROBE) == made.next(EMPTY._replace(idle_seconds=9.5), 100.5)
 
 
 def test_available_now_leaves_what_was_published_later() -> None:

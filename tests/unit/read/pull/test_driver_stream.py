@@ -413,5 +413,16 @@ def test_dropped_messages_are_outstanding_until_they_are_acknowledged():
         assert [False] == flow_controlled_by(stream, service, "d")
 
 
+@pytest.mark.parametrize(("taken_of_four", "has_keys", "idle"), [(2, False, True), (3, False, False), (2, True, False)])
+def test_acks_that_may_let_messages_come_begin_the_idle_time_anew(taken_of_four: int, has_keys: bool, idle: bool):
+    """With room for a response and without ordering keys nothing was held back before."""
+    with opened(Service(scripts=[[response("abcd"[:taken_of_four])]]), max_messages=4) as stream:
+        wait(stream, taken_of_four)
+        taken(stream)
+        until(lambda: stream.idle_seconds >= 0.05, "idle time")
+        stream.record_acks(1, has_keys)
+        assert idle is (stream.idle_seconds >= 0.05)
+
+
 def ack_ids(receipts: list[pa.RecordBatch]) -> list[str]:
     return [ack_id for batch in receipts for ack_id in batch.column("ack_id").to_pylist()]

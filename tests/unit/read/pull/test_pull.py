@@ -72,6 +72,13 @@ def test_full_share_ends_the_pull():
     assert ["a", "b", "c"] == got.texts
 
 
+def test_rest_of_a_share_that_does_not_come_ends_the_pull():
+    """A service need not cut a response to make it fit, so the pull does not wait for the last few messages."""
+    times = replace(AT_ONCE, idle_after_messages=LONG, rest=0.01)
+    got = do_pull(Service(scripts=[[response("x" * 96)]]), settings(max_messages=100), times=times)
+    assert ("full", 96) == (got.result.ended, len(got.texts))
+
+
 def test_full_bytes_end_the_pull():
     """The share is full when its bytes are, however few messages that took."""
     got = do_pull(Service(scripts=[[response(["x" * 500])]]), settings(max_bytes=500))

@@ -18,7 +18,7 @@ from pubsub_spark.read.staging.area import Staging, part_path
 from pubsub_spark.read.staging.ids import merged
 from pubsub_spark.read.staging.part import Footer
 from pubsub_spark.read.staging.store import open_store
-from pubsub_spark.read.task.partition_pull import PartitionPull
+from pubsub_spark.read.task.partition_pull import PartitionPull, first_wait
 from pubsub_spark.read.task.partitions import PullPartition
 from tests.unit.read.service import SUBSCRIPTION, Service, StatusError, ids, part, response
 from tests.unit.read.store import WatchedStore
@@ -82,6 +82,24 @@ def test_messages_are_rows(staging: Staging):
     assert (["a", "b"], ["ack-a", "ack-b"]) == (rows, receipts)
     assert (2, 0, 0, "idle") == (footer.rows, footer.dropped, footer.redelivered, footer.ended)
     assert [] == service.acked
+
+
+@pytest.mark.parametrize(
+    ("ended", "slots", "wait"),
+    [
+        ("idle", 2, 0.1),  # the others found the subscription empty
+        ("full", 2, 9.0),
+        ("idle", 3, 9.0),  # the others run beside this task
+        ("idle", None, 9.0),  # nobody knows
+    ],
+)
+def test_surplus_task_does_not_wait_again(staging: Staging, ended: str, slots: int | None, wait: float):
+    """A task that begins after another has found the subscription empty looks for a moment only."""
+    for number in (1, 2):
+        staging.create(part_path(BATCH, number), staging.part_builder().buffers(ended))
+    partition = PullPartition(staging, BATCH, 3, 1, 10**6, SYSTEM.wall() + IN_TIME, first_wait=9.0)
+
+    assert wait == first_wait(partition, slots)
 
 
 def test_message_in_doubt_is_acknowledged_at_once(staging: Staging):
