@@ -68,7 +68,7 @@ class Planner:
     def record(self, batch: int, pulls: Sequence[Footer], drained_from: float | None) -> int | None:
         """Record a committed batch with the footers of its pulled parts; return the tasks that Spark runs at once."""
         pulled = any(isinstance(partition, PullPartition) for partition in self.plans.pop(batch, []))
-        self.has_waited_in_vain = pulled and not any(footer.rows + footer.dropped for footer in pulls)
+        self.has_waited_in_vain = pulled and all(footer.is_empty for footer in pulls)
         self.is_backlogged = pulled and is_backlogged(pulls, drained_from)
         self.streams = next_streams(self.streams, pulls)
         return max((footer.task_slots or 0 for footer in pulls), default=0) or None
@@ -97,9 +97,13 @@ def next_streams(streams: int, pulls: Sequence[Footer]) -> int:
 def is_backlogged(footers: Sequence[Footer], drained_from: float | None = None) -> bool:
     """Return whether the pulls of a batch say that there are more messages.
 
-    drained_from: with `availableNow`, the publish time in seconds from which messages are left. After a batch that has
-    nothing older there is no backlog; after one that has, a pull that has caught up is no sign that all came.
+    footers: in the order of the parts. If there are more than Spark's slots, the last task has begun after others
+    ended: if it found nothing, there was nothing. drained_from: with `availableNow`, the publish time in seconds from
+    which messages are left. After a batch that has nothing older there is no backlog; after one that has, a pull that
+    has caught up is no sign that all came.
     """
+    if footers and footers[-1].is_empty and len(footers) > (footers[-1].task_slots or len(footers)):
+        return False
     without = ("idle", "caughtUp") if drained_from is None else ("idle",)
     more = any(footer.rows + footer.dropped and footer.ended not in without for footer in footers)
     oldest = min((footer.oldest for footer in footers if footer.oldest is not None), default=None)

@@ -57,6 +57,16 @@ class Footer:
     has_keys: bool = False
     reader: str | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether its pull brought no message."""
+        return not (self.rows or self.dropped or self.redelivered)
+
+    @property
+    def has_found_the_end(self) -> bool:
+        """Whether its pull says that the subscription had no more messages."""
+        return self.is_empty or self.ended in ("idle", "caughtUp")
+
 
 class _BufferList(io.RawIOBase):
     """A file that keeps the buffers that are written, and joins small ones. One growing buffer is copied too often."""

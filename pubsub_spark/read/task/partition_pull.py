@@ -42,7 +42,7 @@ from .spark_context import told_by_spark
 
 _LISTINGS = 5  # of files that are merged meanwhile
 _ACK_SECONDS = 10.0  # in which redeliveries are acknowledged, retries included
-_SURPLUS_WAIT_SECONDS = 0.1  # for a first message
+_SURPLUS_WAIT_SECONDS = 0.05  # for a first message; it drains its stream, too
 _LATEST_PARTS = 2  # that a surplus task looks at
 _excluded: dict[tuple[Staging, str], IdSet] = {}  # by file, for the last part that this process has pulled
 
@@ -170,7 +170,7 @@ def first_wait(partition: PullPartition, slots: int | None) -> float:
     if slots is not None and partition.part > slots:
         latest = sorted(staging.parts(batch).items())[1:][-_LATEST_PARTS:]
         with suppress(MissingFile, DamagedFile):
-            if any(staging.footer(batch, *part).ended in ("idle", "caughtUp") for part in latest):
+            if any(staging.footer(batch, *part).has_found_the_end for part in latest):
                 return _SURPLUS_WAIT_SECONDS
     return partition.first_wait
 

@@ -74,6 +74,14 @@ def test_full_pull_means_more():
     assert is_backlogged([footer(10, "period", oldest=99.0)])
 
 
+def test_surplus_task_that_found_nothing_means_no_more():
+    """Of three tasks on two slots the last one begins when another has ended."""
+    full, empty = replace(footer(10, "full"), task_slots=2), replace(footer(0, "idle"), task_slots=2)
+    assert not is_backlogged([full, full, empty])
+    assert is_backlogged([full, empty])
+    assert is_backlogged([full, empty, full])
+
+
 def test_idle_pulls_mean_no_more():
     """When every pull waited in vain at its end, the driver stream is enough."""
     assert not is_backlogged([footer(10, "idle"), footer(3, "idle")])

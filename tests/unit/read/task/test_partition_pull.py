@@ -85,18 +85,19 @@ def test_messages_are_rows(staging: Staging):
 
 
 @pytest.mark.parametrize(
-    ("ended", "slots", "wait"),
+    ("texts", "ended", "slots", "wait"),
     [
-        ("idle", 2, 0.1),  # the others found the subscription empty
-        ("full", 2, 9.0),
-        ("idle", 3, 9.0),  # the others run beside this task
-        ("idle", None, 9.0),  # nobody knows
+        ("a", "idle", 2, 0.05),  # the others found the end of the subscription
+        ("", "period", 2, 0.05),
+        ("a", "full", 2, 9.0),
+        ("a", "idle", 3, 9.0),  # the others run beside this task
+        ("a", "idle", None, 9.0),  # nobody knows
     ],
 )
-def test_surplus_task_does_not_wait_again(staging: Staging, ended: str, slots: int | None, wait: float):
+def test_surplus_task_does_not_wait_again(staging: Staging, texts: str, ended: str, slots: int | None, wait: float):
     """A task that begins after another has found the subscription empty looks for a moment only."""
     for number in (1, 2):
-        staging.create(part_path(BATCH, number), staging.part_builder().buffers(ended))
+        staging.create(part_path(BATCH, number), part(texts, ended))
     partition = PullPartition(staging, BATCH, 3, 1, 10**6, SYSTEM.wall() + IN_TIME, first_wait=9.0)
 
     assert wait == first_wait(partition, slots)
