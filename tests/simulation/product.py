@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from pubsub_spark.errors import MissingFile
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.driver import start as run_start
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.driver.query_driver import QueryDriver
 from pubsub_spark.read.offset import Offset
@@ -36,7 +35,6 @@ def driver(
     runtime: Runtime,
 ) -> QueryDriver:
     """Return the driver of one start of a query. buffered: the most messages that its stream buffers."""
-    run_start.__dict__["MAX_MESSAGES"] = buffered  # the one limit that is no argument
     return QueryDriver(
         options,
         backend,
@@ -45,6 +43,7 @@ def driver(
         is_stopping=is_stopping,
         may_be_asked_once=may_be_asked_once,
         runtime=runtime,
+        max_buffered=buffered,
     )
 
 

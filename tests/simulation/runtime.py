@@ -57,6 +57,9 @@ class SimLock:
         if self._hub.is_over:
             return True
         thread = self._hub.running()
+        if not self.depth:
+            self._owner, self.depth = thread, 1
+            return True
         if self._is_reentrant and self._owner is thread:
             self.depth += 1
             return True

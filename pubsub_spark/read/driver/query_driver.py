@@ -21,6 +21,7 @@ from typing import Any
 from ...backend import Backend
 from ...options import ReadOptions
 from ..offset import Offset
+from ..pull.driver_stream import MAX_MESSAGES
 from ..runtime import SYSTEM, Runtime
 from ..staging.schemas import ReaderSchema
 from ..staging.store import Store
@@ -58,9 +59,10 @@ class QueryDriver:
         runtime: Runtime = SYSTEM,
         reader: ReaderSchema | None = None,
         times: DriverTimes = DRIVER_TIMES,
+        max_buffered: int = MAX_MESSAGES,
     ) -> None:
         self.options = options
-        self._start = Start(options, backend, store, runtime, reader, times)
+        self._start = Start(options, backend, store, runtime, reader, times, max_buffered)
         self._is_stopping = is_stopping
         self._offsets = Offsets()
         self._triggers = Triggers(options.idle_timeout, may_be_asked_once)

@@ -44,6 +44,7 @@ class Start:
     runtime: Runtime
     reader: ReaderSchema | None = None  # with which payloads are decoded
     times: DriverTimes = DRIVER_TIMES
+    max_buffered: int = MAX_MESSAGES  # messages of the driver stream
 
     def run(self, start: Offset, is_replay: bool) -> Run:
         """Return a new run after the batch `start`.
@@ -75,7 +76,7 @@ class Start:
                 options.subscription,
                 client_id=f"{start.stream}-0-{uuid.uuid4().hex[:8]}",
                 lease_seconds=int(STREAM_LEASE_SECONDS),
-                max_messages=min(MAX_MESSAGES, options.max_messages_per_trigger),
+                max_messages=min(self.max_buffered, options.max_messages_per_trigger),
                 max_bytes=min(MAX_BYTES, options.max_bytes_per_trigger),
             )
             staged = frozenset(staging.batches())
