@@ -22,6 +22,7 @@ from tests.rpc.certificate import self_signed
 from tests.rpc.conftest import wait_until
 
 TOPIC, SUB = "projects/p/topics/news", "projects/p/subscriptions/all"
+SCHEMA = "projects/p/schemas/news"
 
 
 @pytest.fixture
@@ -183,6 +184,22 @@ def test_exactly_once_failure_has_its_details(rest, emulator):
     assert "type.googleapis.com/google.rpc.ErrorInfo" == detail["@type"]
     assert "EXACTLY_ONCE_ACKID_FAILURE" == detail["reason"]
     assert {ack_id: "PERMANENT_FAILURE_INVALID_ACK_ID"} == detail["metadata"]
+
+
+def test_message_that_does_not_match_its_schema_has_its_details(rest, emulator):
+    """The reason of the service, the index of the message and the revision are in `error.details`."""
+    emulator.create_schema(SCHEMA, "AVRO", '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}')
+    emulator.create_topic(TOPIC, schema=SCHEMA, encoding="JSON")
+    data = [base64.b64encode(text).decode() for text in (b'{"a": 1}', b'{"a": "\xc3\xa4"}')]
+
+    status, body = rest("POST", f"/v1/{TOPIC}:publish", {"messages": [{"data": each} for each in data]})
+
+    [detail] = body["error"]["details"]
+    assert (400, "INVALID_ARGUMENT") == (status, body["error"]["status"])
+    assert body["error"]["message"].startswith("Invalid data in message: Message failed schema validation. Message 1 ")
+    assert ("INVALID_JSON_AVRO_MESSAGE", "pubsub.googleapis.com") == (detail["reason"], detail["domain"])
+    assert "1" == detail["metadata"]["messageIndex"]
+    assert "revision_id=" in detail["metadata"]["revisionInfo"]
 
 
 def test_exactly_once_failure_has_room_for_every_ack_id(rest, emulator):

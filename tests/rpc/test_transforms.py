@@ -113,6 +113,17 @@ def test_schema_is_that_of_what_is_made(client, emulator):
     assert 1 == len(client.publish({"data": b"hi"}).message_ids)
 
 
+def test_refusal_counts_the_messages_of_the_request(client, emulator):
+    """A message that a function has dropped counts, too: the index is that of the caller."""
+    emulator.create_schema("projects/p/schemas/number", "AVRO", '{"type": "int"}')
+    settings = {"schema": "projects/p/schemas/number", "encoding": "JSON"}
+    drop = "function f(m) { return m.data === 'drop' ? null : m; }"
+    client.ask("Publisher/CreateTopic", name=TOPIC, schema_settings=settings, message_transforms=[udf(drop)])
+
+    with refused("INVALID_ARGUMENT", "Message 2 of the request does not match revision"):
+        client.publish({"data": b"1"}, {"data": b"drop"}, {"data": b"x"})
+
+
 def test_subscription_transforms_before_delivery(client, emulator):
     """A pull gets what the functions make, drops are acked, and another subscription sees the original."""
     create(client, subscription=[udf(PICKY)])

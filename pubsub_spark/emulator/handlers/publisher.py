@@ -23,7 +23,7 @@ from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.schema_store import Revision
 from pubsub_spark.emulator.state.subscription import Subscription
 from pubsub_spark.emulator.state.topic import Snapshot, Topic
-from pubsub_spark.schema.definition import Encoding
+from pubsub_spark.schema.definition import Encoding, InvalidMessage
 from pubsub_spark.schema.schema_types import ENCODINGS_BY_NUMBER
 
 _FIRST_DROPPED = 10**17  # ids of dropped messages have 18 digits; those of the broker have 17
@@ -136,7 +136,8 @@ class Publisher:
             return self._publish_transformed(request, topic, runner)
         bodies = wire_format.bodies_of_data_alone(raw) or _bodies(request)
         if encoding is not None:
-            bodies = _validated(bodies, messages, topic.resource.schema_settings.schema, encoding, revisions)
+            schema = topic.resource.schema_settings.schema
+            bodies = _validated(bodies, messages, schema, encoding, revisions, range(len(messages)))
         with self._engine.open() as (broker, now):
             ids = broker.publish(find_topic(broker, request.topic), bodies, messages[0].ordering_key, now)
         return wire_format.publish_response(ids)
@@ -159,18 +160,20 @@ class Publisher:
             if outcome is not None:
                 key = message.ordering_key
                 made.messages.add(data=outcome.data, attributes=dict(outcome.attributes), ordering_key=key)
-        ids = iter(self._publish_made(made, topic) if made.messages else ())
+        kept = [index for index, outcome in enumerate(outcomes) if outcome is not None]
+        ids = iter(self._publish_made(made, topic, kept) if made.messages else ())
         dropped = (str(next(self._dropped_ids)) if outcome is None else str(next(ids)) for outcome in outcomes)
         response: bytes = protos.PublishResponse(message_ids=dropped).SerializeToString()
         return response
 
-    def _publish_made(self, request: Any, topic: Topic) -> range:
-        """Publish messages that transforms have made; the ids."""
+    def _publish_made(self, request: Any, topic: Topic, indexes: Sequence[int]) -> range:
+        """Publish messages that transforms have made, `indexes` those of their originals; the ids."""
         bodies = _bodies(request)
         with self._engine.open():
             encoding, revisions = self._schema_rules(topic)
         if encoding is not None:
-            bodies = _validated(bodies, request.messages, topic.resource.schema_settings.schema, encoding, revisions)
+            schema = topic.resource.schema_settings.schema
+            bodies = _validated(bodies, request.messages, schema, encoding, revisions, indexes)
         with self._engine.open() as (broker, now):
             return broker.publish(find_topic(broker, request.topic), bodies, request.messages[0].ordering_key, now)
 
@@ -235,14 +238,23 @@ def _bodies(request: Any) -> list[bytes]:
 
 
 def _validated(
-    bodies: list[bytes], messages: Sequence[Any], schema: str, encoding: Encoding, revisions: Sequence[Revision]
+    bodies: list[bytes],
+    messages: Sequence[Any],
+    schema: str,
+    encoding: Encoding,
+    revisions: Sequence[Revision],
+    indexes: Sequence[int],
 ) -> list[bytes]:
-    """The bodies with the attributes that say which revision each message fits; the newest that fits is named."""
+    """The bodies with the attributes that say which revision each message fits; the newest that fits is named.
+
+    indexes: of the messages in the request, for the error.
+    """
     data = [message.data for message in messages]
     if revisions and revisions[0].definition.first_invalid(data, encoding) is None:
         fits = [revisions[0].id] * len(data)
     else:
-        fits = [_first_that_fits(each, encoding, revisions) for each in data]
+        numbered = zip(indexes, data, strict=True)
+        fits = [_first_that_fits(message, encoding, schema, revisions, index) for index, message in numbered]
     tags = {
         revision_id: wire_format.attribute_fields(
             {
@@ -256,8 +268,21 @@ def _validated(
     return [body + tags[revision_id] for body, revision_id in zip(bodies, fits, strict=True)]
 
 
-def _first_that_fits(data: bytes, encoding: Encoding, revisions: Sequence[Revision]) -> str:
+def _first_that_fits(data: bytes, encoding: Encoding, schema: str, revisions: Sequence[Revision], index: int) -> str:
+    """The id of the newest revision that the message matches; RpcError with the reason of the last that was checked."""
+    if not revisions:
+        raise invalid(f"No revision of `{schema}` is between the first and the last that the topic allows.")
     for revision in revisions:
-        if revision.definition.first_invalid([data], encoding) is None:
+        try:
+            revision.definition.validate(data, encoding)
             return revision.id
-    raise invalid("Request contains a message that does not match the schema of the topic.")
+        except InvalidMessage as error:
+            problem = str(error)
+    info = f"Could not validate message with any schema revision for schema: {schema}, last checked revision: "
+    raise limits.failed_validation(
+        revision.definition.type,
+        encoding,
+        f"Message {index} of the request does not match revision {revision.id} of `{schema}`: {problem}",
+        revisionInfo=f"{info}revision_id={revision.id} failed with status: {problem}",
+        messageIndex=str(index),
+    )

@@ -128,7 +128,7 @@ class SchemaService:
         try:
             definition.validate(request.message, encoding)
         except codec.InvalidMessage as problem:
-            raise invalid(f"Message failed schema validation: {problem}") from None
+            raise limits.failed_validation(definition.type, encoding, str(problem)) from None
         return protos.ValidateMessageResponse()
 
     def _parse(self, schema: Any) -> codec.Definition:

@@ -24,6 +24,7 @@ MAX_ATTRIBUTE_VALUE_BYTES = 1024
 MAX_ORDERING_KEY_BYTES = 1024
 # OpenTelemetry's context, which the client libraries add to messages when tracing is on
 _CLIENT_ATTRIBUTES = frozenset({"googclient_traceparent", "googclient_tracestate", "googclient_baggage"})
+_SCHEMA_WORDS = {"AVRO": "AVRO", "PROTOCOL_BUFFER": "PROTO"}  # of reasons; that of JSON_PROTO was never seen by us
 MAX_ACK_REQUEST_BYTES = 512 * 1024
 MAX_PULL_MESSAGES = 1000
 MAX_PAGE_SIZE = 1000
@@ -158,6 +159,17 @@ def exactly_once_failure(ack_ids: Sequence[str], outcome: str = "PERMANENT_FAILU
     )
 
 
+def failed_validation(schema_type: str, encoding: str, problem: str, **metadata: str) -> RpcError:
+    """The error for a message that does not match its schema, with the reason and metadata of the service."""
+    failed = "Message failed schema validation"
+    return RpcError(
+        "INVALID_ARGUMENT",
+        f"Invalid data in message: {failed}. {problem}",
+        reason=f"INVALID_{encoding}_{_SCHEMA_WORDS[schema_type]}_MESSAGE",
+        metadata={"message": failed, **metadata},
+    )
+
+
 def check_labels(labels: Mapping[str, str]) -> None:
     """Check labels: at most 64, of lower-case letters, digits, `_` and `-`; a key begins with a letter."""
     if len(labels) > MAX_LABELS:
@@ -190,6 +202,15 @@ def check_attributes(attributes: Mapping[str, str]) -> None:
             )
         # A character is at most four bytes, so short texts need no encoding to be known to fit.
         if len(key) * 4 > MAX_ATTRIBUTE_KEY_BYTES:
-            check_at_most("attribute_key_size", len(key.encode()), MAX_ATTRIBUTE_KEY_BYTES)
+            _check_attribute(key, "key", len(key.encode()), MAX_ATTRIBUTE_KEY_BYTES)
         if len(value) * 4 > MAX_ATTRIBUTE_VALUE_BYTES:
-            check_at_most("attribute_value_size", len(value.encode()), MAX_ATTRIBUTE_VALUE_BYTES)
+            _check_attribute(key, "value", len(value.encode()), MAX_ATTRIBUTE_VALUE_BYTES)
+
+
+def _check_attribute(name: str, part: str, size: int, most: int) -> None:
+    """Refuse an attribute whose key or value is too long; the service calls its bytes characters."""
+    if size > most:
+        raise invalid(
+            f'The attribute "{name}" in the request has a {part} that is too long. The length is {size} characters, '
+            f"but the maximum allowed is {most}. Refer to https://cloud.google.com/pubsub/quotas for more information."
+        )

@@ -14,9 +14,13 @@ _DOMAIN = "pubsub.googleapis.com"
 
 def sentence(error: RpcError) -> str:
     """The message of an error, cut to the length that clients accept."""
-    whole = error.message.encode()
+    return _cut(error.message)
+
+
+def _cut(text: str) -> str:
+    whole = text.encode()
     if len(whole) <= _MAX_SENTENCE_BYTES:
-        return error.message
+        return text
     return f"{whole[:_MAX_SENTENCE_BYTES].decode(errors='ignore')}..."
 
 
@@ -25,7 +29,8 @@ def details(error: RpcError) -> bytes:
     if not error.reason:
         return b""
     detail = any_pb2.Any()
-    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=error.metadata))
+    metadata = {key: _cut(value) for key, value in error.metadata.items()}
+    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=metadata))
     status = status_pb2.Status(code=NUMBERS[error.code], message=sentence(error), details=[detail])
     raw: bytes = status.SerializeToString()
     return raw

@@ -123,8 +123,15 @@ def test_update_changes_what_the_mask_names(handlers):
         ([{"ordering_key": "k"}], "messages in the publish request is empty"),
         ([{"data": b"x", "attributes": {"": "x"}}], "Attribute keys must be non-empty"),
         ([{"data": b"x", "attributes": {"GoOgle": "x"}}], "(key=GoOgle)"),
-        ([{"data": b"x", "attributes": {"ä" * 129: "x"}}], "attribute_key_size"),
-        ([{"data": b"x", "attributes": {"a": "ä" * 513}}], "attribute_value_size"),
+        (
+            [{"data": b"x", "attributes": {"ä" * 129: "x"}}],
+            f'The attribute "{"ä" * 129}" in the request has a key that is too long. The length is 258 characters',
+        ),
+        (
+            [{"data": b"x", "attributes": {"a": "ä" * 513}}],
+            'The attribute "a" in the request has a value that is too long. The length is 1026 characters, but the '
+            "maximum allowed is 1024. Refer to https://cloud.google.com/pubsub/quotas for more information.",
+        ),
         ([{"data": b"x", "attributes": {f"a{n}": "" for n in range(101)}}], "attribute_count"),
         ([{"data": b"x", "ordering_key": "k" * 1025}], "ordering_key_size"),
         ([{"data": b"x", "ordering_key": "k"}, {"data": b"x"}], "the same ordering key"),

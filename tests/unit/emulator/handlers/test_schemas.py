@@ -225,6 +225,61 @@ def test_message_names_the_newest_revision_that_it_fits(services):
     assert [] == delivered(services)
 
 
+@pytest.mark.parametrize(
+    ("kind", "definition", "encoding", "good", "bad", "reason", "problem"),
+    [
+        (AVRO, ONE, BINARY, b"\x02", b"\x02\x00", "INVALID_BINARY_AVRO_MESSAGE", "1 byte"),
+        (AVRO, ONE, JSON, b'{"a": 1}', b'{"a": "x"}', "INVALID_JSON_AVRO_MESSAGE", "a"),
+        (PROTOBUF, MESSAGE, BINARY, b"\x08\x01", b"\xff", "INVALID_BINARY_PROTO_MESSAGE", ""),
+        (PROTOBUF, MESSAGE, JSON, b'{"a": 1}', b"[]", "INVALID_JSON_PROTO_MESSAGE", ""),
+    ],
+)
+def test_refusal_names_message_revision_and_reason(services, kind, definition, encoding, good, bad, reason, problem):
+    """The sentence says which message does not match and why; the ErrorInfo has the reason of the service."""
+    revision = create(services, definition, kind).revision_id
+    topic(services, encoding=encoding)
+
+    with pytest.raises(RpcError) as error:
+        publish(services, good, bad, good)
+
+    checked = f"Message 1 of the request does not match revision {revision} of `{SCHEMA}`: "
+    start, _, why = error.value.message.partition(checked)
+    assert ("INVALID_ARGUMENT", reason) == (error.value.code, error.value.reason)
+    assert "Invalid data in message: Message failed schema validation. " == start
+    assert why
+    assert problem in why
+    assert {
+        "message": "Message failed schema validation",
+        "messageIndex": "1",
+        "revisionInfo": f"Could not validate message with any schema revision for schema: {SCHEMA}, last checked "
+        f"revision: revision_id={revision} failed with status: {why}",
+    } == error.value.metadata
+    assert [] == delivered(services)
+
+
+def test_validation_of_a_message_has_the_reason_of_a_publish(services):
+    """ValidateMessage fails as Publish does, without an index."""
+    create(services)
+    request = protos.ValidateMessageRequest(parent="projects/p", message=b"{}", encoding=JSON, name=SCHEMA)
+    with pytest.raises(RpcError, match=r"^Invalid data in message: Message failed schema validation\. .*`a`") as error:
+        services.schemas.validate_message(request)
+
+    assert "INVALID_JSON_AVRO_MESSAGE" == error.value.reason
+    assert {"message": "Message failed schema validation"} == error.value.metadata
+
+
+def test_range_without_a_revision_is_named(services):
+    """A topic whose only allowed revision was deleted accepts no message."""
+    first = create(services)
+    commit(services, TWO)
+    topic(services, first_revision_id=first.revision_id, last_revision_id=first.revision_id)
+    name = f"{SCHEMA}@{first.revision_id}"
+    services.schemas.delete_schema_revision(protos.DeleteSchemaRevisionRequest(name=name))
+
+    sentence = f"No revision of `{SCHEMA}` is between the first and the last that the topic allows."
+    assert ("INVALID_ARGUMENT", sentence) == refused(lambda: publish(services, b"\x02"))
+
+
 def test_range_of_revisions_limits_what_fits(services):
     """Only revisions from the first to the last named by the topic are tried."""
     first = create(services)
