@@ -7,6 +7,7 @@ Each stands between `<!-- name -->` and `<!-- end -->`. A test asks that they ar
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tempfile
@@ -167,7 +168,27 @@ def refusals() -> str:
     return "```text\n" + "\n".join(f"{type(each).__name__}: {each}" for each in examples) + "\n```"
 
 
+def bodies() -> str:
+    """The counts of `make test-bodies`: the cases of each body that agree with its judge, and each difference."""
+    counts = json.loads((Path(__file__).parent / "bodies.json").read_text())
+    lines = ["| cases | judge | agree | differ | left out |", "|---|---|---|---|---|"]
+    sentences: dict[str, list[int]] = {}
+    for number, row in enumerate(counts, 1):
+        differ = sum(row["differences"].values())
+        lines.append(
+            f"| {number}. {row['body']} | {row['judge']} | {row['agree']:,} | {differ:,} | {row['left_out']:,} |"
+        )
+        for sentence, cases in row["differences"].items():
+            sentences.setdefault(sentence, [0] * len(counts))[number - 1] = cases
+    lines += ["", "| difference | cases of each row |", "|---|---|"]
+    for sentence, found in sentences.items():
+        cases = ", ".join(f"{cases:,} of {number}" for number, cases in enumerate(found, 1) if cases)
+        lines.append(f"| {sentence} | {cases} |")
+    return "\n".join(lines)
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "bodies": bodies,
     "columns": columns,
     "error": error,
     "refusals": refusals,
