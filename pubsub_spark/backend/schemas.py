@@ -7,6 +7,7 @@ query agree. SchemaSettings: https://cloud.google.com/pubsub/docs/reference/rpc/
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from .. import names
 from ..codec.registry import SchemaRevision, TopicSchema
@@ -16,7 +17,9 @@ from ..schema.compiled_protobuf import definition_of
 from ..schema.definition import Encoding
 from ..schema.schema_types import ENCODINGS_BY_NUMBER, SCHEMA_TYPES_BY_NUMBER
 from . import Backend
-from .admin import Admin
+
+if TYPE_CHECKING:
+    from .admin import Admin
 
 _INLINE = "inline"  # the revision id of a definition that was given as an option
 

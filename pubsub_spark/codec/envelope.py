@@ -91,10 +91,10 @@ def received(responses: Sequence[bytes]) -> Received:
 def first_deliveries(received: Sequence[Received]) -> list[pa.RecordBatch]:
     """Return the messages with only the first delivery of each message id."""
     ids = pa.chunked_array([each.messages.column("message_id") for each in received], pa.string())
+    if pc.count_distinct(ids, mode="all").as_py() == len(ids):  # a table imports pandas, which takes 0.3 s
+        return [each.messages for each in received]
     rows = pa.table({"id": ids, "row": np.arange(len(ids))})
     first = rows.group_by("id").aggregate([("row", "min")]).column("row_min")
-    if len(first) == len(ids):
-        return [each.messages for each in received]
     mask = np.zeros(len(ids), dtype=bool)
     mask[first.to_numpy()] = True
     ends = np.cumsum([0, *(each.messages.num_rows for each in received)])

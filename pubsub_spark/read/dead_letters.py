@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-from google.pubsub_v1 import types
 
 from ..backend import Backend
 from ..publish.dead_letters import ERROR_ATTRIBUTE, dead_letters
@@ -27,6 +26,8 @@ def publish(topic: str, subscription: str, messages: pa.RecordBatch, reasons: Se
 
     Raises ResourceError or ServiceError when Pub/Sub does not accept them: then the batch fails and nothing is lost.
     """
+    from google.pubsub_v1 import types
+
     ids = messages.column("message_id").to_pylist()
     labels = (
         {ERROR_ATTRIBUTE: reason, ID_ATTRIBUTE: message_id, SUBSCRIPTION_ATTRIBUTE: subscription}

@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, cast
-
-from google.pubsub_v1 import types
+from typing import TYPE_CHECKING, Any, cast
 
 from ... import names
-from ...backend.admin import Admin
 from ...errors import ForbiddenError, MissingError, OptionsError, PubSubError, ResourceError
 from ...options import ReadOptions
 from ..offset import Offset
+
+if TYPE_CHECKING:
+    from google.pubsub_v1 import types
+
+    from ...backend.admin import Admin
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +103,8 @@ def _check_topic(found: types.Subscription, options: ReadOptions) -> None:
 
 def _warn_of_other_settings(found: types.Subscription, wanted: types.Subscription) -> None:
     """Log the options for a subscription to be created that differ from the existing one, which is not changed."""
+    from google.pubsub_v1 import types
+
     current = types.Subscription.pb(found)
     other = [
         field.json_name
@@ -148,6 +152,8 @@ def refuse_unless_pulled(subscription: types.Subscription) -> None:
 
 def _wanted(options: ReadOptions, topic: str) -> types.Subscription:
     """Return the subscription that the options ask to create on `topic` (a full name)."""
+    from google.pubsub_v1 import types
+
     return types.Subscription(
         name=options.subscription,
         topic=topic,
