@@ -38,6 +38,10 @@ def _delivered_by_itself(record: Record, repeat: Repeat) -> bool:
     return any(repeat.message_id in ids for at, ids in notes if at <= repeat.again)
 
 
+def _was_slow(record: Record, repeat: Repeat) -> bool:
+    return any(repeat.message_id in ids for at, ids in record.notes["response slow"] if at <= repeat.again)
+
+
 def _sought(record: Record, repeat: Repeat) -> bool:
     return any(at <= repeat.again for at, _ in record.notes["seek"])
 
@@ -65,6 +69,11 @@ CASES: tuple[Case, ...] = (
         "delivered again by Pub/Sub",
         "Pub/Sub itself delivers it twice although it was acknowledged, or its lease was not over",
         _delivered_by_itself,
+    ),
+    Case(
+        "response slow",
+        "its acknowledgement had failed, and when Pub/Sub sent it again, it was under way for longer than `idleTimeout`",
+        _was_slow,
     ),
     Case("seek", "the subscription is sought back", _sought),
     Case("staging lost", "files of the staging area were removed, cut short, or are in another area", _staging_lost),

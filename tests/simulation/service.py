@@ -27,6 +27,7 @@ TOPIC, DEAD_LETTERS = "projects/shop/topics/orders", "projects/shop/topics/dead-
 SUBSCRIPTION, DEAD_SUBSCRIPTION = "projects/shop/subscriptions/orders", "projects/shop/subscriptions/dead-orders"
 _LATENCIES = (0.001, 0.004, 0.02)  # seconds
 _MAX_SILENT_SECONDS = 40.0  # that a response of a stream is on its way: after more, keepalive has ended the connection
+_SLOW_SECONDS = 1.0  # until a response arrives: the shortest idle time
 _PROPERTIES = b"\x22\x00"  # StreamingPullResponse.subscription_properties, both false
 _PULL_REQUEST = types.StreamingPullRequest.pb()
 _ACK_REQUEST, _MODIFY_REQUEST = types.AcknowledgeRequest.pb(), types.ModifyAckDeadlineRequest.pb()
@@ -134,6 +135,8 @@ class Stream:
         service.record.deliver([lease.message.id for lease in leases], self.receiver.name)
         ids = wire_format.ack_ids_of(subscription.name)
         self._send(ids.received(batch.numbers, batch.frames, batch.attempts) + _PROPERTIES)
+        if self.silent or self._arrives - service.hub.now >= _SLOW_SECONDS:
+            service.record.note("response slow", [lease.message.id for lease in leases])
         if not service.settings.exactly_once and service.faults.hits("lease cut"):
             service.record.note("lease cut", [lease.message.id for lease in leases])
             service.hub.after(0.5, lambda: service.cut(subscription, list(batch.numbers)))

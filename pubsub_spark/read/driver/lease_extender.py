@@ -70,6 +70,11 @@ class LeaseExtender:
         buffered = run.stream.due(now)
         if buffered and (refused := self._extend(each.column("ack_id") for each in buffered)) is not None:
             run.stream.record_extension(now, run.now(), refused)
+        if expired := run.stream.take_expired():
+            deadline = run.runtime.monotonic() + self._times.timeout
+            ack_ids = (each.column("ack_id") for each in expired)
+            returned = acks.nack(run.connection, run.subscription, ack_ids, deadline, runtime=run.runtime)
+            run.stream.record_acks(returned.taken)
         self._readers = [reader for reader in self._readers if reader.is_alive()]  # type: ignore[attr-defined]
         while len(self._readers) < _MAX_READERS and (reading := self._take_reading()) is not None:
             self._readers.append(run.runtime.start(partial(self._read, reading), "receipts reader"))

@@ -152,7 +152,7 @@ class AckLedger:
         self._batches: dict[int, Batch] = {}
         self._redelivered: list[Redelivered] = []
         self._is_redelivery_sent = False
-        self._leased_until = 0.0  # of redeliveries whose acks were not accepted
+        self._leased_until = 0.0  # of messages whose acks were not accepted
 
     # What happened
 
@@ -208,6 +208,7 @@ class AckLedger:
         """Record that the messages with these ids may be delivered again."""
         self.in_doubt.add(ids, part.batch, now)
         part.in_doubt_since = now
+        self._leased_until = max(self._leased_until, part.lease.end)
 
     def settle(self, part: Part) -> None:
         """Record that all acks of a part were answered, and that ids whose ack may be lost are in doubt."""

@@ -2,7 +2,8 @@
 
 It is kept open with small limits. Its messages become part 0 of the next batch; they are staged then, and until then
 their leases are extended through `due` and `record_extension`. Redeliveries of committed messages are removed before
-that, with `drop`.
+that, with `drop`. Messages whose lease has ended are no rows: a task may have been sent them meanwhile. They are
+returned (`take_expired`), and Pub/Sub delivers them again.
 
 Runs on the driver and is used by several threads; every method takes the lock. Only `poll` waits, and then holds
 another lock, of polls alone.
@@ -65,6 +66,7 @@ class DriverStream:
         self._lock = runtime.lock()
         self._polling = runtime.lock()  # held by the thread that polls, also while it waits
         self._buffer: list[_Buffered] = []
+        self._expired: list[pa.RecordBatch] = []  # receipts, to be nacked
         self._outstanding: deque[tuple[int, int]] = deque()  # messages and their bytes, as the service counts them
         self._reopened = 0
         self._flow_controlled = False
@@ -100,6 +102,7 @@ class DriverStream:
                     lease = Lease(leased, self.settings.lease_seconds)
                     self._buffer.append(_Buffered(self._clock(), lease, arrived))
                     self._outstanding.append((arrived.messages.num_rows, sum(map(len, responses))))
+                    self._set_expired_aside()
             if self._reaches(1, self._outstanding):
                 self._flow_controlled = True
 
@@ -207,6 +210,7 @@ class DriverStream:
         """Remove and return the oldest messages within the limits (at least one), and the lease that ends first."""
         taken: list[_Buffered] = []
         with self._lock:
+            self._set_expired_aside()
             while self._buffer and max_messages > 0 and (max_bytes > 0 or not taken):
                 first = self._buffer.pop(0)
                 if first.received.messages.num_rows > max_messages:
@@ -216,8 +220,20 @@ class DriverStream:
                 max_messages -= first.received.messages.num_rows
                 max_bytes -= size(first.received.messages)
             self._flow_controlled = False
-        lease = min((each.lease for each in taken), key=lambda lease: (not lease.expired, lease.end), default=None)
+        lease = min((each.lease for each in taken), key=lambda lease: lease.end, default=None)
         return lease, [each.received for each in taken]
+
+    def take_expired(self) -> list[pa.RecordBatch]:
+        """Remove and return the receipts of messages whose lease has ended. The caller nacks them: `record_acks`."""
+        with self._lock:
+            self._set_expired_aside()
+            taken, self._expired = self._expired, []
+        return taken
+
+    def _set_expired_aside(self) -> None:
+        now = self._clock()
+        self._expired += [each.received.receipts for each in self._buffer if each.lease.is_expired(now)]
+        self._buffer = [each for each in self._buffer if not each.lease.is_expired(now)]
 
     def drop(self, is_unwanted: Callable[[pa.Array], np.ndarray[Any, np.dtype[np.bool_]]]) -> list[Redelivered]:
         """Remove the buffered messages that are unwanted; return them, to be acknowledged at once.
@@ -271,7 +287,7 @@ class DriverStream:
                 rest += arriving
         rest += self._stream.close()
         with self._lock:
-            left = [each.received.receipts for each in self._buffer]
+            left = [*self._expired, *(each.received.receipts for each in self._buffer)]
             if rest:
                 left.append(received(rest).receipts)
             self._buffer = []

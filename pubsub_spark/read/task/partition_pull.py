@@ -1,8 +1,9 @@
 """The pull of one part in a task: what becomes a row, and what is acknowledged at once.
 
     its id is in doubt                                  acknowledged at once, no row
-    the pull ended after the plan's deadline, and       acknowledged at once, no row
-      the message is staged in an earlier batch
+    the pull ended after the plan's deadline or has     acknowledged at once, no row
+      ordering keys, and the message is staged in an
+      earlier batch
     the same, and it is staged in another part of       no row; its receipt stays with this part
       this batch
     such a message has an ordering key                  nothing of this pull is a row, and it is nacked
@@ -70,15 +71,10 @@ class PartitionPull:
         """Pull until the limits of the partition; return the rows and the bytes of the part to stage."""
         result = self._pull()
         self.leased = self.runtime.boottime() if result.leased is None else result.leased
-        is_late = bool(self._kept) and self.runtime.boottime() > self._deadline
-        if is_late:
+        # Pub/Sub may also deliver messages again by itself: a key would be in two parts.
+        has_keys = any(has_text(messages.column("ordering_key")) for messages, _ in self._kept)
+        if has_keys or (self._kept and self.runtime.boottime() > self._deadline):
             self._drop_staged()
-        if self._splits_keys:
-            self._return_all()
-        if is_late or self._splits_keys:
-            self._builder = self.partition.staging.part_builder()
-            for messages, receipts in self._kept:
-                self._builder.add(messages, receipts)
         buffers = self._builder.buffers(
             result.ended,
             pull_bytes=result.bytes,
@@ -150,14 +146,20 @@ class PartitionPull:
         committed = _ids_of_parts(staging, self.partition.committed)
         # Last: ids are written here before their parts are deleted.
         committed += _ids_in_doubt(staging)
-        self._kept = [self._without(received, committed, of_batch) for received in self._kept]
+        kept = [self._without(received, committed, of_batch) for received in self._kept]
+        if self._splits_keys:
+            self._return_all()
+            kept = []
+        if kept != self._kept:
+            self._kept, self._builder = kept, staging.part_builder()
+            for messages, receipts in kept:
+                self._builder.add(messages, receipts)
 
     def _return_all(self) -> None:
         """Nack the messages: rows of a key are in one part of a batch."""
         ack_ids = [receipts.column("ack_id") for _, receipts in self._kept]
         deadline = self.runtime.monotonic() + _ACK_SECONDS
         acks.nack(self.connection, self.options.subscription, ack_ids, deadline, runtime=self.runtime)
-        self._kept = []
 
 
 def first_wait(partition: PullPartition, slots: int | None) -> float:

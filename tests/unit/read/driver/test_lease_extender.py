@@ -181,6 +181,17 @@ def test_buffered_messages_are_extended(running: Running):
     running.until(lambda: not running.stream.due(DUE))
 
 
+def test_buffered_messages_whose_extension_is_refused_are_returned(running: Running):
+    """They are no rows any more, and Pub/Sub delivers them again at once."""
+    running.arrive("ab")
+    running.service.answers = [REFUSED]
+    running.extending()
+    running.advance(DUE)
+    running.until(lambda: (0, ["ack-a", "ack-b"]) in running.service.modified)
+
+    assert 0 == running.stream.message_count
+
+
 def test_stalled_read_holds_up_its_own_batch_alone(running: Running, stalling: StallingStore):
     """The other batches are extended in time. When the store answers, the stalled one is extended also."""
     for batch, text in enumerate("abc", 1):

@@ -286,18 +286,20 @@ def test_lease_of_taken_messages_is_the_one_that_ends_first():
         assert Lease(20, 60) == stream.take(1000, 10**6)[0]
 
 
-def test_lease_that_expired_in_the_buffer_stays_expired():
-    """A lease that was extended too late, or that the service refused to extend, is expired."""
-    for moment, refused in ((61, False), (15, True)):
-        with opened(Service(scripts=[[response("a")]])) as stream:
-            wait(stream, 1)
-            stream.record_extension(sent=moment, answered=moment, refused=refused)
-            lease, _ = stream.take(1000, 10**6)
-            assert lease is not None and lease.is_expired(moment)
+@pytest.mark.parametrize(("moment", "refused"), [(61, False), (15, True)])
+def test_messages_whose_lease_has_ended_are_no_rows(moment: float, refused: bool):
+    """Once a lease was extended too late, or Pub/Sub refused, another may have been sent the messages."""
+    with opened(Service(scripts=[[response("ab")]])) as stream:
+        wait(stream, 2)
+        stream.record_extension(sent=moment, answered=moment, refused=refused)
+
+        assert (None, []) == stream.take(1000, 10**6)
+        assert ["ack-a", "ack-b"] == ack_ids(stream.take_expired())
+        assert [] == stream.take_expired()
 
 
-def test_expired_lease_counts_before_one_that_ends_sooner():
-    """If the lease of some taken messages has expired, the lease of all is expired."""
+def test_messages_whose_lease_goes_on_stay():
+    """The others of the buffer are rows."""
     now = 0.0
     service = Service(scripts=[[response("a")]])
     with opened(service, clock=lambda: now) as stream:
@@ -305,10 +307,11 @@ def test_expired_lease_counts_before_one_that_ends_sooner():
         stream.record_extension(sent=15, answered=15, refused=True)
         for now in (4.0, 8.0, 12.0, 16.0, 20.0):  # noqa: B007 (the clock returns it)
             stream.poll()
+        assert ["ack-a"] == ack_ids(stream.take_expired())
         service.calls[0].say(response("b"))
-        wait(stream, 2)
-        lease, _ = stream.take(1000, 10**6)
-        assert lease is not None and lease.is_expired(20)
+        wait(stream, 1)
+
+        assert ["b"] == taken(stream)
 
 
 @pytest.mark.parametrize("size", [4200, 8000, 32_000])
@@ -337,10 +340,10 @@ def test_lease_runs_while_the_machine_sleeps():
     with opened(Service(scripts=[[response("a")]]), clock=lambda: now) as stream:
         until(lambda: stream.health.last_response is not None, "a response")
         now = 70.0
-        wait(stream, 1)
-        lease, _ = stream.take(1000, 10**6)
-    assert lease is not None
-    assert (0.0, True) == (lease.start, lease.is_expired(now))
+        stream.poll(LONG)
+
+        assert 0 == stream.message_count
+        assert ["ack-a"] == ack_ids(stream.close())
 
 
 def test_close_returns_all_buffered_receipts():
