@@ -72,7 +72,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "response slow",
-        "its acknowledgement had failed, and when Pub/Sub sent it again, it was under way for longer than `idleTimeout`",
+        "its acknowledgement failed, and Pub/Sub sent it again so slowly that `idleTimeout` passed before it came",
         _was_slow,
     ),
     Case("seek", "the subscription is sought back", _sought),

@@ -20,7 +20,7 @@ from typing import Any
 from unittest import mock
 
 from pubsub_spark.read.driver import active_run, batches, in_doubt, in_doubt_files, ledger, start
-from pubsub_spark.read.pull import lease
+from pubsub_spark.read.pull import driver_stream, lease
 from pubsub_spark.read.staging import area, fencing
 from pubsub_spark.read.staging.ids import digests, merged
 from pubsub_spark.read.task import partition_pull, partition_reader
@@ -228,7 +228,8 @@ MUTATIONS: list[Mutation] = [
     ),
     Mutation("ids in doubt are lost at a restart", ("I5",), replaced(in_doubt.InDoubt, "load", _nothing)),
     Mutation("doubt does not spread in a key", ("I5",), replaced(ledger.AckLedger, "doubts_others", _constant(False))),
-    Mutation("keys are split", ("keys",), replaced(partition_pull.PartitionPull, "_return_all", _nothing)),
+    Mutation("keys are split", ("keys",), replaced(partition_pull, "has_text", _constant(False))),
+    Mutation("an ended lease is a row", ("I5",), replaced(driver_stream.DriverStream, "_set_expired_aside", _nothing)),
     Mutation("a part is staged after its lease", ("I5",), replaced(partition_reader, "_expired", _constant(None))),
     Mutation(
         "a standstill is not noticed", ("I5",), replaced(lease.Arrivals, "look", lambda _: lambda self, now, *_: now)

@@ -199,6 +199,16 @@ def test_the_deadline_knows_the_lease_of_the_driver_part() -> None:
     assert 50 == made.deadline(1, 50)
 
 
+def test_messages_whose_acks_were_refused_are_leased() -> None:
+    """Until their lease ends they count for flow control: that nothing comes proves no empty subscription."""
+    made = committed(1, now=0)
+    part = made.take_acks(10)
+    assert part is not None
+    made.doubt(part, merged([digests(pa.array(["a"]))]), 10)
+    made.settle(part)
+    assert [False, True] == [made.is_settled(now) for now in (59.0, 60.0)]
+
+
 def test_the_leases_of_a_replay_have_ended() -> None:
     """Nobody knows the leases of a batch that an earlier run staged, so its ids are in doubt once it is committed."""
     made = ledger()
