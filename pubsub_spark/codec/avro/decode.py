@@ -3,8 +3,7 @@
 A message that fell back is looked at alone. If it is no message of its schema, `error_locator` says where. Otherwise
 fastavro reads it and writes it again, and if that makes a difference (a map had a key twice), the columns read what it
 wrote. If it makes none, the message has no value, and the columns said why. Messages in JSON are written as binary
-first, by `json_columns`, and those of an uncommon form by fastavro. So a message's outcome does not depend on its
-neighbours.
+first (`json`). So a message's outcome does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ import pyarrow as pa
 
 from pubsub_spark.codec.avro.columns import batches, compile_columns
 from pubsub_spark.codec.avro.cursor_arrays import merge, offsets_of
-from pubsub_spark.codec.avro.json_columns import compile_reader
+from pubsub_spark.codec.avro.json import compile_reader
 from pubsub_spark.codec.avro.types import column_of, value_type
 from pubsub_spark.schema.avro import error_locator
-from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS, Bits
+from pubsub_spark.schema.avro.cursors import Bits
 from pubsub_spark.schema.avro.definition import AvroDefinition
 from pubsub_spark.schema.avro.mismatch import Mismatch, Unresolvable
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
@@ -34,7 +33,7 @@ class AvroDecoder:
         self.type = value_type(reader.root)
         self._wrapped = not pa.types.is_struct(column_of(reader.root).type)
         self._writer = writer
-        self._json_reader = compile_reader(writer.root) if encoding == "JSON" else None
+        self._json_reader = compile_reader(writer)
         self._decode = self._binary if encoding == "BINARY" else self._json
         self._refusal: Unresolvable | None = None
         try:
@@ -60,26 +59,12 @@ class AvroDecoder:
         return pa.concat_arrays(values), pa.concat_arrays(errors)
 
     def _json_batch(self, data: pa.BinaryArray) -> Decoded:
-        texts: list[bytes] = data.to_pylist()
-        read: list[int] = []
-        parts: list[tuple[Iterable[int], Decoded]] = []
-        if self._json_reader and len(texts) >= MIN_VECTORISED_ROWS:
-            read, messages = self._json_reader.binary(texts)
-            parts.append((read, self._binary(messages)))
-            if len(read) == len(texts):
-                return parts[0][1]
-        binary: dict[int, bytes] = {}
-        mismatches: dict[int, Mismatch] = {}
-        for row in sorted(set(range(len(texts))).difference(read)):
-            try:
-                binary[row] = self._writer.datum.write(self._writer.read_json(texts[row]))
-            except Mismatch as mismatch:
-                mismatches[row] = mismatch
-        parts += [
-            (binary, self._binary(pa.array(binary.values(), pa.binary()))),
-            (mismatches, self._refused(mismatches.values())),
-        ]
-        return _merged(parts)
+        binary, reasons = self._json_reader.read(data)
+        if not reasons:
+            return self._binary(binary)
+        refused = pa.nulls(len(reasons), self.type), pa.array(reasons.values(), pa.string())
+        good = np.flatnonzero(binary.is_valid().to_numpy(zero_copy_only=False))
+        return _merged([(good, self._binary(binary.drop_null())), (reasons, refused)])
 
     def _batch(self, data: pa.BinaryArray) -> Decoded:
         if self._refusal:

@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
+from pubsub_spark.codec.json.reader import JsonReader
 from pubsub_spark.codec.protobuf import ptars_schema, row_reader
 from pubsub_spark.codec.protobuf.column_arrays import assemble_structs, message_column, structs_without_fields
 from pubsub_spark.codec.protobuf.column_tree import (
@@ -46,7 +47,7 @@ from pubsub_spark.codec.protobuf.column_tree import (
     Struct,
     build_column_tree,
 )
-from pubsub_spark.codec.protobuf.json_columns import JsonColumnReader, compile_reader
+from pubsub_spark.codec.protobuf.json import compile_reader
 from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage
 from pubsub_spark.codec.protobuf.types import struct_type
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
@@ -100,7 +101,7 @@ class ProtobufDecoder:
         self._envelope = ptars_schema.envelope_writer()
         self._batch = ptars_schema.batch_reader(self.struct)
         self._row = row_reader.compile_row_reader(self.struct)
-        self._json: dict[ProtobufDefinition, JsonColumnReader | None] = {}
+        self._json: dict[ProtobufDefinition, JsonReader] = {}
 
     def decode(
         self, data: pa.Array, encoding: Encoding = "BINARY", writer: ProtobufDefinition | None = None
@@ -108,18 +109,17 @@ class ProtobufDecoder:
         """The rows of `data` (binary), written by revision `writer` or, if that is None, by the reader's own."""
         reasons: dict[int, str] = {}
         if encoding == "JSON":
-            writer = writer or self.definition
-            data = _to_binary(data, writer, self._json_columns(writer), reasons)
-        elif data.null_count:
+            data, reasons = self._json_reader(writer or self.definition).read(data.fill_null(b""))
+        if data.null_count:
             data = data.fill_null(b"")
         blocks = [self._block(data.slice(start, count), start, reasons) for start, count in _blocks(data)]
         value = pa.concat_arrays(blocks) if blocks else self._nothing()
         return DecodedPayloads(_with_nulls(value, reasons), _reason_column(reasons, len(data)))
 
-    def _json_columns(self, writer: ProtobufDefinition) -> JsonColumnReader | None:
+    def _json_reader(self, writer: ProtobufDefinition) -> JsonReader:
         """The reader of the JSON messages of a revision; compiled when first used."""
         if writer not in self._json:
-            self._json[writer] = compile_reader(writer.message)
+            self._json[writer] = compile_reader(writer)
         return self._json[writer]
 
     def _nothing(self) -> pa.StructArray:
@@ -304,28 +304,6 @@ def _any(node: Node, holds: Callable[[Node], bool]) -> bool:
         case Array(inner) | Map(value=inner):
             return holds(node) or _any(inner, holds)
     return holds(node)
-
-
-def _to_binary(
-    data: pa.Array, writer: ProtobufDefinition, columns: JsonColumnReader | None, reasons: dict[int, str]
-) -> pa.Array:
-    """The binary form of JSON messages; an empty message, and a reason, for a text that is not one."""
-    data = data.fill_null(b"")
-    rows, payloads = columns.binary(data) if columns else ([], pa.array([], pa.binary()))
-    if len(rows) == len(data):
-        return payloads
-    texts = data.to_pylist()
-    others = sorted(set(range(len(texts))).difference(rows)) if rows else range(len(texts))
-    read = []
-    for row in others:
-        try:
-            read.append(writer.json_reader.read(texts[row]).SerializePartialToString())
-        except InvalidMessage as error:
-            reasons[row] = str(error)
-            read.append(b"")
-    if not rows:
-        return pa.array(read, pa.binary())
-    return pa.concat_arrays([payloads, pa.array(read, pa.binary())]).take(pa.array(np.argsort([*rows, *others])))
 
 
 def _emptied(data: pa.Array, rows: list[int]) -> pa.Array:
