@@ -16,6 +16,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pubsub_spark.codec.arrays import named_structs
 from pubsub_spark.codec.avro.columns import batches, compile_columns
 from pubsub_spark.codec.avro.encode import compile_rows
 from pubsub_spark.codec.avro.types import column_of, value_type, variants, widened
@@ -58,7 +59,7 @@ def compile_reader(definition: AvroDefinition) -> JsonReader:
     wrapped = not pa.types.is_struct(column_of(raw).type)
 
     def write(column: pa.Array) -> pa.BinaryArray:
-        return rows(reader.structs(["value"], [column], len(column)) if wrapped else column)
+        return rows(named_structs({"value": column}, len(column)) if wrapped else column)
 
     return JsonReader(_plan(raw), pa.binary(), write, exact)
 
@@ -120,12 +121,8 @@ def _given(node: Node) -> Plan:
     """The plan of a value that is null where it is not given, as in a union's branch."""
     match node:
         case Record(fields=fields):
-            names = [field.name for field in fields]
-            return reader.objects(
-                [([field.name], _plan(field.node)) for field in fields],
-                partial(reader.structs, names),
-                size=len(fields),
-            )
+            plans = [([field.name], _plan(field.node)) for field in fields]
+            return reader.objects(plans, reader.of_names([field.name for field in fields]), size=len(fields))
         case Array(items):
             return reader.lists(_plan(items))
         case Map(values):
@@ -146,7 +143,7 @@ def _union(node: Union) -> Plan:
 
     def build(arrays: list[pa.Array], length: int) -> pa.Array:
         reader.require(bool((reader.given(arrays) == 1).all()))
-        return arrays[0] if len(arrays) == 1 else reader.structs(names, arrays, length)
+        return arrays[0] if len(arrays) == 1 else reader.of_names(names)(arrays, length)
 
     return reader.objects([([type_name(branch)], _given(branch)) for branch in kinds], build, size=1)
 

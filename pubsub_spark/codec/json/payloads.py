@@ -13,11 +13,12 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
+from pubsub_spark.codec.arrays import with_reasons
 from pubsub_spark.codec.json import ddl, json_schema, reader
 from pubsub_spark.codec.json.reader import JsonReader, Plan
 from pubsub_spark.errors import SchemaError
@@ -43,7 +44,7 @@ class JsonSchema:
     def decode(self, data: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
         """The values of payloads, and the reasons; in each row one of the two is null."""
         values, reasons = _reader(self.text).read(data.fill_null(b""))
-        return values, pa.array(map(reasons.get, range(len(data))), pa.string())
+        return with_reasons(values, reasons)
 
 
 @lru_cache(maxsize=16)
@@ -82,7 +83,7 @@ def _plan(kind: pa.DataType) -> Plan:
     """The common form of a type."""
     if pa.types.is_struct(kind):
         fields = [([field.name], _plan(field.type)) for field in kind]
-        return reader.objects(fields, partial(reader.structs, [field.name for field in kind]), unknown_names=True)
+        return reader.objects(fields, reader.of_names([field.name for field in kind]), unknown_names=True)
     if pa.types.is_list(kind):
         return reader.lists(_plan(kind.value_type))
     if pa.types.is_map(kind):

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
+from pubsub_spark.codec.arrays import at_rows, named_structs
 from pubsub_spark.schema.definition import InvalidMessage
 
 Values = list[Any]  # JSON values of one field of all messages; None where it is null or absent
@@ -58,6 +59,9 @@ _TYPES: Final[dict[frozenset[type], pa.DataType]] = {
     frozenset({int, float}): pa.float64(),
     frozenset({bool}): pa.bool_(),
 }
+
+
+Build = Callable[[list[pa.Array], int], pa.Array]  # of the arrays of the fields of so many objects
 
 
 class Plan(NamedTuple):
@@ -106,7 +110,7 @@ class JsonReader(NamedTuple):
             except InvalidMessage as error:
                 reasons[row] = str(error)
         result = pa.concat_arrays([*results, pa.array(values, self.type)])
-        return _spread(result, np.array(rows, np.int64), len(texts)), reasons
+        return at_rows(result, np.array(rows, np.int64), len(texts)), reasons
 
     def _batch(self, texts: pa.BinaryArray, start: int) -> Iterator[tuple[Sequence[int], pa.Array]]:
         """The rows of the common form, and their columns: of the whole batch or, if that fails, of its quarters."""
@@ -199,16 +203,20 @@ def required(plan: Plan) -> Plan:
         require(not array.null_count)
         return array
 
+    return _then(plan, check)
+
+
+def _then(plan: Plan, convert: Callable[[pa.Array], pa.Array]) -> Plan:
     return Plan(
         plan.json_type,
-        lambda array, names: check(plan.convert(array, names)),
-        lambda values, names: check(plan.read(values, names)),
+        lambda array, names: convert(plan.convert(array, names)),
+        lambda values, names: convert(plan.read(values, names)),
     )
 
 
 def objects(
     fields: list[tuple[list[str], Plan]],
-    build: Callable[[list[pa.Array], int], pa.Array],
+    build: Build,
     size: int | None = None,
     unknown_names: bool = False,
 ) -> Plan:
@@ -250,17 +258,18 @@ def objects(
     return Plan(json_type, convert, read)
 
 
+def of_names(names: list[str]) -> Build:
+    """The function that builds structs of fields of those names."""
+    return lambda arrays, length: named_structs(dict(zip(names, arrays, strict=True)), length)
+
+
 def wrapped(plan: Plan, name: str) -> Plan:
     """The plan of values that become structs of one field, null where the value is."""
 
     def wrap(array: pa.Array) -> pa.StructArray:
-        return structs([name], [array], len(array), array.is_valid().buffers()[1] if array.null_count else None)
+        return named_structs({name: array}, len(array), array)
 
-    return Plan(
-        plan.json_type,
-        lambda array, names: wrap(plan.convert(array, names)),
-        lambda values, names: wrap(plan.read(values, names)),
-    )
+    return _then(plan, wrap)
 
 
 def lists(item: Plan) -> Plan:
@@ -443,22 +452,9 @@ def given(arrays: list[pa.Array]) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.asarray(np.sum([array.is_valid().to_numpy(zero_copy_only=False) for array in arrays], axis=0))
 
 
-def structs(names: list[str], arrays: list[pa.Array], length: int, valid: pa.Buffer | None = None) -> pa.StructArray:
-    """A struct array of fields of those names."""
-    type_ = pa.struct([pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)])
-    return pa.Array.from_buffers(type_, length, [valid], children=arrays)
-
-
 def _expand(values: pa.Array, valid: pa.BooleanArray) -> pa.Array:
     """The values at the places that are valid, null elsewhere."""
-    return _spread(values, np.flatnonzero(valid.to_numpy(zero_copy_only=False)), len(valid))
-
-
-def _spread(values: pa.Array, rows: np.ndarray[Any, np.dtype[np.int64]], count: int) -> pa.Array:
-    """`count` values: `values` at `rows`, null elsewhere."""
-    index, absent = np.zeros(count, np.int64), np.ones(count, np.bool_)
-    index[rows], absent[rows] = np.arange(len(rows)), False
-    return values.take(pa.array(index, mask=absent))
+    return at_rows(values, np.flatnonzero(valid.to_numpy(zero_copy_only=False)), len(valid))
 
 
 def _lengths(values: Values) -> pa.Int32Array:

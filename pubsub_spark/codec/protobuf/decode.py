@@ -35,9 +35,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
+from pubsub_spark.codec import arrays
 from pubsub_spark.codec.json.reader import JsonReader
 from pubsub_spark.codec.protobuf import ptars_schema, row_reader
-from pubsub_spark.codec.protobuf.column_arrays import assemble_structs, message_column, structs_without_fields
+from pubsub_spark.codec.protobuf.column_arrays import message_column
 from pubsub_spark.codec.protobuf.column_tree import (
     Array,
     Enum,
@@ -114,7 +115,7 @@ class ProtobufDecoder:
             data = data.fill_null(b"")
         blocks = [self._block(data.slice(start, count), start, reasons) for start, count in _blocks(data)]
         value = pa.concat_arrays(blocks) if blocks else self._nothing()
-        return DecodedPayloads(_with_nulls(value, reasons), _reason_column(reasons, len(data)))
+        return DecodedPayloads(*arrays.with_reasons(value, reasons))
 
     def _json_reader(self, writer: ProtobufDefinition) -> JsonReader:
         """The reader of the JSON messages of a revision; compiled when first used."""
@@ -221,7 +222,7 @@ class ProtobufDecoder:
     def _columns(self, messages: _Messages) -> pa.StructArray:
         """The columns of the messages; UnreadableMessage when one of them has no place there."""
         if not self.struct.columns:
-            return structs_without_fields(len(messages.envelope.messages))
+            return arrays.structs(self.type, len(messages.envelope.messages), [])
         if self._batch is None:
             return self._from_objects(messages.envelope.messages)
         try:
@@ -327,23 +328,3 @@ def _blocks(data: pa.Array) -> Iterator[tuple[int, int]]:
     ends = np.cumsum(pc.binary_length(data).to_numpy(zero_copy_only=False), dtype=np.int64)
     for start, end in slices(np.concatenate([[0], ends]), BLOCK_ROWS, BLOCK_BYTES):
         yield start, end - start
-
-
-def _with_nulls(value: pa.StructArray, reasons: dict[int, str]) -> pa.StructArray:
-    """The rows, null where there is a reason."""
-    if not reasons:
-        return value
-    valid = np.ones(len(value), bool)
-    valid[list(reasons)] = False
-    children = [value.field(index) for index in range(value.type.num_fields)]
-    return assemble_structs(value.type, len(value), pa.array(valid), children)
-
-
-def _reason_column(reasons: dict[int, str], length: int) -> pa.StringArray:
-    """The reasons by row."""
-    if not reasons:
-        return pa.nulls(length, pa.string())
-    rows = np.fromiter(reasons, np.int64)
-    which, absent = np.zeros(length, np.int32), np.ones(length, bool)
-    which[rows], absent[rows] = np.arange(len(rows)), False
-    return pa.array(list(reasons.values()), pa.string()).take(pa.array(which, mask=absent))

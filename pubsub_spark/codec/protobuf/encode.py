@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message_factory import GetMessageClass
 
+from pubsub_spark.codec.arrays import named_structs
 from pubsub_spark.codec.json.writer import Unwritable
 from pubsub_spark.codec.protobuf import ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import (
@@ -95,7 +96,7 @@ class ProtobufEncoder:
         columns = self._conversion.arrays(rows, _RowIndex())
         if self._write_json is not None:
             try:
-                return self._write_json(_nullable_struct(columns, rows)).cast(pa.binary())
+                return self._write_json(named_structs(columns, len(rows))).cast(pa.binary())
             except Unwritable as found:
                 column = f"column `{found.path.removeprefix('.')}`" if found.path else "the row"
                 raise RowError(found.index, f"{column} {found.reason}") from None
@@ -329,7 +330,7 @@ def _seconds_and_nanos(
         bad = int(outside[0])
         raise RowError(row_index.row(bad), f"column `{path}` is {micros[bad]} microseconds, more than its field holds")
     nanos = ((micros - seconds * 1_000_000) * 1_000).astype(np.int32)
-    return _nullable_struct({"seconds": pa.array(seconds), "nanos": pa.array(nanos)}, array)
+    return named_structs({"seconds": pa.array(seconds), "nanos": pa.array(nanos)}, len(array), array)
 
 
 def _int64(array: pa.Array) -> npt.NDArray[np.int64]:
@@ -381,14 +382,7 @@ def _refuse_nulls(array: pa.Array, row_index: _RowIndex, path: str) -> pa.Array:
 
 
 def _structs(array: pa.StructArray, conversion: _StructConversion, row_index: _RowIndex) -> pa.StructArray:
-    return _nullable_struct(conversion.arrays(array, row_index), array)
-
-
-def _nullable_struct(children: dict[str, pa.Array], like: pa.Array) -> pa.StructArray:
-    """A struct of `children`, null where `like` is."""
-    type_ = pa.struct([pa.field(name, child.type) for name, child in children.items()])
-    validity = pc.is_valid(like).buffers()[1] if like.null_count else None
-    return pa.Array.from_buffers(type_, len(like), [validity], children=list(children.values()))
+    return named_structs(conversion.arrays(array, row_index), len(array), array)
 
 
 def _first_true(mask: pa.BooleanArray) -> int:

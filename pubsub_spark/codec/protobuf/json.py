@@ -20,6 +20,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
+from pubsub_spark.codec.arrays import named_structs
 from pubsub_spark.codec.json import reader, writer
 from pubsub_spark.codec.json.reader import JsonReader, Plan
 from pubsub_spark.codec.json.writer import Write
@@ -38,7 +39,6 @@ from pubsub_spark.schema.protobuf.json_mapping import (
     duration,
 )
 
-_TIME: Final = ["seconds", "nanos"]
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 
 
@@ -91,7 +91,7 @@ def _objects(struct: Struct, message: Descriptor) -> Plan | None:
     def build(arrays: list[pa.Array], length: int) -> pa.Array:
         for members in oneofs.values():
             reader.require(len(members) < 2 or not length or reader.given([arrays[at] for at in members]).max() < 2)
-        return reader.structs(columns, arrays, length)
+        return reader.of_names(columns)(arrays, length)
 
     return reader.objects(fields, build) if fields else None
 
@@ -163,8 +163,7 @@ def _enum(numbers: dict[str, int]) -> Plan:
 def _timestamps(texts: pa.StringArray) -> pa.StructArray:
     seconds, nanos = reader.seconds_and_nanos(texts)
     reader.require(not len(texts) or (pc.min(seconds).as_py() or 0) >= LEAST_SECONDS)
-    valid = texts.is_valid().buffers()[1] if texts.null_count else None
-    return reader.structs(_TIME, [seconds, nanos], len(texts), valid)
+    return named_structs({"seconds": seconds, "nanos": nanos}, len(texts), texts)
 
 
 _TIMES: Final[dict[str, Plan]] = {
