@@ -21,7 +21,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
-from pubsub_spark.codec.protobuf.json_columns import compile_reader
 from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage, compile_row_reader
 from pubsub_spark.codec.spark_types import struct_type
 from pubsub_spark.errors import SchemaError
@@ -31,6 +30,7 @@ from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
 from pubsub_spark.schema.protobuf.error_locator import locate_error
 from pubsub_spark.schema.protobuf.json_mapping import JsonReader
 from tests.properties.protobuf_strategies import broken, definitions, odd_json, schemas_and_messages
+from tests.unit.codec.protobuf.definitions import read_in_columns
 
 LAW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 MANY = settings(LAW, max_examples=200)
@@ -254,14 +254,10 @@ def test_json_is_the_same_alone_and_among_many(drawn):
     """What columns read of texts, repeated so that they are worth it, is what the reader of single messages reads."""
     definition, texts = drawn
     many = [text.encode("utf-8", "surrogatepass") for text in texts] * 64
-    columns = compile_reader(definition.message)
     alone = JsonReader(definition.message_class)
 
-    rows, payloads = columns.binary(pa.array(many, pa.binary())) if columns else ([], pa.array([], pa.binary()))
-
-    read = {row: payload for row, payload in zip(rows, payloads.to_pylist(), strict=True) if row < len(texts)}
-    for row, payload in read.items():
-        assert alone.read(many[row]) == definition.message_class.FromString(payload), texts[row]
+    for row, payload in read_in_columns(definition, many).items():
+        assert alone.read(many[row]) == definition.message_class.FromString(payload), many[row]
 
 
 @LAW
@@ -269,14 +265,12 @@ def test_json_is_the_same_alone_and_among_many(drawn):
 def test_a_batch_of_json_is_read_as_each_text_alone(drawn):
     """Each text, repeated so that its batch is worth it, is read by columns as by the reader of single messages."""
     definition, texts = drawn
-    columns = compile_reader(definition.message)
     alone = JsonReader(definition.message_class)
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")
 
-        many = pa.array([data] * 64, pa.binary())
-        rows, payloads = columns.binary(many) if columns else ([], pa.array([], pa.binary()))
+        read = read_in_columns(definition, [data] * 64)
 
-        assert len(rows) in (0, 64)
-        for payload in payloads.unique().to_pylist():
+        assert len(read) in (0, 64)
+        for payload in set(read.values()):
             assert alone.read(data) == definition.message_class.FromString(payload), text

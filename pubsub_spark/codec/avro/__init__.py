@@ -4,5 +4,5 @@ codec          what `codec.interface` asks for              types         a node
 columns        all messages of a batch to Arrow             resolution    the rules for what was written otherwise
 cursor_arrays  Arrow arrays of what cursors read            decimals      decimals between Avro and Arrow
 decode         columns, and a reason for the rest           encode        rows to messages (byte_columns)
-json_columns   JSON of many messages, by way of columns
+json           what the JSON reader and writer do with it
 """

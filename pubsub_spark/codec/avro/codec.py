@@ -7,11 +7,9 @@ import pyarrow as pa
 from pubsub_spark.codec.avro import types
 from pubsub_spark.codec.avro.decode import AvroDecoder
 from pubsub_spark.codec.avro.encode import compile_rows, unknown_columns
-from pubsub_spark.codec.avro.json_columns import compile_writer
+from pubsub_spark.codec.avro.json import compile_writer
 from pubsub_spark.codec.interface import DecodeMessages, EncodeRows
 from pubsub_spark.errors import SchemaError
-from pubsub_spark.schema.avro import json_encoding
-from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
 from pubsub_spark.schema.avro.definition import AvroDefinition
 from pubsub_spark.schema.definition import Definition, Encoding
 
@@ -40,24 +38,10 @@ def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructTy
         problems.append(str(error))
     if problems:
         raise SchemaError("; ".join(problems))
-    return binary if encoding == "BINARY" else _as_json(avro, binary)
-
-
-def _as_json(avro: AvroDefinition, binary: EncodeRows) -> EncodeRows:
-    """The writer of JSON messages, by way of binary ones: those are checked, and say which branch a union took."""
-
-    def one(message: bytes) -> bytes:
-        return json_encoding.write_message(avro.root, avro.datum.read(message))
-
-    json_writer = compile_writer(avro.root)
-
-    def encode(rows: pa.StructArray) -> pa.BinaryArray:
-        messages = binary(rows)
-        if json_writer and len(messages) >= MIN_VECTORISED_ROWS:
-            return json_writer.texts(messages, one)
-        return pa.array(map(one, messages.to_pylist()), pa.binary())
-
-    return encode
+    if encoding == "BINARY":
+        return binary
+    to_json = compile_writer(avro)
+    return lambda rows: to_json(binary(rows))
 
 
 def _avro(definition: Definition) -> AvroDefinition:

@@ -3,28 +3,22 @@
 A message that fell back is looked at alone. If it is no message of its schema, `error_locator` says where. Otherwise
 fastavro reads it and writes it again, and if that makes a difference (a map had a key twice), the columns read what it
 wrote. If it makes none, the message has no value, and the columns said why. Messages in JSON are written as binary
-first, by `json_columns`, and those of an uncommon form by fastavro. So a message's outcome does not depend on its
-neighbours.
+first (`json`). So a message's outcome does not depend on its neighbours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 import numpy as np
 import pyarrow as pa
 
+from pubsub_spark.codec import arrays
 from pubsub_spark.codec.avro.columns import batches, compile_columns
-from pubsub_spark.codec.avro.cursor_arrays import merge, offsets_of
-from pubsub_spark.codec.avro.json_columns import compile_reader
+from pubsub_spark.codec.avro.json import compile_reader
 from pubsub_spark.codec.avro.types import column_of, value_type
 from pubsub_spark.schema.avro import error_locator
-from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS, Bits
 from pubsub_spark.schema.avro.definition import AvroDefinition
 from pubsub_spark.schema.avro.mismatch import Mismatch, Unresolvable
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
-
-Decoded = tuple[pa.StructArray, pa.StringArray]
 
 
 class AvroDecoder:
@@ -34,81 +28,52 @@ class AvroDecoder:
         self.type = value_type(reader.root)
         self._wrapped = not pa.types.is_struct(column_of(reader.root).type)
         self._writer = writer
-        self._json_reader = compile_reader(writer.root) if encoding == "JSON" else None
-        self._decode = self._binary if encoding == "BINARY" else self._json
+        self._json_reader = compile_reader(writer) if encoding == "JSON" else None
         self._refusal: Unresolvable | None = None
         try:
             self._columns = compile_columns(writer.root, reader.root)
         except Unresolvable as error:
             self._refusal = error
 
-    def __call__(self, data: pa.BinaryArray) -> Decoded:
+    def __call__(self, data: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
         """The value of each message, null where the second array has the reason for it."""
-        return self._decode(data)
+        reasons: dict[int, str] = {}
+        if self._json_reader:
+            data, reasons = self._json_reader.read(data)
+            data = data.fill_null(b"") if reasons else data
+        parts = [self._batch(data.slice(start, end - start), start, reasons) for start, end in batches(data)]
+        column = parts[0] if len(parts) == 1 else pa.concat_arrays([pa.nulls(0, self.type), *parts])
+        return arrays.with_reasons(column, reasons)
 
-    def _binary(self, data: pa.BinaryArray) -> Decoded:
-        return self._in_batches(data, self._batch)
-
-    def _json(self, data: pa.BinaryArray) -> Decoded:
-        return self._in_batches(data, self._json_batch)
-
-    def _in_batches(self, data: pa.BinaryArray, decode: Callable[[pa.BinaryArray], Decoded]) -> Decoded:
-        parts = [decode(data.slice(start, end - start)) for start, end in batches(data)]
-        if len(parts) == 1:
-            return parts[0]
-        values, errors = zip(self._refused([]), *parts, strict=True)
-        return pa.concat_arrays(values), pa.concat_arrays(errors)
-
-    def _json_batch(self, data: pa.BinaryArray) -> Decoded:
-        texts: list[bytes] = data.to_pylist()
-        read: list[int] = []
-        parts: list[tuple[Iterable[int], Decoded]] = []
-        if self._json_reader and len(texts) >= MIN_VECTORISED_ROWS:
-            read, messages = self._json_reader.binary(texts)
-            parts.append((read, self._binary(messages)))
-            if len(read) == len(texts):
-                return parts[0][1]
-        binary: dict[int, bytes] = {}
-        mismatches: dict[int, Mismatch] = {}
-        for row in sorted(set(range(len(texts))).difference(read)):
-            try:
-                binary[row] = self._writer.datum.write(self._writer.read_json(texts[row]))
-            except Mismatch as mismatch:
-                mismatches[row] = mismatch
-        parts += [
-            (binary, self._binary(pa.array(binary.values(), pa.binary()))),
-            (mismatches, self._refused(mismatches.values())),
-        ]
-        return _merged(parts)
-
-    def _batch(self, data: pa.BinaryArray) -> Decoded:
+    def _batch(self, data: pa.BinaryArray, start: int, reasons: dict[int, str]) -> pa.StructArray:
+        """The values of a batch that begins at row `start`; what is in a row that has a reason means nothing."""
         if self._refusal:
-            return self._refused(self._mismatch(message) or self._refusal for message in data.to_pylist())
+            for row, message in enumerate(data.to_pylist(), start):
+                reasons.setdefault(row, _sentence(self._mismatch(message) or self._refusal))
+            return pa.nulls(len(data), self.type)
         column, batch = self._columns.decode(data)
         if self._wrapped:
-            column = pa.Array.from_buffers(self.type, len(column), [None], children=[column])
-        if not batch.any_fell_back:
-            return column, pa.nulls(len(data), pa.string())
-        mismatches: dict[int, Mismatch] = {}
+            column = arrays.structs(self.type, len(column), [column])
         again: dict[int, bytes] = {}
-        fallen = np.flatnonzero(batch.fell_back)
-        for row, message in zip(fallen.tolist(), data.take(pa.array(fallen)).to_pylist(), strict=True):
+        for place in np.flatnonzero(batch.fell_back).tolist() if batch.any_fell_back else ():
+            message = data[place].as_py()
             mismatch = self._mismatch(message)
-            if mismatch:
-                mismatches[row] = mismatch
-                continue
-            rewritten = self._writer.datum.write(self._writer.datum.read(message))
-            if rewritten == message:
-                mismatches[row] = batch.reasons.get(row) or Mismatch("cannot be read")  # the latter is not known
-            else:
-                again[row] = rewritten
-        refused = self._refused(mismatches.values())
-        if not again and not column.null_count:
-            return _with_nulls(column, batch.fell_back), _spread_texts(refused[1], batch.fell_back)
-        good = np.flatnonzero(~batch.fell_back)
-        kept = column.take(pa.array(good)), pa.nulls(len(good), pa.string())
-        decoded_again = self._binary(pa.array(again.values(), pa.binary()))
-        return _merged([(good, kept), (mismatches, refused), (again, decoded_again)])
+            if mismatch is None:
+                rewritten = self._writer.datum.write(self._writer.datum.read(message))
+                if rewritten != message:
+                    again[place] = rewritten
+                    continue
+                mismatch = batch.reasons.get(place) or Mismatch("cannot be read")  # the latter is not known
+            reasons.setdefault(start + place, _sentence(mismatch))
+        if not again:
+            return column
+        reasons_again: dict[int, str] = {}
+        column_again = self._batch(pa.array(again.values(), pa.binary()), 0, reasons_again)
+        places = list(again)
+        reasons.update({start + places[row]: reason for row, reason in reasons_again.items()})
+        index = np.arange(len(data))
+        index[places] = len(data) + np.arange(len(places))
+        return pa.concat_arrays([column, column_again]).take(pa.array(index))
 
     def _mismatch(self, message: bytes) -> Mismatch | None:
         try:
@@ -117,29 +82,6 @@ class AvroDecoder:
             return mismatch
         return None
 
-    def _refused(self, mismatches: Iterable[Mismatch]) -> Decoded:
-        errors = pa.array([str(InvalidMessage(mismatch.sentence())) for mismatch in mismatches], pa.string())
-        return pa.nulls(len(errors), self.type), errors
 
-
-def _merged(parts: list[tuple[Iterable[int], Decoded]]) -> Decoded:
-    """The outcomes of all rows; each part comes with its rows."""
-    rows = [np.array(list(part), np.int64) for part, _ in parts]
-    values, errors = zip(*(decoded for _, decoded in parts), strict=True)
-    return merge(list(values), rows), merge(list(errors), rows)
-
-
-def _with_nulls(column: pa.StructArray, absent: Bits) -> pa.StructArray:
-    """A struct without nulls, made null where `absent`; its fields are not copied."""
-    valid = pa.py_buffer(np.packbits(~absent, bitorder="little"))
-    children = [column.field(place) for place in range(column.type.num_fields)]
-    return pa.Array.from_buffers(column.type, len(column), [valid], children=children)
-
-
-def _spread_texts(texts: pa.StringArray, present: Bits) -> pa.StringArray:
-    """The texts at the places that are `present`, null elsewhere; the texts are not copied."""
-    sizes = np.zeros(len(present) + 1, np.int32)
-    sizes[1:][present] = np.diff(offsets_of(texts))
-    valid = pa.py_buffer(np.packbits(present, bitorder="little"))
-    offsets = pa.py_buffer(np.cumsum(sizes, dtype=np.int32))
-    return pa.Array.from_buffers(pa.string(), len(present), [valid, offsets, texts.buffers()[2]])
+def _sentence(mismatch: Mismatch) -> str:
+    return str(InvalidMessage(mismatch.sentence()))

@@ -1,7 +1,10 @@
-"""JSON payloads without a schema resource: `decode=json`, with the columns of a DDL or a JSON schema.
+"""JSON: the reader and the writer of every format that has JSON messages, and payloads without a schema resource.
 
-ddl       `carrier STRING, delay INT` as an Arrow type          json_schema  the same of Spark's JSON and of JSON Schema
-payloads  `JsonSchema`: messages to values, and the reasons of those that have none
+reader    texts to Arrow columns                         writer       Arrow columns to texts
+payloads  `JsonSchema`: `decode=json`, with the columns of a DDL or a JSON schema
+ddl       `carrier STRING, delay INT` as an Arrow type   json_schema  the same of Spark's JSON and of JSON Schema
+
+What differs between formats is in `codec.avro.json`, `codec.protobuf.json`, `payloads` and `write.json`.
 """
 
 from pubsub_spark.codec.json.payloads import JsonSchema

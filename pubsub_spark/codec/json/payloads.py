@@ -1,4 +1,4 @@
-"""JSON objects to values of declared columns, message by message.
+"""JSON objects to values of declared columns: by the JSON reader in their common form, else message by message.
 
 A field that is missing or null is null, one that the columns lack is left out, as by Spark's `from_json`. Unlike there
 a value of another type makes the whole payload undecodable, and the reason names its path. A string column takes any
@@ -18,18 +18,17 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
-from pubsub_spark.codec.json import ddl, json_schema
+from pubsub_spark.codec.arrays import with_reasons
+from pubsub_spark.codec.json import ddl, json_schema, reader
+from pubsub_spark.codec.json.reader import JsonReader, Plan
 from pubsub_spark.errors import SchemaError
+from pubsub_spark.schema.definition import InvalidMessage
 
 Convert = Callable[[Any, str], Any]
 
 _INTEGERS: Final[dict[pa.DataType, int]] = {pa.int32(): 31, pa.int64(): 63}  # bits without the sign
 _EXACT: Final = Context(prec=100)  # more than the digits of any decimal of Spark
 _SHOWN_CHARACTERS: Final = 60  # of a wrong value
-
-
-class _WrongValueError(ValueError):
-    """The sentence about a value that is not of its column's type."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +43,8 @@ class JsonSchema:
 
     def decode(self, data: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
         """The values of payloads, and the reasons; in each row one of the two is null."""
-        kind = self.arrow_type()
-        convert = _converter(kind)
-        values: list[Any] = []
-        errors: list[str | None] = []
-        for payload in data.to_pylist():
-            try:
-                values.append(convert(_loaded(payload), ""))
-                errors.append(None)
-            except (ValueError, RecursionError) as error:
-                values.append(None)
-                errors.append(_utf8(str(error)))
-        return pa.array(values, kind), pa.array(errors, pa.string())
+        values, reasons = _reader(self.text).read(data.fill_null(b""))
+        return with_reasons(values, reasons)
 
 
 @lru_cache(maxsize=16)
@@ -69,26 +58,50 @@ def _parsed(text: str) -> pa.StructType:
         ) from None
 
 
-def _loaded(payload: bytes | None) -> Any:
-    try:
-        found = json.loads(payload or b"", parse_float=Decimal, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise _WrongValueError(f"The payload is not JSON: {error}") from None
-    except InvalidOperation:  # `Decimal` has exponents of 18 digits
-        raise _WrongValueError("The payload has a number whose exponent is too large") from None
-    if not isinstance(found, dict):
-        raise _WrongValueError("The payload is JSON, but no object")
-    return found
+@lru_cache(maxsize=16)
+def _reader(text: str) -> JsonReader:
+    kind = _parsed(text)
+    convert = _not_null(kind)
+
+    def exact(payload: bytes) -> Any:
+        try:
+            found = json.loads(payload, parse_float=Decimal, parse_constant=reader.refuse_constant)
+        except InvalidOperation:  # `Decimal` has exponents of 18 digits
+            raise InvalidMessage("The payload has a number whose exponent is too large") from None
+        except (ValueError, RecursionError) as error:
+            raise InvalidMessage(f"The payload is not JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise InvalidMessage("The payload is JSON, but no object")
+        return convert(found, "")
+
+    # The arrays of the reader name the elements of lists in a way of their own.
+    plan = reader.required(_plan(kind))
+    return JsonReader(plan, kind, lambda column: column.cast(kind), exact, unknown_names=True)
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+def _plan(kind: pa.DataType) -> Plan:
+    """The common form of a type."""
+    if pa.types.is_struct(kind):
+        fields = [([field.name], _plan(field.type)) for field in kind]
+        return reader.objects(fields, reader.of_names([field.name for field in kind]), unknown_names=True)
+    if pa.types.is_list(kind):
+        return reader.lists(_plan(kind.value_type))
+    if pa.types.is_map(kind):
+        return reader.maps(reader.exactly(pa.string()), _plan(kind.item_type))
+    if kind in _INTEGERS:
+        return reader.integers(kind, as_text=None)
+    if pa.types.is_floating(kind):
+        return reader.floats(kind)
+    if kind in (pa.string(), pa.bool_()) or pa.types.is_decimal(kind):
+        return reader.exactly(kind)
+    convert = _not_null(kind)
+    return reader.each_text(lambda text: convert(text, ""), kind)
 
 
 def _wrong(path: str, kind: str, value: Any) -> NoReturn:
     shown = json.dumps(value, default=str, ensure_ascii=False)
     shown = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}..."
-    raise _WrongValueError(f"`{path.removeprefix('.')}` must be {kind}, is {shown}")
+    raise InvalidMessage(f"`{path.removeprefix('.')}` must be {kind}, is {shown}")
 
 
 def _converter(kind: pa.DataType) -> Convert:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message_factory import GetMessageClass
 
+from pubsub_spark.codec.arrays import structs
 from pubsub_spark.codec.protobuf import ptars_schema, row_reader
 from pubsub_spark.codec.protobuf.column_tree import (
     Array,
@@ -30,8 +31,7 @@ from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED
 def message_column(array: pa.StructArray, struct: Struct, type_: pa.StructType, present: bool) -> pa.StructArray:
     """The column of a message; `present`: none of its values may be null, as in lists and maps."""
     children = [_column(array.field(ptars_schema.field_name(c)), c, type_.field(c.name).type) for c in struct.columns]
-    validity = None if present or not array.null_count else pc.is_valid(array)
-    return assemble_structs(type_, len(array), validity, children)
+    return structs(type_, len(array), children, None if present else array)
 
 
 def _column(array: pa.Array, column: Column, type_: pa.DataType) -> pa.Array:
@@ -64,7 +64,7 @@ def _values(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Ar
         case Map(key, value):
             keys = _values(array.values.field("key"), key, type_.key_type, path)
             items = _elements(array.values.field("value"), value, type_.item_type, f"{path}{{}}")
-            entries = assemble_structs(pa.struct([type_.key_field, type_.item_field]), len(keys), None, [keys, items])
+            entries = structs(pa.struct([type_.key_field, type_.item_field]), len(keys), [keys, items])
             return pa.Array.from_buffers(type_, len(array), [None, array.offsets.buffers()[1]], children=[entries])
         case Struct():
             return message_column(array, node, type_, present=False)
@@ -117,19 +117,5 @@ def _null_where_null(values: pa.Array, like: pa.Array) -> pa.Array:
 def _without_nulls(array: pa.Array) -> pa.Array:
     """The same values, none of them null: ptars leaves the type's zero in the place of a null."""
     if pa.types.is_struct(array.type):
-        children = [array.field(index) for index in range(array.type.num_fields)]
-        return pa.Array.from_buffers(array.type, len(array), [None], children=children)
+        return structs(array.type, len(array), [array.field(index) for index in range(array.type.num_fields)])
     return pa.Array.from_buffers(array.type, len(array), [None, *array.buffers()[1:]])
-
-
-def assemble_structs(
-    type_: pa.StructType, length: int, validity: pa.BooleanArray | None, children: list[pa.Array]
-) -> pa.StructArray:
-    """The structs of `children`, null where `validity` is false."""
-    bits = None if validity is None else validity.buffers()[1]
-    return pa.Array.from_buffers(type_, length, [bits], children=children)
-
-
-def structs_without_fields(length: int) -> pa.StructArray:
-    """So many empty structs, the rows of a message without columns."""
-    return pa.Array.from_buffers(pa.struct([]), length, [None])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
 from pubsub_spark.errors import SchemaError
 from pubsub_spark.schema.protobuf.descriptors import declared_oneof, is_closed, is_repeated, is_required
@@ -22,22 +23,11 @@ MAX_COLUMNS: Final = 10_000
 MAX_NESTING_LEVELS: Final = 90  # upb reads 100 levels, one of them is the envelope's
 
 # protobuf's scalar types by the name they have in a `.proto` file
+_PARTED: Final = ("TYPE_ENUM", "TYPE_GROUP", "TYPE_MESSAGE")
 SCALARS: Final = {
-    FieldDescriptor.TYPE_DOUBLE: "double",
-    FieldDescriptor.TYPE_FLOAT: "float",
-    FieldDescriptor.TYPE_INT64: "int64",
-    FieldDescriptor.TYPE_UINT64: "uint64",
-    FieldDescriptor.TYPE_INT32: "int32",
-    FieldDescriptor.TYPE_FIXED64: "fixed64",
-    FieldDescriptor.TYPE_FIXED32: "fixed32",
-    FieldDescriptor.TYPE_BOOL: "bool",
-    FieldDescriptor.TYPE_STRING: "string",
-    FieldDescriptor.TYPE_BYTES: "bytes",
-    FieldDescriptor.TYPE_UINT32: "uint32",
-    FieldDescriptor.TYPE_SFIXED32: "sfixed32",
-    FieldDescriptor.TYPE_SFIXED64: "sfixed64",
-    FieldDescriptor.TYPE_SINT32: "sint32",
-    FieldDescriptor.TYPE_SINT64: "sint64",
+    number: name.removeprefix("TYPE_").lower()
+    for name, number in FieldDescriptorProto.Type.items()
+    if name not in _PARTED
 }
 
 

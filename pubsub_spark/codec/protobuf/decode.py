@@ -35,8 +35,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
+from pubsub_spark.codec import arrays
+from pubsub_spark.codec.json.reader import JsonReader
 from pubsub_spark.codec.protobuf import ptars_schema, row_reader
-from pubsub_spark.codec.protobuf.column_arrays import assemble_structs, message_column, structs_without_fields
+from pubsub_spark.codec.protobuf.column_arrays import message_column
 from pubsub_spark.codec.protobuf.column_tree import (
     Array,
     Enum,
@@ -46,7 +48,7 @@ from pubsub_spark.codec.protobuf.column_tree import (
     Struct,
     build_column_tree,
 )
-from pubsub_spark.codec.protobuf.json_columns import JsonColumnReader, compile_reader
+from pubsub_spark.codec.protobuf.json import compile_reader
 from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage
 from pubsub_spark.codec.protobuf.types import struct_type
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
@@ -100,7 +102,7 @@ class ProtobufDecoder:
         self._envelope = ptars_schema.envelope_writer()
         self._batch = ptars_schema.batch_reader(self.struct)
         self._row = row_reader.compile_row_reader(self.struct)
-        self._json: dict[ProtobufDefinition, JsonColumnReader | None] = {}
+        self._json: dict[ProtobufDefinition, JsonReader] = {}
 
     def decode(
         self, data: pa.Array, encoding: Encoding = "BINARY", writer: ProtobufDefinition | None = None
@@ -108,18 +110,17 @@ class ProtobufDecoder:
         """The rows of `data` (binary), written by revision `writer` or, if that is None, by the reader's own."""
         reasons: dict[int, str] = {}
         if encoding == "JSON":
-            writer = writer or self.definition
-            data = _to_binary(data, writer, self._json_columns(writer), reasons)
-        elif data.null_count:
+            data, reasons = self._json_reader(writer or self.definition).read(data.fill_null(b""))
+        if data.null_count:
             data = data.fill_null(b"")
         blocks = [self._block(data.slice(start, count), start, reasons) for start, count in _blocks(data)]
         value = pa.concat_arrays(blocks) if blocks else self._nothing()
-        return DecodedPayloads(_with_nulls(value, reasons), _reason_column(reasons, len(data)))
+        return DecodedPayloads(*arrays.with_reasons(value, reasons))
 
-    def _json_columns(self, writer: ProtobufDefinition) -> JsonColumnReader | None:
+    def _json_reader(self, writer: ProtobufDefinition) -> JsonReader:
         """The reader of the JSON messages of a revision; compiled when first used."""
         if writer not in self._json:
-            self._json[writer] = compile_reader(writer.message)
+            self._json[writer] = compile_reader(writer)
         return self._json[writer]
 
     def _nothing(self) -> pa.StructArray:
@@ -221,7 +222,7 @@ class ProtobufDecoder:
     def _columns(self, messages: _Messages) -> pa.StructArray:
         """The columns of the messages; UnreadableMessage when one of them has no place there."""
         if not self.struct.columns:
-            return structs_without_fields(len(messages.envelope.messages))
+            return arrays.structs(self.type, len(messages.envelope.messages), [])
         if self._batch is None:
             return self._from_objects(messages.envelope.messages)
         try:
@@ -306,28 +307,6 @@ def _any(node: Node, holds: Callable[[Node], bool]) -> bool:
     return holds(node)
 
 
-def _to_binary(
-    data: pa.Array, writer: ProtobufDefinition, columns: JsonColumnReader | None, reasons: dict[int, str]
-) -> pa.Array:
-    """The binary form of JSON messages; an empty message, and a reason, for a text that is not one."""
-    data = data.fill_null(b"")
-    rows, payloads = columns.binary(data) if columns else ([], pa.array([], pa.binary()))
-    if len(rows) == len(data):
-        return payloads
-    texts = data.to_pylist()
-    others = sorted(set(range(len(texts))).difference(rows)) if rows else range(len(texts))
-    read = []
-    for row in others:
-        try:
-            read.append(writer.json_reader.read(texts[row]).SerializePartialToString())
-        except InvalidMessage as error:
-            reasons[row] = str(error)
-            read.append(b"")
-    if not rows:
-        return pa.array(read, pa.binary())
-    return pa.concat_arrays([payloads, pa.array(read, pa.binary())]).take(pa.array(np.argsort([*rows, *others])))
-
-
 def _emptied(data: pa.Array, rows: list[int]) -> pa.Array:
     """The payloads with those in `rows` replaced by the bytes of an empty message."""
     mask = np.zeros(len(data), bool)
@@ -349,23 +328,3 @@ def _blocks(data: pa.Array) -> Iterator[tuple[int, int]]:
     ends = np.cumsum(pc.binary_length(data).to_numpy(zero_copy_only=False), dtype=np.int64)
     for start, end in slices(np.concatenate([[0], ends]), BLOCK_ROWS, BLOCK_BYTES):
         yield start, end - start
-
-
-def _with_nulls(value: pa.StructArray, reasons: dict[int, str]) -> pa.StructArray:
-    """The rows, null where there is a reason."""
-    if not reasons:
-        return value
-    valid = np.ones(len(value), bool)
-    valid[list(reasons)] = False
-    children = [value.field(index) for index in range(value.type.num_fields)]
-    return assemble_structs(value.type, len(value), pa.array(valid), children)
-
-
-def _reason_column(reasons: dict[int, str], length: int) -> pa.StringArray:
-    """The reasons by row."""
-    if not reasons:
-        return pa.nulls(length, pa.string())
-    rows = np.fromiter(reasons, np.int64)
-    which, absent = np.zeros(length, np.int32), np.ones(length, bool)
-    which[rows], absent[rows] = np.arange(len(rows)), False
-    return pa.array(list(reasons.values()), pa.string()).take(pa.array(which, mask=absent))

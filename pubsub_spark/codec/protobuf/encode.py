@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message_factory import GetMessageClass
 
+from pubsub_spark.codec.arrays import named_structs
+from pubsub_spark.codec.json.writer import Unwritable
 from pubsub_spark.codec.protobuf import ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import (
     Array,
@@ -32,8 +34,7 @@ from pubsub_spark.codec.protobuf.column_tree import (
     Timestamp,
     build_column_tree,
 )
-from pubsub_spark.codec.protobuf.json_text import JsonWriter
-from pubsub_spark.codec.protobuf.json_texts import compile_writer
+from pubsub_spark.codec.protobuf.json import compile_writer
 from pubsub_spark.codec.protobuf.types import SCALARS, UNSIGNED, arrow_type
 from pubsub_spark.errors import DataError, RowError, SchemaError
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
@@ -84,39 +85,28 @@ class ProtobufEncoder:
         self, definition: ProtobufDefinition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool = False
     ) -> None:
         struct = build_column_tree(definition.message)
-        self._definition = definition
-        self._encoding = encoding
         self._conversion = _compile_struct(struct, source_type, "", ignore_extra)
         self._handler = ptars_schema.payload_writer(struct)
-        self._json_texts = compile_writer(definition.message) if encoding == "JSON" else None
-        self._json = JsonWriter(definition.message_class)
+        self._write_json = compile_writer(definition.message) if encoding == "JSON" else None
 
     def encode(self, rows: pa.StructArray) -> pa.BinaryArray:
         """One payload per row; RowError names the row and the column of a value that does not fit."""
         if rows.null_count:
             raise RowError(_first_true(pc.is_null(rows)), "the row is null, and a message cannot be")
         columns = self._conversion.arrays(rows, _RowIndex())
-        if self._json_texts is not None:
-            return self._json_texts.texts(columns, len(rows))
+        if self._write_json is not None:
+            try:
+                return self._write_json(named_structs(columns, len(rows))).cast(pa.binary())
+            except Unwritable as found:
+                column = f"column `{found.path.removeprefix('.')}`" if found.path else "the row"
+                raise RowError(found.index, f"{column} {found.reason}") from None
         if not columns:
-            payloads = pa.array([b""] * len(rows), pa.binary())
-        else:
-            batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-            try:
-                payloads = ptars_schema.call(self._handler.record_batch_to_array, batch)
-            except ValueError as error:  # more than 2 GiB, which no Arrow array of payloads can hold
-                raise DataError(f"The {len(rows)} rows of an Arrow batch cannot be written at once: {error}") from None
-        return payloads if self._encoding == "BINARY" else self._to_json(payloads)
-
-    def _to_json(self, payloads: pa.BinaryArray) -> pa.BinaryArray:
-        """The JSON form of binary messages."""
-        texts = []
-        for row, payload in enumerate(payloads.to_pylist()):
-            try:
-                texts.append(self._json.write(self._definition.message_class.FromString(payload)))
-            except ValueError as error:
-                raise RowError(row, f"the row has no JSON form: {error}") from None
-        return pa.array(texts, pa.binary())
+            return pa.array([b""] * len(rows), pa.binary())
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        try:
+            return ptars_schema.call(self._handler.record_batch_to_array, batch)
+        except ValueError as error:  # more than 2 GiB, which no Arrow array of payloads can hold
+            raise DataError(f"The {len(rows)} rows of an Arrow batch cannot be written at once: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +330,7 @@ def _seconds_and_nanos(
         bad = int(outside[0])
         raise RowError(row_index.row(bad), f"column `{path}` is {micros[bad]} microseconds, more than its field holds")
     nanos = ((micros - seconds * 1_000_000) * 1_000).astype(np.int32)
-    return _nullable_struct({"seconds": pa.array(seconds), "nanos": pa.array(nanos)}, array)
+    return named_structs({"seconds": pa.array(seconds), "nanos": pa.array(nanos)}, len(array), array)
 
 
 def _int64(array: pa.Array) -> npt.NDArray[np.int64]:
@@ -392,14 +382,7 @@ def _refuse_nulls(array: pa.Array, row_index: _RowIndex, path: str) -> pa.Array:
 
 
 def _structs(array: pa.StructArray, conversion: _StructConversion, row_index: _RowIndex) -> pa.StructArray:
-    return _nullable_struct(conversion.arrays(array, row_index), array)
-
-
-def _nullable_struct(children: dict[str, pa.Array], like: pa.Array) -> pa.StructArray:
-    """A struct of `children`, null where `like` is."""
-    type_ = pa.struct([pa.field(name, child.type) for name, child in children.items()])
-    validity = pc.is_valid(like).buffers()[1] if like.null_count else None
-    return pa.Array.from_buffers(type_, len(like), [validity], children=list(children.values()))
+    return named_structs(conversion.arrays(array, row_index), len(array), array)
 
 
 def _first_true(mask: pa.BooleanArray) -> int:

@@ -106,6 +106,7 @@ _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
 _TIMESTAMP: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?Z")
 _DURATION: Final = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,9}))?s")
 EPOCH: Final = datetime(1970, 1, 1)
+LEAST_SECONDS: Final = -62_135_596_800  # 0001-01-01
 _MAX_DURATION_SECONDS: Final = 315_576_000_000
 FLOAT_LIMIT: Final = 2.0**128 - 2.0**103  # half a step above the largest float: from here on it is infinite
 

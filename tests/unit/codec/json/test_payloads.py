@@ -64,7 +64,7 @@ def test_values_of_every_type():
         (b'{"map": {"k": []}}', "`map.k` must be an integer of 32 bits, is []"),
         (b"[1]", "The payload is JSON, but no object"),
         (b"", "The payload is not JSON: "),
-        (b'{"d": NaN}', "The payload is not JSON: NaN is no number of JSON"),
+        (b'{"d": NaN}', "The payload is not JSON: NaN is not a JSON number"),
         (b"\xff", "The payload is not JSON: "),
         (b'{"i": "\\ud800"}', "`i` must be an integer of 32 bits"),
         (b"[" * 100_000, "The payload is not JSON: "),

@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 from pubsub_spark.codec.protobuf import codec
-from pubsub_spark.schema.definition import Encoding
-from pubsub_spark.schema.protobuf import parse
+from pubsub_spark.codec.protobuf.json import compile_reader
+from pubsub_spark.schema.definition import Encoding, InvalidMessage
+from pubsub_spark.schema.protobuf import ProtobufDefinition, parse
 
 IMPORTS = "".join(
     f'import "google/protobuf/{name}.proto"; '
@@ -30,3 +31,13 @@ def read(text: str, *payloads: bytes, encoding: Encoding = "BINARY", writer: str
     value.validate(full=True)
     pairs = zip(value.to_pylist(), error.to_pylist(), strict=True)
     return [row if reason is None else reason for row, reason in pairs]
+
+
+def read_in_columns(definition: ProtobufDefinition, texts: list[bytes]) -> dict[int, bytes]:
+    """The binary form of the texts that the plan reads, by their rows."""
+
+    def exact(_: bytes) -> bytes:
+        raise InvalidMessage("It is not in the common form")
+
+    payloads, _ = compile_reader(definition)._replace(exact=exact).read(pa.array(texts, pa.binary()))
+    return {row: payload for row, payload in enumerate(payloads.to_pylist()) if payload is not None}

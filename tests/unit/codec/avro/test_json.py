@@ -113,14 +113,15 @@ def test_an_uncommon_message_is_read_as_if_it_were_alone(situation):
 
 
 def test_many_messages_are_written_as_one_is():
-    """The JSON text of a row does not depend on how many rows there are."""
+    """The JSON of a row does not depend on how many rows there are."""
     definition = avro.parse(json.dumps(SCHEMA))
     texts = [json.dumps(each).encode() for each in (COMMON, NULLS, {**COMMON, "d": "-Infinity"}, {**COMMON, "d": 1e-7})]
     rows, error = decoder(definition, definition, "JSON")(pa.array(texts * 100, pa.binary()))
     encode = encoder(definition, "JSON", rows.type, False)
 
     assert len(rows) == error.null_count
-    assert encode(rows.slice(0, 4)).to_pylist() * 100 == encode(rows).to_pylist()
+    one_by_one, together = ([json.loads(made) for made in encode(some).to_pylist()] for some in (rows[:4], rows))
+    assert one_by_one * 100 == together
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,222 @@
+"""Avro's JSON encoding by the JSON reader and writer: between texts and raw columns.
+
+Raw columns are those of a schema whose logical types are left out (`schema_tree.without_logical`). `encode` makes
+binary messages of them and `columns` reads those, so that JSON and binary messages have one way from there on.
+`json_encoding` says what is right; here is only the common form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from json import dumps
+from json.encoder import encode_basestring
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pubsub_spark.codec.arrays import named_structs
+from pubsub_spark.codec.avro.columns import batches, compile_columns
+from pubsub_spark.codec.avro.encode import compile_rows
+from pubsub_spark.codec.avro.types import column_of, value_type, variants, widened
+from pubsub_spark.codec.json import reader, writer
+from pubsub_spark.codec.json.reader import JsonReader, Plan
+from pubsub_spark.codec.json.writer import Write
+from pubsub_spark.errors import SchemaError
+from pubsub_spark.schema.avro import json_encoding
+from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
+from pubsub_spark.schema.avro.definition import AvroDefinition
+from pubsub_spark.schema.avro.mismatch import Mismatch
+from pubsub_spark.schema.avro.schema_tree import (
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Node,
+    Record,
+    Union,
+    type_name,
+    without_logical,
+)
+from pubsub_spark.schema.definition import InvalidMessage
+
+
+def compile_reader(definition: AvroDefinition) -> JsonReader:
+    """The reader of JSON messages, as binary ones."""
+
+    def exact(text: bytes) -> bytes:
+        try:
+            return definition.datum.write(definition.read_json(text))
+        except Mismatch as mismatch:
+            raise InvalidMessage(mismatch.sentence()) from None
+
+    raw = _raw(definition.root)
+    if raw is None:
+        return JsonReader(None, pa.binary(), lambda _: None, exact)
+    type_ = value_type(raw)
+    rows = compile_rows(raw, type_)
+    wrapped = not pa.types.is_struct(column_of(raw).type)
+
+    def write(column: pa.Array) -> pa.BinaryArray:
+        return rows(named_structs({"value": column}, len(column)) if wrapped else column)
+
+    return JsonReader(_plan(raw), pa.binary(), write, exact)
+
+
+def compile_writer(definition: AvroDefinition) -> Callable[[pa.BinaryArray], pa.BinaryArray]:
+    """The function that writes binary messages as JSON: those say which branch a union took."""
+
+    def one(message: bytes) -> bytes:
+        return json_encoding.write_message(definition.root, definition.datum.read(message))
+
+    raw = _raw(definition.root)
+    columns, write = (None, None) if raw is None else (compile_columns(definition.root, raw), _writer(raw))
+
+    def texts(messages: pa.BinaryArray) -> pa.BinaryArray:
+        if columns and write and len(messages) >= MIN_VECTORISED_ROWS:
+            column, batch = columns.decode(messages)
+            if not batch.any_fell_back:  # as does a map with one key twice
+                return write(column).cast(pa.binary())
+        return pa.array(map(one, messages.to_pylist()), pa.binary())
+
+    return lambda messages: pa.concat_arrays(
+        [pa.array([], pa.binary()), *(texts(messages.slice(start, end - start)) for start, end in batches(messages))]
+    )
+
+
+def _raw(root: Node) -> Node | None:
+    """The schema of the raw columns; None if it contains itself, or a column would not tell a union's branch."""
+    raw = without_logical(root)
+    try:
+        value_type(raw)
+    except SchemaError:
+        return None
+    return None if _has_widened(raw) else raw
+
+
+def _has_widened(node: Node) -> bool:
+    match node:
+        case Record(fields=fields):
+            return any(_has_widened(field.node) for field in fields)
+        case Array(inner) | Map(inner):
+            return _has_widened(inner)
+        case Union(branches):
+            return widened(node) is not None or any(map(_has_widened, branches))
+    return False
+
+
+# ---------------------------------------------------------------------------------------------------------- reading
+
+
+def _plan(node: Node) -> Plan:
+    """The plan of a value."""
+    if isinstance(node, Union):
+        plan = _union(node)
+        return plan if len(variants(node)) < len(node.branches) else reader.required(plan)
+    return _given(node) if node.kind == "null" else reader.required(_given(node))
+
+
+def _given(node: Node) -> Plan:
+    """The plan of a value that is null where it is not given, as in a union's branch."""
+    match node:
+        case Record(fields=fields):
+            plans = [([field.name], _plan(field.node)) for field in fields]
+            return reader.objects(plans, reader.of_names([field.name for field in fields]), size=len(fields))
+        case Array(items):
+            return reader.lists(_plan(items))
+        case Map(values):
+            return reader.maps(_PLANS["string"], _plan(values))
+        case Fixed(size=size):
+            return reader.each_text(partial(_bytes, size), pa.binary())
+        case Enum(symbols=symbols):
+            return reader.texts(partial(_symbols, pa.array(symbols, pa.string())))
+    return _PLANS[node.kind]
+
+
+def _union(node: Union) -> Plan:
+    """The plan of a union's values: each is null, or an object with the branch as its only name."""
+    kinds = variants(node)
+    if not kinds:  # whose column is a struct without fields
+        return reader.leaf(pa.null(), lambda array: pa.nulls(len(_nulls(array)), pa.struct([])))
+    names = [f"member{place}" for place in range(len(kinds))]
+
+    def build(arrays: list[pa.Array], length: int) -> pa.Array:
+        reader.require(bool((reader.given(arrays) == 1).all()))
+        return arrays[0] if len(arrays) == 1 else reader.of_names(names)(arrays, length)
+
+    return reader.objects([([type_name(branch)], _given(branch)) for branch in kinds], build, size=1)
+
+
+def _bytes(size: int | None, text: str) -> bytes:
+    data = text.encode("iso-8859-1")
+    reader.require(size is None or len(data) == size)
+    return data
+
+
+def _symbols(symbols: pa.StringArray, array: pa.StringArray) -> pa.StringArray:
+    reader.require(pc.all(pc.is_in(array.drop_null(), symbols)).as_py() is not False)
+    return array
+
+
+def _nulls(array: pa.Array) -> pa.Array:
+    reader.require(array.null_count == len(array))
+    return array
+
+
+_PLANS: Final = {
+    "null": reader.leaf(pa.null(), _nulls),
+    "boolean": reader.exactly(pa.bool_()),
+    "int": reader.integers(pa.int32(), None),
+    "long": reader.integers(pa.int64(), None),
+    "float": reader.floats(pa.float32()),
+    "double": reader.floats(pa.float64()),
+    "string": reader.exactly(pa.string()),
+    "bytes": reader.each_text(partial(_bytes, None), pa.binary()),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------- writing
+
+
+def _writer(node: Node) -> Write:
+    match node:
+        case Record(fields=fields):
+            writers = [(field.name, _writer(field.node)) for field in fields]
+            return lambda array: writer.objects(
+                [(name, array.field(place), write) for place, (name, write) in enumerate(writers)], array
+            )
+        case Array(items):
+            return partial(writer.lists, write=_writer(items))
+        case Map(values):
+            return partial(writer.maps, write_key=writer.strings, write=_writer(values))
+        case Union():
+            return _union_writer(node)
+    return _WRITERS[node.kind]
+
+
+def _union_writer(node: Union) -> Write:
+    kinds = variants(node)
+    members = [(f"{{{dumps(type_name(branch), ensure_ascii=False)}:", _writer(branch)) for branch in kinds]
+
+    def write(array: pa.Array) -> pa.StringArray:
+        columns = array.flatten() if len(members) > 1 else [array]
+        texts = [
+            writer.joined(tag, write_member(column), "}")
+            for (tag, write_member), column in zip(members, columns, strict=True)
+        ]
+        return pc.coalesce(*texts, "null")
+
+    return write if members else _WRITERS["null"]
+
+
+_WRITERS: Final[dict[str, Write]] = {
+    "null": lambda array: pa.repeat("null", len(array)),
+    **dict.fromkeys(("boolean", "int", "long"), writer.plain),
+    **dict.fromkeys(("float", "double"), lambda array: writer.floats(array.cast(pa.float64()))),
+    **dict.fromkeys(("string", "enum"), writer.strings),
+    **dict.fromkeys(
+        ("bytes", "fixed"),
+        lambda array: writer.each(lambda value: encode_basestring(value.decode("iso-8859-1")), array.to_pylist()),
+    ),
+}

@@ -1,0 +1,471 @@
+"""The JSON reader: many JSON messages to Arrow columns, by a plan that a format makes of its schema.
+
+A batch is read by Arrow's JSON reader, in C++ throughout. If that refuses it, it is read in parts, the failing parts
+by Python's parser and column by column, so that the messages of an uncommon form are isolated; and those are given, one
+by one, to the format's exact reader. A `Plan` says what is common; the exact reader alone says what is right. So a plan
+may refuse anything (by one of UNCOMMON), and must not take what the exact reader refuses or reads otherwise.
+
+Arrow reads a stream of objects and does not say which text an object was in. So the texts are joined by newlines, which
+no JSON string may have, and each must begin with `{` and end with `}`: a text that does not end its last object makes
+an error with the `{` of the next, and each has an object, so that as many objects as texts are one in each.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
+from json.scanner import make_scanner
+from types import NoneType
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as arrow_json
+
+from pubsub_spark.codec.arrays import at_rows, named_structs
+from pubsub_spark.schema.definition import InvalidMessage
+
+Values = list[Any]  # JSON values of one field of all messages; None where it is null or absent
+Names = list[int]  # how many names the objects of each kind have that were read so far
+
+# What an uncommon value makes plans, Python and Arrow raise.
+UNCOMMON: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    NotImplementedError,
+    StopIteration,
+    RecursionError,
+)
+_MIN_ROWS: Final = 24  # fewer messages are not worth their columns
+_BATCH_ROWS: Final = 4096  # messages that Arrow's JSON reader is given at once; of 1024 each takes a fifth more time
+_CHUNK_ROWS: Final = 1024  # messages that Python's is given
+# Half a step above the largest float: from here on a number is rounded to infinity.
+FLOAT_LIMIT: Final = 2.0**128 - 2.0**103
+_SPLIT: Final = 16  # the values of messages, one of which is uncommon, are read in so many parts
+_OPEN, _CLOSE, _COLON, _QUOTE, _SPACE = b'{}:" '
+_IN_WORDS: Final = np.array([byte > 127 or chr(byte).isalnum() or chr(byte) == "_" for byte in range(256)])
+_CONSTANT: Final = re.compile(r"[:\[,]\s*-?(?:NaN|Inf)")
+_WHITESPACE: Final = " \t\n\r"
+_TYPES: Final[dict[frozenset[type], pa.DataType]] = {
+    frozenset({str}): pa.string(),
+    frozenset({int}): pa.int64(),
+    frozenset({float}): pa.float64(),
+    frozenset({int, float}): pa.float64(),
+    frozenset({bool}): pa.bool_(),
+}
+
+
+Build = Callable[[list[pa.Array], int], pa.Array]  # of the arrays of the fields of so many objects
+
+
+class Plan(NamedTuple):
+    """How a value is read: the type as which Arrow reads its JSON, and what becomes of its array, or of parsed values.
+
+    json_type: None if Arrow cannot read it (a map)
+    """
+
+    json_type: pa.DataType | None
+    convert: Callable[[pa.Array, Names], pa.Array]
+    read: Callable[[Values, Names], pa.Array]
+
+
+class JsonReader(NamedTuple):
+    """The reader of a format's messages.
+
+    write: from the columns of some messages to what the reader returns, of `type`
+    exact: the same of one message, which it has read exactly; InvalidMessage if it is none
+    """
+
+    plan: Plan | None
+    type: pa.DataType
+    write: Callable[[pa.Array], pa.Array]
+    exact: Callable[[bytes], Any]
+    unknown_names: bool = False  # are left out
+    unique_names: bool = False  # in an object, else the last of a name's values counts
+
+    def read(self, texts: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+        """What was read of each message, null where the message is none, and the reasons of those by row."""
+        rows: list[int] = []
+        columns: list[pa.Array] = []
+        if self.plan and len(texts) >= _MIN_ROWS:
+            for start in range(0, len(texts), _BATCH_ROWS):
+                for some, column in self._batch(texts.slice(start, _BATCH_ROWS), start):
+                    rows += some
+                    columns.append(column)
+        results = [self.write(pa.concat_arrays(columns))] if columns else []
+        if len(rows) == len(texts) and results:
+            return results[0], {}
+        values, reasons = [], {}
+        others = sorted(set(range(len(texts))).difference(rows))
+        for row, text in zip(others, texts.take(pa.array(others, pa.int64())).to_pylist(), strict=True):
+            try:
+                values.append(self.exact(text))
+                rows.append(row)
+            except InvalidMessage as error:
+                reasons[row] = str(error)
+        result = pa.concat_arrays([*results, pa.array(values, self.type)])
+        return at_rows(result, np.array(rows, np.int64), len(texts)), reasons
+
+    def _batch(self, texts: pa.BinaryArray, start: int) -> Iterator[tuple[Sequence[int], pa.Array]]:
+        """The rows of the common form, and their columns: of the whole batch or, if that fails, of its quarters."""
+        assert self.plan
+        by_arrow = self.plan.json_type is not None and pa.types.is_struct(self.plan.json_type)
+        size = len(texts) if by_arrow else _CHUNK_ROWS
+        first = 0
+        while first < len(texts):
+            part = texts.slice(first, size)
+            try:
+                if not by_arrow:
+                    raise NotImplementedError
+                yield range(start + first, start + first + len(part)), self.by_arrow(part)
+            except UNCOMMON:
+                if size > _CHUNK_ROWS:
+                    size = _CHUNK_ROWS
+                    continue
+                by_arrow = False  # of some message: others most likely have the same form
+                some = part.to_pylist()
+                places, values = _parse_together(some)
+                rows = [start + first + place for place in places]
+                yield from self._by_python(rows, values, [some[place] for place in places])
+            first += size
+
+    def by_arrow(self, texts: pa.BinaryArray) -> pa.Array:
+        """The column of messages that Arrow can read and that all have the common form."""
+        assert self.plan
+        require(pc.min(pc.binary_length(texts)).as_py() >= len("{}"))
+        offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+        data = np.frombuffer(texts.buffers()[2], np.uint8)
+        require(bool((data[offsets[:-1]] == _OPEN).all() and (data[offsets[1:] - 1] == _CLOSE).all()))
+        joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), b"\n")
+        buffer = joined.buffers()[2]
+        text = str(buffer, "utf-8")  # Arrow takes any bytes for a string
+        if self.unknown_names and ("NaN" in text or "Inf" in text):  # which Arrow takes for numbers, also of those
+            require(_CONSTANT.search(text) is None)
+        table = arrow_json.read_json(
+            pa.BufferReader(buffer),
+            arrow_json.ReadOptions(use_threads=False, block_size=buffer.size + 1),
+            arrow_json.ParseOptions(
+                explicit_schema=pa.schema(list(self.plan.json_type or ())),
+                unexpected_field_behavior="ignore" if self.unknown_names else "error",
+            ),
+        )
+        require(table.num_rows == len(texts))
+        names: Names = []
+        column = self.plan.convert(table.combine_chunks().to_struct_array().combine_chunks(), names)
+        # Arrow does not tell an absent field from null, so that names are counted where each field must be there.
+        require(not names or sum(names) == _least_names(np.frombuffer(buffer, np.uint8)))
+        return column
+
+    def _by_python(
+        self, rows: list[int], values: Values, texts: list[bytes]
+    ) -> Iterator[tuple[Sequence[int], pa.Array]]:
+        """The same of values that Python has parsed; the rows of an uncommon form are left out."""
+        assert self.plan
+        names: Names = []
+        try:
+            column = self.plan.read(values, names)
+            if self.unique_names and sum(names) != _most_names(np.frombuffer(b"".join(texts), np.uint8)):
+                unique = [_has_unique_names(text) for text in texts]
+                require(all(unique))
+            yield rows, column
+        except UNCOMMON:
+            if len(rows) < 2:
+                return
+            size = -(-len(rows) // _SPLIT)
+            for at in range(0, len(rows), size):
+                part = slice(at, at + size)
+                yield from self._by_python(rows[part], values[part], texts[part])
+
+
+# ------------------------------------------------------------------------------------------------------------- plans
+
+
+def leaf(json_type: pa.DataType, convert: Callable[[pa.Array], pa.Array]) -> Plan:
+    """The plan of a value without parts: `convert` is given an array of strings, numbers or booleans."""
+
+    def read(values: Values, _: Names) -> pa.Array:
+        found = frozenset(map(type, values)) - {NoneType}
+        return convert(pa.array(values, _TYPES[found] if found else json_type))
+
+    return Plan(json_type, lambda array, _: convert(array), read)
+
+
+def required(plan: Plan) -> Plan:
+    """The plan of a value that may not be null."""
+
+    def check(array: pa.Array) -> pa.Array:
+        require(not array.null_count)
+        return array
+
+    return _then(plan, check)
+
+
+def _then(plan: Plan, convert: Callable[[pa.Array], pa.Array]) -> Plan:
+    return Plan(
+        plan.json_type,
+        lambda array, names: convert(plan.convert(array, names)),
+        lambda values, names: convert(plan.read(values, names)),
+    )
+
+
+def objects(
+    fields: list[tuple[list[str], Plan]],
+    build: Build,
+    size: int | None = None,
+    unknown_names: bool = False,
+) -> Plan:
+    """The plan of objects; `build` makes the array of those that are given, of the arrays of their fields.
+
+    fields: each with the names it may have, of which Arrow reads the first. size: the number of names in each object
+    """
+    types = [plan.json_type for _, plan in fields]
+    json_type = None
+    if types and None not in types:
+        json_type = pa.struct([(names[0], plan.json_type) for names, plan in fields])
+
+    def convert(array: pa.StructArray, names: Names) -> pa.Array:
+        if array.null_count:
+            return _expand(convert(array.drop_null(), names), array.is_valid())
+        if size is not None:
+            names.append(size * len(array))
+        return build([plan.convert(array.field(at), names) for at, (_, plan) in enumerate(fields)], len(array))
+
+    def read(values: Values, names: Names) -> pa.Array:
+        given = [value for value in values if value is not None]
+        if len(given) < len(values):
+            return _expand(read(given, names), pa.array([value is not None for value in values]))
+        require({dict}.issuperset(map(type, values)))
+        sizes = list(map(len, values))
+        require(size is None or {size}.issuperset(sizes))
+        names.append(sum(sizes))
+        found = set(chain.from_iterable(values))
+        arrays = []
+        for spellings, plan in fields:
+            used = [name for name in spellings if name in found]
+            require(len(used) < 2)
+            found.difference_update(used)
+            items = list(map(dict.get, values, repeat(used[0]))) if used else [None] * len(values)
+            arrays.append(plan.read(items, names))
+        require(unknown_names or not found)
+        return build(arrays, len(values))
+
+    return Plan(json_type, convert, read)
+
+
+def of_names(names: list[str]) -> Build:
+    """The function that builds structs of fields of those names."""
+    return lambda arrays, length: named_structs(dict(zip(names, arrays, strict=True)), length)
+
+
+def wrapped(plan: Plan, name: str) -> Plan:
+    """The plan of values that become structs of one field, null where the value is."""
+
+    def wrap(array: pa.Array) -> pa.StructArray:
+        return named_structs({name: array}, len(array), array)
+
+    return _then(plan, wrap)
+
+
+def lists(item: Plan) -> Plan:
+    """The plan of arrays."""
+
+    def convert(array: pa.ListArray, names: Names) -> pa.Array:
+        return _lists(item.convert(array.flatten(), names), pc.list_value_length(array))
+
+    def read(values: Values, names: Names) -> pa.Array:
+        require({list, NoneType}.issuperset(map(type, values)))
+        return _lists(item.read(list(chain.from_iterable(filter(None, values))), names), _lengths(values))
+
+    return Plan(item.json_type and pa.list_(item.json_type), convert, read)
+
+
+def maps(key: Plan, item: Plan, as_lists: bool = False) -> Plan:
+    """The plan of objects with any names, as maps, or as lists of structs of a key and a value."""
+
+    def read(values: Values, names: Names) -> pa.Array:
+        require({dict, NoneType}.issuperset(map(type, values)))
+        given = [value for value in values if value]
+        keys = key.read(list(chain.from_iterable(given)), names)
+        items = item.read(list(chain.from_iterable(map(dict.values, given))), names)
+        names.append(len(keys))
+        type_ = pa.map_(keys.type, items.type)
+        entry = pa.struct([type_.key_field, type_.item_field])
+        entries = pa.Array.from_buffers(entry, len(keys), [None], children=[keys, items])
+        return _lists(entries, _lengths(values), None if as_lists else type_)
+
+    return Plan(None, lambda _, __: require(False), read)
+
+
+# ------------------------------------------------------------------------------------------------------------ leaves
+
+
+def exactly(type_: pa.DataType) -> Plan:
+    """The plan of strings or booleans."""
+
+    def convert(array: pa.Array) -> pa.Array:
+        require(array.type == type_)
+        return array
+
+    return leaf(type_, convert)
+
+
+def integers(type_: pa.DataType, as_text: bool | None) -> Plan:
+    """The plan of integers; as_text: they are strings, as Arrow reads them (True), may be (False) or not (None)."""
+
+    def convert(array: pa.Array) -> pa.Array:
+        if as_text is not None and pa.types.is_string(array.type):
+            numbers = array.cast(type_)
+            require(numbers.cast(pa.string()).equals(array))  # in the one form that writing them again gives
+            return numbers
+        require(pa.types.is_integer(array.type))
+        return array.cast(type_)
+
+    return leaf(pa.string() if as_text else type_, convert)
+
+
+def floats(type_: pa.DataType) -> Plan:
+    """The plan of numbers that the type can hold; rounded to it as one number after another would be."""
+    bound = FLOAT_LIMIT if pa.types.is_float32(type_) else np.inf
+
+    def convert(array: pa.Array) -> pa.Array:
+        require(pa.types.is_floating(array.type) or pa.types.is_integer(array.type))
+        numbers = array.cast(pa.float64(), safe=False)
+        found = numbers.drop_null().to_numpy()
+        # Of `-0` Python makes 0, and of `-0.0` a negative one; Arrow does not tell them apart.
+        require(bool((np.abs(found) < bound).all()) and not np.signbit(found[found == 0]).any())
+        return numbers.cast(type_, safe=False)
+
+    return leaf(pa.float64(), convert)
+
+
+def texts(convert: Callable[[pa.StringArray], pa.Array]) -> Plan:
+    """The plan of strings that stand for something else."""
+
+    def of_strings(array: pa.Array) -> pa.Array:
+        require(pa.types.is_string(array.type))
+        return convert(array)
+
+    return leaf(pa.string(), of_strings)
+
+
+def each_text(convert: Callable[[str], Any], type_: pa.DataType) -> Plan:
+    """The same, string by string."""
+    return texts(lambda array: pa.array([None if text is None else convert(text) for text in array.to_pylist()], type_))
+
+
+def seconds_and_nanos(texts: pa.StringArray) -> tuple[pa.Int64Array, pa.Int32Array]:
+    """Times in UTC such as `2026-01-31T12:00:00.5Z` as seconds since 1970 and nanoseconds."""
+    require(pc.all(pc.match_substring_regex(texts, _TIME)).as_py() is not False)
+    seconds = pc.utf8_slice_codeunits(texts, 0, len("2026-01-31T12:00:00")).cast(pa.timestamp("s"))
+    nanos = pc.utf8_rpad(pc.utf8_slice_codeunits(texts, len("2026-01-31T12:00:00."), -1), 9, "0").cast(pa.int32())
+    return seconds.cast(pa.int64()), nanos
+
+
+_TIME: Final = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z$"
+
+
+# ----------------------------------------------------------------------------------------------------------- parsing
+
+
+def refuse_constant(name: str) -> float:
+    """Refuse `NaN` and the infinities, which Python's `json` reads."""
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_SEPARATOR: Final = object()
+_together: Final = json.JSONDecoder(parse_constant={"NaN": _SEPARATOR}.__getitem__)
+_scan: Final = make_scanner(json.JSONDecoder(parse_constant=refuse_constant))  # type: ignore[arg-type]
+
+
+def _parse_together(texts: list[bytes]) -> tuple[list[int], Values]:
+    """The places of the texts that are JSON, and their values; of a name given twice the last value.
+
+    All are parsed as one array, in which a constant that JSON does not have comes before each: where those are, and
+    there alone, is one text behind each.
+    """
+    data = b"[NaN,%b]" % b",NaN,".join(texts)
+    try:
+        values = _together.decode(data.decode())
+        if data.count(b"NaN") == len(texts) == values[::2].count(_SEPARATOR) == len(values) / 2:
+            return list(range(len(texts))), values[1::2]
+    except UNCOMMON:
+        pass
+    places, values = [], []
+    for place, data in enumerate(texts):
+        try:
+            text = data.decode().strip(_WHITESPACE)
+            value, end = _scan(text, 0)
+        except UNCOMMON:
+            continue
+        if end == len(text):
+            places.append(place)
+            values.append(value)
+    return places, values
+
+
+def _most_names(data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+    """The most names that the objects in JSON texts can have: behind each is a colon after a quote or whitespace.
+
+    A text's values have fewer names than that if an object has a name twice, or else if a string looks like a name.
+    """
+    before = data[np.flatnonzero(data == _COLON) - 1]
+    return int(np.count_nonzero((before == _QUOTE) | (before <= _SPACE)))
+
+
+def _least_names(data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+    """The fewest names that the objects in JSON texts have, if names are words: behind each is a quote and a colon.
+
+    In a string a quote is behind a backslash, and one that begins a string is behind punctuation or whitespace.
+    """
+    colons = np.flatnonzero(data == _COLON)
+    return int(np.count_nonzero((data[colons - 1] == _QUOTE) & _IN_WORDS[data[colons - 2]]))
+
+
+def _has_unique_names(text: bytes) -> bool:
+    unique = True
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal unique
+        unique &= len(dict(pairs)) == len(pairs)
+
+    json.loads(text, object_pairs_hook=check)
+    return unique
+
+
+# ------------------------------------------------------------------------------------------------------------ arrays
+
+
+def require(fits: bool) -> None:
+    """Raise ValueError unless something holds."""
+    if not fits:
+        raise ValueError
+
+
+def given(arrays: list[pa.Array]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """How many of the arrays have a value, row by row."""
+    return np.asarray(np.sum([array.is_valid().to_numpy(zero_copy_only=False) for array in arrays], axis=0))
+
+
+def _expand(values: pa.Array, valid: pa.BooleanArray) -> pa.Array:
+    """The values at the places that are valid, null elsewhere."""
+    return at_rows(values, np.flatnonzero(valid.to_numpy(zero_copy_only=False)), len(valid))
+
+
+def _lengths(values: Values) -> pa.Int32Array:
+    return pa.array([None if value is None else len(value) for value in values], pa.int32())
+
+
+def _lists(items: pa.Array, lengths: pa.Int32Array, type_: pa.DataType | None = None) -> pa.Array:
+    """Lists, or maps, of these lengths, null where the length is."""
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), out=offsets[1:])
+    valid = lengths.is_valid().buffers()[1] if lengths.null_count else None
+    return pa.Array.from_buffers(
+        type_ or pa.list_(items.type), len(lengths), [valid, pa.py_buffer(offsets)], children=[items]
+    )

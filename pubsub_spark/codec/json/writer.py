@@ -1,0 +1,136 @@
+"""The JSON writer: Arrow columns to JSON texts, column by column, without a Python object per row.
+
+Each value becomes an Arrow string, null where it has no text, and objects, lists and maps join such arrays. A format
+(`codec.avro`, `codec.protobuf`, `write.json`) composes these functions by its schema, and has texts of its own for
+what it writes in another way. Texts are UTF-8, on one line, without spaces.
+
+A value that cannot be written raises Unwritable, which gains its path on the way up: an element's index becomes the row
+of its list, a field puts its name before the path.
+"""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from collections.abc import Callable, Iterable
+from json import dumps
+from json.encoder import encode_basestring
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Write = Callable[[pa.Array], pa.StringArray]
+
+_NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
+_NOT_NUMBERS: Final = (("nan", '"NaN"'), ("inf", '"Infinity"'), ("-inf", '"-Infinity"'))
+# The shortest decimal of the largest float lies above it, where a reader of floats may refuse it.
+_LARGEST_FLOAT: Final = ("3.4028235e+38", "3.4028234663852886e+38")
+
+
+class Unwritable(ValueError):  # noqa: N818 (about a value; nothing failed)
+    """The index of a value that has no JSON, the path to it below the array, and what is wrong with it."""
+
+    def __init__(self, index: int, reason: str, path: str = "") -> None:
+        self.index = index
+        self.reason = reason
+        self.path = path
+
+
+def joined(*parts: pa.StringArray | str) -> pa.StringArray:
+    """The texts of all parts, one after the other; null where one is null."""
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def plain(values: pa.Array) -> pa.StringArray:
+    """The text as Arrow has it: of integers, decimals and booleans."""
+    return values.cast(pa.string())
+
+
+def quoted(values: pa.Array) -> pa.StringArray:
+    """The same as a string."""
+    return joined('"', values.cast(pa.string()), '"')
+
+
+def each(text_of: Callable[[Any], str], values: Iterable[Any]) -> pa.StringArray:
+    """The texts of values, one by one; Unwritable where `text_of` raises ValueError."""
+    texts: list[str | None] = []
+    try:
+        for value in values:
+            texts.append(None if value is None else text_of(value))  # noqa: PERF401 (its length is where one failed)
+    except ValueError as error:
+        raise Unwritable(len(texts), f"has no JSON form: {error}") from None
+    return pa.array(texts, pa.string())
+
+
+def strings(values: pa.Array) -> pa.StringArray:
+    """The texts of strings."""
+    if pc.any(pc.match_substring_regex(values, _NEEDS_ESCAPE)).as_py():
+        return each(encode_basestring, values.to_pylist())
+    return quoted(values)
+
+
+def base64(values: pa.Array) -> pa.StringArray:
+    """The base64 of bytes."""
+    return each(lambda value: f'"{b2a_base64(value, newline=False).decode()}"', values.to_pylist())
+
+
+def floats(values: pa.Array) -> pa.StringArray:
+    """The texts of floats and doubles; of NaN and the infinities their names, as strings."""
+    text = pc.replace_substring_regex(values.cast(pa.string()), r"^(-?\d+)$", r"\1.0")
+    if pa.types.is_float32(values.type):
+        text = pc.replace_substring(text, *_LARGEST_FLOAT)
+    if pc.all(pc.is_finite(values)).as_py() is False:
+        for arrow, name in _NOT_NUMBERS:
+            text = pc.if_else(pc.equal(text, arrow), name, text)
+    return text
+
+
+def objects(members: list[tuple[str, pa.Array, Write]], like: pa.StructArray) -> pa.StringArray:
+    """The objects of named members, without those that have no text; null where `like` is null."""
+    parts: list[pa.StringArray | str] = ["{"]
+    for name, values, write in members:
+        label = f",{dumps(name, ensure_ascii=False)}:"
+        try:
+            text = write(values)
+        except Unwritable as found:
+            raise Unwritable(found.index, found.reason, f".{name}{found.path}") from None
+        # Arrow's join that skips nulls loses rows in which there is nothing but nulls.
+        parts += [joined(label, text).fill_null("")] if text.null_count else [label, text]
+    if not members:
+        return pc.if_else(like.is_valid(), "{}", pa.scalar(None, pa.string()))
+    text = pc.replace_substring(joined(*parts, "}"), "{,", "{", max_replacements=1)
+    return pc.if_else(like.is_valid(), text, None) if like.null_count else text
+
+
+def lists(values: pa.Array, write: Write) -> pa.StringArray:
+    """The texts of lists; an element without one is null."""
+    return joined("[", _rows_joined(values, values.values, "[]", lambda items: write(items).fill_null("null")), "]")
+
+
+def maps(values: pa.Array, write_key: Write, write: Write) -> pa.StringArray:
+    """The texts of maps, or of lists of structs of a key and a value; a value without one is null."""
+    entries = values.values if pa.types.is_list(values.type) else None
+    keys, items = (values.keys, values.items) if entries is None else (entries.field(0), entries.field(1))
+
+    def write_entries(entries: pa.StructArray) -> pa.StringArray:
+        names = write_key(entries.field(0))
+        if not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
+            names = joined('"', pc.utf8_trim(names, '"'), '"')
+        return joined(names, ":", write(entries.field(1)).fill_null("null"))
+
+    flat = pa.StructArray.from_arrays([keys, items], ["key", "value"])
+    return joined("{", _rows_joined(values, flat, "{}", write_entries), "}")
+
+
+def _rows_joined(values: pa.Array, flat: pa.Array, path: str, write: Write) -> pa.StringArray:
+    """The texts of each row's elements, joined by commas; null for a null row."""
+    offsets = values.offsets.to_numpy().astype(np.int64)
+    first, offsets = int(offsets[0]), offsets - offsets[0]
+    try:
+        texts = write(flat.slice(first, int(offsets[-1])))
+    except Unwritable as found:
+        row = int(np.searchsorted(offsets, found.index, side="right")) - 1
+        raise Unwritable(row, found.reason, f"{path}{found.path}") from None
+    mask = values.is_null() if values.null_count else None
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), texts, mask=mask), ",")

@@ -1,0 +1,290 @@
+"""The proto3 JSON mapping by the JSON reader and writer: between texts and the columns that `ptars` is given.
+
+The columns are those of `ptars_schema.payload_writer`, so JSON messages become binary ones without a Python object for
+each message, and are then decoded as those are. `json_mapping` says what is right; here is only the common form, which
+is what is written: `lowerCamel` names, absent fields left out.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from pubsub_spark.codec.arrays import named_structs
+from pubsub_spark.codec.json import reader, writer
+from pubsub_spark.codec.json.reader import JsonReader, Plan
+from pubsub_spark.codec.json.writer import Write
+from pubsub_spark.codec.protobuf import ptars_schema
+from pubsub_spark.codec.protobuf.column_tree import Array, Enum, Map, Node, Scalar, Struct, build_column_tree, time_node
+from pubsub_spark.codec.protobuf.types import SCALARS, UNSIGNED
+from pubsub_spark.errors import SchemaError
+from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
+from pubsub_spark.schema.protobuf.descriptors import is_repeated
+from pubsub_spark.schema.protobuf.json_mapping import (
+    LEAST_SECONDS,
+    NULL_TYPES,
+    UNCOMMON,
+    WELL_KNOWN,
+    WRAPPERS,
+    duration,
+)
+
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+
+
+def compile_reader(definition: ProtobufDefinition) -> JsonReader:
+    """The reader of JSON messages, as binary ones."""
+
+    def exact(text: bytes) -> bytes:
+        return bytes(definition.json_reader.read(text).SerializePartialToString())
+
+    try:
+        struct = build_column_tree(definition.message)
+    except SchemaError:
+        return JsonReader(None, pa.binary(), lambda _: None, exact)
+    handler = ptars_schema.payload_writer(struct)
+
+    def write(columns: pa.StructArray) -> pa.BinaryArray:
+        return ptars_schema.call(handler.record_batch_to_array, pa.RecordBatch.from_struct_array(columns))
+
+    plan = _objects(struct, definition.message)
+    return JsonReader(plan and reader.required(plan), pa.binary(), write, exact, unique_names=True)
+
+
+def compile_writer(message: Descriptor) -> Write:
+    """The writer of structs of the columns that `ptars` is given; Unwritable where a value has no JSON form."""
+    fields = sorted(message.fields, key=lambda field: field.number)
+    column = attrgetter("name") if time_node(message) else ptars_schema.field_name
+    return partial(_message_text, [(column(field), field.json_name, _field_writer(field)) for field in fields])
+
+
+# ---------------------------------------------------------------------------------------------------------- reading
+
+
+def _objects(struct: Struct, message: Descriptor) -> Plan | None:
+    """The plan of messages; None if the form of none of the fields is common. Other fields are unknown names here."""
+    fields: list[tuple[list[str], Plan]] = []
+    columns: list[str] = []
+    oneofs: dict[str, list[int]] = {}
+    spelled = {field.name: field.number for field in message.fields}
+    spelled |= {field.json_name: field.number for field in message.fields}  # take precedence over original names
+    for column in struct.columns:
+        field = message.fields_by_number[column.number]
+        plan = _field(column.node, field)
+        if plan is not None:
+            if column.oneof:
+                oneofs.setdefault(column.oneof, []).append(len(fields))
+            names = dict.fromkeys((field.json_name, field.name))
+            fields.append(([name for name in names if spelled[name] == column.number], plan))
+            columns.append(ptars_schema.field_name(column))
+
+    def build(arrays: list[pa.Array], length: int) -> pa.Array:
+        for members in oneofs.values():
+            reader.require(len(members) < 2 or not length or reader.given([arrays[at] for at in members]).max() < 2)
+        return reader.of_names(columns)(arrays, length)
+
+    return reader.objects(fields, build) if fields else None
+
+
+def _field(node: Node, field: FieldDescriptor) -> Plan | None:
+    """The plan of a field's values; None if their form is not common."""
+    if isinstance(node, Map):
+        item = _value(node.value, field.message_type.fields_by_name["value"])
+        return item and reader.maps(_key(node.key), reader.required(item), as_lists=True)
+    if isinstance(node, Array):
+        item = _value(node.element, field)
+        return item and reader.lists(reader.required(item))
+    return _value(node, field)
+
+
+def _value(node: Node, field: FieldDescriptor) -> Plan | None:
+    """The plan of one value."""
+    message = field.message_type
+    if message is None:
+        return _scalar(node, field)
+    if message.full_name in WELL_KNOWN or not isinstance(node, Struct):  # which has only the shape of a time
+        return _TIMES.get(message.full_name)
+    if message.full_name not in WRAPPERS:
+        return _objects(node, message)
+    value = _value(node.columns[0].node, message.fields_by_name["value"])
+    return value and reader.wrapped(value, ptars_schema.field_name(node.columns[0]))
+
+
+def _scalar(node: Node, field: FieldDescriptor) -> Plan | None:
+    if isinstance(node, Enum):
+        numbers = {value.name: value.number for value in field.enum_type.values}
+        return None if field.enum_type.full_name in NULL_TYPES else _enum(numbers)
+    assert isinstance(node, Scalar)
+    type_ = UNSIGNED.get(node.kind) or SCALARS[node.kind]
+    if pa.types.is_integer(type_):
+        return reader.integers(type_, as_text=type_.bit_width == 64)
+    if pa.types.is_floating(type_):
+        return reader.floats(type_)
+    return _base64() if pa.types.is_binary(type_) else reader.exactly(type_)
+
+
+def _key(node: Node) -> Plan:
+    """The plan of a map's keys, which JSON has as strings."""
+    assert isinstance(node, Scalar)
+    if node.kind == "bool":
+        return reader.each_text({"true": True, "false": False}.__getitem__, pa.bool_())
+    type_ = UNSIGNED.get(node.kind) or SCALARS[node.kind]
+    return reader.exactly(type_) if pa.types.is_string(type_) else reader.integers(type_, as_text=True)
+
+
+def _base64() -> Plan:
+    return reader.each_text(partial(binascii.a2b_base64, strict_mode=True), pa.binary())
+
+
+def _enum(numbers: dict[str, int]) -> Plan:
+    known = pa.array(numbers.values(), pa.int32())
+
+    def convert(array: pa.Array) -> pa.Array:
+        if pa.types.is_integer(array.type):
+            array = array.cast(pa.int32())
+            reader.require(pc.all(pc.is_in(array.drop_null(), known)).as_py() is not False)
+            return array
+        encoded = array.dictionary_encode()
+        return pa.array([numbers[name] for name in encoded.dictionary.to_pylist()], pa.int32()).take(encoded.indices)
+
+    return reader.leaf(pa.string(), convert)
+
+
+def _timestamps(texts: pa.StringArray) -> pa.StructArray:
+    seconds, nanos = reader.seconds_and_nanos(texts)
+    reader.require(not len(texts) or (pc.min(seconds).as_py() or 0) >= LEAST_SECONDS)
+    return named_structs({"seconds": seconds, "nanos": nanos}, len(texts), texts)
+
+
+_TIMES: Final[dict[str, Plan]] = {
+    _TIMESTAMP: reader.texts(_timestamps),
+    "google.protobuf.Duration": reader.each_text(duration, pa.struct([("seconds", pa.int64()), ("nanos", pa.int32())])),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------- writing
+
+
+def _message_text(members: list[tuple[str, str, Write]], array: pa.StructArray) -> pa.StringArray:
+    """The objects of structs, which need not have a column for each field."""
+    found = {array.type.field(place).name: place for place in range(array.type.num_fields)}
+    return writer.objects(
+        [(name, array.field(found[column]), write) for column, name, write in members if column in found], array
+    )
+
+
+def _field_writer(field: FieldDescriptor) -> Write:
+    """The writer of a field's values; null where it is absent."""
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        write_maps = partial(writer.maps, write_key=_value_writer(key), write=_value_writer(value))
+        return lambda array: _without(pc.equal(pc.list_value_length(array), 0), write_maps(_last_of_keys(array)))
+    write = _value_writer(field)
+    if is_repeated(field):
+        return lambda array: _without(pc.equal(pc.list_value_length(array), 0), writer.lists(array, write))
+    # Without presence zero is absent; of floating zeros, those that are positive are null already.
+    if field.has_presence or field.cpp_type in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT):
+        return write
+    return lambda array: _without(_is_zero(array), write(array))
+
+
+def _without(absent: pa.BooleanArray, texts: pa.StringArray) -> pa.StringArray:
+    return pc.if_else(absent, pa.scalar(None, pa.string()), texts)
+
+
+def _is_zero(array: pa.Array) -> pa.BooleanArray:
+    if pa.types.is_boolean(array.type):
+        return pc.invert(array)
+    array = pc.binary_length(array) if array.type in (pa.string(), pa.binary()) else array
+    return pc.equal(array, pa.scalar(0, array.type))
+
+
+def _last_of_keys(array: pa.ListArray) -> pa.ListArray:
+    """The entries of maps, of those with one key the last."""
+    rows = np.repeat(np.arange(len(array)), np.diff(array.offsets.to_numpy()))
+    keys = array.values.field(0).slice(array.offsets[0].as_py(), len(rows)).dictionary_encode().indices.to_numpy()
+    pairs = np.stack([rows, keys])[:, ::-1]
+    _, last = np.unique(pairs, axis=1, return_index=True)
+    if len(last) == len(rows):
+        return array
+    kept = np.sort(len(rows) - 1 - last)
+    offsets = np.searchsorted(rows[kept], np.arange(len(array) + 1)).astype(np.int32)
+    entries = array.values.slice(array.offsets[0].as_py()).take(pa.array(kept))
+    return pa.ListArray.from_arrays(pa.array(offsets), entries)
+
+
+def _value_writer(field: FieldDescriptor) -> Write:
+    """The writer of values; what it writes for a null is null."""
+    message = field.message_type
+    if field.enum_type is not None:
+        return _enum_writer(field)
+    if message is None:
+        return writer.base64 if field.type == FieldDescriptor.TYPE_BYTES else _WRITERS[field.cpp_type]
+    if message.full_name == _TIMESTAMP:
+        return _timestamp_texts
+    if message.full_name in (*WELL_KNOWN, *WRAPPERS):
+        return _each_message(message)
+    return compile_writer(message)
+
+
+def _enum_writer(field: FieldDescriptor) -> Write:
+    numbers = field.enum_type.values_by_number
+    if field.enum_type.full_name in NULL_TYPES:
+        return lambda array: pc.if_else(array.is_valid(), "null", None)
+    names = pa.array([f'"{value.name}"' for value in numbers.values()], pa.string())
+    known = pa.array(numbers, pa.int32())
+    return lambda array: pc.coalesce(names.take(pc.index_in(array, value_set=known)), array.cast(pa.string()))
+
+
+def _each_message(message: Descriptor) -> Write:
+    """The writer of messages that `json_format` writes in a form of their own."""
+    message_class: Any = GetMessageClass(message)
+    columns = {ptars_schema.field_name(field): field.name for field in message.fields}
+
+    def text(value: Any) -> str:
+        try:
+            if isinstance(value, bytes):
+                made = message_class.FromString(value)
+            else:
+                given = {columns.get(name, name): part for name, part in value.items() if part is not None}
+                made = message_class(**given)
+            return json.dumps(json_format.MessageToDict(made), allow_nan=False, ensure_ascii=False)
+        except UNCOMMON as error:
+            raise ValueError(" ".join(str(error).split())) from None
+
+    return lambda array: writer.each(text, array.to_pylist())
+
+
+def _timestamp_texts(array: pa.StructArray) -> pa.StringArray:
+    """The texts of times, with 0, 3, 6 or 9 digits behind the second."""
+    text = pc.replace_substring(array.field("seconds").cast(pa.timestamp("s")).cast(pa.string()), " ", "T")
+    nanos = array.field("nanos").dictionary_encode()
+    fractions = pa.array([_fraction(nanos) for nanos in nanos.dictionary.to_pylist()], pa.string())
+    made = writer.joined('"', text, fractions.take(nanos.indices), 'Z"')
+    return pc.if_else(array.is_valid(), made, None) if array.null_count else made
+
+
+def _fraction(nanos: int) -> str:
+    if not nanos:
+        return ""
+    digits = f".{nanos:09}"
+    return digits[:4] if digits.endswith("000000") else digits[:7] if digits.endswith("000") else digits
+
+
+_WRITERS: Final[dict[int, Write]] = {
+    **dict.fromkeys((FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32), writer.plain),
+    **dict.fromkeys((FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64), writer.quoted),
+    **dict.fromkeys((FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT), writer.floats),
+    FieldDescriptor.CPPTYPE_BOOL: writer.plain,
+    FieldDescriptor.CPPTYPE_STRING: writer.strings,
+}
