@@ -66,6 +66,7 @@ bench: java $(READY)  ## how fast it is on this machine, in ratios taken in one 
 	$(BIN)/python benchmarks/codec_stream.py
 	$(BIN)/python benchmarks/transform_stream.py
 	$(BIN)/python benchmarks/emulator.py
+	$(BIN)/python benchmarks/scheduled.py
 	for what in throughput keys payloads memory; do $(BIN)/python benchmarks/write.py $$what || exit; done
 	for what in throughput client latency memory linear; do $(BIN)/python benchmarks/read.py $$what || exit; done
 

@@ -110,7 +110,7 @@ class ReadOptions(ServiceOptions):
         "idleTimeout",
         "duration",
         2.0,
-        "How long a pull waits for a first message, and an `availableNow` query for another.",
+        "Without a message on any stream for so long an `availableNow` query ends, and a pull that has brought none.",
         shown="2s",
         low=0.01,
         high=600,
