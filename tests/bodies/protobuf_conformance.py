@@ -37,7 +37,7 @@ _COLUMNS = {
 
 @cache
 def runner() -> tuple[list[str], Path] | None:
-    """The runner's command and the folder of its `.proto` files; None where it is not installed."""
+    """The runner's command and the folder of its `.proto` files; None where it is not installed or does not start."""
     for folder in (os.environ.get("NODE_PATH", ""), str(Path(sys.prefix, "node_modules"))):
         package = Path(folder, _NAME)
         machine = {"x86_64": "x64", "AMD64": "x64"}.get(platform.machine(), platform.machine())
@@ -45,7 +45,10 @@ def runner() -> tuple[list[str], Path] | None:
         if folder and program.exists():
             [*loader] = Path(folder, "debian13").glob("usr/lib/*/ld-linux*.so*")
             start = [str(loader[0]), "--library-path", str(loader[0].parent)] if loader else []
-            return [*start, str(program)], package / "include"
+            command = [*start, str(program)]
+            # Without arguments it prints its usage, unless the libc of this machine is too old for it.
+            if b"GLIBC" not in subprocess.run(command, capture_output=True, check=False).stderr:
+                return command, package / "include"
     return None
 
 

@@ -206,8 +206,8 @@ def test_long_refusal_arrives(client, name):
     [
         ("attribute key that is not valid", {"attributes": {"GoOgle": "x"}}),
         ("attribute key that is not valid", {"attributes": {"": "x"}}),
-        ("257 .*maximum value is 256", {"attributes": {"é" * 128 + "x": ""}}),
-        ("1026 .*maximum value is 1024", {"attributes": {"k": "é" * 513}}),
+        ("257 .*maximum allowed is 256", {"attributes": {"é" * 128 + "x": ""}}),
+        ("1026 .*maximum allowed is 1024", {"attributes": {"k": "é" * 513}}),
         ("101 .*maximum value is 100", {"attributes": {f"k{i}": "" for i in range(101)}}),
         ("empty", {"ordering_key": "k"}),
         ("same ordering key", {"data": b"b", "ordering_key": "k"}),
