@@ -46,7 +46,8 @@ def compile_reader(definition: ProtobufDefinition) -> JsonReader:
     """The reader of JSON messages, as binary ones."""
 
     def exact(text: bytes) -> bytes:
-        return bytes(definition.json_reader.read(text).SerializePartialToString())
+        message = definition.json_reader.read(text)
+        return bytes(type(message).SerializePartialToString(message))
 
     try:
         struct = build_column_tree(definition.message)

@@ -1,10 +1,13 @@
 """A schema definition of type PROTOCOL_BUFFER: parse, validate messages, compare revisions (`schema.definition`).
 
-A definition is compiled into a pool of its own, so two revisions of one message live side by side. Pub/Sub wants
-exactly one top-level message, of proto2 or proto3, and documents that imports are not supported. Here the well-known
-types may be imported (`protoc.WELL_KNOWN`): they are part of the language, and what uses them can be read and written.
-Whether the service takes such a schema is the emulator's business. A compiled schema (`schema.compiled_protobuf`) has
-any number of files and messages, its imports among them, and names the message that is its root.
+A definition is compiled into a pool of its own, so two revisions of one message live side by side. Methods of messages
+are called through their class (`type(message).ByteSize(message)`): on a message, a field hides the method of its name.
+
+Pub/Sub wants exactly one top-level message, of proto2 or proto3, and documents that imports are not supported. Here the
+well-known types may be imported (`protoc.WELL_KNOWN`): they are part of the language, and what uses them can be read
+and written. Whether the service takes such a schema is the emulator's business. A compiled schema
+(`schema.compiled_protobuf`) has any number of files and messages, its imports among them, and names the message that is
+its root.
 
 `validate` is strict: the bytes must be a message, with every required field, and without a field that the schema does
 not have (a decoder skips it; a topic that pins a range of revisions says with it which fields may be published).
@@ -27,6 +30,7 @@ from pubsub_spark.schema.definition import Definition, Encoding, IncompatibleSch
 from pubsub_spark.schema.protobuf.compatibility import find_edit
 from pubsub_spark.schema.protobuf.error_locator import locate_error
 from pubsub_spark.schema.protobuf.json_mapping import JsonReader
+from pubsub_spark.schema.protobuf.json_pool import json_descriptor
 from pubsub_spark.schema.protobuf.protoc import compile_text
 
 # `message Envelope { repeated <the schema's message> messages = 1; }`: upb reads and writes whole batches at once.
@@ -69,9 +73,14 @@ class ProtobufDefinition:
         return self.message_class.DESCRIPTOR
 
     @cached_property
+    def json_class(self) -> Any:
+        """The class of the same message for `json_format`; made when first used, since most topics are BINARY."""
+        return GetMessageClass(json_descriptor(self.files.values(), self.message.full_name))
+
+    @cached_property
     def json_reader(self) -> JsonReader:
-        """The reader of JSON messages; compiled when first used, since most topics are BINARY."""
-        return JsonReader(self.message_class)
+        """The reader of JSON messages; compiled when first used."""
+        return JsonReader(self.message_class, self.json_class)
 
     def read(self, data: bytes, encoding: Encoding) -> Message:
         """The message in `data`, with its unknown fields (BINARY); InvalidMessage when the data are not a message."""
@@ -84,7 +93,7 @@ class ProtobufDefinition:
                 raise InvalidMessage(
                     locate_error(data, self.message) or f"The message cannot be read: {error}"
                 ) from None
-        if missing := message.FindInitializationErrors():
+        if missing := type(message).FindInitializationErrors(message):
             raise InvalidMessage(f"Field `{missing[0]}` is required and missing")
         return message
 
@@ -210,9 +219,10 @@ def _envelope(file: FileDescriptorProto, root: str) -> FileDescriptorProto:
 
 def _has_unknown(message: Message) -> bool:
     """Whether `message` has unknown fields; they are discarded."""
-    size = message.ByteSize()
-    message.DiscardUnknownFields()
-    return bool(message.ByteSize() != size)
+    methods = type(message)
+    size = methods.ByteSize(message)
+    methods.DiscardUnknownFields(message)
+    return bool(methods.ByteSize(message) != size)
 
 
 def _varint(value: int) -> bytes:

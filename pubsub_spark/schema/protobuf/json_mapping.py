@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from pubsub_spark.schema.definition import InvalidMessage
 from pubsub_spark.schema.protobuf.descriptors import is_repeated
@@ -50,7 +50,7 @@ def read(data: bytes, message: Any) -> None:
         text = data.decode()
     except UnicodeDecodeError:
         raise InvalidMessage("The message is not valid UTF-8, and JSON is") from None
-    if message.DESCRIPTOR.full_name not in JSON_MESSAGES and not text.lstrip(_WHITESPACE).startswith("{"):
+    if type(message).DESCRIPTOR.full_name not in JSON_MESSAGES and not text.lstrip(_WHITESPACE).startswith("{"):
         raise InvalidMessage("The message is not a JSON object")  # json_format takes `[]` for an empty one
     try:
         json_format.Parse(text, message)
@@ -62,10 +62,11 @@ def read(data: bytes, message: Any) -> None:
 
 
 class JsonReader:
-    """The reader of JSON messages of one class."""
+    """The reader of JSON messages of one class; `json_class`: the same message for `json_format`."""
 
-    def __init__(self, message_class: type[Message]) -> None:
+    def __init__(self, message_class: type[Message], json_class: type[Message]) -> None:
         self._class: Any = message_class
+        self._json_class = json_class
         compiler = _ReaderCompiler()
         self._fields = compiler.message(message_class.DESCRIPTOR)
         self._recursive = compiler.recursive
@@ -82,8 +83,12 @@ class JsonReader:
                     return message
         except UNCOMMON:
             pass
-        message = self._class()
-        read(data, message)
+        exact = self._json_class()
+        read(data, exact)
+        try:
+            message = self._class.FromString(self._json_class.SerializePartialToString(exact))
+        except DecodeError:  # a `Value` is two messages for each level of its JSON
+            raise InvalidMessage("The message is nested too deeply") from None
         return message
 
 
