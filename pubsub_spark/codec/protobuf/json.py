@@ -29,7 +29,7 @@ from pubsub_spark.codec.protobuf.column_tree import Array, Enum, Map, Node, Scal
 from pubsub_spark.codec.protobuf.types import SCALARS, UNSIGNED
 from pubsub_spark.errors import SchemaError
 from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
-from pubsub_spark.schema.protobuf.descriptors import is_repeated
+from pubsub_spark.schema.protobuf.descriptors import is_repeated, well_known_name
 from pubsub_spark.schema.protobuf.json_mapping import (
     LEAST_SECONDS,
     NULL_TYPES,
@@ -113,9 +113,10 @@ def _value(node: Node, field: FieldDescriptor) -> Plan | None:
     message = field.message_type
     if message is None:
         return _scalar(node, field)
-    if message.full_name in WELL_KNOWN or not isinstance(node, Struct):  # which has only the shape of a time
-        return _TIMES.get(message.full_name)
-    if message.full_name not in WRAPPERS:
+    name = well_known_name(message)
+    if name in WELL_KNOWN or not isinstance(node, Struct):  # which has only the shape of a time
+        return _TIMES.get(name)
+    if name not in WRAPPERS:
         return _objects(node, message)
     value = _value(node.columns[0].node, message.fields_by_name["value"])
     return value and reader.wrapped(value, ptars_schema.field_name(node.columns[0]))
@@ -124,7 +125,7 @@ def _value(node: Node, field: FieldDescriptor) -> Plan | None:
 def _scalar(node: Node, field: FieldDescriptor) -> Plan | None:
     if isinstance(node, Enum):
         numbers = {value.name: value.number for value in field.enum_type.values}
-        return None if field.enum_type.full_name in NULL_TYPES else _enum(numbers)
+        return None if well_known_name(field.enum_type) in NULL_TYPES else _enum(numbers)
     assert isinstance(node, Scalar)
     type_ = UNSIGNED.get(node.kind) or SCALARS[node.kind]
     if pa.types.is_integer(type_):
@@ -231,16 +232,17 @@ def _value_writer(field: FieldDescriptor) -> Write:
         return _enum_writer(field)
     if message is None:
         return writer.base64 if field.type == FieldDescriptor.TYPE_BYTES else _WRITERS[field.cpp_type]
-    if message.full_name == _TIMESTAMP:
+    name = well_known_name(message)
+    if name == _TIMESTAMP:
         return _timestamp_texts
-    if message.full_name in (*WELL_KNOWN, *WRAPPERS):
+    if name in (*WELL_KNOWN, *WRAPPERS):
         return _each_message(message)
     return compile_writer(message)
 
 
 def _enum_writer(field: FieldDescriptor) -> Write:
     numbers = field.enum_type.values_by_number
-    if field.enum_type.full_name in NULL_TYPES:
+    if well_known_name(field.enum_type) in NULL_TYPES:
         return lambda array: pc.if_else(array.is_valid(), "null", None)
     names = pa.array([f'"{value.name}"' for value in numbers.values()], pa.string())
     known = pa.array(numbers, pa.int32())

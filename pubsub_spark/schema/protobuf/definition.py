@@ -28,6 +28,7 @@ from google.protobuf.message_factory import GetMessageClass
 from pubsub_spark.schema import compiled_protobuf
 from pubsub_spark.schema.definition import Definition, Encoding, IncompatibleSchema, InvalidMessage, InvalidSchema
 from pubsub_spark.schema.protobuf.compatibility import find_edit
+from pubsub_spark.schema.protobuf.descriptors import unused_name
 from pubsub_spark.schema.protobuf.error_locator import locate_error
 from pubsub_spark.schema.protobuf.json_mapping import JsonReader
 from pubsub_spark.schema.protobuf.json_pool import json_descriptor
@@ -61,11 +62,12 @@ class ProtobufDefinition:
         try:
             for file in files:
                 self._pool.AddSerializedFile(file.SerializeToString())
-            self._pool.AddSerializedFile(_envelope(self.file, root).SerializeToString())
+            envelope = unused_name(_ENVELOPE, files)
+            self._pool.AddSerializedFile(_envelope(envelope, self.file, root).SerializeToString())
         except TypeError as error:  # what upb raises for a file that it cannot build
             raise InvalidSchema(f"The definition cannot be loaded: {error}") from None
         self.message_class: type[Message] = GetMessageClass(self._pool.FindMessageTypeByName(root))
-        self.envelope_class: Any = GetMessageClass(self._pool.FindMessageTypeByName(f"{_ENVELOPE}.Envelope"))
+        self.envelope_class: Any = GetMessageClass(self._pool.FindMessageTypeByName(f"{envelope}.Envelope"))
 
     @property
     def message(self) -> Descriptor:
@@ -75,7 +77,7 @@ class ProtobufDefinition:
     @cached_property
     def json_class(self) -> Any:
         """The class of the same message for `json_format`; made when first used, since most topics are BINARY."""
-        return GetMessageClass(json_descriptor(self.files.values(), self.message.full_name))
+        return GetMessageClass(json_descriptor(self.files.values(), self.message))
 
     @cached_property
     def json_reader(self) -> JsonReader:
@@ -193,11 +195,11 @@ def _message_fields(path: str, message: DescriptorProto) -> Iterator[tuple[str, 
         yield from _message_fields(f"{path}.{nested.name}", nested)
 
 
-def _envelope(file: FileDescriptorProto, root: str) -> FileDescriptorProto:
-    """The file of the envelope, which imports the schema's."""
+def _envelope(package: str, file: FileDescriptorProto, root: str) -> FileDescriptorProto:
+    """The file of the envelope, of a package of its own; it imports the schema's file."""
     return FileDescriptorProto(
-        name=f"{_ENVELOPE}.proto",
-        package=_ENVELOPE,
+        name=f"{package}.proto",
+        package=package,
         syntax="proto3",
         dependency=[file.name],
         message_type=[

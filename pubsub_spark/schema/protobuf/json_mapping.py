@@ -23,7 +23,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from pubsub_spark.schema.definition import InvalidMessage
-from pubsub_spark.schema.protobuf.descriptors import is_repeated
+from pubsub_spark.schema.protobuf.descriptors import is_repeated, well_known_name
 
 # Messages of any shape: each contains itself, and each is a JSON value by definition.
 JSON_MESSAGES: Final = frozenset({"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"})
@@ -239,7 +239,9 @@ class _ReaderCompiler:
         if field.message_type is None:
             text = {FieldDescriptor.TYPE_STRING: _string, FieldDescriptor.TYPE_BYTES: _bytes}
             return text.get(field.type) or _SCALARS[field.cpp_type]
-        name = field.message_type.full_name
+        name = well_known_name(field.message_type)
+        if not name and field.message_type.full_name in WELL_KNOWN:  # which a message's constructor takes for it
+            return _uncommon
         if name in WRAPPERS:
             inner = self.single(field.message_type.fields_by_name["value"])
             return lambda value: {"value": inner(value)}
@@ -248,7 +250,7 @@ class _ReaderCompiler:
 
 def _takes_null(field: FieldDescriptor) -> bool:
     type_ = field.message_type or field.enum_type
-    return type_ is not None and type_.full_name in NULL_TYPES
+    return type_ is not None and well_known_name(type_) in NULL_TYPES
 
 
 def _compile_object(fields: dict[str, tuple[str, _Convert, bool]], oneofs: list[frozenset[str]]) -> _Convert:
