@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from pubsub_spark.codec.arrays import named_structs
@@ -62,11 +63,16 @@ def compile_reader(definition: ProtobufDefinition) -> JsonReader:
     return JsonReader(plan and reader.required(plan), pa.binary(), write, exact, unique_names=True)
 
 
-def compile_writer(message: Descriptor) -> Write:
+def compile_writer(definition: ProtobufDefinition) -> Write:
     """The writer of structs of the columns that `ptars` is given; Unwritable where a value has no JSON form."""
+    return _message_writer(definition.message, definition.json_pool)
+
+
+def _message_writer(message: Descriptor, pool: DescriptorPool) -> Write:
+    """The writer of a message; `pool`: where the type of an `Any` is found."""
     fields = sorted(message.fields, key=lambda field: field.number)
     column = attrgetter("name") if time_node(message) else ptars_schema.field_name
-    return partial(_message_text, [(column(field), field.json_name, _field_writer(field)) for field in fields])
+    return partial(_message_text, [(column(field), field.json_name, _field_writer(field, pool)) for field in fields])
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
@@ -185,13 +191,13 @@ def _message_text(members: list[tuple[str, str, Write]], array: pa.StructArray) 
     )
 
 
-def _field_writer(field: FieldDescriptor) -> Write:
+def _field_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
     """The writer of a field's values; null where it is absent."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        write_maps = partial(writer.maps, write_key=_value_writer(key), write=_value_writer(value))
+        write_maps = partial(writer.maps, write_key=_value_writer(key, pool), write=_value_writer(value, pool))
         return lambda array: _without(pc.equal(pc.list_value_length(array), 0), write_maps(_last_of_keys(array)))
-    write = _value_writer(field)
+    write = _value_writer(field, pool)
     if is_repeated(field):
         return lambda array: _without(pc.equal(pc.list_value_length(array), 0), writer.lists(array, write))
     # Without presence zero is absent; of floating zeros, those that are positive are null already.
@@ -225,7 +231,7 @@ def _last_of_keys(array: pa.ListArray) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), entries)
 
 
-def _value_writer(field: FieldDescriptor) -> Write:
+def _value_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
     """The writer of values; what it writes for a null is null."""
     message = field.message_type
     if field.enum_type is not None:
@@ -236,8 +242,8 @@ def _value_writer(field: FieldDescriptor) -> Write:
     if name == _TIMESTAMP:
         return _timestamp_texts
     if name in (*WELL_KNOWN, *WRAPPERS):
-        return _each_message(message)
-    return compile_writer(message)
+        return _each_message(message, pool)
+    return _message_writer(message, pool)
 
 
 def _enum_writer(field: FieldDescriptor) -> Write:
@@ -249,7 +255,7 @@ def _enum_writer(field: FieldDescriptor) -> Write:
     return lambda array: pc.coalesce(names.take(pc.index_in(array, value_set=known)), array.cast(pa.string()))
 
 
-def _each_message(message: Descriptor) -> Write:
+def _each_message(message: Descriptor, pool: DescriptorPool) -> Write:
     """The writer of messages that `json_format` writes in a form of their own."""
     message_class: Any = GetMessageClass(message)
     columns = {ptars_schema.field_name(field): field.name for field in message.fields}
@@ -261,7 +267,8 @@ def _each_message(message: Descriptor) -> Write:
             else:
                 given = {columns.get(name, name): part for name, part in value.items() if part is not None}
                 made = message_class(**given)
-            return json.dumps(json_format.MessageToDict(made), allow_nan=False, ensure_ascii=False)
+            value = json_format.MessageToDict(made, descriptor_pool=pool)
+            return json.dumps(value, allow_nan=False, ensure_ascii=False)
         except UNCOMMON as error:
             raise ValueError(" ".join(str(error).split())) from None
 

@@ -79,7 +79,8 @@ def decoded(data: bytes, schema: SchemaOfMessage) -> Any:
 
         return json.loads(json_encoding.write_message(definition.root, definition.datum.read(data)))
     message = definition.json_class.FromString(data)
-    return json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
+    pool = definition.json_pool
+    return json_format.MessageToDict(message, always_print_fields_with_no_presence=True, descriptor_pool=pool)
 
 
 def _plain(data: bytes) -> Payload:

@@ -79,6 +79,11 @@ class ProtobufDefinition:
         """The class of the same message for `json_format`; made when first used, since most topics are BINARY."""
         return GetMessageClass(json_descriptor(self.files.values(), self.message))
 
+    @property
+    def json_pool(self) -> DescriptorPool:
+        """The pool of `json_class`, where `json_format` finds the type of an `Any`."""
+        return self.json_class.DESCRIPTOR.file.pool
+
     @cached_property
     def json_reader(self) -> JsonReader:
         """The reader of JSON messages; compiled when first used."""

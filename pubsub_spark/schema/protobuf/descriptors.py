@@ -66,17 +66,16 @@ def well_known_name(type_: Descriptor | EnumDescriptor) -> str:
 
 
 @cache
+def well_known_files() -> list[FileDescriptor]:
+    """The files of the well-known types."""
+    return [import_module(name.replace("/", ".").removesuffix(".proto") + "_pb2").DESCRIPTOR for name in WELL_KNOWN]
+
+
+@cache
 def well_known_shapes() -> dict[str, Any]:
     """The shape of each well-known type by its full name."""
-    modules = [import_module(name.replace("/", ".").removesuffix(".proto") + "_pb2") for name in WELL_KNOWN]
-    files = [module.DESCRIPTOR for module in modules]
-    types = [
-        type_
-        for file in files
-        for group in (file.message_types_by_name, file.enum_types_by_name)
-        for type_ in group.values()
-    ]
-    return {type_.full_name: _shape(type_) for type_ in types}
+    groups = [group for file in well_known_files() for group in (file.message_types_by_name, file.enum_types_by_name)]
+    return {type_.full_name: _shape(type_) for group in groups for type_ in group.values()}
 
 
 def _shape(type_: Any) -> list[tuple[Any, ...]]:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Error as MessageError
 
 from pubsub_spark.schema.definition import InvalidMessage
 from pubsub_spark.schema.protobuf.descriptors import is_repeated, well_known_name
@@ -32,6 +33,7 @@ _WHITESPACE: Final = " \t\n\r"  # around a value; Python's `strip` knows more
 # The errors that a text can make Python and json_format raise; all of them are about that text.
 UNCOMMON: Final = (
     json_format.Error,
+    MessageError,  # the value of an Any
     ValueError,
     TypeError,
     RecursionError,
@@ -53,7 +55,7 @@ def read(data: bytes, message: Any) -> None:
     if type(message).DESCRIPTOR.full_name not in JSON_MESSAGES and not text.lstrip(_WHITESPACE).startswith("{"):
         raise InvalidMessage("The message is not a JSON object")  # json_format takes `[]` for an empty one
     try:
-        json_format.Parse(text, message)
+        json_format.Parse(text, message, descriptor_pool=type(message).DESCRIPTOR.file.pool)
     except RecursionError:
         raise InvalidMessage("The message is nested too deeply") from None
     except UNCOMMON as error:

@@ -3,6 +3,9 @@
 `json_format` calls methods on messages, and a field hides the method of its name (`HasField`, `DESCRIPTOR`). It knows
 the well-known types by their names alone, and a schema can have another type of such a name. Both have other names in
 this pool. Numbers and JSON names are the schema's, so a message is the same bytes and the same JSON text in both pools.
+
+In JSON an `Any` is of a type of this pool: one of the schema, or a well-known one that the schema need not import. What
+else this process has imported has no influence.
 """
 
 from __future__ import annotations
@@ -16,7 +19,12 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 
-from pubsub_spark.schema.protobuf.descriptors import unused_name, well_known_name, well_known_shapes
+from pubsub_spark.schema.protobuf.descriptors import (
+    unused_name,
+    well_known_files,
+    well_known_name,
+    well_known_shapes,
+)
 
 # The names without an underscore: `json_format` uses no other, and of these the JSON name is the name itself.
 _HIDING: Final = frozenset(name for name in dir(Message) if not name.startswith("_")) | {"Extensions"}
@@ -32,6 +40,9 @@ def json_descriptor(files: Collection[FileDescriptorProto], root: Descriptor) ->
         del copy.service[:]  # which name types, too
         _rename(copy, f".{copy.package}" if copy.package else "", fields, types)
         pool.AddSerializedFile(copy.SerializeToString())
+    for file in well_known_files():
+        with suppress(TypeError):  # the schema has the file, or a type of a name in it
+            pool.AddSerializedFile(file.serialized_pb)
     return pool.FindMessageTypeByName(_renamed(f".{root.full_name}", types).removeprefix("."))
 
 
