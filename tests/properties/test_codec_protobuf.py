@@ -28,7 +28,6 @@ from pubsub_spark.schema.definition import Encoding, InvalidMessage
 from pubsub_spark.schema.protobuf import parse, protoc
 from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
 from pubsub_spark.schema.protobuf.error_locator import locate_error
-from pubsub_spark.schema.protobuf.json_mapping import JsonReader
 from tests.properties.protobuf_strategies import broken, definitions, odd_json, schemas_and_messages
 from tests.unit.codec.protobuf.definitions import read_in_columns
 
@@ -166,7 +165,7 @@ def test_json_format_is_the_judge_of_json(drawn):
         except Exception:
             expected = None
         try:
-            found: Any = JsonReader(definition.message_class).read(text.encode("utf-8", "surrogatepass"))
+            found: Any = definition.json_reader.read(text.encode("utf-8", "surrogatepass"))
         except InvalidMessage:
             found = None
 
@@ -254,7 +253,7 @@ def test_json_is_the_same_alone_and_among_many(drawn):
     """What columns read of texts, repeated so that they are worth it, is what the reader of single messages reads."""
     definition, texts = drawn
     many = [text.encode("utf-8", "surrogatepass") for text in texts] * 64
-    alone = JsonReader(definition.message_class)
+    alone = definition.json_reader
 
     for row, payload in read_in_columns(definition, many).items():
         assert alone.read(many[row]) == definition.message_class.FromString(payload), many[row]
@@ -265,7 +264,7 @@ def test_json_is_the_same_alone_and_among_many(drawn):
 def test_a_batch_of_json_is_read_as_each_text_alone(drawn):
     """Each text, repeated so that its batch is worth it, is read by columns as by the reader of single messages."""
     definition, texts = drawn
-    alone = JsonReader(definition.message_class)
+    alone = definition.json_reader
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")
 

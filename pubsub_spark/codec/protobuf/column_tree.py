@@ -15,7 +15,13 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
 from pubsub_spark.errors import SchemaError
-from pubsub_spark.schema.protobuf.descriptors import declared_oneof, is_closed, is_repeated, is_required
+from pubsub_spark.schema.protobuf.descriptors import (
+    declared_oneof,
+    is_closed,
+    is_repeated,
+    is_required,
+    well_known_name,
+)
 from pubsub_spark.schema.protobuf.json_mapping import JSON_MESSAGES
 
 # A message type used twice is two sets of columns, so a small schema can unfold into a huge one.
@@ -179,7 +185,7 @@ class _TreeBuilder:
         if field.type != FieldDescriptor.TYPE_MESSAGE:
             return Scalar(SCALARS[field.type])
         message = field.message_type
-        if message.full_name in JSON_MESSAGES:
+        if well_known_name(message) in JSON_MESSAGES:
             return Json(message)
         if time := time_node(message):
             return time

@@ -190,7 +190,7 @@ class ProtobufDecoder:
                     continue
             if self._required and not envelope.IsInitialized():
                 parsed = zip(range(row, refused), envelope.messages, strict=False)
-                yield from (one for one, message in parsed if not message.IsInitialized())
+                yield from (one for one, message in parsed if not self.definition.message_class.IsInitialized(message))
             if refused < last:
                 yield refused
             row = min(refused + 1, last)

@@ -87,7 +87,7 @@ class ProtobufEncoder:
         struct = build_column_tree(definition.message)
         self._conversion = _compile_struct(struct, source_type, "", ignore_extra)
         self._handler = ptars_schema.payload_writer(struct)
-        self._write_json = compile_writer(definition.message) if encoding == "JSON" else None
+        self._write_json = compile_writer(definition) if encoding == "JSON" else None
 
     def encode(self, rows: pa.StructArray) -> pa.BinaryArray:
         """One payload per row; RowError names the row and the column of a value that does not fit."""

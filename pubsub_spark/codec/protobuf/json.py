@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from pubsub_spark.codec.arrays import named_structs
@@ -29,7 +30,7 @@ from pubsub_spark.codec.protobuf.column_tree import Array, Enum, Map, Node, Scal
 from pubsub_spark.codec.protobuf.types import SCALARS, UNSIGNED
 from pubsub_spark.errors import SchemaError
 from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
-from pubsub_spark.schema.protobuf.descriptors import is_repeated
+from pubsub_spark.schema.protobuf.descriptors import is_repeated, well_known_name
 from pubsub_spark.schema.protobuf.json_mapping import (
     LEAST_SECONDS,
     NULL_TYPES,
@@ -46,7 +47,8 @@ def compile_reader(definition: ProtobufDefinition) -> JsonReader:
     """The reader of JSON messages, as binary ones."""
 
     def exact(text: bytes) -> bytes:
-        return bytes(definition.json_reader.read(text).SerializePartialToString())
+        message = definition.json_reader.read(text)
+        return bytes(type(message).SerializePartialToString(message))
 
     try:
         struct = build_column_tree(definition.message)
@@ -61,11 +63,16 @@ def compile_reader(definition: ProtobufDefinition) -> JsonReader:
     return JsonReader(plan and reader.required(plan), pa.binary(), write, exact, unique_names=True)
 
 
-def compile_writer(message: Descriptor) -> Write:
+def compile_writer(definition: ProtobufDefinition) -> Write:
     """The writer of structs of the columns that `ptars` is given; Unwritable where a value has no JSON form."""
+    return _message_writer(definition.message, definition.json_pool)
+
+
+def _message_writer(message: Descriptor, pool: DescriptorPool) -> Write:
+    """The writer of a message; `pool`: where the type of an `Any` is found."""
     fields = sorted(message.fields, key=lambda field: field.number)
     column = attrgetter("name") if time_node(message) else ptars_schema.field_name
-    return partial(_message_text, [(column(field), field.json_name, _field_writer(field)) for field in fields])
+    return partial(_message_text, [(column(field), field.json_name, _field_writer(field, pool)) for field in fields])
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
@@ -112,9 +119,10 @@ def _value(node: Node, field: FieldDescriptor) -> Plan | None:
     message = field.message_type
     if message is None:
         return _scalar(node, field)
-    if message.full_name in WELL_KNOWN or not isinstance(node, Struct):  # which has only the shape of a time
-        return _TIMES.get(message.full_name)
-    if message.full_name not in WRAPPERS:
+    name = well_known_name(message)
+    if name in WELL_KNOWN or not isinstance(node, Struct):  # which has only the shape of a time
+        return _TIMES.get(name)
+    if name not in WRAPPERS:
         return _objects(node, message)
     value = _value(node.columns[0].node, message.fields_by_name["value"])
     return value and reader.wrapped(value, ptars_schema.field_name(node.columns[0]))
@@ -123,7 +131,7 @@ def _value(node: Node, field: FieldDescriptor) -> Plan | None:
 def _scalar(node: Node, field: FieldDescriptor) -> Plan | None:
     if isinstance(node, Enum):
         numbers = {value.name: value.number for value in field.enum_type.values}
-        return None if field.enum_type.full_name in NULL_TYPES else _enum(numbers)
+        return None if well_known_name(field.enum_type) in NULL_TYPES else _enum(numbers)
     assert isinstance(node, Scalar)
     type_ = UNSIGNED.get(node.kind) or SCALARS[node.kind]
     if pa.types.is_integer(type_):
@@ -183,13 +191,13 @@ def _message_text(members: list[tuple[str, str, Write]], array: pa.StructArray) 
     )
 
 
-def _field_writer(field: FieldDescriptor) -> Write:
+def _field_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
     """The writer of a field's values; null where it is absent."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        write_maps = partial(writer.maps, write_key=_value_writer(key), write=_value_writer(value))
+        write_maps = partial(writer.maps, write_key=_value_writer(key, pool), write=_value_writer(value, pool))
         return lambda array: _without(pc.equal(pc.list_value_length(array), 0), write_maps(_last_of_keys(array)))
-    write = _value_writer(field)
+    write = _value_writer(field, pool)
     if is_repeated(field):
         return lambda array: _without(pc.equal(pc.list_value_length(array), 0), writer.lists(array, write))
     # Without presence zero is absent; of floating zeros, those that are positive are null already.
@@ -223,30 +231,31 @@ def _last_of_keys(array: pa.ListArray) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), entries)
 
 
-def _value_writer(field: FieldDescriptor) -> Write:
+def _value_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
     """The writer of values; what it writes for a null is null."""
     message = field.message_type
     if field.enum_type is not None:
         return _enum_writer(field)
     if message is None:
         return writer.base64 if field.type == FieldDescriptor.TYPE_BYTES else _WRITERS[field.cpp_type]
-    if message.full_name == _TIMESTAMP:
+    name = well_known_name(message)
+    if name == _TIMESTAMP:
         return _timestamp_texts
-    if message.full_name in (*WELL_KNOWN, *WRAPPERS):
-        return _each_message(message)
-    return compile_writer(message)
+    if name in (*WELL_KNOWN, *WRAPPERS):
+        return _each_message(message, pool)
+    return _message_writer(message, pool)
 
 
 def _enum_writer(field: FieldDescriptor) -> Write:
     numbers = field.enum_type.values_by_number
-    if field.enum_type.full_name in NULL_TYPES:
+    if well_known_name(field.enum_type) in NULL_TYPES:
         return lambda array: pc.if_else(array.is_valid(), "null", None)
     names = pa.array([f'"{value.name}"' for value in numbers.values()], pa.string())
     known = pa.array(numbers, pa.int32())
     return lambda array: pc.coalesce(names.take(pc.index_in(array, value_set=known)), array.cast(pa.string()))
 
 
-def _each_message(message: Descriptor) -> Write:
+def _each_message(message: Descriptor, pool: DescriptorPool) -> Write:
     """The writer of messages that `json_format` writes in a form of their own."""
     message_class: Any = GetMessageClass(message)
     columns = {ptars_schema.field_name(field): field.name for field in message.fields}
@@ -258,7 +267,8 @@ def _each_message(message: Descriptor) -> Write:
             else:
                 given = {columns.get(name, name): part for name, part in value.items() if part is not None}
                 made = message_class(**given)
-            return json.dumps(json_format.MessageToDict(made), allow_nan=False, ensure_ascii=False)
+            value = json_format.MessageToDict(made, descriptor_pool=pool)
+            return json.dumps(value, allow_nan=False, ensure_ascii=False)
         except UNCOMMON as error:
             raise ValueError(" ".join(str(error).split())) from None
 

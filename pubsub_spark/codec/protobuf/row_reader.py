@@ -52,7 +52,7 @@ def _getter(column: Column) -> Callable[[Any], Any]:
     if not column.presence:
         return lambda message: convert(getattr(message, name))
     default = None if column.default is None else convert(column.default)
-    return lambda message: convert(getattr(message, name)) if message.HasField(name) else default
+    return lambda message: convert(getattr(message, name)) if type(message).HasField(message, name) else default
 
 
 def _converter(node: Node, path: str) -> Callable[[Any], Any]:

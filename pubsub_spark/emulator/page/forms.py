@@ -96,7 +96,7 @@ def payload(definition: Definition, encoding: Encoding, filled_in: Mapping[str, 
     if definition.type == "AVRO":
         written: bytes = made.datum.write(made.read_json(data))
         return written
-    serialized: bytes = made.read(data, "JSON").SerializeToString()
+    serialized: bytes = made.message_class.SerializeToString(made.read(data, "JSON"))
     return serialized
 
 

@@ -78,8 +78,9 @@ def decoded(data: bytes, schema: SchemaOfMessage) -> Any:
         from pubsub_spark.schema.avro import json_encoding
 
         return json.loads(json_encoding.write_message(definition.root, definition.datum.read(data)))
-    message = definition.read(data, schema.encoding)
-    return json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
+    message = definition.json_class.FromString(data)
+    pool = definition.json_pool
+    return json_format.MessageToDict(message, always_print_fields_with_no_presence=True, descriptor_pool=pool)
 
 
 def _plain(data: bytes) -> Payload:

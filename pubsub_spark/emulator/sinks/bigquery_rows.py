@@ -219,11 +219,11 @@ def _protobuf_row(revision: Any, _: Any, data: bytes, encoding: str, columns: Co
 def _protobuf_value(message: Any) -> Row:
     """A message as a row: what is not set is NULL, unless proto3 says that it is its default."""
     row: Row = {}
-    for field in message.DESCRIPTOR.fields:
+    for field in type(message).DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if _is_repeated(field):
             row[field.name] = _repeated(field, value)
-        elif field.has_presence and not message.HasField(field.name):
+        elif field.has_presence and not type(message).HasField(message, field.name):
             row[field.name] = None
         else:
             row[field.name] = _protobuf_value(value) if field.message_type is not None else value

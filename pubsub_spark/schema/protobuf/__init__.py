@@ -3,6 +3,7 @@
 protoc         the compiler, a process of its own              definition    a parsed revision and its validation
 compatibility  which revision may follow which                 descriptors   what protobuf's versions answer differently
 error_locator  where and why a payload breaks                  json_mapping  a message in JSON
+json_pool      the messages that json_format is given
 """
 
 from pubsub_spark.schema.protobuf.definition import ProtobufDefinition, check_compatible, parse

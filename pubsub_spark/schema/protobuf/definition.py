@@ -1,10 +1,13 @@
 """A schema definition of type PROTOCOL_BUFFER: parse, validate messages, compare revisions (`schema.definition`).
 
-A definition is compiled into a pool of its own, so two revisions of one message live side by side. Pub/Sub wants
-exactly one top-level message, of proto2 or proto3, and documents that imports are not supported. Here the well-known
-types may be imported (`protoc.WELL_KNOWN`): they are part of the language, and what uses them can be read and written.
-Whether the service takes such a schema is the emulator's business. A compiled schema (`schema.compiled_protobuf`) has
-any number of files and messages, its imports among them, and names the message that is its root.
+A definition is compiled into a pool of its own, so two revisions of one message live side by side. Methods of messages
+are called through their class (`type(message).ByteSize(message)`): on a message, a field hides the method of its name.
+
+Pub/Sub wants exactly one top-level message, of proto2 or proto3, and documents that imports are not supported. Here the
+well-known types may be imported (`protoc.WELL_KNOWN`): they are part of the language, and what uses them can be read
+and written. Whether the service takes such a schema is the emulator's business. A compiled schema
+(`schema.compiled_protobuf`) has any number of files and messages, its imports among them, and names the message that is
+its root.
 
 `validate` is strict: the bytes must be a message, with every required field, and without a field that the schema does
 not have (a decoder skips it; a topic that pins a range of revisions says with it which fields may be published).
@@ -25,8 +28,10 @@ from google.protobuf.message_factory import GetMessageClass
 from pubsub_spark.schema import compiled_protobuf
 from pubsub_spark.schema.definition import Definition, Encoding, IncompatibleSchema, InvalidMessage, InvalidSchema
 from pubsub_spark.schema.protobuf.compatibility import find_edit
+from pubsub_spark.schema.protobuf.descriptors import unused_name
 from pubsub_spark.schema.protobuf.error_locator import locate_error
 from pubsub_spark.schema.protobuf.json_mapping import JsonReader
+from pubsub_spark.schema.protobuf.json_pool import json_descriptor
 from pubsub_spark.schema.protobuf.protoc import compile_text
 
 # `message Envelope { repeated <the schema's message> messages = 1; }`: upb reads and writes whole batches at once.
@@ -57,11 +62,12 @@ class ProtobufDefinition:
         try:
             for file in files:
                 self._pool.AddSerializedFile(file.SerializeToString())
-            self._pool.AddSerializedFile(_envelope(self.file, root).SerializeToString())
+            envelope = unused_name(_ENVELOPE, files)
+            self._pool.AddSerializedFile(_envelope(envelope, self.file, root).SerializeToString())
         except TypeError as error:  # what upb raises for a file that it cannot build
             raise InvalidSchema(f"The definition cannot be loaded: {error}") from None
         self.message_class: type[Message] = GetMessageClass(self._pool.FindMessageTypeByName(root))
-        self.envelope_class: Any = GetMessageClass(self._pool.FindMessageTypeByName(f"{_ENVELOPE}.Envelope"))
+        self.envelope_class: Any = GetMessageClass(self._pool.FindMessageTypeByName(f"{envelope}.Envelope"))
 
     @property
     def message(self) -> Descriptor:
@@ -69,9 +75,19 @@ class ProtobufDefinition:
         return self.message_class.DESCRIPTOR
 
     @cached_property
+    def json_class(self) -> Any:
+        """The class of the same message for `json_format`; made when first used, since most topics are BINARY."""
+        return GetMessageClass(json_descriptor(self.files.values(), self.message))
+
+    @property
+    def json_pool(self) -> DescriptorPool:
+        """The pool of `json_class`, where `json_format` finds the type of an `Any`."""
+        return self.json_class.DESCRIPTOR.file.pool
+
+    @cached_property
     def json_reader(self) -> JsonReader:
-        """The reader of JSON messages; compiled when first used, since most topics are BINARY."""
-        return JsonReader(self.message_class)
+        """The reader of JSON messages; compiled when first used."""
+        return JsonReader(self.message_class, self.json_class)
 
     def read(self, data: bytes, encoding: Encoding) -> Message:
         """The message in `data`, with its unknown fields (BINARY); InvalidMessage when the data are not a message."""
@@ -84,7 +100,7 @@ class ProtobufDefinition:
                 raise InvalidMessage(
                     locate_error(data, self.message) or f"The message cannot be read: {error}"
                 ) from None
-        if missing := message.FindInitializationErrors():
+        if missing := type(message).FindInitializationErrors(message):
             raise InvalidMessage(f"Field `{missing[0]}` is required and missing")
         return message
 
@@ -184,11 +200,11 @@ def _message_fields(path: str, message: DescriptorProto) -> Iterator[tuple[str, 
         yield from _message_fields(f"{path}.{nested.name}", nested)
 
 
-def _envelope(file: FileDescriptorProto, root: str) -> FileDescriptorProto:
-    """The file of the envelope, which imports the schema's."""
+def _envelope(package: str, file: FileDescriptorProto, root: str) -> FileDescriptorProto:
+    """The file of the envelope, of a package of its own; it imports the schema's file."""
     return FileDescriptorProto(
-        name=f"{_ENVELOPE}.proto",
-        package=_ENVELOPE,
+        name=f"{package}.proto",
+        package=package,
         syntax="proto3",
         dependency=[file.name],
         message_type=[
@@ -210,9 +226,10 @@ def _envelope(file: FileDescriptorProto, root: str) -> FileDescriptorProto:
 
 def _has_unknown(message: Message) -> bool:
     """Whether `message` has unknown fields; they are discarded."""
-    size = message.ByteSize()
-    message.DiscardUnknownFields()
-    return bool(message.ByteSize() != size)
+    methods = type(message)
+    size = methods.ByteSize(message)
+    methods.DiscardUnknownFields(message)
+    return bool(methods.ByteSize(message) != size)
 
 
 def _varint(value: int) -> bytes:

@@ -1,12 +1,16 @@
-"""Questions about descriptors that the versions of protobuf (5 to 7) answer in different ways."""
+"""Questions about descriptors, some of which the versions of protobuf (5 to 7) answer in different ways."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Collection
+from functools import cache, lru_cache
+from importlib import import_module
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+from pubsub_spark.schema.protobuf.protoc import WELL_KNOWN
 
 _CACHED_FILES = 256
 
@@ -54,3 +58,39 @@ def declared_oneof(field: FieldDescriptor) -> str | None:
     if oneof is None or (len(oneof.fields) == 1 and oneof.name == f"_{field.name}"):
         return None
     return str(oneof.name)
+
+
+def well_known_name(type_: Descriptor | EnumDescriptor) -> str:
+    """The full name of a well-known type, or "" for any other type, also if a schema of `google.protobuf` has it."""
+    return str(type_.full_name) if well_known_shapes().get(type_.full_name) == _shape(type_) else ""
+
+
+@cache
+def well_known_files() -> list[FileDescriptor]:
+    """The files of the well-known types."""
+    return [import_module(name.replace("/", ".").removesuffix(".proto") + "_pb2").DESCRIPTOR for name in WELL_KNOWN]
+
+
+@cache
+def well_known_shapes() -> dict[str, Any]:
+    """The shape of each well-known type by its full name."""
+    groups = [group for file in well_known_files() for group in (file.message_types_by_name, file.enum_types_by_name)]
+    return {type_.full_name: _shape(type_) for group in groups for type_ in group.values()}
+
+
+def _shape(type_: Any) -> list[tuple[Any, ...]]:
+    """The fields of a message, or the values of an enum."""
+    if isinstance(type_, EnumDescriptor):
+        return [(value.number, value.name) for value in type_.values]
+    return [
+        (field.number, field.name, field.type, is_repeated(field), field.message_type and field.message_type.full_name)
+        for field in type_.fields
+    ]
+
+
+def unused_name(name: str, files: Collection[FileDescriptorProto]) -> str:
+    """The name, with so many underscores behind it that no file has it."""
+    texts = [file.SerializeToString() for file in files]
+    while any(name.encode() in text for text in texts):
+        name += "_"
+    return name

@@ -20,10 +20,11 @@ from typing import Any, Final
 
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Error as MessageError
 
 from pubsub_spark.schema.definition import InvalidMessage
-from pubsub_spark.schema.protobuf.descriptors import is_repeated
+from pubsub_spark.schema.protobuf.descriptors import is_repeated, well_known_name
 
 # Messages of any shape: each contains itself, and each is a JSON value by definition.
 JSON_MESSAGES: Final = frozenset({"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"})
@@ -32,6 +33,7 @@ _WHITESPACE: Final = " \t\n\r"  # around a value; Python's `strip` knows more
 # The errors that a text can make Python and json_format raise; all of them are about that text.
 UNCOMMON: Final = (
     json_format.Error,
+    MessageError,  # the value of an Any
     ValueError,
     TypeError,
     RecursionError,
@@ -50,10 +52,10 @@ def read(data: bytes, message: Any) -> None:
         text = data.decode()
     except UnicodeDecodeError:
         raise InvalidMessage("The message is not valid UTF-8, and JSON is") from None
-    if message.DESCRIPTOR.full_name not in JSON_MESSAGES and not text.lstrip(_WHITESPACE).startswith("{"):
+    if type(message).DESCRIPTOR.full_name not in JSON_MESSAGES and not text.lstrip(_WHITESPACE).startswith("{"):
         raise InvalidMessage("The message is not a JSON object")  # json_format takes `[]` for an empty one
     try:
-        json_format.Parse(text, message)
+        json_format.Parse(text, message, descriptor_pool=type(message).DESCRIPTOR.file.pool)
     except RecursionError:
         raise InvalidMessage("The message is nested too deeply") from None
     except UNCOMMON as error:
@@ -62,10 +64,11 @@ def read(data: bytes, message: Any) -> None:
 
 
 class JsonReader:
-    """The reader of JSON messages of one class."""
+    """The reader of JSON messages of one class; `json_class`: the same message for `json_format`."""
 
-    def __init__(self, message_class: type[Message]) -> None:
+    def __init__(self, message_class: type[Message], json_class: type[Message]) -> None:
         self._class: Any = message_class
+        self._json_class = json_class
         compiler = _ReaderCompiler()
         self._fields = compiler.message(message_class.DESCRIPTOR)
         self._recursive = compiler.recursive
@@ -82,8 +85,12 @@ class JsonReader:
                     return message
         except UNCOMMON:
             pass
-        message = self._class()
-        read(data, message)
+        exact = self._json_class()
+        read(data, exact)
+        try:
+            message = self._class.FromString(self._json_class.SerializePartialToString(exact))
+        except DecodeError:  # a `Value` is two messages for each level of its JSON
+            raise InvalidMessage("The message is nested too deeply") from None
         return message
 
 
@@ -234,7 +241,9 @@ class _ReaderCompiler:
         if field.message_type is None:
             text = {FieldDescriptor.TYPE_STRING: _string, FieldDescriptor.TYPE_BYTES: _bytes}
             return text.get(field.type) or _SCALARS[field.cpp_type]
-        name = field.message_type.full_name
+        name = well_known_name(field.message_type)
+        if not name and field.message_type.full_name in WELL_KNOWN:  # which a message's constructor takes for it
+            return _uncommon
         if name in WRAPPERS:
             inner = self.single(field.message_type.fields_by_name["value"])
             return lambda value: {"value": inner(value)}
@@ -243,7 +252,7 @@ class _ReaderCompiler:
 
 def _takes_null(field: FieldDescriptor) -> bool:
     type_ = field.message_type or field.enum_type
-    return type_ is not None and type_.full_name in NULL_TYPES
+    return type_ is not None and well_known_name(type_) in NULL_TYPES
 
 
 def _compile_object(fields: dict[str, tuple[str, _Convert, bool]], oneofs: list[frozenset[str]]) -> _Convert:

@@ -15,6 +15,8 @@ ASPECTS = {
     "codec/avro/test_hostile.py",
     "codec/avro/test_revisions.py",
     "codec/avro/test_roots.py",
+    "codec/protobuf/test_names.py",
+    "codec/protobuf/test_well_known_names.py",
 }
 
 

@@ -15,7 +15,9 @@ from pubsub_spark.codec.protobuf.codec import decoder, encoder, value_type
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
 from pubsub_spark.codec.protobuf.json import compile_reader
+from pubsub_spark.emulator.page import payloads
 from pubsub_spark.errors import DataError
+from pubsub_spark.schema.definition import InvalidMessage
 from pubsub_spark.schema.protobuf import ProtobufDefinition, parse
 from tests.unit.codec.protobuf.definitions import proto2, proto3, read, read_in_columns
 
@@ -413,3 +415,69 @@ def test_the_text_of_json_is_that_of_json_format(fields):
     [written] = encoder(definition, "JSON", rows.type, False)(rows).to_pylist()
 
     assert compact(json_format.MessageToJson(message, indent=None)) == written
+
+
+ANY = """syntax = "proto3"; package p; import "google/protobuf/any.proto"; message M {
+  message N { int32 HasField = 1; google.protobuf.Any any = 2; }
+  google.protobuf.Any f = 1; repeated google.protobuf.Any fs = 2; map<string, google.protobuf.Any> named = 3; }"""
+N = {"@type": "type.googleapis.com/p.M.N", "HasField": 7}
+IN_ANY = [
+    N,
+    {"@type": "p.example/p.M", "f": N},
+    {"@type": "type.googleapis.com/p.M.N", "any": {"@type": "x/google.protobuf.Any", "value": N}},
+    {"@type": "type.googleapis.com/google.protobuf.Duration", "value": "1.500s"},  # of a file that is not imported
+    {"@type": "type.googleapis.com/google.protobuf.Int64Value", "value": "5"},
+    {"@type": "type.googleapis.com/google.protobuf.Value", "value": {"a": [None, True]}},
+    {},
+]
+
+
+@pytest.mark.parametrize("value", IN_ANY)
+def test_an_any_is_of_a_type_of_the_schema(value):
+    """Its JSON is read, validated and written again, as is its binary form on the emulator's page."""
+    definition = parse(ANY)
+    message = {"f": value, "fs": [value, value], "named": {"k": value}}
+    text = json.dumps(message).encode()
+
+    definition.validate(text, "JSON")
+    rows, reasons = decoder(definition, definition, "JSON")(pa.array([text] * 3, pa.binary()))
+    assert [None] * 3 == reasons.to_pylist()
+    written = encoder(definition, "JSON", rows.type, False)(rows).to_pylist()
+    assert [message] * 3 == [json.loads(text) for text in written]
+    [payload, *_] = encoder(definition, "BINARY", rows.type, False)(rows).to_pylist()
+    assert definition.read(payload, "BINARY") == definition.read(text, "JSON")
+    shown = payloads.decoded(payload, payloads.SchemaOfMessage("1", definition, "BINARY"))
+    assert value.get("@type") == shown["f"].get("@type")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"@type": "type.googleapis.com/p.Unknown"},
+        {"@type": "type.googleapis.com/google.protobuf.FileDescriptorProto"},  # which this process has imported
+        {"@type": "type.googleapis.com/p.M.N", "HasField": "x"},
+        {"@type": "type.googleapis.com/p.M.N", "unknown": 1},
+        {"HasField": 1},
+    ],
+)
+def test_an_any_of_another_type_is_malformed(value):
+    """The types that this process has imported are none of the schema's."""
+    text = json.dumps({"f": value}).encode()
+
+    with pytest.raises(InvalidMessage):
+        parse(ANY).validate(text, "JSON")
+    [reason] = read(ANY, text, encoding="JSON")
+    assert "The message does not fit" in reason
+
+
+def test_an_any_without_a_required_field_is_malformed():
+    """The message in an Any must be whole in JSON; in rows it is bytes, whose error names the row."""
+    text = """syntax = "proto2"; import "google/protobuf/any.proto"; message M {
+      message N { required int32 i = 1; } optional google.protobuf.Any f = 1; }"""
+    definition = parse(text)
+
+    with pytest.raises(InvalidMessage):
+        definition.validate(b'{"f": {"@type": "x/M.N"}}', "JSON")
+    rows = pa.array([{"f": {"type_url": "x/M.N", "value": b"\xff"}}], value_type(definition))
+    with pytest.raises(DataError, match=r"^Row 0: column `f` has no JSON form: "):
+        encoder(definition, "JSON", rows.type, False)(rows)
