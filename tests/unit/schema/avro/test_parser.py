@@ -124,6 +124,40 @@ def test_a_name_with_dots_is_full_already():
 
 
 @pytest.mark.parametrize(
+    ("name", "namespace", "full"),
+    [
+        ("F", None, "outer.F"),
+        ("F", "", "F"),
+        (".F", "ignored", "F"),
+        ("F", ".x", ".x.F"),
+        ("F", "a..b", "a..b.F"),
+        ("F", "com.acme$Inner", "com.acme$Inner.F"),
+        ("a-b.1.F", None, "a-b.1.F"),
+        ("F", "été 日本", "été 日本.F"),
+        ("Größe_٣", None, "outer.Größe_٣"),
+    ],
+)
+def test_name_that_java_accepts_is_read(name, namespace, full):
+    """Letters of any script in a name, any characters in a namespace; null is the enclosing namespace."""
+    fixed = {"type": "fixed", "name": name, "namespace": namespace, "size": 1}
+
+    root = parser.parse(json.dumps(record(("a", fixed), ("b", full), namespace="outer")))
+
+    assert isinstance(root, Record)
+    first, second = (field.node for field in root.fields)
+    assert isinstance(first, Fixed)
+    assert first is second
+    assert full == first.name
+
+
+@pytest.mark.parametrize("name", ["", "a.", "1a", "٣", "a-b", "a b", "½", "Ⅷ", "a\u0300", "\ud800.F", "\x00.F"])
+def test_name_that_java_refuses_is_refused(name):
+    """A name of other characters than letters, digits and underscores; a namespace that has no text."""
+    with pytest.raises(InvalidSchema, match="illegal name"):
+        parser.parse(json.dumps({"type": "fixed", "name": name, "size": 1}))
+
+
+@pytest.mark.parametrize(
     "declared",
     [
         {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 12},
