@@ -207,6 +207,8 @@ VALID: list[Any] = [
     fixed(11, logicalType="duration"),
     record({"name": "a", "type": "long", "logicalType": "timestamp-millis"}),
     *(with_default(type_, default) for type_, defaults, _ in _DEFAULTS for default in defaults),
+    with_default(["null", "int"], 1),
+    with_default(["null", "string", "int"], "x"),
     # Names that the specification does not have and Java's Avro accepts, so that a topic can have them.
     fixed(4, name="a..b"),
     *(fixed(4, namespace=namespace) for namespace in (None, ".x", "a-b", "com.acme$Inner", "1", "été")),
@@ -286,6 +288,10 @@ INVALID: list[Any] = [
     record("int", name="1a"),
     record({"name": "a", "type": record("int", name="Inner", namespace="other")}, {"name": "b", "type": "Inner"}),
     *(with_default(type_, default) for type_, _, defaults in _DEFAULTS for default in defaults),
+    with_default(["null", "int"], "x"),
+    with_default("double", float("nan")),
+    with_default("float", float("-inf")),
+    *(record({"name": "a", "type": "int", "order": order}) for order in ("bogus", "", None, 1, ["ignore"])),
 ]
 # Documented in docs/types.md.
 _NO_COLUMN = "a recursive record or a decimal of more than 38 digits is refused as a column"

@@ -232,7 +232,9 @@ def _value_writer(field: FieldDescriptor) -> Write:
         return writer.base64 if field.type == FieldDescriptor.TYPE_BYTES else _WRITERS[field.cpp_type]
     if message.full_name == _TIMESTAMP:
         return _timestamp_texts
-    if message.full_name in (*WELL_KNOWN, *WRAPPERS):
+    if message.full_name in WRAPPERS:
+        return _wrapper_writer(message)
+    if message.full_name in WELL_KNOWN:
         return _each_message(message)
     return compile_writer(message)
 
@@ -244,6 +246,18 @@ def _enum_writer(field: FieldDescriptor) -> Write:
     names = pa.array([f'"{value.name}"' for value in numbers.values()], pa.string())
     known = pa.array(numbers, pa.int32())
     return lambda array: pc.coalesce(names.take(pc.index_in(array, value_set=known)), array.cast(pa.string()))
+
+
+def _wrapper_writer(message: Descriptor) -> Write:
+    """The writer of wrappers, as their values. `json_format` would write the largest float as a larger number."""
+    write = _value_writer(message.fields_by_name["value"])
+    zero = json.dumps(json_format.MessageToDict(GetMessageClass(message)()))
+
+    def texts(array: pa.StructArray) -> pa.StringArray:
+        made = write(array.field(0)).fill_null(zero) if array.type.num_fields else pa.repeat(zero, len(array))
+        return pc.if_else(array.is_valid(), made, None)
+
+    return texts
 
 
 def _each_message(message: Descriptor) -> Write:

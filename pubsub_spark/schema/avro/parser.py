@@ -14,7 +14,7 @@ import json
 from itertools import count
 from typing import Any, Final
 
-from pubsub_spark.schema.avro.json_encoding import read_default
+from pubsub_spark.schema.avro.json_encoding import NOT_NUMBERS, no_constant, read_default
 from pubsub_spark.schema.avro.mismatch import Mismatch
 from pubsub_spark.schema.avro.schema_tree import (
     INT,
@@ -50,6 +50,7 @@ LOGICAL: Final[dict[str, frozenset[str]]] = {
     "local-timestamp-nanos": frozenset({"long"}),
     "duration": frozenset({"fixed"}),
 }
+_ORDERS: Final = ("ascending", "descending", "ignore")  # the specification's; Java accepts capitals as well
 # Deeper than any schema a person wrote, shallow enough for Python's stack in every walk over the tree.
 MAX_DEPTH: Final = 100
 
@@ -61,7 +62,7 @@ MAX_WEIGHT: Final = 100_000
 def parse(text: str) -> Node:
     """The root of a schema; InvalidSchema says what is wrong and where."""
     try:
-        declared = json.loads(text)
+        declared = json.loads(text, parse_constant=no_constant)
     except RecursionError:
         raise InvalidSchema("The schema is nested too deeply") from None
     except ValueError as error:
@@ -151,10 +152,18 @@ class _Parser:
         here = f"{path}.{name}" if path else name
         node = self.node(_required(declared, "type", here), namespace, here, depth + 1)
         aliases = _strings(declared, "aliases", here)
+        order = declared.get("order", "ascending")
+        if not isinstance(order, str) or order.lower() not in _ORDERS:
+            raise InvalidSchema(
+                f"{_at(here)} must have one of {', '.join(_ORDERS)} as its `order`, not `{_short(order)}`"
+            )
         if "default" not in declared:
             return Field(name, node, aliases)
+        default = declared["default"]
+        if node.kind in ("float", "double") and isinstance(default, str):
+            default = NOT_NUMBERS.get(default, default)  # as Java reads and writes them here, and only here
         try:
-            default = read_default(node, declared["default"])
+            default = read_default(node, default)
         except Mismatch as mismatch:
             raise InvalidSchema(
                 f"{_at(here)} has a default that does not fit: {mismatch.sentence('the value')}"

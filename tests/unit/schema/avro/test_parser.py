@@ -52,6 +52,20 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "default of no branch": (field(["null", "int"], default="x"), "Field `a` has a default that does not fit"),
     "default too large": (field("int", default=2**31), "the value must be a 32-bit integer, is 2147483648"),
+    "default that is text for a number": (
+        field({"type": "array", "items": "double"}, default=["NaN"]),
+        'Field `a` has a default that does not fit: Field `[0]` must be a number, is "NaN"',
+    ),
+    "unknown order": (
+        field("int", order="bogus"),
+        'Field `a` must have one of ascending, descending, ignore as its `order`, not `"bogus"`',
+    ),
+    "no order": (field("int", order=None), "as its `order`, not `null`"),
+    "NaN": (field("double", default=float("nan")), "The schema is not JSON: NaN is not a JSON number"),
+    "infinity where nothing is read": (
+        {"type": "int", "note": [float("-inf")]},
+        "The schema is not JSON: -Infinity is not a JSON number",
+    ),
     "default of a record": (
         field({"type": "record", "name": "B", "fields": [{"name": "c", "type": "int"}]}, default={}),
         "Field `a` has a default that does not fit: Field `c` is missing",
@@ -188,6 +202,33 @@ def test_defaults_are_parsed_as_what_they_stand_for():
     assert isinstance(array, Record)
     assert isinstance(array.fields[0].node, Array)
     assert (("union0_2", {"value": b"\xff"}), [1.0]) == (root.fields[0].default, array.fields[0].default)
+
+
+@pytest.mark.parametrize(
+    ("branches", "default", "chosen"),
+    [
+        (["null", "int"], 5, ("union0_1", {"value": 5})),
+        (["double", "string"], "NaN", ("union0_1", {"value": "NaN"})),
+        (["int", "long"], 2**31, ("union0_1", {"value": 2**31})),
+        (["long", "double"], 1, ("union0_0", {"value": 1})),
+        (["bytes", "string"], "\u0100", ("union0_1", {"value": "\u0100"})),
+    ],
+)
+def test_default_of_a_union_is_of_the_first_branch_that_it_fits(branches, default, chosen):
+    """Avro 1.12: "Default values for union fields correspond to the first schema that matches in the union"."""
+    root = parser.parse(json.dumps(field(branches, default=default)))
+
+    assert isinstance(root, Record)
+    assert chosen == root.fields[0].default
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_default_of_a_number_may_be_infinite_in_words(kind):
+    """Java's Avro writes a default that JSON has no number for as a string."""
+    root = parser.parse(json.dumps(field(kind, default="-Infinity", order="DESCENDING")))
+
+    assert isinstance(root, Record)
+    assert float("-inf") == root.fields[0].default
 
 
 TAKEN: dict[str, tuple[Any, Any]] = {
