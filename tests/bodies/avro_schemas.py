@@ -2,7 +2,7 @@
 
 The texts are ours; what they try is what `test_schema.py`, `test_io.py` and `schema-tests.txt` of Apache Avro and
 `test_schema.py`, `test_fastavro.py` and `test_json.py` of fastavro try. VALID and INVALID say what the specification
-(1.11) says of each. Messages of the valid ones are made, written and read back by fastavro.
+(1.12) says of each, and Java's Avro of names. Messages of the valid ones are made, written and read back by fastavro.
 """
 
 from __future__ import annotations
@@ -207,6 +207,14 @@ VALID: list[Any] = [
     fixed(11, logicalType="duration"),
     record({"name": "a", "type": "long", "logicalType": "timestamp-millis"}),
     *(with_default(type_, default) for type_, defaults, _ in _DEFAULTS for default in defaults),
+    with_default(["null", "int"], 1),
+    with_default(["null", "string", "int"], "x"),
+    # Names that the specification does not have and Java's Avro accepts, so that a topic can have them.
+    fixed(4, name="a..b"),
+    *(fixed(4, namespace=namespace) for namespace in (None, ".x", "a-b", "com.acme$Inner", "1", "été")),
+    record({"name": "höhe", "type": "int"}, name="Größe"),
+    enum("ä", "日本", name="É"),
+    record({"name": "a", "type": fixed(2, namespace=None)}, {"name": "b", "type": "n.F"}, namespace="n"),
 ]
 INVALID: list[Any] = [
     "True",
@@ -230,7 +238,6 @@ INVALID: list[Any] = [
     fixed(4, name=""),
     fixed(4, name="1st"),
     fixed(4, name="a-b"),
-    fixed(4, name="a..b"),
     {"type": "enum", "name": "E"},
     {"type": "enum", "symbols": ["A"]},
     enum("A", name=None),
@@ -281,6 +288,10 @@ INVALID: list[Any] = [
     record("int", name="1a"),
     record({"name": "a", "type": record("int", name="Inner", namespace="other")}, {"name": "b", "type": "Inner"}),
     *(with_default(type_, default) for type_, _, defaults in _DEFAULTS for default in defaults),
+    with_default(["null", "int"], "x"),
+    with_default("double", float("nan")),
+    with_default("float", float("-inf")),
+    *(record({"name": "a", "type": "int", "order": order}) for order in ("bogus", "", None, 1, ["ignore"])),
 ]
 # Documented in docs/types.md.
 _NO_COLUMN = "a recursive record or a decimal of more than 38 digits is refused as a column"
@@ -299,7 +310,10 @@ def _parsed(declared: Any) -> Any:
 
 
 def _schemas() -> Count:
-    counted = Count("Avro schemas of the structure of Apache Avro's and fastavro's tests", "the specification")
+    counted = Count(
+        "Avro schemas of the structure of Apache Avro's and fastavro's tests",
+        "the specification; Java's Avro for names",
+    )
     for declared, is_valid in [*((each, True) for each in VALID), *((each, False) for each in INVALID)]:
         try:
             _parsed(declared)

@@ -241,7 +241,9 @@ def _value_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
     name = well_known_name(message)
     if name == _TIMESTAMP:
         return _timestamp_texts
-    if name in (*WELL_KNOWN, *WRAPPERS):
+    if name in WRAPPERS:
+        return _wrapper_writer(message, pool)
+    if name in WELL_KNOWN:
         return _each_message(message, pool)
     return _message_writer(message, pool)
 
@@ -253,6 +255,18 @@ def _enum_writer(field: FieldDescriptor) -> Write:
     names = pa.array([f'"{value.name}"' for value in numbers.values()], pa.string())
     known = pa.array(numbers, pa.int32())
     return lambda array: pc.coalesce(names.take(pc.index_in(array, value_set=known)), array.cast(pa.string()))
+
+
+def _wrapper_writer(message: Descriptor, pool: DescriptorPool) -> Write:
+    """The writer of wrappers, as their values. `json_format` would write the largest float as a larger number."""
+    write = _value_writer(message.fields_by_name["value"], pool)
+    zero = json.dumps(json_format.MessageToDict(GetMessageClass(message)()))
+
+    def texts(array: pa.StructArray) -> pa.StringArray:
+        made = write(array.field(0)).fill_null(zero) if array.type.num_fields else pa.repeat(zero, len(array))
+        return pc.if_else(array.is_valid(), made, None)
+
+    return texts
 
 
 def _each_message(message: Descriptor, pool: DescriptorPool) -> Write:

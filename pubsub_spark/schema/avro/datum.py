@@ -21,7 +21,12 @@ class DatumSerializer:
     """The reader and writer of one schema's messages."""
 
     def __init__(self, node: Node) -> None:
-        self._schema = fastavro.parse_schema(_record("message", {"value": _declared(node, {})}))
+        names: dict[Named, str] = {}
+        declared: dict[str, Any] = {}
+        self._schema = fastavro.parse_schema(_record("message", {"value": _declared(node, names)}), declared)
+        for named, name in names.items():
+            if isinstance(named, Enum):
+                declared[name]["symbols"] = list(named.symbols)
 
     def read(self, data: bytes) -> Any:
         """The datum of a message that `error_locator` has passed."""
@@ -56,7 +61,8 @@ def _declared(node: Node, names: dict[Named, str]) -> Any:
         case Fixed():
             return {"type": "fixed", "name": name, "size": node.size}
         case Enum():
-            return {"type": "enum", "name": name, "symbols": list(node.symbols)}
+            # fastavro refuses letters beyond ASCII here; the symbols are set when it has parsed the schema.
+            return {"type": "enum", "name": name, "symbols": []}
         case Record():
             return _record(name, {field.name: _declared(field.node, names) for field in node.fields})
 

@@ -4,9 +4,12 @@ A datum is a value as `fastavro` reads and writes it: dict, list, str, bytes, in
 the pair (the name of its branch, {"value": datum}), see `messages`. Logical types do not show.
 
 In a message a union's value is tagged with its branch, `{"string": "x"}`, null is plain, and each field of a record
-must be there, no other may. In a default a union's value is plain (the first branch that fits is meant) and a missing
-field takes its own default. Bytes are strings of the characters U+0000 to U+00FF. NaN and the infinities are the
-strings "NaN", "Infinity" and "-Infinity", as Java's Avro writes them.
+must be there, no other may. NaN and the infinities are the strings "NaN", "Infinity" and "-Infinity", as Java's Avro
+writes them. Bytes are strings of the characters U+0000 to U+00FF.
+
+In a default a union's value is plain, and a missing field has its own default. By the specification, the default of a
+union belongs to the first branch that it fits (since 1.12; before, it had to fit the first branch), and the default of
+a float or double is a number: "NaN" for `["double", "string"]` is a string.
 
 `fastavro.json_reader` and `json_writer` (1.13) cannot stand here. The reader takes `"x"` for an int, missing and
 unknown fields and half of a surrogate pair, fails on a record that contains itself and on a message of several lines,
@@ -88,10 +91,10 @@ def _integer(bounds: tuple[int, int]) -> Callable[[Any], bool]:
     return lambda value: type(value) is int and least <= value <= most
 
 
-def _number(_: Node, value: Any, __: bool) -> float:
+def _number(_: Node, value: Any, tagged: bool) -> float:
     if type(value) is float:
         return value
-    if type(value) is str and value in NOT_NUMBERS:
+    if tagged and type(value) is str and value in NOT_NUMBERS:
         return NOT_NUMBERS[value]
     if type(value) is not int:
         raise _expected("a number", value)

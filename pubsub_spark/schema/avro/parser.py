@@ -1,20 +1,20 @@
 """Avro schema text as a tree of nodes.
 
-`parse` follows the Avro 1.11 specification the way Java's parser does: names and namespaces are checked, a name is
-defined once and before it is used, a default must fit its field, and a logical type that does not fit its underlying
-type is ignored. `fastavro.parse_schema` (1.13) is no substitute: its errors have no path, and it
-takes an int's default of 2**31 or of `true`, a record's of `{}`, an illegal or repeated field name, a union in a union,
-a branch twice and a fixed of -1 bytes.
+`parse` follows the Avro specification the way Java's parser does: a name is defined once and before it is used, a
+default must fit its field, and a logical type that does not fit its underlying type is ignored. Beyond the
+specification, and as in Java, names have letters and digits of any script, namespaces have any printable characters,
+and a null namespace is the enclosing one. `fastavro.parse_schema` (1.13) is no substitute: its errors have no path,
+and it takes an int's default of 2**31 or of `true`, a record's of `{}`, an illegal or repeated field name, a union in
+a union, a branch twice and a fixed of -1 bytes.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from itertools import count
 from typing import Any, Final
 
-from pubsub_spark.schema.avro.json_encoding import read_default
+from pubsub_spark.schema.avro.json_encoding import NOT_NUMBERS, no_constant, read_default
 from pubsub_spark.schema.avro.mismatch import Mismatch
 from pubsub_spark.schema.avro.schema_tree import (
     INT,
@@ -50,6 +50,7 @@ LOGICAL: Final[dict[str, frozenset[str]]] = {
     "local-timestamp-nanos": frozenset({"long"}),
     "duration": frozenset({"fixed"}),
 }
+_ORDERS: Final = ("ascending", "descending", "ignore")  # the specification's; Java accepts capitals as well
 # Deeper than any schema a person wrote, shallow enough for Python's stack in every walk over the tree.
 MAX_DEPTH: Final = 100
 
@@ -57,13 +58,11 @@ MAX_DEPTH: Final = 100
 # them is a way to make a server busy. Far more than any real schema, which is 300 kB of text at most.
 MAX_WEIGHT: Final = 100_000
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
 
 def parse(text: str) -> Node:
     """The root of a schema; InvalidSchema says what is wrong and where."""
     try:
-        declared = json.loads(text)
+        declared = json.loads(text, parse_constant=no_constant)
     except RecursionError:
         raise InvalidSchema("The schema is nested too deeply") from None
     except ValueError as error:
@@ -148,15 +147,23 @@ class _Parser:
         if not isinstance(declared, dict) or not isinstance(declared.get("name"), str):
             raise InvalidSchema(f"A field of record `{record.name}` has no `name`")
         name = declared["name"]
-        if not _NAME.fullmatch(name):
+        if not _is_name(name):
             raise InvalidSchema(f"Record `{record.name}` has a field with the illegal name `{name}`")
         here = f"{path}.{name}" if path else name
         node = self.node(_required(declared, "type", here), namespace, here, depth + 1)
         aliases = _strings(declared, "aliases", here)
+        order = declared.get("order", "ascending")
+        if not isinstance(order, str) or order.lower() not in _ORDERS:
+            raise InvalidSchema(
+                f"{_at(here)} must have one of {', '.join(_ORDERS)} as its `order`, not `{_short(order)}`"
+            )
         if "default" not in declared:
             return Field(name, node, aliases)
+        default = declared["default"]
+        if node.kind in ("float", "double") and isinstance(default, str):
+            default = NOT_NUMBERS.get(default, default)  # as Java reads and writes them here, and only here
         try:
-            default = read_default(node, declared["default"])
+            default = read_default(node, default)
         except Mismatch as mismatch:
             raise InvalidSchema(
                 f"{_at(here)} has a default that does not fit: {mismatch.sentence('the value')}"
@@ -169,7 +176,7 @@ class _Parser:
         if "symbols" not in declared:
             raise InvalidSchema(f"Enum `{name}` has no `symbols`")
         for symbol in symbols:
-            if not _NAME.fullmatch(symbol):
+            if not _is_name(symbol):
                 raise InvalidSchema(f"Enum `{name}` has the illegal symbol `{symbol}`")
         if len(set(symbols)) < len(symbols):
             raise InvalidSchema(f"Enum `{name}` has a symbol twice")
@@ -194,24 +201,31 @@ class _Parser:
         name = declared.get("name")
         if not isinstance(name, str):
             raise InvalidSchema(f"{_at(path)} is of type `{declared['type']}` and needs a `name`")
-        own = declared.get("namespace", namespace)
-        if not isinstance(own, str):
+        own = declared.get("namespace")
+        if not isinstance(own, str | None):
             raise InvalidSchema(f"{_at(path)} has a `namespace` that is not a string")
-        full = _full_name(name, own)
-        if not all(_NAME.fullmatch(part) for part in full.split(".")):
+        full = _full_name(name, namespace if own is None else own)
+        inner, _, simple = full.rpartition(".")
+        if not (_is_name(simple) and full.isprintable()):  # half of a surrogate pair is not
             raise InvalidSchema(f"{_at(path)} defines a type with the illegal name `{full}`")
         if full in PRIMITIVES:
             raise InvalidSchema(f"{_at(path)} defines a type with the name of a primitive, `{full}`")
         if full in self._named:
             raise InvalidSchema(f"The type `{full}` is defined twice")
-        inner = full.rpartition(".")[0]
         return full, inner, tuple(_full_name(alias, inner) for alias in _strings(declared, "aliases", path))
 
 
 def _full_name(name: str, namespace: str) -> str:
-    if "." in name:
-        return name.removeprefix(".")
-    return f"{namespace}.{name}" if namespace else name
+    """The name in its namespace, which is all that is before its last dot, if it has one."""
+    before, dot, simple = name.rpartition(".")
+    space = before if dot else namespace
+    return f"{space}.{simple}" if space else simple
+
+
+def _is_name(text: str) -> bool:
+    """True for letters, digits and underscores, of which a digit is not the first."""
+    letters = text.replace("_", "a")
+    return letters[:1].isalpha() and all(letter.isalpha() or letter.isdecimal() for letter in letters)
 
 
 def _logical(declared: dict[str, Any], kind: str, size: int | None = None) -> Logical | None:

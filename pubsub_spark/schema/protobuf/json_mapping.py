@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import binascii
 import json
+import math
 import re
 from collections.abc import Callable
 from datetime import datetime
@@ -56,11 +57,22 @@ def read(data: bytes, message: Any) -> None:
         raise InvalidMessage("The message is not a JSON object")  # json_format takes `[]` for an empty one
     try:
         json_format.Parse(text, message, descriptor_pool=type(message).DESCRIPTOR.file.pool)
+        _check_numbers(text)
     except RecursionError:
         raise InvalidMessage("The message is nested too deeply") from None
     except UNCOMMON as error:
         reason = " ".join(str(error).split())
         raise InvalidMessage(f"The message does not fit: {reason[:MAX_REASON_CHARACTERS]}") from None
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"{number} is not a finite number")
+    return value
+
+
+# json_format accepts NaN and 1e400 in a Value. JSON has no NaN, and a Value must be finite, as `struct.proto` says.
+_check_numbers: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite).decode
 
 
 class JsonReader:

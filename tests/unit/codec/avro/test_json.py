@@ -143,3 +143,30 @@ def test_what_columns_cannot_tell_is_read_one_by_one(type_, message):
 
     assert 100 == error.null_count
     assert decode(texts.slice(0, 1))[0].to_pylist() * 100 == rows.to_pylist()
+
+
+@pytest.mark.parametrize("rows", [1, 100])
+@pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
+def test_names_of_any_script_are_read_and_written(rows, encoding):
+    """Fields, symbols and types of names that only Java's Avro accepts."""
+    enum = {"type": "enum", "name": "É", "symbols": ["ä", "日本"]}
+    inner = {"type": "record", "name": "I", "namespace": '.x"', "fields": [{"name": "é", "type": "a-b.$c.É"}]}
+    fixed = {"type": "fixed", "name": "F", "namespace": None, "size": 1}
+    fields = [{"name": "höhe", "type": enum}, {"name": "u", "type": ["null", inner, fixed]}]
+    declared = {"type": "record", "name": "Größe", "namespace": "a-b.$c", "fields": fields}
+    definition = avro.parse(json.dumps(declared))
+    messages = [
+        {"höhe": "日本", "u": {'.x".I': {"é": "ä"}}},
+        {"höhe": "ä", "u": {"a-b.$c.F": "x"}},
+        {"höhe": "ä", "u": None},
+    ]
+    texts = pa.array([json.dumps(message).encode() for message in messages] * rows, pa.binary())
+
+    value, error = decoder(definition, definition, "JSON")(texts)
+    written = encoder(definition, encoding, value.type, False)(value)
+
+    assert len(texts) == error.null_count
+    assert {"höhe": "日本", "u": {"member0": {"é": "ä"}, "member1": None}} == value[0].as_py()
+    assert definition.first_invalid(written.to_pylist(), encoding) is None
+    assert value == decoder(definition, definition, encoding)(written)[0]
+    assert encoding == "BINARY" or messages * rows == [json.loads(text) for text in written.to_pylist()]

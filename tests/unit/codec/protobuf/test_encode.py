@@ -219,6 +219,11 @@ def test_columns_are_found_without_case():
             column(pa.string(), "{}", "[1]"),
             "Row 1: column `f` is no `Struct`: ",
         ),
+        (
+            proto3("google.protobuf.Value f = 1;"),
+            column(pa.string(), "[1.5]", "[1e400]"),
+            "Row 1: column `f` is no `Value`: The message does not fit: 1e400 is not a finite number",
+        ),
         (proto3("int32 f = 1;"), pa.array([{"f": 1}, None], pa.struct([("f", pa.int32())])), "Row 1: the row is null"),
         (
             proto3("oneof c { int32 a = 1; string b = 2; int32 d = 3; }"),

@@ -367,6 +367,53 @@ def test_values_have_their_json_forms(field, value, written):
     assert {"f": written} == written_as_json(proto3(field), f=value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("Double", [0.0, -0.0, 1e300, float("nan")]),
+        ("Float", [0.0, 0.1, float("-inf"), 1e-30]),
+        ("Int64", [0, -(2**63)]),
+        ("UInt64", [0, 2**64 - 1]),
+        ("Int32", [0, -1]),
+        ("UInt32", [0, 2**32 - 1]),
+        ("Bool", [False, True]),
+        ("String", ["", 'é"']),
+        ("Bytes", [b"", b"\xff"]),
+    ],
+)
+def test_wrappers_have_the_json_of_their_values(kind, values):
+    """Alone, in a list and in a map, as `json_format` writes them."""
+    wrapper = f"google.protobuf.{kind}Value"
+    text = proto3(f"{wrapper} f = 1; repeated {wrapper} g = 2; map<string, {wrapper}> h = 3; {wrapper} absent = 4;")
+    wrapped = [{"value": value} for value in values]
+    for one in wrapped:
+        fields: dict[str, Any] = {"f": one, "g": wrapped, "h": {"a": one}}
+        message: Any = parse(text).message_class(**fields)
+
+        assert json_format.MessageToDict(message) == written_as_json(text, **fields)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_float_of_a_wrapper_is_read_back(sign):
+    """`json_format` itself writes a larger number, which it refuses to read."""
+    text = proto3("google.protobuf.FloatValue f = 1;")
+    largest = sign * 3.4028234663852886e38
+
+    written = written_as_json(text, f={"value": largest})
+
+    assert {"f": largest} == written
+    message: Any = json_format.ParseDict(written, parse(text).message_class())
+    assert largest == message.f.value
+
+
+def test_a_wrapper_without_its_column_is_its_default():
+    """A struct without fields is a wrapper of zero, and null is absent."""
+    definition = parse(proto3("google.protobuf.Int64Value f = 1;"))
+    rows = pa.array([{"f": {}}, {"f": None}], pa.struct([("f", pa.struct([]))]))
+
+    assert [b'{"f":"0"}', b"{}"] == encoder(definition, "JSON", rows.type, False)(rows).to_pylist()
+
+
 @pytest.mark.parametrize("kind", ["Timestamp", "Duration"])
 @pytest.mark.parametrize("fields", ["int64 seconds = 1; int32 nanos = 2;", "int64 seconds = 7; int32 nanos = 3;"])
 def test_a_message_of_the_shape_of_a_time_is_an_object_in_json(kind, fields):

@@ -52,6 +52,20 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "default of no branch": (field(["null", "int"], default="x"), "Field `a` has a default that does not fit"),
     "default too large": (field("int", default=2**31), "the value must be a 32-bit integer, is 2147483648"),
+    "default that is text for a number": (
+        field({"type": "array", "items": "double"}, default=["NaN"]),
+        'Field `a` has a default that does not fit: Field `[0]` must be a number, is "NaN"',
+    ),
+    "unknown order": (
+        field("int", order="bogus"),
+        'Field `a` must have one of ascending, descending, ignore as its `order`, not `"bogus"`',
+    ),
+    "no order": (field("int", order=None), "as its `order`, not `null`"),
+    "NaN": (field("double", default=float("nan")), "The schema is not JSON: NaN is not a JSON number"),
+    "infinity where nothing is read": (
+        {"type": "int", "note": [float("-inf")]},
+        "The schema is not JSON: -Infinity is not a JSON number",
+    ),
     "default of a record": (
         field({"type": "record", "name": "B", "fields": [{"name": "c", "type": "int"}]}, default={}),
         "Field `a` has a default that does not fit: Field `c` is missing",
@@ -124,6 +138,40 @@ def test_a_name_with_dots_is_full_already():
 
 
 @pytest.mark.parametrize(
+    ("name", "namespace", "full"),
+    [
+        ("F", None, "outer.F"),
+        ("F", "", "F"),
+        (".F", "ignored", "F"),
+        ("F", ".x", ".x.F"),
+        ("F", "a..b", "a..b.F"),
+        ("F", "com.acme$Inner", "com.acme$Inner.F"),
+        ("a-b.1.F", None, "a-b.1.F"),
+        ("F", "été 日本", "été 日本.F"),
+        ("Größe_٣", None, "outer.Größe_٣"),
+    ],
+)
+def test_name_that_java_accepts_is_read(name, namespace, full):
+    """Letters of any script in a name, any characters in a namespace; null is the enclosing namespace."""
+    fixed = {"type": "fixed", "name": name, "namespace": namespace, "size": 1}
+
+    root = parser.parse(json.dumps(record(("a", fixed), ("b", full), namespace="outer")))
+
+    assert isinstance(root, Record)
+    first, second = (field.node for field in root.fields)
+    assert isinstance(first, Fixed)
+    assert first is second
+    assert full == first.name
+
+
+@pytest.mark.parametrize("name", ["", "a.", "1a", "٣", "a-b", "a b", "½", "Ⅷ", "a\u0300", "\ud800.F", "\x00.F"])
+def test_name_that_java_refuses_is_refused(name):
+    """A name of other characters than letters, digits and underscores; a namespace that has no text."""
+    with pytest.raises(InvalidSchema, match="illegal name"):
+        parser.parse(json.dumps({"type": "fixed", "name": name, "size": 1}))
+
+
+@pytest.mark.parametrize(
     "declared",
     [
         {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 12},
@@ -154,6 +202,33 @@ def test_defaults_are_parsed_as_what_they_stand_for():
     assert isinstance(array, Record)
     assert isinstance(array.fields[0].node, Array)
     assert (("union0_2", {"value": b"\xff"}), [1.0]) == (root.fields[0].default, array.fields[0].default)
+
+
+@pytest.mark.parametrize(
+    ("branches", "default", "chosen"),
+    [
+        (["null", "int"], 5, ("union0_1", {"value": 5})),
+        (["double", "string"], "NaN", ("union0_1", {"value": "NaN"})),
+        (["int", "long"], 2**31, ("union0_1", {"value": 2**31})),
+        (["long", "double"], 1, ("union0_0", {"value": 1})),
+        (["bytes", "string"], "\u0100", ("union0_1", {"value": "\u0100"})),
+    ],
+)
+def test_default_of_a_union_is_of_the_first_branch_that_it_fits(branches, default, chosen):
+    """Avro 1.12: "Default values for union fields correspond to the first schema that matches in the union"."""
+    root = parser.parse(json.dumps(field(branches, default=default)))
+
+    assert isinstance(root, Record)
+    assert chosen == root.fields[0].default
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_default_of_a_number_may_be_infinite_in_words(kind):
+    """Java's Avro writes a default that JSON has no number for as a string."""
+    root = parser.parse(json.dumps(field(kind, default="-Infinity", order="DESCENDING")))
+
+    assert isinstance(root, Record)
+    assert float("-inf") == root.fields[0].default
 
 
 TAKEN: dict[str, tuple[Any, Any]] = {

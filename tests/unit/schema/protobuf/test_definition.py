@@ -219,6 +219,24 @@ def test_json_that_does_not_fit_is_refused(data):
     assert 400 > len(sentence)
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "-1e400"])
+@pytest.mark.parametrize(
+    ("kind", "text"), [("Value", "{}"), ("Value", '{{"a": [{}]}}'), ("Struct", '{{"a": {}}}'), ("ListValue", "[0, {}]")]
+)
+def test_value_without_a_finite_number_is_refused(kind, text, number):
+    """`struct.proto`: a Value must not be NaN or infinite. The same text in quotes is a string."""
+    definition = (
+        f'syntax = "proto3"; import "google/protobuf/struct.proto"; message M {{ google.protobuf.{kind} v = 1; }}'
+    )
+
+    def data(value: str) -> bytes:
+        return f'{{"v": {text.format(value)}}}'.encode()
+
+    assert f"The message does not fit: {number} is not a finite number" == verdict(definition, data(number), "JSON")
+    assert None is verdict(definition, data(f'"{number}"'), "JSON")
+    assert None is verdict(definition, data("-1e300"), "JSON")
+
+
 def test_missing_required_fields_are_missed_in_json():
     """JSON without a required field is refused, which json_format does not check."""
     assert "Field `a` is required and missing" == verdict(STRICT, b'{"s": "x"}', "JSON")
