@@ -10,6 +10,7 @@ import inspect
 import io
 import json
 import math
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -23,6 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pubsub_spark.codec.avro.codec import decoder, encoder, value_type
 from pubsub_spark.codec.avro.types import variants, widened
+from pubsub_spark.codec.json import reader
 from pubsub_spark.codec.spark_types import struct_type
 from pubsub_spark.schema import avro
 from pubsub_spark.schema.avro import batch_check, error_locator, json_encoding
@@ -34,6 +36,14 @@ from pubsub_spark.schema.definition import InvalidMessage, InvalidSchema
 from tests.properties.avro_strategies import damaged, messages, schemas, values, without_logical, written
 
 RELAXED = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def arrow_reads_small_batches() -> Iterator[None]:
+    """The JSON of the few messages of an example is read by Arrow, as that of many is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "MIN_ARROW_ROWS", 1)
+        yield
 
 
 def plain(node: Node, datum: Any) -> Any:

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, reject, settings
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pubsub_spark.codec.json import reader
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
 from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage, compile_row_reader
@@ -33,6 +34,14 @@ from tests.unit.codec.protobuf.definitions import read_in_columns
 
 LAW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 MANY = settings(LAW, max_examples=200)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def arrow_reads_small_batches() -> Iterator[None]:
+    """The JSON of the few messages of an example is read by Arrow, as that of many is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "MIN_ARROW_ROWS", 1)
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

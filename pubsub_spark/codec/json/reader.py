@@ -42,9 +42,9 @@ UNCOMMON: Final = (
     StopIteration,
     RecursionError,
 )
-_MIN_ROWS: Final = 24  # fewer messages are not worth their columns
 _BATCH_ROWS: Final = 4096  # messages that Arrow's JSON reader is given at once; of 1024 each takes a fifth more time
 _CHUNK_ROWS: Final = 1024  # messages that Python's is given
+MIN_ARROW_ROWS: Final = 128  # fewer messages are read sooner by Python
 # Half a step above the largest float: from here on a number is rounded to infinity.
 FLOAT_LIMIT: Final = 2.0**128 - 2.0**103
 _SPLIT: Final = 16  # the values of messages, one of which is uncommon, are read in so many parts
@@ -88,12 +88,13 @@ class JsonReader(NamedTuple):
     exact: Callable[[bytes], Any]
     unknown_names: bool = False  # are left out
     unique_names: bool = False  # in an object, else the last of a name's values counts
+    min_rows: int = 24  # fewer messages are read exactly, one by one
 
     def read(self, texts: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
         """What was read of each message, null where the message is none, and the reasons of those by row."""
         rows: list[int] = []
         columns: list[pa.Array] = []
-        if self.plan and len(texts) >= _MIN_ROWS:
+        if self.plan and len(texts) >= self.min_rows:
             for start in range(0, len(texts), _BATCH_ROWS):
                 for some, column in self._batch(texts.slice(start, _BATCH_ROWS), start):
                     rows += some
@@ -116,6 +117,7 @@ class JsonReader(NamedTuple):
         """The rows of the common form, and their columns: of the whole batch or, if that fails, of its quarters."""
         assert self.plan
         by_arrow = self.plan.json_type is not None and pa.types.is_struct(self.plan.json_type)
+        by_arrow = by_arrow and len(texts) >= MIN_ARROW_ROWS
         size = len(texts) if by_arrow else _CHUNK_ROWS
         first = 0
         while first < len(texts):

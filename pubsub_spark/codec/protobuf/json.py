@@ -60,7 +60,7 @@ def compile_reader(definition: ProtobufDefinition) -> JsonReader:
         return ptars_schema.call(handler.record_batch_to_array, pa.RecordBatch.from_struct_array(columns))
 
     plan = _objects(struct, definition.message)
-    return JsonReader(plan and reader.required(plan), pa.binary(), write, exact, unique_names=True)
+    return JsonReader(plan and reader.required(plan), pa.binary(), write, exact, unique_names=True, min_rows=64)
 
 
 def compile_writer(definition: ProtobufDefinition) -> Write:
