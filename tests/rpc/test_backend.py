@@ -35,7 +35,7 @@ CALLER = "reader@test-project.iam.gserviceaccount.com"
 
 # What the connector does with a backend, once each: look, publish, pull, extend, acknowledge.
 CLIENT = """
-import json, sys, time
+import json, sys, threading
 from google.pubsub_v1 import types
 from pubsub_spark.backend import from_options
 from pubsub_spark.options import ReadOptions
@@ -50,9 +50,16 @@ with backend.connect() as connection:
     request = types.PublishRequest.pb()(topic=topic, messages=[types.PubsubMessage.pb()(data=b"a")])
     connection.publish(topic, request.SerializeToString(), 10).result()
     first = types.StreamingPullRequest.pb()(subscription=subscription, stream_ack_deadline_seconds=10)
-    stream = connection.streaming_pull(subscription, iter([first.SerializeToString()]))
+    done = threading.Event()
+
+    def requests():
+        yield first.SerializeToString()
+        done.wait()  # a half-closed stream may end before its first response
+
+    stream = connection.streaming_pull(subscription, requests())
     received = types.StreamingPullResponse.pb().FromString(next(stream)).received_messages
     stream.cancel()
+    done.set()
     ids = [each.ack_id for each in received]
     more = types.ModifyAckDeadlineRequest.pb()(subscription=subscription, ack_ids=ids, ack_deadline_seconds=60)
     connection.modify_ack_deadline(subscription, more.SerializeToString(), 10).result()
