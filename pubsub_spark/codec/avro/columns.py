@@ -22,7 +22,7 @@ from pubsub_spark.codec.avro.cursor_arrays import Read, numbers, offsets_of, rea
 from pubsub_spark.codec.avro.resolution import check_logical, enum_symbols, time_scale, unresolvable
 from pubsub_spark.codec.avro.types import column_of, variants, widened
 from pubsub_spark.schema.avro.array_items import empty_items
-from pubsub_spark.schema.avro.batch_check import compile_check
+from pubsub_spark.schema.avro.batch_check import compile_check, is_utf8
 from pubsub_spark.schema.avro.compatibility import best_branch, written_field
 from pubsub_spark.schema.avro.cursors import ITEM, Batch, Bits, Cursors, Longs, padding
 from pubsub_spark.schema.avro.datum import DatumSerializer
@@ -208,16 +208,8 @@ def _not_utf8(data: pa.BinaryArray) -> Bits:
         try:
             some.cast(pa.string())
         except pa.ArrowInvalid:
-            wrong[start : start + _UTF8_CHECK_ITEMS] = [not _is_utf8(item) for item in some.to_pylist()]
+            wrong[start : start + _UTF8_CHECK_ITEMS] = [not is_utf8(item) for item in some.to_pylist()]
     return wrong
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _decimal(take: Callable[[Cursors], pa.BinaryArray], type_: pa.Decimal128Type, path: Path) -> Read:

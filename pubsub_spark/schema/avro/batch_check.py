@@ -97,11 +97,12 @@ def _string(cursors: Cursors) -> None:
     highest = np.maximum.reduceat(cursors.batch.bytes, edges)[::2]  # of a segment of no bytes: the byte behind it
     wrong = np.zeros(len(cursors), np.bool_)
     for index in np.flatnonzero((highest > 127) & (lengths > 0)).tolist():
-        wrong[index] = not _is_utf8(cursors.batch.bytes[start[index] : cursors.at[index]].tobytes())
+        wrong[index] = not is_utf8(cursors.batch.bytes[start[index] : cursors.at[index]].tobytes())
     cursors.fall_back(wrong)
 
 
-def _is_utf8(data: bytes) -> bool:
+def is_utf8(data: bytes) -> bool:
+    """Return whether the bytes of a string are UTF-8."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
