@@ -69,7 +69,8 @@ class PartitionPull:
 
     def run(self) -> tuple[list[pa.RecordBatch], list[Buffer]]:
         """Pull until the limits of the partition; return the rows and the bytes of the part to stage."""
-        result = self._pull()
+        told = told_by_spark()
+        result = self._pull(told.get("task_slots"))
         self.leased = self.runtime.boottime() if result.leased is None else result.leased
         # Pub/Sub may also deliver messages again by itself: a key would be in two parts.
         has_keys = any(has_text(messages.column("ordering_key")) for messages, _ in self._kept)
@@ -81,11 +82,11 @@ class PartitionPull:
             pull_seconds=round(result.seconds, 3),
             arrived=round(result.arrived, 3),
             redelivered=self._redelivered,
-            **told_by_spark(),
+            **told,
         )
         return [messages for messages, _ in self._kept], buffers
 
-    def _pull(self) -> PullResult:
+    def _pull(self, slots: int | None) -> PullResult:
         partition, options = self.partition, self.options
         settings = StreamSettings(
             options.subscription,
@@ -98,7 +99,7 @@ class PartitionPull:
             self.connection,
             settings,
             options.max_fetch_period,
-            min(options.idle_timeout, first_wait(partition, told_by_spark().get("task_slots"))),
+            min(options.idle_timeout, first_wait(partition, slots)),
             self._take,
             partition.streams,
             runtime=self.runtime,
