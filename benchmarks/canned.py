@@ -90,6 +90,7 @@ class Canned:
         bytes_per_second: float = UNLIMITED,
         delay: float = 0.0,
         rate: float = 0.0,
+        fit: int = 0,
     ) -> None:
         subscription = types.Subscription.pb()(name=SUBSCRIPTION, topic="projects/bench/topics/t")
         *most, last = pool or responses()
@@ -111,6 +112,7 @@ class Canned:
         self.bytes_per_second = bytes_per_second  # of each stream
         self.delay = delay  # seconds until what a client sends is there
         self.rate = rate  # messages per second of all streams; 0: as fast as they are read
+        self.fit = fit  # responses more than fit into the flow control, when it is nearly used up
         self._due = 0.0  # seconds since the epoch, of the next response of a steady rate
         publish_time = _RESPONSE.FromString(last).received_messages[0].message.publish_time
         self._unstamped = publish_time.SerializeToString()
@@ -313,9 +315,10 @@ class _Connection:
             if call.response is None:
                 small = call.most <= PER_RESPONSE
                 outstanding = call.sent - canned.small_acknowledged + call.acknowledged if small else call.sent
-                is_full = (
-                    outstanding * per_response >= call.most or outstanding * len(canned.pool[0]) >= call.most_bytes
-                )
+                more = 0 if small else canned.fit
+                is_full = (outstanding - more) * per_response >= call.most or (outstanding - more) * len(
+                    canned.pool[0]
+                ) >= call.most_bytes
                 if is_full or call.half_closed or (due := canned.take()) is None:
                     return
                 if not call.answered:
@@ -373,11 +376,13 @@ if __name__ == "__main__":
     parser.add_argument("--bytes-per-second", type=float, default=UNLIMITED)
     parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--rate", type=float, default=0.0, help="messages a second of all streams")
+    parser.add_argument("--per-response", type=int, default=PER_RESPONSE, help="messages of a response at the most")
+    parser.add_argument("--fit", type=int, default=0, help="responses more than fit into the flow control; -1: fewer")
     parser.add_argument("--seed", type=int, default=7)
     given = parser.parse_args()
-    each = max(1, min(PER_RESPONSE, _RESPONSE_BYTES // given.payload))
+    each = max(1, min(given.per_response, _RESPONSE_BYTES // given.payload))
     if given.rate:
         each = max(1, min(each, int(given.rate / _RESPONSES_PER_SECOND)))
     count = max(2, min(POOL_SIZE, POOL_SIZE * PER_RESPONSE // each // max(1, given.payload // 100)))
     pool = responses(count if given.rate else max(2, POOL_SIZE * each // PER_RESPONSE), each, given.payload, given.seed)
-    Canned(given.messages, pool, None, each, given.bytes_per_second, given.delay, given.rate).serve()
+    Canned(given.messages, pool, None, each, given.bytes_per_second, given.delay, given.rate, given.fit).serve()

@@ -5,6 +5,8 @@
     python benchmarks/read.py latency [--seconds N]        to foreachBatch at three rates, against Spark's own floor
     python benchmarks/read.py memory                       peak memory of a task: two triggers, 1 M and 10 M messages
     python benchmarks/read.py linear                       cost as messages and partitions grow
+    python benchmarks/read.py responses [--runs N]         that fit the flow control, do not, or are too many
+    python benchmarks/read.py ramp [--runs N]              of streams: the first batches of a backlog, 10 MB/s a stream
     python benchmarks/read.py streams                      10 MB/s a stream and a delay of 50 ms, against neither
 
 Throughput is measured against `canned.py` in a process of its own, with `local[2]`, 100-byte payloads, 2 attributes, a
@@ -333,9 +335,46 @@ def streams() -> None:
         )
 
 
+def responses(messages: int, runs: int) -> None:
+    """Print messages/s from servers whose responses fit the flow control, do not, or overshoot it, of ready-made ones.
+
+    The shares are of 499,800 messages, a response has 200: of a service that does not cut it, the last never comes.
+    """
+    spark = session()
+    read_canned(spark, 2 * messages)
+    print("| run | ready-made | as many as fit | one fewer | one more |\n|---|---|---|---|---|")
+    for number in range(1, runs + 1):
+        ready = noop(spark.readStream.format("ready_made"), {"messages": messages + 2 * BATCH, "partitions": 2})
+        floor = drained(ready, messages)
+        ratios = []
+        for fit in (0, -1, 1):
+            server = (*CANNED, "--per-response", "200", "--fit", str(fit))
+            most = BATCH - 400 + 1000  # of which the driver's part has a thousand
+            options = {"backlog": messages + 3 * BATCH, "skipped": 1, "maxMessagesPerTrigger": most}
+            ours = read_canned(spark, messages, server=server, **options)
+            ratios.append(f"{ours:,.0f}/s ({ours / floor:.2f})")
+        print(f"| {number} | {floor:,.0f}/s | " + " | ".join(ratios) + " |", flush=True)
+
+
+def ramp(runs: int) -> None:
+    """Print messages/s of the first five batches of 240,000 messages of 1 KB, with 10 MB/s a stream and without."""
+    spark = session()
+    read_canned(spark, 2_000_000)
+    print("| run | no limit | limit, 50 ms | of it |\n|---|---|---|---|")
+    plain = (*CANNED, "--payload", "1000")
+    limited = (*plain, "--bytes-per-second", "10e6", "--delay", "0.05")
+    for number in range(1, runs + 1):
+        free, many = (
+            read_canned(spark, 1_200_000, server=server, backlog=10**8, maxMessagesPerTrigger=240_000)
+            for server in (plain, limited)
+        )
+        print(f"| {number} | {free:,.0f}/s | {many:,.0f}/s | {many / free:.2f} |", flush=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("throughput", "client", "latency", "memory", "linear", "streams"))
+    names = ("throughput", "client", "latency", "memory", "linear", "responses", "ramp", "streams")
+    parser.add_argument("what", choices=names)
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--seconds", type=int, default=30)
     parser.add_argument("--runs", type=int, default=9)
@@ -347,5 +386,9 @@ if __name__ == "__main__":
             client(given.messages)
         case "latency":
             latency(given.seconds)
+        case "responses":
+            responses(given.messages, given.runs)
+        case "ramp":
+            ramp(given.runs)
         case what:
             globals()[what]()

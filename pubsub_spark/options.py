@@ -79,7 +79,7 @@ class ReadOptions(ServiceOptions):
         "integer",
         None,
         "StreamingPulls of a task. The service sends 10 MB/s at most on each.",
-        shown="1, doubled up to 64 while they run at that limit",
+        shown="1, and 64 once they run at that limit",
         low=1,
         high=64,
     )

@@ -132,7 +132,7 @@ class ActiveRun:
                 if run.reader_schema is not None:
                     stage_reader(run.staging, run.reader_schema)
             self._poll()
-            partitions = new_batch(run, self._options, self._planner, batch, budget)
+            partitions = new_batch(run, self._options, self._planner, batch, budget, self._triggers.is_only)
         if batch > run.ledger.last_commit:
             plans[batch] = partitions
         return partitions

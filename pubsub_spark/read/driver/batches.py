@@ -23,8 +23,10 @@ _log = logging.getLogger(__name__)
 _CLOCK_MARGIN_SECONDS = 10.0  # by which the wall clocks of driver and executors may differ
 
 
-def new_batch(run: Run, options: ReadOptions, planner: Planner, batch: int, budget: Budget) -> list[Partition]:
-    """Return the partitions of a new batch. The buffered messages are staged as its part 0."""
+def new_batch(
+    run: Run, options: ReadOptions, planner: Planner, batch: int, budget: Budget, is_only: bool = False
+) -> list[Partition]:
+    """Return the partitions of a new batch. Buffered messages are its part 0. is_only: no other may follow."""
     stream, staging, ledger = run.stream, run.staging, run.ledger
     pulls = planner.is_backlogged or stream.is_saturated
     lease, taken = stream.take(budget.messages, budget.bytes)
@@ -62,6 +64,7 @@ def new_batch(run: Run, options: ReadOptions, planner: Planner, batch: int, budg
         excludes=sorted(reads),
         committed=committed,
         streams=options.streams_per_partition or planner.streams,
+        period=planner.period(is_only or options.streams_per_partition is not None),
         driver_content=content,
     )
     return [*budget.shares(first, planner.tasks, driver_part)] or [DriverPartition(staging, batch, content)]

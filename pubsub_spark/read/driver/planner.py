@@ -5,6 +5,9 @@ at the service's limit of bytes per second, and from then on batch after batch u
 small response is no proof of an empty backlog, a batch of them is. A full driver stream is no proof of a backlog: its
 messages may be all there are. So the first tasks wait for half a second only, and if they waited in vain for a service
 that is slow to begin, the next ones wait for `idleTimeout`.
+
+The first pull of a backlog ends after a second. It shows whether the service limits its streams to so many bytes a
+second, and if it does, the next pull has all the streams that it may have.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from ..task.partitions import Partition, PullPartition
 MAX_DEFAULT_TASKS = 64  # `numFetchPartitions` may ask for more
 _UNLIMITED, _SPARE = 1.5, 0.25  # rates of a stream, in units of the limit
 _FIRST_WAIT_SECONDS = 0.5  # of tasks for a message, before a backlog is known
+_PROBE_SECONDS = 1.0  # of the first pull of a backlog: at the limit of a stream a longer one would bring little
 _MAX_STREAMS = 64  # a connection to Google's servers carries 100 calls at a time, and acks are among them
 
 
@@ -78,12 +82,16 @@ class Planner:
         """The seconds that the tasks of the next batch wait for their first message, or fewer with `idleTimeout`."""
         return math.inf if self.is_backlogged or self.has_waited_in_vain else _FIRST_WAIT_SECONDS
 
+    def period(self, is_only: bool) -> float:
+        """Return the longest pull of the next batch in seconds. is_only: whether no other may follow."""
+        return math.inf if self.is_backlogged or is_only else _PROBE_SECONDS
+
 
 def next_streams(streams: int, pulls: Sequence[Footer]) -> int:
     """Return the StreamingPulls of each task of the next batch, after a batch with `streams` of them.
 
-    Twice as many while the streams of a backlog run at the service's limit; half as many if a pull was idle, or half
-    of them would do. A stream that is faster than the limit has none (an emulator), and more of them gain nothing.
+    As many as are allowed once the streams of a backlog run at the service's limit; half as many if a pull was idle,
+    or half of them would do. A stream that is faster than the limit has none (an emulator), and more gain nothing.
     """
     busy = [pull for pull in pulls if pull.ended != "idle" and pull.pull_seconds > 0]
     if not busy:
@@ -91,7 +99,7 @@ def next_streams(streams: int, pulls: Sequence[Footer]) -> int:
     rate = sum(pull.pull_bytes / pull.pull_seconds for pull in busy) / len(busy) / streams / STREAM_BYTES_PER_SECOND
     if rate < _SPARE:
         return max(1, streams // 2)
-    return min(_MAX_STREAMS, 2 * streams) if AT_LIMIT <= rate <= _UNLIMITED else streams
+    return _MAX_STREAMS if AT_LIMIT <= rate <= _UNLIMITED else streams
 
 
 def is_backlogged(footers: Sequence[Footer], drained_from: float | None = None) -> bool:

@@ -98,7 +98,7 @@ class PartitionPull:
         return Pull(
             self.connection,
             settings,
-            options.max_fetch_period,
+            min(options.max_fetch_period, partition.period),
             min(options.idle_timeout, first_wait(partition, slots)),
             self._take,
             partition.streams,

@@ -34,7 +34,8 @@ class PullPartition(InputPartition):
     excludes: paths of the files of ids in doubt; their messages are acknowledged at once and are no rows. committed:
     batch, number and length of the other parts that may be delivered again after the deadline.
     driver_content: part 0, whose rows come before this part's. streams: StreamingPulls of the task.
-    first_wait: seconds after which a pull ends without a message, unless `idleTimeout` is shorter.
+    first_wait: seconds after which a pull ends without a message, unless `idleTimeout` is shorter. period: seconds
+    after which it ends, unless `maxFetchPeriod` is shorter.
     """
 
     staging: Staging
@@ -48,6 +49,7 @@ class PullPartition(InputPartition):
     streams: int = 1
     driver_content: bytes | None = None
     first_wait: float = math.inf
+    period: float = math.inf
 
 
 @dataclass

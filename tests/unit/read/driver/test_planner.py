@@ -118,6 +118,15 @@ def test_dropped_redeliveries_count():
     assert is_backlogged([footer(10, "full", dropped=10)])
 
 
+def test_first_pull_of_a_backlog_is_short():
+    """It shows how fast a stream is; the only batch of a run has no second one to use that."""
+    planner = Planner(2)
+    assert 1.0 == planner.period(is_only=False)
+    assert math.inf == planner.period(is_only=True)
+    planner.is_backlogged = True
+    assert math.inf == planner.period(is_only=False)
+
+
 def test_backlog_ends_at_the_start_of_available_now():
     """A batch of `availableNow` that met only messages published later is the last."""
     assert is_backlogged([footer(10, "full", oldest=100.0), footer(1, "idle", oldest=101.0)], drained_from=100.0)
@@ -132,9 +141,8 @@ def pulled(streams: int, megabytes_per_second: float, ended: str = "period") -> 
 @pytest.mark.parametrize(
     ("streams", "rates", "then"),
     [
-        (1, [9.5], 2),  # at the limit of 10 MB/s
-        (2, [9.0, 9.9], 4),
-        (32, [9.9], 64),
+        (1, [9.5], 64),  # at the limit of 10 MB/s
+        (2, [9.0, 9.9], 64),
         (64, [9.9], 64),  # no more than 64
         (4, [4.0], 4),  # below the limit: the task or the backlog is slower
         (4, [2.0], 2),  # half of them would do
@@ -143,7 +151,7 @@ def pulled(streams: int, megabytes_per_second: float, ended: str = "period") -> 
     ],
 )
 def test_streams_follow_the_rate_of_each(streams: int, rates: list[float], then: int):
-    """Streams are doubled while those of a backlog run at the service's limit, and halved when half would do."""
+    """A backlog has all that are allowed once a stream runs at the service's limit, and half if that will do."""
     assert then == next_streams(streams, [pulled(streams, rate) for rate in rates])
 
 
@@ -155,7 +163,7 @@ def test_idle_pulls_halve_the_streams():
 
 def test_idle_pull_beside_busy_ones_says_nothing():
     """Of several tasks only those that met a backlog tell how fast their streams were."""
-    assert 4 == next_streams(2, [pulled(2, 9.9), pulled(2, 0.1, "idle")])
+    assert 64 == next_streams(2, [pulled(2, 9.9), pulled(2, 0.1, "idle")])
 
 
 def test_backlog_is_known_from_a_batch_that_tasks_have_pulled():
