@@ -278,7 +278,9 @@ class History:
         self.world.store = self.world.stores[0]
         for process in self.world.hub.processes:
             process.at.clear()
-        while any(process.is_suspended and not process.dead for process in hub.processes):
+        while any(process.is_suspended and not process.dead for process in hub.processes) or any(
+            machine.is_asleep for machine in self.world.machines
+        ):
             self.world.wait(100.0)
         self.world.wait(max(self._chooser.pick((0.0, _LEASES_SECONDS)), self.world.settings.max_backoff))
 

@@ -286,13 +286,17 @@ class ActiveRun:
         buffered = [receipts.column("ack_id") for receipts in run.stream.close()]
         deadline = run.runtime.monotonic() + (timeout if answers else 0.0)
         failed = acks.nack(run.connection, run.subscription, buffered, deadline, runtime=run.runtime)
+        now, wall = run.now(), run.runtime.wall()
         with run.changed:
+            if buffered:
+                ledger.returned(now)
+            leased_until = max(run.leased_until, wall + ledger.leased_until - now)
             left = [part for batch in ledger.undeleted for part in ledger.parts_of(batch)]
             is_finished = not len(failed.unanswered) and not ledger.uncommitted  # else tasks may hold messages
         if self.worker.taken_over is None and fencing.taken_over(run.staging) is None:
             write_in_doubt(run)
             if is_finished:
-                run.staging.end_run(run.leased_until, run.runtime.wall())
+                run.staging.end_run(leased_until, wall)
         if left:
             _log.warning(
                 "stopped with up to %d acks of committed batches of `%s` not accepted; they are sent when the query "
@@ -335,9 +339,9 @@ class ActiveRun:
         leased = run.leased_until - run.runtime.wall()
         if leased > 0:
             _log.warning(
-                "an earlier run of the query was killed or ended within a batch: messages of `%s` that it had received "
-                "and not staged may be delivered in up to %.0f s only, and this run does not wait for them; start the "
-                "query again then",
+                "an earlier run of the query was killed, ended within a batch or has returned messages: those of `%s` "
+                "that it had received and not staged may be delivered in up to %.0f s only, and this run does not wait "
+                "for them; start the query again then",
                 run.subscription,
                 leased,
             )

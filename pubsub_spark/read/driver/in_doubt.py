@@ -27,9 +27,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..pull.lease import LEASE_SECONDS
 from ..staging.ids import Digests, IdSet, is_in, merged
 
-DOUBT_SECONDS = 1200.0
+MAX_BACKOFF_SECONDS = 600.0  # of a retry policy
+DOUBT_SECONDS = MAX_BACKOFF_SECONDS + LEASE_SECONDS
 KEPT_SECONDS = 7 * 86400.0  # Pub/Sub's own default for messages that are not acknowledged
 MAX_IDS = 10_000_000  # 160 MB
 _SLOT_SECONDS, _DAY_SECONDS = 60.0, 86400.0

@@ -73,6 +73,8 @@ class LeaseExtender:
         if expired := run.stream.take_expired():
             deadline = run.runtime.monotonic() + self._times.timeout
             ack_ids = (each.column("ack_id") for each in expired)
+            with run.changed:  # before they can come again
+                run.ledger.returned(now)
             returned = acks.nack(run.connection, run.subscription, ack_ids, deadline, runtime=run.runtime)
             run.stream.record_acks(returned.taken)
         self._readers = [reader for reader in self._readers if reader.is_alive()]  # type: ignore[attr-defined]

@@ -38,7 +38,7 @@ import pyarrow as pa
 from ..pull.lease import Lease, Redelivered
 from ..staging.ids import Digests
 from ..staging.part import Footer
-from .in_doubt import InDoubt
+from .in_doubt import MAX_BACKOFF_SECONDS, InDoubt
 
 MAX_KEPT_BYTES = 64 * 2**20  # 300,000 ack ids
 RETRY_SECONDS = 1.0  # after an extension or acks that were not answered
@@ -152,7 +152,7 @@ class AckLedger:
         self._batches: dict[int, Batch] = {}
         self._redelivered: list[Redelivered] = []
         self._is_redelivery_sent = False
-        self._leased_until = 0.0  # of messages whose acks were not accepted
+        self.leased_until = 0.0  # when messages may be delivered that were not accepted, or were returned
 
     # What happened
 
@@ -208,7 +208,7 @@ class AckLedger:
         """Record that the messages with these ids may be delivered again."""
         self.in_doubt.add(ids, part.batch, now)
         part.in_doubt_since = now
-        self._leased_until = max(self._leased_until, part.lease.end)
+        self.leased_until = max(self.leased_until, part.lease.end)
 
     def settle(self, part: Part) -> None:
         """Record that all acks of a part were answered, and that ids whose ack may be lost are in doubt."""
@@ -226,9 +226,14 @@ class AckLedger:
         leased_until: the last end of a lease of the others, which may hold back more messages.
         """
         self._is_redelivery_sent = False
-        self._leased_until = max(self._leased_until, leased_until)
+        self.leased_until = max(self.leased_until, leased_until)
         self.in_doubt.accept(accepted)
         self.in_doubt.add(lost, self.last_commit, now)
+
+    def returned(self, now: float) -> None:
+        """Record that buffered messages are nacked. Those in doubt must be met again before their ids are forgotten."""
+        if self.in_doubt.runs:
+            self.leased_until = max(self.leased_until, now + MAX_BACKOFF_SECONDS)
 
     def extended(self, part: Part, sent: float, answered: float, refused: bool | None) -> None:
         """Record the answer to an extension of a lease. refused: whether of any message; None without an answer."""
@@ -354,7 +359,7 @@ class AckLedger:
     def is_settled(self, now: float) -> bool:
         """Return whether no message is leased for this query, as far as the driver knows."""
         is_sending = self._is_redelivery_sent or bool(self._redelivered)
-        return not (is_sending or self.uncommitted or self.unsettled) and self._leased_until <= now
+        return not (is_sending or self.uncommitted or self.unsettled) and self.leased_until <= now
 
     @property
     def is_paused(self) -> bool:

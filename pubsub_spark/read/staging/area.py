@@ -212,7 +212,7 @@ class Staging:
         return until
 
     def end_run(self, leased_until: float, now: float) -> None:
-        """Record that a run holds no lease any more. leased_until: the result of `begin_run`."""
+        """Record that a run has ended. leased_until: when the messages that it or an earlier one had are delivered."""
         if leased_until > now:
             self._put(_UNFINISHED_RUN, str(leased_until).encode())
         else:

@@ -16,7 +16,7 @@ from pubsub_spark.read.staging import fencing
 from pubsub_spark.read.task.partitions import DriverPartition, StagedPartition
 from tests.unit.read import service
 from tests.unit.read.driver.running import LONG, Running
-from tests.unit.read.service import SUBSCRIPTION
+from tests.unit.read.service import SUBSCRIPTION, ids
 
 BUDGET = Budget(100, 10**6)
 Active = Callable[..., ActiveRun]
@@ -121,3 +121,14 @@ def test_end_nacks_buffered_messages(running: Running, active: Active):
 
     assert [(0, ["ack-a", "ack-b"])] == running.service.modified
     assert [] == running.service.acked
+
+
+def test_next_run_knows_until_when_returned_messages_may_come(running: Running, active: Active):
+    """If ids are in doubt: a run that is over in seconds must not take the silence for an empty subscription."""
+    running.ledger.in_doubt.add(ids("a"), 1, 0.0)
+    run = active()
+    running.arrive("b")
+    run.end()
+
+    left = running.staging.begin_run(running.runtime.wall(), 0.0) - running.runtime.wall()
+    assert 600 == pytest.approx(left, abs=10)

@@ -14,7 +14,7 @@ from pubsub_spark.errors import StagingError
 from pubsub_spark.read.driver.times import ExtensionTimes
 from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from tests.unit.read.driver.running import DUE, DUE_AGAIN, LONG, Running
-from tests.unit.read.service import Answer, Service, StatusError
+from tests.unit.read.service import Answer, Service, StatusError, ids
 
 AWAY = StatusError(grpc.StatusCode.UNAVAILABLE)
 REFUSED = StatusError(grpc.StatusCode.FAILED_PRECONDITION)
@@ -190,6 +190,19 @@ def test_buffered_messages_whose_extension_is_refused_are_returned(running: Runn
     running.until(lambda: (0, ["ack-a", "ack-b"]) in running.service.modified)
 
     assert 0 == running.stream.message_count
+
+
+def test_ids_in_doubt_are_kept_until_a_returned_message_came_again(running: Running):
+    """With a retry policy that takes up to 600 s, and one of them may be a redelivery."""
+    running.ledger.in_doubt.add(ids("a"), 1, 0.0)
+    running.arrive("a")
+    running.service.answers = [REFUSED]
+    running.extending()
+    running.advance(DUE)
+    running.until(lambda: (0, ["ack-a"]) in running.service.modified)
+
+    now = running.run.now()
+    assert [False, True] == [running.ledger.is_settled(at) for at in (now + 598, now + 601)]
 
 
 def test_stalled_read_holds_up_its_own_batch_alone(running: Running, stalling: StallingStore):
