@@ -8,6 +8,7 @@ next. A seed therefore fails again in the same way.
     hub          machines, processes, threads; the scheduler; virtual time
     runtime      `Runtime` of a simulated process: clocks, locks, conditions, queues, threads
     service      Pub/Sub: the emulator's pure `Broker` behind RPCs that are slow, refused, or answered by nobody
+    schemas      the schema of its topic, with revisions that come and go
     connection   `Connection` and `Backend` of a simulated process, the client's half of the service
     store        the staging area's store: in memory, create-only
     spark        Spark's micro-batch engine: both protocols, three triggers, retries, speculation, a sink

@@ -19,6 +19,7 @@ from tests.simulation.record import Record, short
 from tests.simulation.store import SimStore
 
 MAX_IN_DOUBT_FILES = 12  # each twice as long as the next, and deleted with the next batch
+MAX_SCHEMA_FILES = 30  # of five revisions: as readers, and the answers about each
 MAX_OTHER_FILES, MAX_OTHER_BYTES = 4, 1024  # the token, the last batch, the owner, the unfinished run
 
 
@@ -101,6 +102,9 @@ def check_files(record: Record, store: SimStore, stream: str, is_in_doubt: bool)
         record.violate("I6", f"files are left of batches {sorted(batches)}, which are committed and acked")
     if folders["in-doubt"] > MAX_IN_DOUBT_FILES:
         record.violate("I6", f"{folders['in-doubt']} files of ids in doubt are left")
-    others = {path: size for path, size in sizes.items() if path.partition("/")[0] not in {*batches, "in-doubt"}}
+    if folders["schemas"] > MAX_SCHEMA_FILES:
+        record.violate("I6", f"{folders['schemas']} files of schemas are left")
+    known = {*batches, "in-doubt", "schemas"}
+    others = {path: size for path, size in sizes.items() if path.partition("/")[0] not in known}
     if len(others) > MAX_OTHER_FILES or sum(others.values()) > MAX_OTHER_BYTES:
         record.violate("I6", f"{len(others)} files of {sum(others.values()):,} bytes are left: {sorted(others)}")

@@ -279,6 +279,15 @@ class SimAdmin:
             enable_exactly_once_delivery=settings.exactly_once,
         )
 
+    def schema(self, name: str) -> types.Schema:
+        self._ask("look at", "Schema", name)
+        schema = self._service.schema
+        found = None if schema is None else schema.find(name, self._service.hub.now)
+        if found is None:
+            raise self._failure(Code.NOT_FOUND, "look at", "Schema", name)
+        kind = types.Schema.Type.AVRO
+        return types.Schema(name=found.name, type_=kind, definition=found.definition, revision_id=found.revision_id)
+
     def check_permission(self, verb: str, collection: str, name: str, permission: str) -> None:
         self._ask(verb, collection, name)
 

@@ -36,6 +36,7 @@ KINDS: dict[str, tuple[str, float]] = {
     "stream silent": ("a stream brings nothing any more, and is not ended", 0.02),
     "seek back": ("the subscription is sought back", 0.4),
     "seek forward": ("the subscription is sought forward", 0.4),
+    "schema changed": ("revisions of the topic's schema are committed, some seen late, and deleted", 0.7),
     "recreated": ("the subscription is deleted and created again", 0.3),
     "store refuses": ("a call of the store is refused", 0.05),
     "store slow": ("a call of the store takes seconds or minutes", 0.05),

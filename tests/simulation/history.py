@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from pubsub_spark.emulator.state.settings import DAY, Settings
 from pubsub_spark.options import ReadOptions
-from tests.simulation import checkers, product
+from tests.simulation import checkers, product, schemas
 from tests.simulation.chooser import Chooser, Seeded
 from tests.simulation.connection import ADDRESS
 from tests.simulation.faults import Faults
@@ -127,6 +127,8 @@ class History:
         self.repeats: Counter[str] = Counter()
         self._chooser, self._faults, self._record = world.chooser, world.faults, world.record
         self._query = _query(world.chooser)
+        if world.service.schema is not None:
+            self._query = replace(self._query, options=replace(self._query.options, decode="topic"))
         self._runs = plan.runs or 1 + world.chooser.below(4)
         self._messages_left = plan.messages or world.chooser.pick((3, 10, 30))
 
@@ -156,7 +158,8 @@ class History:
         chooser, faults = self._chooser, self._faults
         self._break_things()
         if faults.hits("other options"):
-            self._query = replace(self._query, options=_options(chooser, self._query.budget.messages))
+            options = replace(_options(chooser, self._query.budget.messages), decode=self._query.options.decode)
+            self._query = replace(self._query, options=options)
         self.world.store = self.world.stores[int(faults.hits("other staging"))]
         if self.world.store is not self.world.stores[0]:
             self._record.note("other staging")
@@ -216,6 +219,13 @@ class History:
             service.seek(hub.now)
         if faults.hits("recreated"):
             service.recreate()
+        if service.schema is not None and faults.hits("schema changed"):
+            service.schema.commit(hub.now + chooser.pick(schemas.LATE_SECONDS))
+            self._record.tell("operator", "commits revision %s", len(service.schema.revisions) - 1)
+        if service.schema is not None and faults.hits("schema changed"):
+            deleted = chooser.below(len(service.schema.revisions))
+            service.schema.delete(deleted)
+            self._record.tell("operator", "deletes revision %s", deleted)
         for kind in ("service down", "service silent", "no quota"):
             if faults.hits(kind):
                 hub.after(chooser.seconds(0.01, 60), lambda kind=kind: self._outage(kind))  # type: ignore[misc]

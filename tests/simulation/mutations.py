@@ -21,7 +21,7 @@ from unittest import mock
 
 from pubsub_spark.read.driver import active_run, batches, in_doubt, in_doubt_files, ledger, start
 from pubsub_spark.read.pull import driver_stream, lease
-from pubsub_spark.read.staging import area, fencing
+from pubsub_spark.read.staging import area, fencing, schemas
 from pubsub_spark.read.staging.ids import digests, merged
 from pubsub_spark.read.task import partition_pull, partition_reader
 from tests.simulation import exhaustive, history, product
@@ -269,6 +269,16 @@ MUTATIONS: list[Mutation] = [
         ("I1", "I2", "I3"),
         lambda: _reading(lambda partition, batches: batches[:-1] if _is_replay(partition) else batches),
         True,
+    ),
+    Mutation(
+        "a replay decodes with the schema of its run",
+        ("I2",),
+        replaced(schemas.StagedSchemas, "reader", lambda _: lambda self, schema: schema),
+    ),
+    Mutation(
+        "each evaluation asks for the revisions that messages name",
+        ("I2",),
+        replaced(schemas.StagedSchemas, "fetcher", lambda _: lambda self, fetch: fetch),
     ),
     Mutation(
         "a replay has its rows in another order",

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from pubsub_spark.codec.registry import TopicSchema
 from pubsub_spark.errors import MissingFile
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.driver.query_driver import QueryDriver
 from pubsub_spark.read.offset import Offset
+from pubsub_spark.read.rows import Rows
 from pubsub_spark.read.runtime import Runtime
+from pubsub_spark.read.staging import schemas
 from pubsub_spark.read.task import partition_pull, partition_reader
+from pubsub_spark.read.task.partitions import StagedPartition
 
 __all__ = ["Budget", "MissingFile", "Offset", "begin", "driver", "read"]
 
@@ -33,6 +38,7 @@ def driver(
     may_be_asked_once: bool,
     buffered: int,
     runtime: Runtime,
+    reader: TopicSchema | None,
 ) -> QueryDriver:
     """Return the driver of one start of a query. buffered: the most messages that its stream buffers."""
     return QueryDriver(
@@ -43,10 +49,19 @@ def driver(
         is_stopping=is_stopping,
         may_be_asked_once=may_be_asked_once,
         runtime=runtime,
+        reader=reader,
         max_buffered=buffered,
     )
 
 
-def read(partition: Any, options: ReadOptions, backend: Any, runtime: Runtime) -> Iterator[pa.RecordBatch]:
-    """Read a partition in a task."""
-    return partition_reader.read(partition, options, backend, runtime)
+def read(
+    partition: Any, options: ReadOptions, backend: Any, runtime: Runtime, reader: TopicSchema | None
+) -> Iterator[pa.RecordBatch]:
+    """Read a partition in a task. reader: what its run decodes with, if it does."""
+    messages = partition_reader.read(partition, options, backend, runtime)
+    if reader is None:
+        return messages
+    schemas._answers.clear()  # a process of its own
+    name = partition.reader if isinstance(partition, StagedPartition) else None
+    staged = schemas.StagedSchemas(partition.staging, partition.batch, name)
+    return Rows(options, backend, reader).of(messages, partial(partition_reader.count_malformed, partition), staged)

@@ -7,7 +7,7 @@ dead by then. What the service does is recorded at the moment of its effect.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -22,6 +22,7 @@ from pubsub_spark.emulator.state.subscription import Subscription
 from tests.simulation.faults import Faults
 from tests.simulation.hub import Hub
 from tests.simulation.record import Message, Record
+from tests.simulation.schemas import Schema
 
 TOPIC, DEAD_LETTERS = "projects/shop/topics/orders", "projects/shop/topics/dead-orders"
 SUBSCRIPTION, DEAD_SUBSCRIPTION = "projects/shop/subscriptions/orders", "projects/shop/subscriptions/dead-orders"
@@ -30,6 +31,7 @@ _MAX_SILENT_SECONDS = 40.0  # that a response of a stream is on its way: after m
 _SLOW_SECONDS = 1.0  # until a response arrives: the shortest idle time
 _PROPERTIES = b"\x22\x00"  # StreamingPullResponse.subscription_properties, both false
 _PULL_REQUEST = types.StreamingPullRequest.pb()
+_MESSAGE = types.PubsubMessage.pb()
 _ACK_REQUEST, _MODIFY_REQUEST = types.AcknowledgeRequest.pb(), types.ModifyAckDeadlineRequest.pb()
 
 Code = grpc.StatusCode
@@ -176,6 +178,7 @@ class Service:
             DEAD_SUBSCRIPTION, self.broker.create_topic(DEAD_LETTERS), Settings(ttl=math.inf), self.now
         )
         self.subscription = self.broker.create_subscription(SUBSCRIPTION, self.topic, settings, self.now)
+        self.schema = Schema() if "schema changed" in faults.rates else None
         self.streams: list[Stream] = []
         self.leased: dict[int, str] = {}  # message ids by lease
         self.down_until = self.silent_until = self.quota_until = 0.0  # virtual time
@@ -234,7 +237,8 @@ class Service:
 
     def publish(self, bodies: Sequence[bytes], key: str) -> None:
         """Publish messages of one key."""
-        encoded = [_body(body, key) for body in bodies]
+        attributes = self.schema.attributes if self.schema is not None else {}
+        encoded = [_body(body, key, attributes) for body in bodies]
         numbers = self.broker.publish(self.topic, encoded, key, self.now)
         for number, body in zip(numbers, bodies, strict=True):
             self.record.publish(Message(str(number), key, body, int(self.now * 1000) / 1000))  # as the broker has it
@@ -344,7 +348,7 @@ def part_ids(part: Any) -> list[str]:
     return [str(part.first + n) for n in range(len(part.frames))]
 
 
-def _body(data: bytes, key: str) -> bytes:
-    """A serialized PubsubMessage of short data and key."""
-    body = b"\x0a" + bytes((len(data),)) + data
-    return body + b"\x2a" + bytes((len(key),)) + key.encode() if key else body
+def _body(data: bytes, key: str, attributes: Mapping[str, str]) -> bytes:
+    """A serialized PubsubMessage."""
+    message = _MESSAGE(data=data, ordering_key=key, attributes=attributes)
+    return bytes(message.SerializeToString(deterministic=True))

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from pubsub_spark.errors import PubSubError
 from pubsub_spark.options import ReadOptions
 from tests.simulation import product
@@ -112,6 +114,8 @@ class Application:
         self.outlives: set[Process] = set()  # attempts that live on when the driver is gone
         self.on_attempt: Callable[[Process], None] | None = None
         self.progress_at = world.hub.now  # when a call of the source has last returned
+        schema = world.service.schema
+        self._reader = None if schema is None else schema.reader
         self._runtime = SimRuntime(self.driver)
         self._wakes = self._runtime.condition()
         self._number = len(self.checkpoint.offsets) - 1  # of the last batch in the offset log, as this run knows it
@@ -152,6 +156,7 @@ class Application:
             query.is_asked_once or not query.passes_start,
             query.buffered,
             self._runtime,
+            self._reader,
         )
         try:
             self._run_batches(driver)
@@ -302,9 +307,9 @@ class Application:
         def run() -> None:
             rows: list[Row] = []
             try:
-                for record_batch in product.read(pickle.loads(pickled), options, self._backend, runtime):
-                    ids, data = record_batch.column("message_id"), record_batch.column("data")
-                    rows += zip(ids.to_pylist(), data.to_pylist(), strict=True)
+                batches = product.read(pickle.loads(pickled), options, self._backend, runtime, self._reader)
+                for record_batch in batches:
+                    rows += _rows(record_batch)
             except PubSubError as error:
                 self._record.tell(process.name, "fails: %s", str(error))
                 report(None, error)
@@ -369,3 +374,12 @@ class Application:
         self._record.note("suspended", seconds)
         for process in [self.driver, *self.tasks]:
             process.suspend(seconds)
+
+
+def _rows(batch: pa.RecordBatch) -> list[Row]:
+    """Return ids and data, or what was decoded of it."""
+    ids = batch.column("message_id").to_pylist()
+    if "value" not in batch.schema.names:
+        return list(zip(ids, batch.column("data").to_pylist(), strict=True))
+    decoded = batch.select(["value", "schema_revision", "decode_error"]).to_pylist()
+    return [(each, row | (row.pop("value") or {})) for each, row in zip(ids, decoded, strict=True)]

@@ -90,6 +90,8 @@ class SimStore:
         """Record that a file is gone or cut short that nobody has deleted. Paths end in `stream/batch/file`."""
         self._record.note("file removed", path)
         folders = path.split("/")
+        if len(folders) > 2 and folders[-2] == "schemas":
+            self._record.schemas_lost = True
         if len(folders) > 2 and folders[-2].isdigit():
             self._record.unstaged.add((folders[-3], int(folders[-2])))
 

@@ -102,7 +102,8 @@ class World:
     def publish(self, count: int, key: str = "") -> None:
         """Publish messages of one key, whose data is their number."""
         first = len(self.record.messages)
-        self.service.publish([b"%d" % (first + n) for n in range(count)], key)
+        body = self.service.schema.body if self.service.schema is not None else b"%d".__mod__
+        self.service.publish([body(first + n) for n in range(count)], key)
 
     @property
     def backlog(self) -> int:
