@@ -339,9 +339,9 @@ class ActiveRun:
         leased = run.leased_until - run.runtime.wall()
         if leased > 0:
             _log.warning(
-                "an earlier run of the query was killed, ended within a batch or has returned messages: those of `%s` "
-                "that it had received and not staged may be delivered in up to %.0f s only, and this run does not wait "
-                "for them; start the query again then",
+                "messages of `%s` that an earlier run of the query received and did not stage may be delivered in up "
+                "to %.0f s only (it was killed, ended within a batch or returned them), and this run does not wait for "
+                "them; start the query again then",
                 run.subscription,
                 leased,
             )
