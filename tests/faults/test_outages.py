@@ -211,7 +211,6 @@ def test_slow_uplink_only_slows_down(query: Engine, proxy: Proxy, names: Names, 
     """
     query.times = DriverTimes(acks=AckTimes(send=1.0))
     monkeypatch.setattr(acks, "MAX_IDS", 250)
-    monkeypatch.setattr(acks, "_FIRST_IN_FLIGHT", 1)
     texts = [f"m{n}" for n in range(2500)]
     query.emulator.publish(names.topic, *texts)
     query.start()

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from ...errors import DamagedFile, MissingFile, StagingError
 from ..pull import acks
+from ..pull.acks import Window
 from ..pull.lease import Redelivered
 from ..staging import fencing
 from ..staging.ids import IdSet, is_in, message_ids
@@ -46,6 +47,7 @@ class AckWorker:
         self.taken_over: StagingError | None = None
         self._run = run
         self._times = times
+        self._window = Window()
         self._deleted_at = 0.0
         self._undeleted: list[int] = []  # batches whose deletion failed, or waits for `_delete_again_at`
         self._delete_again_at = 0.0  # after a deletion that failed
@@ -156,21 +158,24 @@ class AckWorker:
         """Send the acks of a part for some time; return whether all were answered."""
         run = self._run
         unreadable: list[Exception] = []
-        unanswered, taken = part.unanswered, part.taken
+        unanswered = part.unanswered
 
         def ack_ids() -> Iterator[pa.Array]:
-            yield from unanswered
-            skip = taken
             try:
-                for receipts in run.staging.receipts(part.batch, part.number, part.length):
-                    yield receipts.column("ack_id").slice(skip)
-                    skip = max(0, skip - receipts.num_rows)
+                receipts = run.staging.receipts(part.batch, part.number, part.length)
+                yield from part.left(each.column("ack_id") for each in receipts)
             except Exception as error:  # raised after the answers to the requests in flight
                 unreadable.append(error)
 
         until = run.runtime.monotonic() + self._times.send
         failed = acks.acknowledge(
-            run.connection, run.subscription, ack_ids(), until + self._times.send, until, runtime=run.runtime
+            run.connection,
+            run.subscription,
+            ack_ids(),
+            until + self._times.send,
+            until,
+            runtime=run.runtime,
+            window=self._window,
         )
         again = sum(map(len, unanswered))
         sent_again = min(failed.taken, again)

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from ...errors import MissingFile, PubSubError, StagingError
 from ..pull import acks
+from ..pull.acks import Window
 from ..pull.lease import LEASE_SECONDS
 from .ledger import Part
 from .run import Run
@@ -38,6 +39,7 @@ class LeaseExtender:
         self.extended = 0
         self._run = run
         self._times = times
+        self._window = Window()
         self._readers: list[object] = []
         self._stopping = False
         self._thread = run.runtime.start(self._work, "lease extender")
@@ -140,7 +142,7 @@ class LeaseExtender:
     def _extend_part(self, part: Part, ack_ids: Iterable[pa.Array]) -> None:
         sent, refused = self._run.now(), None
         try:
-            refused = self._extend(ack_ids)
+            refused = self._extend(part.left(ack_ids))
         finally:  # whatever has failed, the part is due again
             with self._run.changed:
                 self._run.ledger.extended(part, sent, self._run.now(), refused)
@@ -150,7 +152,13 @@ class LeaseExtender:
         run = self._run
         deadline = run.runtime.monotonic() + self._times.timeout
         failed = acks.extend(
-            run.connection, run.subscription, ack_ids, int(LEASE_SECONDS), deadline, runtime=run.runtime
+            run.connection,
+            run.subscription,
+            ack_ids,
+            int(LEASE_SECONDS),
+            deadline,
+            runtime=run.runtime,
+            window=self._window,
         )
         if len(failed.unanswered):
             return None

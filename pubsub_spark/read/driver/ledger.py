@@ -29,7 +29,7 @@ Pure: no file, socket, thread, lock or clock. `now` is seconds on the driver's l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -111,6 +111,14 @@ class Part:
     def has_keys(self) -> bool:
         """Whether its messages have ordering keys."""
         return self.footer is not None and self.footer.has_keys
+
+    def left(self, ack_ids: Iterable[pa.Array]) -> Iterator[pa.Array]:
+        """Yield the ids without an answer. ack_ids: those of the part; only so far taken as they are needed."""
+        skip, unanswered = self.taken, self.unanswered
+        yield from unanswered
+        for ids in ack_ids:
+            yield ids.slice(skip)
+            skip = max(0, skip - len(ids))
 
     @property
     def acks(self) -> int:
@@ -194,8 +202,8 @@ class AckLedger:
 
     def record_acks(self, part: Part, taken: int, unanswered: pa.Array, refused: pa.Array) -> None:
         """Record the answers to acks of a part: ids taken from its receipts, and those not accepted."""
-        part.taken += taken
         part.unanswered = [unanswered] if len(unanswered) else []
+        part.taken += taken  # last: `Part.left` takes no lock, and an id twice does no harm
         if len(refused):
             part.refused.append(refused)
 

@@ -5,8 +5,9 @@ into the entries of a protobuf message. Retryable codes are tried again until a 
 exactly-once delivery the service names the ids that failed (google.rpc.ErrorInfo): transient failures are sent again,
 permanent ones are refused.
 
-As many requests are in flight as the link carries: a timeout halves their number, and answers within a few seconds let
-it grow. So a slow uplink only slows down; a fixed number would time out together, again and again.
+As much is in flight as the link carries (`Window`): two small requests at first, larger and more ones as long as they
+are answered within seconds, smaller and fewer after slow answers and timeouts. So a slow uplink only slows down;
+requests of a fixed size and number would time out together, again and again.
 
 A failed ack is never an error here: the ids that the service did not accept are the result, and the caller decides what
 happens to them.
@@ -40,12 +41,39 @@ MAX_IDS = 3000
 MAX_BYTES = 512 * 1024
 _MERGED_IDS = 2 * MAX_IDS
 MAX_IN_FLIGHT = 48  # requests, 25 MB of ids
-_FIRST_IN_FLIGHT = 6  # 3 MB of ids, which a link of 1 Mbit/s carries within the timeout of a request
-_FAST_SECONDS, _SLOW_SECONDS = 3.0, 10.0  # for an answer: more requests may be in flight, or fewer
+MIN_BYTES = 32 * 1024  # a link of 16 kbit/s carries that within half of the timeout of a request
+_FAST_SECONDS, _SLOW_SECONDS = 3.0, 10.0  # for an answer: more may be in flight, or less
 _REQUEST_TIMEOUT_SECONDS = 30.0  # before a request is tried again
 _log = logging.getLogger(__name__)
 
 Pauses = Callable[[], Iterator[float]]
+
+
+@dataclass
+class Window:
+    """What may be in flight, which one sender tells the next: `requests` of `bytes` each."""
+
+    requests: int = 2
+    bytes: int = MIN_BYTES
+
+    def answered(self, seconds: float) -> None:
+        """Record that a request was answered."""
+        if seconds > _SLOW_SECONDS:
+            self._shrink()
+        elif seconds < _FAST_SECONDS and self.bytes < MAX_BYTES:
+            self.bytes = min(MAX_BYTES, 2 * self.bytes)
+        elif seconds < _FAST_SECONDS:
+            self.requests = min(MAX_IN_FLIGHT, self.requests + 1)
+
+    def timed_out(self) -> None:
+        """Record that a request was not answered in time."""
+        self._shrink(self.requests // 2)
+
+    def _shrink(self, requests: int = 1) -> None:
+        if self.requests > 1:
+            self.requests -= requests
+        else:
+            self.bytes = max(MIN_BYTES, self.bytes // 2)
 
 
 class FailedIds(NamedTuple):
@@ -69,15 +97,16 @@ def acknowledge(
     take_until: float = math.inf,
     runtime: Runtime = SYSTEM,
     pauses: Pauses = delays,
+    window: Window | None = None,
 ) -> FailedIds:
     """Acknowledge messages; return the ack ids that the service did not accept.
 
     ack_ids: arrays of strings, taken as they are needed. deadline: the time of `Runtime.monotonic` after which nothing
     is tried again. take_until: the time after which no more ids are taken, except for a first request. pauses: makes
-    the pauses before a request is sent again.
+    the pauses before a request is sent again. window: of the last call, which this one changes.
     """
     empty = acknowledge_request(subscription)
-    return _Sender(connection.acknowledge, empty, ack_ids, deadline, "acks", take_until, runtime, pauses).send()
+    return _Sender(connection.acknowledge, empty, ack_ids, deadline, "acks", take_until, runtime, pauses, window).send()
 
 
 def nack(
@@ -98,11 +127,12 @@ def extend(
     seconds: int,
     deadline: float,
     runtime: Runtime = SYSTEM,
+    window: Window | None = None,
 ) -> FailedIds:
     """Set the leases of messages to `seconds` from now; return the ack ids that the service did not accept."""
     empty = extend_request(subscription, seconds)
     call = connection.modify_ack_deadline
-    return _Sender(call, empty, ack_ids, deadline, "leases", math.inf, runtime, delays).send()
+    return _Sender(call, empty, ack_ids, deadline, "leases", math.inf, runtime, delays, window).send()
 
 
 def acknowledge_request(subscription: str) -> Any:
@@ -119,8 +149,8 @@ def extend_request(subscription: str, seconds: int) -> Any:
     return types.ModifyAckDeadlineRequest.pb()(subscription=subscription, ack_deadline_seconds=seconds)
 
 
-def requests(empty: Any, ack_ids: pa.Array) -> list[tuple[bytes, pa.Array]]:
-    """Return serialized requests with the ids of each. empty: the request without ids."""
+def requests(empty: Any, ack_ids: pa.Array, most: int = MAX_BYTES) -> list[tuple[bytes, pa.Array]]:
+    """Return serialized requests of `most` bytes with the ids of each. empty: the request without ids."""
     if not len(ack_ids):
         return []
     start = empty.SerializeToString()
@@ -130,7 +160,7 @@ def requests(empty: Any, ack_ids: pa.Array) -> list[tuple[bytes, pa.Array]]:
     serialized = memoryview(content)
     return [
         (b"".join((start, serialized[ends[first] : ends[end]])), ack_ids.slice(first, end - first))
-        for first, end in slices(ends, MAX_IDS, MAX_BYTES - len(start))
+        for first, end in slices(ends, MAX_IDS, most - len(start))
     ]
 
 
@@ -165,13 +195,14 @@ class _Sender:
     take_until: float
     runtime: Runtime
     pauses: Pauses
+    window: Window | None
 
     def __post_init__(self) -> None:
         empty, pauses = self.empty, self.pauses  # a generator that refers to this object would keep its ids alive
-        fresh = (request for ids in _merged(self.ack_ids) for request in requests(empty, ids))
+        self._window = window = self.window or Window()
+        fresh = (request for ids in _merged(self.ack_ids) for request in requests(empty, ids, window.bytes))
         self._fresh = (_Request(*request, Retries(0.0, pauses())) for request in fresh)
         self._in_flight: deque[tuple[Any, float, _Request]] = deque()  # the future, when it was sent, the request
-        self._most_in_flight = _FIRST_IN_FLIGHT
         self._retries: list[tuple[float, _Request]] = []  # the time of each, and the request
         self._refused: list[pa.Array] = []
         self._unanswered: list[pa.Array] = []
@@ -201,7 +232,7 @@ class _Sender:
         due = [request for at, request in self._retries if at <= now]
         self._retries = [(at, request) for at, request in self._retries if at > now]
         if now < self.take_until or not self._taken:
-            free = max(0, self._most_in_flight - len(self._in_flight) - len(self._retries) - len(due))
+            free = max(0, self._window.requests - len(self._in_flight) - len(self._retries) - len(due))
             added = list(islice(self._fresh, free))
             self._complete |= len(added) < free
             self._taken += sum(len(request.ids) for request in added)
@@ -214,32 +245,32 @@ class _Sender:
         except grpc.RpcError as error:
             self._sort(error, request)
         else:
-            self._most_in_flight = adapted(self._most_in_flight, self.runtime.monotonic() - sent)
+            self._window.answered(self.runtime.monotonic() - sent)
 
     def _sort(self, error: Any, request: _Request) -> None:
         """Sort the ids of a request that failed: sent again after a pause, refused, or unanswered."""
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            self._most_in_flight = max(1, self._most_in_flight // 2)
+            self._window.timed_out()
         permanent, transient = _failures(error)
         if permanent or transient:
             self._refused.append(pa.array(permanent, pa.string()))
-            again = requests(self.empty, pa.array(transient, pa.string()))
-            self._send_again([_Request(*each, request.retries) for each in again], request.retries)
+            self._send_again(pa.array(transient, pa.string()), request.retries)
         elif error.code() in RETRYABLE:
-            self._send_again([request], request.retries)
+            self._send_again(request.ids, request.retries)
         elif error.code() is grpc.StatusCode.CANCELLED:  # our own connection is closing
             self._unanswered.append(request.ids)
         else:
             self._denied, self._reason = self._denied + len(request.ids), error.details()
             self._refused.append(request.ids)
 
-    def _send_again(self, again: list[_Request], retries: Retries) -> None:
+    def _send_again(self, ids: pa.Array, retries: Retries) -> None:
         now = self.runtime.monotonic()
         pause = retries.pause(now, self.deadline)
         if pause is None:
-            self._unanswered.extend(request.ids for request in again)
+            self._unanswered.append(ids)
         else:
-            self._retries.extend((now + pause, request) for request in again)
+            again = requests(self.empty, ids, self._window.bytes)
+            self._retries.extend((now + pause, _Request(*each, retries)) for each in again)
 
 
 def _merged(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
@@ -254,13 +285,6 @@ def _merged(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
             parts, count = [], 0
     if parts:
         yield pa.concat_arrays(parts)
-
-
-def adapted(most: int, answered_after: float) -> int:
-    """Return the number of requests that may be in flight, after one was answered in `answered_after` seconds."""
-    if answered_after > _SLOW_SECONDS:
-        return max(1, most - 1)
-    return min(MAX_IN_FLIGHT, most + (answered_after < _FAST_SECONDS))
 
 
 def _joined(arrays: list[pa.Array]) -> pa.Array:

@@ -1,6 +1,9 @@
 """Acks: requests within the limits, retried until their deadline, failed ids returned."""
 
+from __future__ import annotations
+
 from itertools import repeat
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -34,14 +37,16 @@ def ids(*texts: str) -> Any:
     return pa.array(texts, pa.string())
 
 
-def send(service: Service, ack_ids: Any, seconds: int | None = None, **how: Any) -> list[str]:
+def send(service: Any, ack_ids: Any, seconds: int | None = None, **how: Any) -> list[str]:
     """The refused ids, of requests that were all answered."""
     failed = ask(service, ack_ids, seconds, **how)
     assert [] == failed.unanswered.to_pylist()
     return list(failed.refused.to_pylist())
 
 
-def ask(service: Service, ack_ids: Any, seconds: int | None = None, deadline: float = 5, **how: Any) -> acks.FailedIds:
+def ask(
+    service: Service | Link, ack_ids: Any, seconds: int | None = None, deadline: float = 5, **how: Any
+) -> acks.FailedIds:
     connection: Any = service
     how = {"runtime": Clock()} | how
     if seconds is None:
@@ -153,7 +158,7 @@ def test_a_request_that_is_tried_again_does_not_hold_up_the_others():
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)])
 
     clock = Clock()
-    assert [] == send(service, ids(*(f"ack-{n}" for n in range(9000))), runtime=clock)
+    assert [] == send(service, ids(*(f"ack-{n}" for n in range(9000))), runtime=clock, window=acks.Window(6, 2**19))
     assert ["ack-0", "ack-3000", "ack-6000", "ack-0"] == [request[0] for request in service.acked]
     assert 1 == len(clock.slept)
 
@@ -170,6 +175,7 @@ def test_the_pause_of_one_request_is_not_that_of_another():
         deadline=60,
         runtime=clock,
         pauses=lambda: repeat(next(pauses)),
+        window=acks.Window(6),
     )
     assert ["ack-0", "ack-3000", "ack-3000", "ack-0"] == [request[0] for request in service.acked]
     assert [1, 9] == clock.slept
@@ -181,7 +187,7 @@ def test_new_requests_wait_while_the_service_is_away():
     many = ids(*(f"ack-{n}" for n in range(200_000)))
 
     clock = Clock()
-    assert [] == send(service, many, runtime=clock)
+    assert [] == send(service, many, runtime=clock, window=acks.Window(6, 2**19))
     tried = [request[0] for request in service.acked]
     assert 6 == len(set(tried[:6])) == len(set(tried[:8]))
     assert sorted(many.to_pylist()) == sorted(set(service.acked_ids))
@@ -271,10 +277,65 @@ def test_transient_failure_for_too_long_is_a_result():
     assert ["b"] == ask(service, ids("a", "b"), deadline=-1).unanswered.to_pylist()
 
 
-def test_requests_in_flight_grow_with_fast_answers_and_shrink_with_slow_ones():
-    """A slow uplink gets fewer at a time, so that each is answered in time."""
-    assert (17, 16, 15) == tuple(acks.adapted(16, seconds) for seconds in (0.1, 5.0, 20.0))
-    assert (48, 1) == (acks.adapted(48, 0.1), acks.adapted(1, 20.0))
+def test_window_grows_with_fast_answers_and_shrinks_with_slow_ones():
+    """Requests become larger before they become more, and fewer before they become smaller."""
+    window = acks.Window()
+    sizes = []
+    for seconds in (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 5.0, 20.0, 20.0, 20.0):
+        window.answered(seconds)
+        sizes.append((window.requests, window.bytes // 1024))
+
+    growing = [(2, 64), (2, 128), (2, 256), (2, 512), (3, 512), (4, 512), (4, 512)]
+    assert [*growing, (3, 512), (2, 512), (1, 512)] == sizes
+    window.answered(20.0)
+    assert (1, 256 * 1024) == (window.requests, window.bytes)
+
+
+def test_window_has_its_limits():
+    """No more than 48 requests of 512 KiB, no less than one of 32 KiB."""
+    window = acks.Window()
+    for _ in range(100):
+        window.answered(0.1)
+    assert (48, 512 * 1024) == (window.requests, window.bytes)
+    window.timed_out()
+    assert 24 == window.requests
+    for _ in range(100):
+        window.timed_out()
+    assert (1, 32 * 1024) == (window.requests, window.bytes)
+
+
+class Link:
+    """A service behind an uplink of so many bytes a second, which requests pass one after the other."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self.runtime = Clock()
+        self.sent = 0
+        self._bytes_per_second, self._free_at = bytes_per_second, 0.0
+
+    def acknowledge(self, _subscription: str, request: bytes, timeout: float) -> Any:
+        now = self.runtime.monotonic()
+        self.sent += len(request)
+        self._free_at = max(now, self._free_at) + len(request) / self._bytes_per_second
+        answered_at, given_up_at = self._free_at + 0.05, now + timeout
+
+        def result() -> None:
+            self.runtime.sleep(max(0.0, min(answered_at, given_up_at) - self.runtime.monotonic()))
+            if answered_at > given_up_at:
+                raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED)
+
+        return SimpleNamespace(result=result)
+
+
+@pytest.mark.parametrize("kilobytes_per_second", [15, 30, 60, 250, 100_000])
+def test_acks_take_the_time_of_their_bytes_on_any_uplink(kilobytes_per_second: float):
+    """Requests that are too many or too large for it would time out, and what was sent of them be wasted."""
+    link = Link(kilobytes_per_second * 1000)
+    many = [f"{n:0190}" for n in range(30_000)]
+    volume = sum(map(len, many))
+
+    assert [] == send(link, ids(*many), deadline=1e9, runtime=link.runtime)
+    assert link.sent < 1.1 * volume
+    assert link.runtime.monotonic() < 1.5 * volume / (kilobytes_per_second * 1000) + 2
 
 
 def test_no_more_ids_are_taken_after_a_time():
@@ -283,7 +344,7 @@ def test_no_more_ids_are_taken_after_a_time():
     many = [f"ack-{n}" for n in range(30_000)]
     failed = ask(service, ids(*many), take_until=0)
 
-    assert (18_000, False, many[:18_000]) == (failed.taken, failed.complete, service.acked_ids)
+    assert (6000, False, many[:6000]) == (failed.taken, failed.complete, service.acked_ids)
 
 
 def test_ids_are_complete_when_all_are_sent():
