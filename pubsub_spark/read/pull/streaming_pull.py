@@ -5,7 +5,7 @@ the flow control limits. Their responses are taken in the order of arrival, and 
 subscription with message ordering the service sends a key to one stream at a time, so that its order is kept.
 
 Retryable codes reopen a stream silently, with backoff and the same `client_id`, so that the service carries its state
-over. Any other code is raised to the caller of `take`. A stream without responses may be idle or dead, and only a new
+over, and UNAUTHENTICATED reopens one that was served. Any other code is raised to the caller of `take`. A stream without responses may be idle or dead, and only a new
 one can tell: after `max_silence` it is opened again, but not while there is no room for its messages. The service
 counts outstanding messages for each stream, so a batch of an hour would fill the driver's memory, one stream after the
 other. An empty request every `heartbeat` tells the service that the client lives, as Google's clients do.
@@ -297,9 +297,12 @@ class Stream:
         except grpc.RpcError as error:
             self._call = None
             code, details = error.code(), error.details() or ""
+            # A stream may outlive its token; the next one has a fresh token.
+            was_served = came or self.health.is_steady(self.runtime.monotonic())
+            is_final = code not in RETRYABLE and not (code is grpc.StatusCode.UNAUTHENTICATED and was_served)
             if not self._closing.is_set() and not self._silent:
                 self.health.failed(self.runtime.monotonic(), _in_words(error), is_credential_failure(code, details))
-                if code not in RETRYABLE or self.health.has_failed_credentials():
+                if is_final or self.health.has_failed_credentials():
                     subscription, address = self.settings.subscription, self.connection.address
                     raise failure(code, details, "pull from", "Subscription", subscription, address) from None
         finally:

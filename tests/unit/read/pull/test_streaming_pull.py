@@ -11,7 +11,7 @@ import grpc
 import pytest
 from google.pubsub_v1 import types
 
-from pubsub_spark.errors import MissingError
+from pubsub_spark.errors import MissingError, PubSubError
 from pubsub_spark.read.pull.streaming_pull import StreamingPull, StreamSettings
 from tests.engine import until
 from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Service, response
@@ -85,6 +85,16 @@ def test_error_is_raised_in_each_call():
     for _ in range(2):
         with pytest.raises(MissingError):
             stream.take(LONG)
+    stream.close()
+
+
+def test_stream_that_outlives_its_token_is_opened_again():
+    """UNAUTHENTICATED is final for a stream that was never served, and no end of one that was."""
+    refused = Code.UNAUTHENTICATED
+    stream = _stream(Service(scripts=[[response("a"), refused], [response("b"), refused], [refused]]))
+    assert [[response("a")], [response("b")]] == [stream.take(LONG), stream.take(LONG)]
+    with pytest.raises(PubSubError):
+        stream.take(LONG)
     stream.close()
 
 
