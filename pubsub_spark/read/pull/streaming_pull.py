@@ -5,10 +5,11 @@ the flow control limits. Their responses are taken in the order of arrival, and 
 subscription with message ordering the service sends a key to one stream at a time, so that its order is kept.
 
 Retryable codes reopen a stream silently, with backoff and the same `client_id`, so that the service carries its state
-over, and UNAUTHENTICATED reopens one that was served. Any other code is raised to the caller of `take`. A stream without responses may be idle or dead, and only a new
-one can tell: after `max_silence` it is opened again, but not while there is no room for its messages. The service
-counts outstanding messages for each stream, so a batch of an hour would fill the driver's memory, one stream after the
-other. An empty request every `heartbeat` tells the service that the client lives, as Google's clients do.
+over, and UNAUTHENTICATED reopens one that was served. Any other code is raised to the caller of `take`. A stream
+without responses may be idle or dead, and only a new one can tell: after `max_silence` it is opened again, but not
+while there is no room for its messages. The service counts outstanding messages for each stream, so a batch of an hour
+would fill the driver's memory, one stream after the other. An empty request every `heartbeat` tells the service that
+the client lives, as Google's clients do.
 
 Runs in tasks and on the driver, after the fork. Each stream has one thread, which ends with `close`. gRPC reads the
 requests in a thread of its own, which also sends heartbeats and probes.
