@@ -4,13 +4,16 @@ The rule is create-only: `create` succeeds for one writer of a path, and every r
 `create` and `put` have written is durable when they return. obstore's store of local files does not fsync. So a local
 file is written under a temporary name, fsynced and renamed, and its folder is fsynced.
 
-If the file system or the service refuses a call, the call raises StagingError.
+If the file system or the service refuses a call, the call raises StagingError. An outage of an object store is waited
+for: obstore repeats a request for some seconds. After that a WARNING is logged and new requests, with new signatures
+and tokens, are sent until `failAfter`.
 """
 
 from __future__ import annotations
 
 import errno
 import getpass
+import logging
 import os
 import re
 import sys
@@ -19,16 +22,17 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, NotFoundError
 from obstore.store import LocalStore, MemoryStore, from_url
 
+from ...backend.status import delays
 from ...errors import MissingFile, StagingError
 from .part import Buffer
 
@@ -37,8 +41,28 @@ T = TypeVar("T")
 # disks on macOS, where `/Volumes/DISK` is one that is mounted.
 _MOUNTED_LEVELS = {"/Volumes": 3, "/dbfs": 0, "/Workspace": 0}
 _VOLUMES_LEVELS_OF_MACOS = 1
-# `dbfs:/folder`, as Hadoop writes it; and `file://host/folder`, which would be a folder of the working directory.
-_NO_LOCATION = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:(?!//)|file://(?!/)")
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")  # also the drive of a Windows path
+# Scheme -> where the credentials come from. obstore reads the environment variables.
+_GOOGLE = "Google's Application Default Credentials (GOOGLE_APPLICATION_CREDENTIALS) of driver and executors"
+_AWS = (
+    "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_REGION in the environment of driver and "
+    "executors, else the role of the machine"
+)
+_AZURE = (
+    "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, or with AZURE_CLIENT_ID, AZURE_CLIENT_SECRET and "
+    "AZURE_TENANT_ID, in the environment of driver and executors, else the managed identity of the machine"
+)
+_SCHEMES = {
+    "gs": _GOOGLE,
+    **dict.fromkeys(("s3", "s3a"), _AWS),
+    **dict.fromkeys(("az", "azure", "adl", "abfs", "abfss"), _AZURE),
+    **dict.fromkeys(("file", "memory", "http", "https"), ""),
+}
+_OTHER_NAMES = {"gcs": "gs", "s3n": "s3", "wasb": "abfss", "wasbs": "abfss"}  # of schemes in _SCHEMES, by Hadoop
+# For which obstore repeats a request with the signature and token of its first attempt, which expire. An error that
+# comes earlier was not retryable.
+_REQUEST_SECONDS = 10.0
+_OUTAGE_SECONDS = 300.0  # for which an outage is waited for without `failAfter`
 _TEMPORARY = ".unfinished-"  # in the name of a local file until it is durable
 _LEFTOVER_SECONDS = 86400  # after which such a file is that of a dead writer
 
@@ -46,6 +70,7 @@ _LEFTOVER_SECONDS = 86400  # after which such a file is that of a dead writer
 _EXISTS = (FileExistsError, AlreadyExistsError)
 _MISSING = (FileNotFoundError, NotFoundError)
 _REFUSED = (OSError, BaseError, NotImplementedError)  # the last from a store of HTTP, which has no create-only writes
+_log = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
@@ -56,15 +81,20 @@ class Entry(NamedTuple):
     changed: datetime
 
 
-def open_store(location: str) -> Store:
-    """Return the store at a path or URL.
+def open_store(location: str, fail_after: float | None = None) -> Store:
+    """Return the store at a path or URL. See `Store` for the arguments.
 
     Raises StagingError if it is neither, or is a folder of Databricks or of a disk that is not mounted here.
     """
-    if location.startswith("~") or _NO_LOCATION.match(location):
+    scheme = _scheme(location)
+    if scheme in _OTHER_NAMES:
+        right = f"{_OTHER_NAMES[scheme]}{location[len(scheme) :]}".replace(".blob.core.", ".dfs.core.")
+        raise StagingError(f"`stagingLocation` `{location}` has a scheme that is not supported. Give `{right}`.")
+    is_url = scheme in _SCHEMES and location[len(scheme) :].startswith(":///" if scheme == "file" else "://")
+    if not is_url and not location.startswith("/"):
         raise StagingError(
-            f"`stagingLocation` `{location}` is neither a path nor a URL. Give the whole path from `/` on, or a URL "
-            "like `gs://bucket/folder`."
+            f"`stagingLocation` `{location}` is neither a whole path nor a URL of a supported store. Give the path "
+            "from `/` on, or a URL of `gs://`, `s3://`, `az://` or `file:///`."
         )
     folder = _folder(location)
     mounted = None if folder is None else mounted_folder(folder, sys.platform)
@@ -73,7 +103,7 @@ def open_store(location: str) -> Store:
             f"`stagingLocation` `{location}` is a folder of Databricks or of a disk that is not mounted: there is no "
             f"`{mounted}` on this machine. Give a folder of this machine, or a URL of an object store."
         )
-    return Store(location)
+    return Store(location, fail_after=fail_after)
 
 
 def default_location() -> str:
@@ -100,9 +130,12 @@ class Store:
 
     Paths are relative to the location, with `/` between their parts. A prefix is a folder with a final slash, or "" for
     the whole location. Local files and folders are open to this user alone.
+
+    fail_after: seconds for which an outage of an object store is waited for; None for five minutes.
     """
 
     location: str
+    fail_after: float | None = field(default=None, kw_only=True)
 
     @property
     def is_local(self) -> bool:
@@ -173,7 +206,7 @@ class Store:
     def _store(self) -> Any:
         """The obstore store; an empty one for a local folder that does not exist, which the first write makes."""
         folder = _folder(self.location)
-        return _connected(self.location) if folder is None or folder.exists() else MemoryStore()
+        return _connected(self) if folder is None or folder.exists() else MemoryStore()
 
     def _write(self, path: str, buffers: Sequence[Buffer], is_new: bool) -> None:
         """Write a file; raise one of _EXISTS if it must be new and is not."""
@@ -200,16 +233,83 @@ class Store:
                 _sync(folder)
 
     def _ask(self, call: Callable[[], T], passed: tuple[type[Exception], ...] = ()) -> T:
-        """Return the result of a call; StagingError if the store refuses it, unless by one of the errors `passed`."""
-        try:
-            return call()
-        except _REFUSED as error:
-            if isinstance(error, passed):
-                raise
-            raise StagingError(
-                f"The staging area `{self.location}` cannot be used: {str(error).splitlines()[0]}. Give "
-                "`stagingLocation` a path or URL with room, where driver and executors may read, write and delete."
-            ) from None
+        """Return the result of a call, which is repeated while an object store is out.
+
+        Raises StagingError if the store refuses the call, unless by one of the errors `passed`, or at the end of
+        `fail_after`.
+        """
+        began, is_out, pauses = time.monotonic(), False, delays(first=1.0)
+        while True:
+            asked = time.monotonic()
+            try:
+                result = call()
+            except _REFUSED as error:
+                if isinstance(error, passed):
+                    self._log_end(is_out, began)
+                    raise
+                now = time.monotonic()
+                if not isinstance(error, GenericError) or self.is_local or now - asked < self._request_seconds:
+                    raise self._refused(error) from None
+                if now - began >= self._outage_seconds:
+                    raise StagingError(
+                        f"The staging area `{self.location}` did not answer for {now - began:.0f} s: {_reason(error)}. "
+                        f"Check the network and the store, and start the query again.{_credentials(self.location)}"
+                    ) from None
+                if not is_out:
+                    is_out = True
+                    _log.warning(
+                        "no answer from the staging area `%s` for %.0f s, so the query waits; trying again for up to "
+                        "%.0f s (last error: %s).%s",
+                        self.location,
+                        now - began,
+                        self._outage_seconds,
+                        _reason(error),
+                        _credentials(self.location),
+                    )
+                time.sleep(min(next(pauses), began + self._outage_seconds - now))
+            else:
+                self._log_end(is_out, began)
+                return result
+
+    def _log_end(self, is_out: bool, began: float) -> None:
+        if is_out:
+            _log.warning("the staging area `%s` answers again after %.0f s", self.location, time.monotonic() - began)
+
+    @property
+    def _outage_seconds(self) -> float:
+        return _OUTAGE_SECONDS if self.fail_after is None else self.fail_after
+
+    @property
+    def _request_seconds(self) -> float:
+        return min(_REQUEST_SECONDS, self._outage_seconds)
+
+    def _refused(self, error: Exception) -> StagingError:
+        if isinstance(error, _MISSING) and not self.is_local:  # files that may be missing are among `passed`
+            return StagingError(
+                f"The bucket or container of `stagingLocation` `{self.location}` does not exist: {_reason(error)}. "
+                "Create it, or correct its name."
+            )
+        return StagingError(
+            f"The staging area `{self.location}` cannot be used: {_reason(error)}. Give `stagingLocation` a path or "
+            f"URL with room, where driver and executors may read, write and delete.{_credentials(self.location)}"
+        )
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error; obstore's have many."""
+    return (str(error).splitlines() or [type(error).__name__])[0].strip().rstrip(".:")
+
+
+def _scheme(location: str) -> str:
+    """Return the scheme of a URL in lower case, or "" for a path."""
+    scheme = _SCHEME.match(location)
+    return "" if scheme is None else scheme[1].lower()
+
+
+def _credentials(location: str) -> str:
+    """Return a sentence that says where the credentials of a URL come from, after a space; "" if it has none."""
+    source = _SCHEMES.get(_scheme(location), "")
+    return source and f" Its credentials are those of {source}."
 
 
 def _folder(location: str) -> Path | None:
@@ -219,15 +319,20 @@ def _folder(location: str) -> Path | None:
 
 
 @lru_cache(maxsize=16)
-def _connected(location: str) -> Any:
-    """Return the obstore store at a location, one in each process; StagingError if it cannot be opened."""
-    folder = _folder(location)
+def _connected(store: Store) -> Any:
+    """Return the obstore store of a store, one in each process; StagingError if it cannot be opened."""
+    folder = _folder(store.location)
+    settings: dict[str, Any] = {
+        "retry_config": {"max_retries": 1000, "retry_timeout": timedelta(seconds=store._request_seconds)}
+    }
     try:
-        return from_url(location) if folder is None else LocalStore(folder, automatic_cleanup=True)
+        if folder is not None:
+            return LocalStore(folder, automatic_cleanup=True)
+        return from_url(store.location, **settings)
     except Exception as error:
         raise StagingError(
-            f"`stagingLocation` `{location}` cannot be opened: {str(error).splitlines()[0]}. Give a path, or a URL of "
-            "`gs://`, `s3://`, `az://` or `file://`."
+            f"`stagingLocation` `{store.location}` cannot be opened: {_reason(error)}. Give a path, or a URL of "
+            f"`gs://`, `s3://`, `az://` or `file://`.{_credentials(store.location)}"
         ) from None
 
 

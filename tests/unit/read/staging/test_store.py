@@ -1,6 +1,7 @@
 """Stores: a file is created once, read as it was written, and durable; on local files and on object stores."""
 
 import errno
+import itertools
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -9,13 +10,15 @@ from typing import Any
 
 import obstore
 import pytest
-from obstore.exceptions import PermissionDeniedError
+from obstore.exceptions import NotFoundError, PermissionDeniedError
 
 from pubsub_spark.errors import MissingFile, StagingError
 from pubsub_spark.read.staging import store as store_module
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import Store, mounted_folder, open_store
+from tests.conftest import Bucket
 from tests.unit.read.service import SUBSCRIPTION
+from tests.unit.read.staging.object_store import Faults, s3_with_faults
 
 
 def content(store: Store, path: str) -> bytes | None:
@@ -110,6 +113,86 @@ def test_object_store_that_refuses(monkeypatch: pytest.MonkeyPatch, call: str):
     monkeypatch.setattr(obstore, call, refused)
     with pytest.raises(StagingError, match=r"`memory:///x` cannot be used: 403 Forbidden\. Give `stagingLocation`"):
         USES[call](Store("memory:///x"))
+
+
+def _set_environment(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def s3_faults(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    """The S3 server that the environment names; a request is repeated for a moment, and there is no pause after it."""
+    monkeypatch.setattr(store_module, "_REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(store_module, "delays", lambda first=0.0: itertools.repeat(0.0))
+    store_module._connected.cache_clear()
+    with s3_with_faults() as faults:
+        _set_environment(monkeypatch, Bucket(faults.endpoint, bucket.name))
+        yield faults
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the connector has logged."""
+    return [record.getMessage() for record in caplog.records if record.name.startswith("pubsub_spark.")]
+
+
+@pytest.mark.parametrize("status", [503, 429])
+@pytest.mark.parametrize("call", USES)
+def test_outage_of_an_object_store_is_waited_for(
+    s3_faults: Faults, bucket: Bucket, call: str, status: int, caplog: pytest.LogCaptureFixture
+):
+    """Each call is repeated beyond obstore's ten retries. A WARNING says why, and another that it is over."""
+    store = open_store(f"{bucket.url}/x")
+    if call == "get_range":
+        store.create("a/b", [b"1"])
+    s3_faults.statuses.extend([status] * 12)
+    USES[call](store)
+
+    assert [] == s3_faults.statuses
+    lost, found = told(caplog)
+    assert f"no answer from the staging area `{bucket.url}/x`" in lost
+    assert "trying again for up to 300 s" in lost
+    assert f"{status}" in lost
+    assert f"the staging area `{bucket.url}/x` answers again" in found
+
+
+def test_short_outage_is_not_told(
+    s3_faults: Faults, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A request that succeeds within ten seconds is usual."""
+    monkeypatch.setattr(store_module, "_REQUEST_SECONDS", 10.0)
+    s3_faults.statuses.extend([503, 503])
+
+    assert open_store(f"{bucket.url}/x").create("a", [b"1"])
+    assert [] == told(caplog)
+
+
+def test_outage_ends_after_fail_after(s3_faults: Faults, bucket: Bucket):
+    """The error has the last answer, what to look at, and where the credentials come from."""
+    s3_faults.statuses.extend([503] * 10_000)
+    store = pickle.loads(pickle.dumps(open_store(f"{bucket.url}/x", fail_after=0.2)))
+    with pytest.raises(
+        StagingError,
+        match=r"`s3://.*/x` did not answer for 0 s: .*503.*\. Check the network and the store, and start the query "
+        r"again\. Its credentials are those of AWS_ACCESS_KEY_ID",
+    ):
+        store.create("a", [b"1"])
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_refusal_is_not_repeated(s3_faults: Faults, bucket: Bucket, status: int):
+    """An answer that will not change fails at once."""
+    s3_faults.statuses.append(status)
+    with pytest.raises(StagingError, match=f"{status}"):
+        open_store(f"{bucket.url}/x").create("a", [b"1"])
+    assert 1 == len(s3_faults.asked)
+
+
+def test_credentials_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch):
+    """The error says which options or variables there are, by the scheme."""
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(StagingError, match=r"`az://c/x` cannot be opened: .*AZURE_STORAGE_ACCOUNT_NAME"):
+        open_store("az://c/x").read("a")
 
 
 @pytest.mark.parametrize("call", USES)
@@ -251,12 +334,6 @@ def test_local_files_are_private(tmp_path: Path):
     assert {0o700} == {path.stat().st_mode & 0o777 for path in made if path.is_dir()}
 
 
-def test_unknown_kind_of_location_is_a_sentence():
-    """A URL of an unknown scheme is an error that names it."""
-    with pytest.raises(StagingError, match="`ftp://bucket/x` cannot be opened"):
-        open_store("ftp://bucket/x").read("a")
-
-
 def test_unwritable_area_is_a_sentence():
     """The driver finds out before anything is pulled."""
     with pytest.raises(StagingError, match="`/dev/null/nowhere`"):
@@ -269,11 +346,76 @@ def test_store_that_cannot_create_is_a_sentence():
         Staging(open_store("http://127.0.0.1:1/x"), SUBSCRIPTION, "s").write_token()
 
 
-@pytest.mark.parametrize("location", ["~/staging", "dbfs:/staging", "file:/staging", "file://host/staging"])
-def test_location_that_looks_like_another_is_a_sentence(location: str):
-    """The shell's and Hadoop's ways to write a path, or a host in it, make no folder in the working directory."""
-    with pytest.raises(StagingError, match="is neither a path nor a URL"):
+@pytest.mark.parametrize(
+    "location",
+    [
+        "~/staging",
+        "staging",
+        "./staging",
+        "dbfs:/staging",
+        "dbfs:///staging",
+        "hdfs://host/staging",
+        "ftp://bucket/staging",
+        "gs:/bucket/staging",
+        "file:/staging",
+        "file://host/staging",
+        r"C:\staging",
+        "C:/staging",
+    ],
+)
+def test_location_of_another_kind_is_refused(location: str):
+    """It makes no folder in the working directory, and the error says what there is."""
+    with pytest.raises(StagingError) as refused:
         open_store(location)
+
+    assert (
+        f"`stagingLocation` `{location}` is neither a whole path nor a URL of a supported store. Give the path from "
+        "`/` on, or a URL of `gs://`, `s3://`, `az://` or `file:///`."
+    ) == str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("location", "right"),
+    [
+        ("gcs://bucket/x", "gs://bucket/x"),
+        ("s3n://bucket/x", "s3://bucket/x"),
+        ("wasbs://c@a.blob.core.windows.net/x", "abfss://c@a.dfs.core.windows.net/x"),
+    ],
+)
+def test_location_by_another_name_is_corrected(location: str, right: str):
+    """The error has the URL to give."""
+    with pytest.raises(StagingError, match="has a scheme that is not supported") as refused:
+        open_store(location)
+
+    assert str(refused.value).endswith(f" Give `{right}`.")
+    assert not open_store(right).is_local
+
+
+@pytest.mark.parametrize("call", ["put", "list", "list_with_delimiter"])
+@pytest.mark.parametrize("error", [FileNotFoundError, NotFoundError])
+def test_bucket_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, call: str, error: type[Exception]):
+    """No file is asked for, so what is missing is the bucket."""
+
+    def missing(*arguments: Any, **settings: Any) -> Any:
+        raise error("NoSuchBucket\n\nDebug source: of many lines")
+
+    monkeypatch.setattr(obstore, call, missing)
+    with pytest.raises(StagingError) as failed:
+        USES[call](Store("memory:///x"))
+
+    assert (
+        "The bucket or container of `stagingLocation` `memory:///x` does not exist: NoSuchBucket. Create it, or "
+        "correct its name."
+    ) == str(failed.value)
+
+
+def test_bucket_that_does_not_exist_on_a_server(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
+    """The driver's first write finds out."""
+    _set_environment(monkeypatch, bucket)
+    with pytest.raises(
+        StagingError, match=r"container of `stagingLocation` `s3://nowhere/x` does not exist.*Create it"
+    ):
+        Staging(open_store("s3://nowhere/x"), SUBSCRIPTION, "s").write_token()
 
 
 @pytest.fixture(autouse=True)
