@@ -20,7 +20,7 @@ from pyspark.sql.types import DataType, StructType
 
 from pubsub_spark.asyncapi.api import read
 from pubsub_spark.backend import GLOBAL_ENDPOINT, EmulatorBackend
-from pubsub_spark.backend.status import failure
+from pubsub_spark.backend.status import failure, no_token
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from pubsub_spark.declare import declared, table
@@ -114,12 +114,16 @@ def _mistaken_document() -> PubSubError:
     raise AssertionError("a document that cannot be used was taken")
 
 
+_NO_TOKEN = "Getting metadata from plugin failed with error: " + no_token(
+    "https://oauth2.googleapis.com/token", 503, ""
+)
 _REFUSED = (  # what Pub/Sub answers, and what was asked
     (StatusCode.NOT_FOUND, "Resource not found (resource=flights)", "pull from", "Subscription"),
     (StatusCode.PERMISSION_DENIED, "User not authorized to perform this action", "publish to", "Topic"),
     (StatusCode.INVALID_ARGUMENT, "The name is too short", "create", "Subscription"),
     (StatusCode.UNAUTHENTICATED, "Request had invalid authentication credentials", "pull from", "Subscription"),
     (StatusCode.UNAVAILABLE, "Connection refused", "look at", "Topic"),
+    (StatusCode.UNAVAILABLE, _NO_TOKEN, "pull from", "Subscription"),
 )
 
 

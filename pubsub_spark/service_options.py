@@ -5,6 +5,7 @@ Pure: the environment is an argument. The options of reading and of writing are 
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,11 +23,26 @@ _SPARK_OWN = frozenset(
 )
 _TABLE_OPTION = "option."
 _ENDPOINT = re.compile(r"([^\s/:]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+_CREDENTIALS = frozenset({"credentialsFile", "credentials", "privateKey"})
 
 
 def _is_endpoint(text: str) -> bool:
     match = _ENDPOINT.fullmatch(text)
     return match is not None and 1 <= int(match["port"]) <= 65535
+
+
+def host_of(endpoint: str) -> str:
+    """Return the host of `host:port` in lower case, an IPv6 address without its brackets."""
+    return endpoint.rpartition(":")[0].strip("[]").rstrip(".").lower()
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine by its name or address alone; nothing is resolved."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return address.is_loopback or address.is_unspecified
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +74,8 @@ class ServiceOptions(Declared):
         "backend",
         "choice",
         None,
-        "Real Google Cloud, or an emulator without credentials.",
-        shown="by `endpoint`",
+        "Google Cloud with TLS and credentials, or an emulator with neither.",
+        shown="by `endpoint` and credentials",
         choices=("gcp", "emulator"),
     )
     endpoint: str | None = declare(
@@ -96,6 +112,7 @@ class ServiceOptions(Declared):
         "message", "string", None, "The name of a message in the document of `asyncapi`.", shown="the only one"
     )
     described_attributes: tuple[tuple[str, str], ...] = ()  # by the document of `asyncapi`
+    universe: str = "googleapis.com"  # the domain of Google's endpoints, by GOOGLE_CLOUD_UNIVERSE_DOMAIN
     connect_timeout: float = declare(
         "connectTimeout",
         "duration",
@@ -118,11 +135,7 @@ class ServiceOptions(Declared):
         """The complaints about options that do not fit together, a sentence each."""
         if self.message is not None and self.asyncapi is None:
             yield "`asyncapi` is required with `message`: the path of the document"
-        given = [
-            option.name
-            for option, value in self.items()
-            if option.name in {"credentialsFile", "credentials", "privateKey"} and value is not None
-        ]
+        given = self._given_credentials()
         if len(given) > 1:
             yield f"{' and '.join(f'`{name}`' for name in given)} are given, but only one can say who calls; keep one"
         if self.private_key is not None and self.client_email is None:
@@ -132,8 +145,27 @@ class ServiceOptions(Declared):
             yield f"`privateKey` is required with {' and '.join(f'`{name}`' for name, value in parts.items() if value)}"
         if self.endpoint is not None and not _is_endpoint(self.endpoint):
             yield f"`endpoint` must be `host:port` without `http://`, the port 1 to 65535, got `{self.endpoint}`"
+        elif self.backend is None and not (given or self.is_emulator or self._is_googles()):
+            yield (
+                f"`endpoint` `{self.endpoint}` is neither in `{self.universe}` nor on this machine. If it is Pub/Sub, "
+                "give credentials or `backend=gcp`; if an emulator, `backend=emulator` or PUBSUB_EMULATOR_HOST"
+            )
         if self.backend == "emulator" and self.endpoint is None:
             yield "`endpoint` is required with `backend=emulator`, e.g. `localhost:8085`, or set PUBSUB_EMULATOR_HOST"
+
+    @property
+    def is_emulator(self) -> bool:
+        """Whether `endpoint` is an emulator, which is called without TLS and credentials."""
+        if self.backend is not None or self.endpoint is None or self._given_credentials():
+            return self.backend == "emulator"
+        host = host_of(self.endpoint)
+        return is_loopback(host) or not {".", ":"} & set(host)
+
+    def _is_googles(self) -> bool:
+        return self.endpoint is None or f".{host_of(self.endpoint)}".endswith(f".{self.universe}")
+
+    def _given_credentials(self) -> list[str]:
+        return [option.name for option, value in self.items() if option.name in _CREDENTIALS and value is not None]
 
     @classmethod
     def parse(cls, given: Mapping[str, str], environ: Mapping[str, str]) -> Self:
@@ -147,8 +179,11 @@ class ServiceOptions(Declared):
         # A table's `path` is Spark's own, too; without a table's `provider` it is what `save` or `load` was given.
         names_of_spark = _SPARK_OWN | ({"path"} if "provider" in map(str.lower, own) else set())
         values, problems = cls.values({key: text for key, text in own.items() if key.lower() not in names_of_spark})
-        if "endpoint" not in values and values.get("backend") != "gcp" and environ.get("PUBSUB_EMULATOR_HOST"):
-            values |= {"endpoint": environ["PUBSUB_EMULATOR_HOST"], "backend": "emulator"}
+        emulator = environ.get("PUBSUB_EMULATOR_HOST")
+        if emulator and values.get("backend") != "gcp" and values.get("endpoint", emulator) == emulator:
+            values |= {"endpoint": emulator, "backend": "emulator"}
+        if environ.get("GOOGLE_CLOUD_UNIVERSE_DOMAIN"):
+            values["universe"] = environ["GOOGLE_CLOUD_UNIVERSE_DOMAIN"].lower()
         if environ.get("GOOGLE_CLOUD_PROJECT"):
             values.setdefault("project", environ["GOOGLE_CLOUD_PROJECT"])
         parsed = cls(**values)

@@ -3,6 +3,8 @@
     options --from_options--> Backend --connect()--> Connection   hot calls, raw bytes both ways        (connection)
                                                        └─ .admin  everything else, as protobuf messages (admin)
 
+`gcp` has the channel to Google Cloud: credentials, tokens, TLS.
+
 A `Backend` is plain values: Spark pickles it to the executors. It opens nothing until `connect()`, which is called
 where the connection is used, after the fork, and closed there.
 """
@@ -14,11 +16,11 @@ import binascii
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from ..errors import ForbiddenError, OptionsError
+from ..errors import OptionsError
 from ..options import ServiceOptions
-from .connection import CHANNEL_OPTIONS, Connection
+from .connection import Connection, channel_options
 
 __all__ = ["Backend", "Connection", "EmulatorBackend", "GcpBackend", "from_options"]
 
@@ -52,7 +54,7 @@ class EmulatorBackend:
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
             ("grpc.max_metadata_size", 4 * 2**20),  # as Google's transports: failed acks are named in the trailer
-            *CHANNEL_OPTIONS,
+            *channel_options(self.address),
         ]
         channel = grpc.insecure_channel(self.address, options=options)
         return Connection(channel, self.address, self.connect_timeout, _PROBE_AFTER_SECONDS)
@@ -60,57 +62,42 @@ class EmulatorBackend:
 
 @dataclass(frozen=True)
 class GcpBackend:
-    """An endpoint of Google Cloud, with Application Default Credentials or a key in JSON that `repr` leaves out."""
+    """An endpoint of Google Cloud, with Application Default Credentials or a key in JSON that `repr` leaves out.
 
-    address: str = GLOBAL_ENDPOINT
+    endpoint: `host:port`, or None for the one that Google's clients use: by the universe (the domain of Google's
+    endpoints) and the variables of mutual TLS.
+    """
+
+    endpoint: str | None = None
     credentials_json: str | None = field(default=None, repr=False)
     connect_timeout: float = 20.0
+    universe: str = "googleapis.com"
+
+    @property
+    def address(self) -> str:
+        """The endpoint as `host:port`, for error messages; that of mutual TLS is known to a Connection only."""
+        return self.endpoint or f"pubsub.{self.universe}:443"
 
     def connect(self) -> Connection:
-        """A connection on the channel of google-cloud-pubsub's own transport: TLS, tokens, keepalive."""
-        import google.auth
-        import google.auth.exceptions
-        from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+        """A connection on the channel of google-cloud-pubsub's own client: TLS, tokens, client certificates, keepalive.
 
-        scopes = SubscriberGrpcTransport.AUTH_SCOPES
-        try:
-            if self.credentials_json is None:
-                credentials, _ = google.auth.default(scopes=scopes)
-            else:
-                given = json.loads(self.credentials_json)
-                credentials, _ = google.auth.load_credentials_from_dict(given, scopes=scopes)
-        except google.auth.exceptions.GoogleAuthError as error:
-            reason = ": ".join(map(str, error.args)) or type(error).__name__  # some are raised with their cause
-            remedy = "Correct those that the options give."
-            if self.credentials_json is None:
-                remedy = "Give `credentialsFile`, or `endpoint` for an emulator."
-            raise ForbiddenError(
-                f"No usable credentials for `{self.address}`: {reason.splitlines()[0].rstrip('.')}. {remedy}"
-            ) from None
+        Raises ForbiddenError without usable credentials.
+        """
+        from .gcp import open_channel
 
-        def create_channel(host: str, *, options: list[tuple[str, int]], **settings: Any) -> Any:
-            return SubscriberGrpcTransport.create_channel(host, options=[*options, *CHANNEL_OPTIONS], **settings)
-
-        transport = SubscriberGrpcTransport(
-            host=self.address, credentials=credentials, always_use_jwt_access=True, channel=create_channel
-        )
-        return Connection(transport.grpc_channel, self.address, self.connect_timeout)
+        channel, address = open_channel(self.credentials_json, self.endpoint, self.universe, self.connect_timeout)
+        return Connection(channel, address, self.connect_timeout)
 
 
 def from_options(options: ServiceOptions) -> Backend:
-    """The backend that the options ask for; OptionsError when the credentials cannot be read.
-
-    Without `backend`, an `endpoint` outside googleapis.com is an emulator.
-    """
-    if options.backend == "emulator":
-        is_emulator = True
-    else:
-        host = (options.endpoint or GLOBAL_ENDPOINT).rpartition(":")[0]
-        is_emulator = options.backend is None and not host.endswith("googleapis.com")
-    if is_emulator:
+    """The backend that the options ask for; OptionsError when the credentials cannot be read."""
+    if options.is_emulator:
         assert options.endpoint is not None, "options refuse an emulator without endpoint"
         return EmulatorBackend(options.endpoint, options.connect_timeout)
-    return GcpBackend(options.endpoint or GLOBAL_ENDPOINT, _credentials_json(options), options.connect_timeout)
+    credentials, universe = _credentials_json(options), options.universe
+    if credentials is not None:
+        universe = json.loads(credentials).get("universe_domain", universe)
+    return GcpBackend(options.endpoint, credentials, options.connect_timeout, universe)
 
 
 def _credentials_json(options: ServiceOptions) -> str | None:

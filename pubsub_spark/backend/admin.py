@@ -70,9 +70,10 @@ _USED: Final = {
 class Admin:
     """The clients of one channel. Raises ResourceError and ServiceError with the resource's full name."""
 
-    def __init__(self, channel: grpc.Channel, address: str, timeout: float) -> None:
+    def __init__(self, channel: grpc.Channel, address: str, timeout: float, proxy: str | None = None) -> None:
         self._address = address
         self._timeout = timeout
+        self._proxy = proxy
         self._publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
         self._subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
         self._schemas = SchemaServiceClient(transport=SchemaServiceGrpcTransport(channel=channel))
@@ -241,16 +242,18 @@ class Admin:
         retryable = RETRYABLE_FOR_PUBLISH if method == "publish" else RETRYABLE
         retries = Retries(time.monotonic(), delays(most=_MAX_PAUSE_SECONDS))
         until = retries.started_at + (self._timeout if seconds is None else seconds)
+        detail = ""
         while True:
             try:
                 return call(request=request, retry=None, timeout=max(0.1, until - time.monotonic()))
             except exceptions.GoogleAPICallError as error:
-                code = error.grpc_status_code or grpc.StatusCode.UNKNOWN
+                if not (detail and error.grpc_status_code is grpc.StatusCode.DEADLINE_EXCEEDED):  # cut off by `until`
+                    code, detail = error.grpc_status_code or grpc.StatusCode.UNKNOWN, error.message
                 pause = retries.pause(time.monotonic(), until) if code in retryable else None
                 if pause is None:
                     if code is grpc.StatusCode.NOT_FOUND:
-                        word, name = _missing(error.message, others) or (word, name)
-                    raise failure(code, error.message, verb, word, name, self._address) from None
+                        word, name = _missing(detail, others) or (word, name)
+                    raise failure(code, detail, verb, word, name, self._address, self._proxy) from None
             time.sleep(pause)
 
 

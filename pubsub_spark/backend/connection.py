@@ -10,8 +10,9 @@ it and must be closed.
 from __future__ import annotations
 
 import math
+import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -19,11 +20,13 @@ from urllib.parse import urlencode
 
 import grpc
 
+from ..service_options import host_of, is_loopback
+
 if TYPE_CHECKING:
     from .admin import Admin
 
 # gRPC would wait two minutes between two attempts to connect after a long outage, and 20 s for each of them.
-CHANNEL_OPTIONS = (
+_CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.min_reconnect_backoff_ms", 5000),  # how long one attempt may take
     ("grpc.max_reconnect_backoff_ms", 5000),
@@ -31,7 +34,23 @@ CHANNEL_OPTIONS = (
 )
 _CLIENT = f"gl-python/{platform.python_version()} grpc/{grpc.__version__} gccl/pubsub_spark"
 
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")  # in gRPC's order, in lower case only
+
 Metadata = tuple[tuple[str, str], ...]
+
+
+def channel_options(address: str) -> list[tuple[str, int]]:
+    """Return gRPC's options for a channel to `host:port`; one to this machine uses no proxy."""
+    return [*_CHANNEL_OPTIONS, ("grpc.enable_http_proxy", int(not is_loopback(host_of(address))))]
+
+
+def proxy_variable(address: str, environ: Mapping[str, str]) -> str | None:
+    """Return the environment variable by which gRPC calls `host:port` through a proxy, or None."""
+    host = host_of(address)
+    exempt = [entry.strip() for entry in (environ.get("no_grpc_proxy") or environ.get("no_proxy") or "").split(",")]
+    if is_loopback(host) or any(entry and host.endswith(entry) for entry in exempt):
+        return None
+    return next((name for name in _PROXIES if environ.get(name)), None)
 
 
 @lru_cache(maxsize=64)
@@ -65,7 +84,7 @@ class Connection:
         """The clients of all other calls, on the same channel."""
         from .admin import Admin
 
-        return Admin(self._channel, self.address, self.connect_timeout)
+        return Admin(self._channel, self.address, self.connect_timeout, proxy_variable(self.address, os.environ))
 
     def publish(self, topic: str, request: bytes, timeout: float) -> Any:
         """Send a PublishRequest; a future of PublishResponse bytes. timeout: seconds."""

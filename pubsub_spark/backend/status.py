@@ -10,6 +10,8 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
+from http import HTTPStatus
+from urllib.parse import urlsplit
 
 import grpc
 
@@ -27,6 +29,8 @@ RETRYABLE = frozenset(
         Code.UNKNOWN,
     }
 )
+# The service may end a stream when its token expires. There is a new token by then, and a limit for refused ones.
+RETRYABLE_FOR_STREAM = RETRYABLE | {Code.UNAUTHENTICATED}
 # A Publish is cancelled by the service alone. Streams are cancelled by ourselves, and not retried by Google's client.
 RETRYABLE_FOR_PUBLISH = RETRYABLE | {Code.CANCELLED}
 
@@ -43,7 +47,7 @@ _SENTENCES: dict[grpc.StatusCode, tuple[type[PubSubError], str]] = {
     Code.UNAUTHENTICATED: (
         ResourceError,
         "`{address}` does not accept the credentials for {resource}. Check `credentialsFile` or the Application "
-        "Default Credentials. ({detail})",
+        "Default Credentials{clock}. ({detail})",
     ),
     Code.ALREADY_EXISTS: (ResourceError, "{resource} exists already. ({detail})"),
     Code.FAILED_PRECONDITION: (ResourceError, "{resource} cannot be used this way: {detail}."),
@@ -53,28 +57,35 @@ _SENTENCES: dict[grpc.StatusCode, tuple[type[PubSubError], str]] = {
     Code.UNAVAILABLE: (
         ServiceError,
         "`{address}` did not answer when asked to {verb} {resource}. Check `endpoint`, the network and whether the "
-        "server runs. ({detail})",
+        "server runs.{proxy}{tls} ({detail})",
     ),
     Code.DEADLINE_EXCEEDED: (
         ServiceError,
-        "`{address}` did not answer in time when asked to {verb} {resource}. Check `endpoint` and the network. "
+        "`{address}` did not answer in time when asked to {verb} {resource}. Check `endpoint` and the network.{proxy} "
         "({detail})",
     ),
 }
 _OTHERWISE = (ServiceError, "`{address}` failed to {verb} {resource}: {code}: {detail}.")
 
-_CREDENTIALS_FAILED = (
+# gRPC reports a call without a token as UNAVAILABLE, which is retried, with this and the text of `no_token`.
+_NO_TOKEN = "Getting metadata from plugin failed with error: "  # noqa: S105 (no password)
+_IS_OUTAGE = re.compile(r"server `[^`]*` (does not answer|fails with)")
+_OUTAGE_STATUSES = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})  # and all of 500 and more
+_MAX_REASON = 300  # characters: token servers answer with pages
+_TOKEN_OUTAGE = (
+    ServiceError,
+    "No token for `{address}` to {verb} {resource}: {detail}. Check the network, and any proxy, between "
+    "this machine and that server.",
+)
+_TOKEN_REFUSED = (
     ForbiddenError,
-    "The credentials for `{address}` cannot be used to {verb} {resource}. Check `credentialsFile`, the Application "
-    "Default Credentials or the metadata server: they were revoked, have expired or cannot be reached. ({detail})",
+    "The credentials for `{address}` cannot be used to {verb} {resource}: {detail}. Check `credentialsFile` or the "
+    "Application Default Credentials, which may be revoked or expired{clock}.",
 )
-# gRPC reports as UNAVAILABLE, which is retried, that no token could be had for a call.
-_PLUGIN_FAILED = "Getting metadata from plugin failed"
-# Of those, a token server that cannot be reached is an outage like another; the metadata server is part of the machine.
-_TOKEN_SERVER_UNREACHABLE = re.compile(
-    r"HTTPSConnectionPool|Max retries exceeded|TransportError|timed out", re.IGNORECASE
-)
-_METADATA_SERVER = re.compile(r"metadata\.google\.internal|169\.254\.169\.254|metadata server", re.IGNORECASE)
+
+# Parts of sentences, by what the detail says.
+_TIME = re.compile(r"expired|not yet valid|too early|timeframe|in the future|\b(iat|exp|nbf)\b", re.IGNORECASE)
+_PLAINTEXT = re.compile(r"WRONG_VERSION_NUMBER")
 
 _SCHEMA_DELETED = (
     ResourceError,
@@ -95,25 +106,41 @@ _ROLES = {
 }
 
 
+def no_token(url: str | None, status: int | None, reason: str) -> str:
+    """Return why there is no token for a call: an outage, or for good.
+
+    url: what was asked last, None without any request. status: of its HTTP answer, or None. reason: google-auth's.
+    """
+    reason = reason[:_MAX_REASON]
+    if url is None:
+        return f"no token can be made: {reason}"
+    server = f"the {'metadata' if 'computeMetadata' in url else 'token'} server `{urlsplit(url).netloc}`"
+    if status is None:
+        return f"{server} does not answer: {reason}"
+    if status in _OUTAGE_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return f"{server} fails with HTTP {status}"
+    return f"{server} refuses a token with HTTP {status}: {reason}"
+
+
 def is_credential_failure(code: grpc.StatusCode, detail: str) -> bool:
-    """Whether a retryable status hides that the credentials are unusable: revoked, expired, no metadata server."""
-    if code not in {Code.UNAVAILABLE, Code.UNKNOWN, Code.INTERNAL}:
-        return False
-    if "invalid_grant" in detail:
-        return True
-    if _PLUGIN_FAILED not in detail:
-        return False
-    return bool(_METADATA_SERVER.search(detail)) or not _TOKEN_SERVER_UNREACHABLE.search(detail)
+    """Whether a status that streams are reopened for means that the credentials are refused; an outage does not."""
+    return code is Code.UNAUTHENTICATED or (
+        code is Code.UNAVAILABLE and _NO_TOKEN in detail and not _IS_OUTAGE.search(detail)
+    )
 
 
-def failure(code: grpc.StatusCode, detail: str, verb: str, kind: str, name: str, address: str) -> PubSubError:
+def failure(
+    code: grpc.StatusCode, detail: str, verb: str, kind: str, name: str, address: str, proxy: str | None = None
+) -> PubSubError:
     """The error to raise for a final status.
 
     verb: what was asked, such as "pull from"; kind and name: the resource, such as "Subscription", its full name.
+    proxy: the environment variable that names the proxy of the call, if there is one.
     """
     cls, sentence = _SENTENCES.get(code, _OTHERWISE)
-    if is_credential_failure(code, detail):
-        cls, sentence = _CREDENTIALS_FAILED
+    if code is Code.UNAVAILABLE and _NO_TOKEN in detail:
+        cls, sentence = _TOKEN_REFUSED if is_credential_failure(code, detail) else _TOKEN_OUTAGE
+        detail = detail.partition(_NO_TOKEN)[2]
     elif code is Code.NOT_FOUND and verb == "publish to" and _SCHEMA_IS_DELETED.search(detail.replace(name, "")):
         cls, sentence = _SCHEMA_DELETED
     role = _ROLES.get(verb, "`roles/pubsub.viewer`")
@@ -125,6 +152,10 @@ def failure(code: grpc.StatusCode, detail: str, verb: str, kind: str, name: str,
             address=address,
             code=code.name,
             detail=detail.strip().rstrip(".") or code.name,
+            proxy=f" `{proxy}` is set, so the call goes through a proxy." if proxy else "",
+            tls=" It does not speak TLS: give `backend=emulator` if it is an emulator."
+            * bool(_PLAINTEXT.search(detail)),
+            clock=", and the clock of this machine" * bool(_TIME.search(detail)),
         )
     )
 

@@ -7,6 +7,7 @@ its place. 0 is success, 1 an error (one sentence on standard error), 2 a call t
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class Service:
         from ..backend import from_options
         from ..service_options import ServiceOptions
 
-        return from_options(ServiceOptions.parse(self.options(), {}))
+        return from_options(ServiceOptions.parse(self.options(), os.environ))
 
     @contextmanager
     def connect(self) -> Iterator[Admin]:

@@ -162,13 +162,13 @@ def _parsed(
     try:
         if reads or (given and not writes):
             mine = {name: text for name, text in given.items() if name.lower() in of_read or not writes}
-            read = ReadOptions.parse(shared | mine, {})
+            read = ReadOptions.parse(shared | mine, os.environ)
         if writes:
             mine = {name: text for name, text in given.items() if name.lower() in of_write or not reads}
-            write = WriteOptions.parse(shared | mine | {"topicId": str(topic)}, {})
+            write = WriteOptions.parse(shared | mine | {"topicId": str(topic)}, os.environ)
         if reads and writes:
             strange = [name for name in given if name.lower() not in of_read | of_write]
-            ReadOptions.parse(shared | {name: given[name] for name in ["subscriptionId", *strange]}, {})
+            ReadOptions.parse(shared | {name: given[name] for name in ["subscriptionId", *strange]}, os.environ)
     except OptionsError as error:
         remedy = "`pubsub-spark options` lists them."
         findings = [Finding("options", "wrong", problem, remedy) for problem in error.problems]

@@ -22,6 +22,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from google.pubsub_v1.types import Encoding, Schema, SchemaSettings, Subscription, Topic
 from pyspark.sql import SparkSession
 
+from pubsub_spark.backend.connection import channel_options
 from pubsub_spark.errors import ServiceError
 
 from . import flights
@@ -97,7 +98,7 @@ def provide(endpoint: str | None) -> Iterator[PubSub]:
 
             emulator = stack.enter_context(Emulator())
             endpoint = emulator.endpoint
-        channel = stack.enter_context(grpc.insecure_channel(endpoint))
+        channel = stack.enter_context(grpc.insecure_channel(endpoint, channel_options(endpoint)))
         try:
             grpc.channel_ready_future(channel).result(timeout=_CONNECT_TIMEOUT_SECONDS)
         except grpc.FutureTimeoutError:

@@ -17,7 +17,7 @@ from ..errors import OptionsError
 from ..options import ReadOptions, WriteOptions
 from .writer import PubSubBatchWriter, PubSubStreamWriter
 
-_ENVIRONMENT = ("PUBSUB_EMULATOR_HOST", "GOOGLE_CLOUD_PROJECT")
+_ENVIRONMENT = ("PUBSUB_EMULATOR_HOST", "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_UNIVERSE_DOMAIN")
 
 
 Options = TypeVar("Options", ReadOptions, WriteOptions)

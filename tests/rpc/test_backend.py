@@ -13,7 +13,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,14 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from pubsub_spark.backend import EmulatorBackend, GcpBackend, from_options
+from pubsub_spark.demo import service
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.errors import ForbiddenError, MissingError, ResourceError, ServiceError
 from pubsub_spark.options import ReadOptions
 from tests.conftest import ROOT, Names
+from tests.rpc.token_server import serving
 
 CALLER = "reader@test-project.iam.gserviceaccount.com"
 
@@ -41,7 +42,7 @@ from pubsub_spark.backend import from_options
 from pubsub_spark.options import ReadOptions
 
 topic, subscription, *given = json.loads(sys.argv[1])
-options = ReadOptions.parse({"subscriptionId": subscription, "backend": "gcp", **given[0]}, {})
+options = ReadOptions.parse({"subscriptionId": subscription, **given[0]}, {})
 backend = from_options(options)
 assert "PRIVATE" not in repr(backend) and "PRIVATE" not in repr(options)
 with backend.connect() as connection:
@@ -67,6 +68,23 @@ with backend.connect() as connection:
     connection.acknowledge(subscription, ack.SerializeToString(), 10).result()
 """
 
+# A call that has no token, under a root handler; prints its error.
+WITHOUT_TOKEN = """
+import json, logging, sys
+from pubsub_spark.backend import from_options
+from pubsub_spark.errors import PubSubError
+from pubsub_spark.options import ReadOptions
+
+logging.basicConfig()
+topic, subscription, *given = json.loads(sys.argv[1])
+options = ReadOptions.parse({"subscriptionId": subscription, **given[0]}, {})
+with from_options(options).connect() as connection:
+    try:
+        connection.admin.topic(topic)
+    except PubSubError as error:
+        print(type(error).__name__, error)
+"""
+
 CALLS = {
     "GetSubscription": "subscription",
     "GetTopic": "topic",
@@ -86,19 +104,27 @@ class Cloud:
 
     def ask(self, names: Names, **options: str) -> dict[str, dict[str, str]]:
         """Run the client with these options; the metadata of each of its calls, by RPC."""
+        self.run(CLIENT, names, None, **options)
+        return {call.rpc.rpartition("/")[2]: _joined(call.metadata) for call in self.emulator.calls}
+
+    def run(
+        self, program: str, names: Names, environ: Mapping[str, str] | None = None, **options: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program with these options and variables of the environment."""
         given = json.dumps([names.topic, names.subscription, {"endpoint": self.endpoint, **options}])
         environment = {
             **os.environ,
             "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(self.authority),
             "PYTHONPATH": str(ROOT),
             "NO_GCE_CHECK": "true",
+            **(environ or {}),
         }
         environment.pop("PUBSUB_EMULATOR_HOST", None)
         done = subprocess.run(
-            [sys.executable, "-c", CLIENT, given], env=environment, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", program, given], env=environment, capture_output=True, text=True, timeout=60
         )
         assert 0 == done.returncode, done.stderr
-        return {call.rpc.rpartition("/")[2]: _joined(call.metadata) for call in self.emulator.calls}
+        return done
 
     @property
     def endpoint(self) -> str:
@@ -219,7 +245,54 @@ def test_application_default_credentials(
     path = tmp_path / "key.json"
     path.write_text(account(key))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
-    check(cloud.ask(names), names)
+    check(cloud.ask(names, backend="gcp"), names)
+
+
+def test_loopback_is_called_without_a_proxy(cloud: Cloud, names: Names, key: rsa.RSAPrivateKey, emulator: Emulator):
+    """A proxy of the environment cannot reach this machine's own servers."""
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy"), "http://127.0.0.1:1")
+    emulator.create_topic(names.topic)
+
+    assert "" == cloud.run(WITHOUT_TOKEN, names, nowhere, credentials=account(key)).stdout
+    assert "" == cloud.run(WITHOUT_TOKEN, names, nowhere, endpoint=emulator.endpoint, connectTimeout="2s").stdout
+
+
+def test_the_demo_calls_loopback_without_a_proxy(emulator: Emulator, monkeypatch: pytest.MonkeyPatch):
+    """It waits for a channel of its own."""
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with service.provide(emulator.endpoint) as pubsub:
+        assert emulator.endpoint == pubsub.endpoint
+
+
+def test_an_outage_of_the_token_server_is_waited_for(cloud: Cloud, names: Names, tmp_path: Path):
+    """Its 503, its 429 and a connection that it drops are tried again as an outage of Pub/Sub is."""
+    with serving() as server:
+        server.faults = [503, 429, "drop"]
+        calls = cloud.ask(names, credentials=json.dumps(server.external_account(tmp_path)))
+
+    assert "Bearer t" == calls["GetSubscription"]["authorization"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (503, "ServiceError No token for `{}` to look at Topic `{}`: the token server `{}` fails with"),
+        (
+            400,
+            "ForbiddenError The credentials for `{}` cannot be used to look at Topic `{}`: the token server `{}` ref",
+        ),
+    ],
+)
+def test_a_token_server_is_named_once(cloud: Cloud, names: Names, tmp_path: Path, fault: int, error: str):
+    """In the error, and in one line of the log; gRPC would write a traceback for each try."""
+    with serving() as server:
+        server.faults, server.body = [fault] * 1000, '{"error": "invalid_grant"}'
+        given = json.dumps(server.external_account(tmp_path))
+        done = cloud.run(WITHOUT_TOKEN, names, None, credentials=given, connectTimeout="1s")
+
+    assert done.stdout.startswith(error.format(cloud.endpoint, names.topic, server.address))
+    assert (0, 1) == (done.stderr.count("Traceback"), done.stderr.count("no token for"))
 
 
 @pytest.mark.parametrize(
@@ -288,11 +361,11 @@ def test_connection_to_google_is_kept_alive(key: rsa.RSAPrivateKey, monkeypatch:
     """Keepalive and sizes come with the transport of Google's client."""
     asked: list[dict[str, Any]] = []
 
-    def create_channel(host: str, **settings: Any) -> grpc.Channel:
-        asked.append(dict(settings["options"]))
+    def secure_channel(host: str, credentials: grpc.ChannelCredentials, options: Any) -> grpc.Channel:
+        asked.append(dict(options))
         return grpc.insecure_channel(host)
 
-    monkeypatch.setattr(SubscriberGrpcTransport, "create_channel", create_channel)
+    monkeypatch.setattr(grpc, "secure_channel", secure_channel)
     with GcpBackend("127.0.0.1:1", account(key)).connect():
         pass
 

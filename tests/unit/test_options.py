@@ -183,7 +183,43 @@ def test_options_of_sparks_kafka_source_name_ours(theirs: str, ours: str):
 
 @pytest.mark.parametrize("text", ["localhost:1", "[::1]:65535", "us-east1-pubsub.googleapis.com:443", "10.0.0.1:8085"])
 def test_endpoints_are_host_and_port(text: str):
-    assert text == read(endpoint=text).endpoint
+    assert text == read(endpoint=text, backend="gcp").endpoint
+
+
+KEY = {"credentials": '{"type": "service_account"}'}
+
+
+@pytest.mark.parametrize(
+    ("given", "is_emulator"),
+    [
+        ({}, False),
+        ({"endpoint": "localhost:8085"}, True),
+        ({"endpoint": "[::1]:8085"}, True),
+        ({"endpoint": "0.0.0.0:8085"}, True),
+        ({"endpoint": "emulator:8085"}, True),
+        ({"endpoint": "europe-west1-pubsub.googleapis.com:443"}, False),
+        ({"endpoint": "Pubsub.GoogleAPIs.com.:443"}, False),
+        ({"endpoint": "pubsub.internal:443", "backend": "gcp"}, False),
+        ({"endpoint": "pubsub.internal:443", "backend": "emulator"}, True),
+        ({"endpoint": "localhost:443", "backend": "gcp"}, False),
+        ({"endpoint": "localhost:443", "credentialsFile": "key.json"}, False),
+        ({"endpoint": "pubsub.internal:443", "privateKey": "k", "clientEmail": "a@b"}, False),
+        ({"endpoint": "localhost:443", "backend": "emulator", **KEY}, True),
+    ],
+)
+def test_an_emulator_is_called_without_tls(given: dict[str, str], is_emulator: bool):
+    """Only one that is on this machine, has a name without dots or is said to be one; never with credentials given."""
+    assert is_emulator == read(**given).is_emulator
+
+
+@pytest.mark.parametrize(
+    "host", ["10.0.0.5", "pubsub.internal", "evilgoogleapis.com", "googleapis.com.evil", "[fd00::5]"]
+)
+def test_an_endpoint_elsewhere_needs_a_backend(host: str):
+    """Neither is TLS dropped for a name that may be Pub/Sub's, nor are a machine's credentials sent to any host."""
+    [problem] = problems(subscriptionId=SUBSCRIPTION, endpoint=f"{host}:443")
+
+    assert problem.startswith(f"`endpoint` `{host}:443` is neither in `googleapis.com` nor on this machine. If it is")
 
 
 def test_all_complaints_come_at_once():
@@ -211,6 +247,23 @@ def test_the_environment_is_the_default(kind: Any):
     given = kind.parse(ids | {"endpoint": "127.0.0.1:1", "projectId": "other"}, environ)
     assert ("127.0.0.1:1", "projects/other/topics/my-topic") == (given.endpoint, given.topic)
     assert kind.parse(ids | {"backend": "gcp"}, environ).endpoint is None
+
+
+def test_the_emulator_of_the_environment_may_be_anywhere():
+    """An `endpoint` that repeats PUBSUB_EMULATOR_HOST is one, too: commands pass it on so."""
+    ids, environ = {"subscriptionId": SUBSCRIPTION}, {"PUBSUB_EMULATOR_HOST": "10.0.0.5:8085"}
+
+    assert ReadOptions.parse(ids, environ).is_emulator
+    assert ReadOptions.parse(ids | {"endpoint": "10.0.0.5:8085"}, environ).is_emulator
+    with pytest.raises(OptionsError):
+        ReadOptions.parse(ids | {"endpoint": "10.0.0.6:8085"}, environ)
+
+
+def test_the_universe_of_the_environment_is_googles():
+    """GOOGLE_CLOUD_UNIVERSE_DOMAIN is the domain of Google's endpoints."""
+    given = {"subscriptionId": SUBSCRIPTION, "endpoint": "pubsub.example.goog:443"}
+
+    assert not ReadOptions.parse(given, {"GOOGLE_CLOUD_UNIVERSE_DOMAIN": "example.goog"}).is_emulator
 
 
 def test_secrets_are_not_shown():

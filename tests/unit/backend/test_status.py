@@ -3,37 +3,81 @@
 import grpc
 import pytest
 
-from pubsub_spark.backend.status import Retries, delays, failure, is_credential_failure
+from pubsub_spark.backend.status import Retries, delays, failure, is_credential_failure, no_token
 from pubsub_spark.errors import ForbiddenError, MissingError, ServiceError
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 PLUGIN = "Getting metadata from plugin failed with error: "
 
 
+TOKEN, METADATA = "https://oauth2.googleapis.com/token", "http://metadata.google.internal/computeMetadata/v1/token"
+
+
 @pytest.mark.parametrize(
-    ("details", "expected"),
+    ("url", "status", "is_final", "says"),
     [
-        (PLUGIN + "('invalid_grant: Token has been expired or revoked.', {})", True),
-        (PLUGIN + "Reauthentication is needed. Please run `gcloud auth application-default login`", True),
-        (PLUGIN + "Failed to retrieve http://metadata.google.internal/computeMetadata/v1/: timed out", True),
-        (PLUGIN + "HTTPSConnectionPool(host='oauth2.googleapis.com', port=443): Max retries exceeded", False),
-        ("failed to connect to all addresses; Connection refused", False),
+        (TOKEN, None, False, "the token server `oauth2.googleapis.com` does not answer: why"),
+        (TOKEN, 503, False, "the token server `oauth2.googleapis.com` fails with HTTP 503"),
+        (TOKEN, 429, False, "the token server `oauth2.googleapis.com` fails with HTTP 429"),
+        (TOKEN, 408, False, "the token server `oauth2.googleapis.com` fails with HTTP 408"),
+        (METADATA, None, False, "the metadata server `metadata.google.internal` does not answer: why"),
+        (METADATA, 404, True, "the metadata server `metadata.google.internal` refuses a token with HTTP 404: why"),
+        (TOKEN, 400, True, "the token server `oauth2.googleapis.com` refuses a token with HTTP 400: why"),
+        (TOKEN, 403, True, "the token server `oauth2.googleapis.com` refuses a token with HTTP 403: why"),
+        (TOKEN, 200, True, "the token server `oauth2.googleapis.com` refuses a token with HTTP 200: why"),
+        (None, None, True, "no token can be made: why"),
     ],
 )
-def test_credential_failure_in_unavailable(details: str, expected: bool):
-    """Revoked, expired and no metadata server are; a token server that an outage hides as well is not."""
-    assert expected == is_credential_failure(UNAVAILABLE, details)
-    assert not is_credential_failure(grpc.StatusCode.NOT_FOUND, details)
+def test_a_call_without_a_token(url: str | None, status: int | None, is_final: bool, says: str):
+    """A server that fails or does not answer is an outage; one that refuses means the credentials."""
+    reason = no_token(url, status, "why")
+
+    assert says == reason
+    assert is_final == is_credential_failure(UNAVAILABLE, PLUGIN + reason)
+    error = failure(UNAVAILABLE, PLUGIN + reason, "pull from", "Subscription", "s", "host:443")
+    assert (ForbiddenError if is_final else ServiceError) is type(error)
+    assert f"to pull from Subscription `s`: {says}. " in str(error)
 
 
-def test_credential_failure_has_its_own_sentence():
-    """UNAVAILABLE with a revoked grant names the credentials, any other the network."""
-    texts = [PLUGIN + "('invalid_grant', {})", "Connection refused"]
-    revoked, gone = (failure(UNAVAILABLE, text, "pull from", "Subscription", "s", "host:443") for text in texts)
+def test_credential_failure_among_retryable_statuses():
+    """UNAUTHENTICATED is one, and no other status of the service."""
+    assert is_credential_failure(grpc.StatusCode.UNAUTHENTICATED, "")
+    assert not is_credential_failure(UNAVAILABLE, "failed to connect to all addresses; Connection refused")
+    assert not is_credential_failure(grpc.StatusCode.NOT_FOUND, PLUGIN)
 
-    assert isinstance(revoked, ForbiddenError)
-    assert str(revoked).startswith("The credentials for `host:443` cannot be used to pull from Subscription `s`.")
-    assert isinstance(gone, ServiceError)
+
+@pytest.mark.parametrize(
+    ("code", "detail", "names_clock"),
+    [
+        (grpc.StatusCode.UNAUTHENTICATED, "Token is not yet valid", True),
+        (grpc.StatusCode.UNAUTHENTICATED, "The JWT has expired", True),
+        (grpc.StatusCode.UNAUTHENTICATED, "Request had invalid authentication credentials", False),
+        (UNAVAILABLE, PLUGIN + no_token(TOKEN, 400, "invalid_grant: Check your iat and exp values in the JWT"), True),
+        (UNAVAILABLE, PLUGIN + no_token(TOKEN, 400, "invalid_grant: Bad Request"), False),
+    ],
+)
+def test_the_clock_is_named_for_tokens_of_another_time(code: grpc.StatusCode, detail: str, names_clock: bool):
+    """A token that is expired or not yet valid may be one of a machine whose clock is wrong."""
+    error = failure(code, detail, "pull from", "Subscription", "s", "host:443")
+
+    assert names_clock == ("the clock of this machine" in str(error))
+
+
+def test_a_proxy_is_named():
+    """The variable, and not its value, which may hold a password."""
+    told = [
+        str(failure(UNAVAILABLE, "Connection refused", "look at", "Topic", "t", "host:443", proxy))
+        for proxy in ("https_proxy", None)
+    ]
+
+    assert ["`https_proxy` is set, so the call goes through a proxy." in text for text in told] == [True, False]
+
+
+def test_an_emulator_that_is_called_with_tls():
+    """The handshake with a server without TLS fails in a way of its own."""
+    detail = "Ssl handshake failed: SSL_ERROR_SSL: error:100000f7:SSL routines:OPENSSL_internal:WRONG_VERSION_NUMBER"
+
+    assert "give `backend=emulator`" in str(failure(UNAVAILABLE, detail, "look at", "Topic", "t", "localhost:8085"))
 
 
 def test_deleted_schema_is_not_a_missing_topic():

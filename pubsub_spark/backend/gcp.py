@@ -1,0 +1,158 @@
+"""The channel to Google Cloud: credentials, the tokens of its calls, TLS. Runs where a connection is opened.
+
+Google's own client makes the channel, so endpoints of universes and mutual TLS, client certificates, keepalive and
+message sizes are its own. Two things differ:
+
+    _load     waits for a metadata server, which in a new pod may answer some seconds after the container has started
+    Tokens    says of a call without a token which server gave none and whether that is an outage; gRPC would log each
+              one with a traceback
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from typing import Any, cast
+
+import google.auth
+import grpc
+from google.auth.credentials import with_scopes_if_required
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
+from google.auth.transport.grpc import AuthMetadataPlugin
+from google.auth.transport.requests import Request
+from google.pubsub_v1.services.subscriber import SubscriberClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+from ..errors import ForbiddenError
+from .connection import channel_options
+from .status import Retries, delays, no_token
+
+_MAX_PAUSE_SECONDS = 2.0  # between two looks for a metadata server
+_NOT_FOUND = "default credentials were not found"  # google.auth.default, after the metadata server as its last resort
+_log = logging.getLogger(__name__)
+# `google.auth.default` would say at each connection that it does not know a project, which no call needs.
+logging.getLogger("google.auth._default").addFilter(lambda record: "No project ID" not in record.getMessage())
+
+
+def open_channel(
+    credentials_json: str | None, endpoint: str | None, universe: str, timeout: float
+) -> tuple[grpc.Channel, str]:
+    """Return a channel to Pub/Sub and its address. Raises ForbiddenError without usable credentials.
+
+    credentials_json: None for the Application Default Credentials. endpoint: `host:port`, or None for the universe's.
+    timeout: seconds, for a metadata server that does not answer and for a token server.
+    """
+    address = endpoint or f"pubsub.{universe}:443"
+
+    def create_channel(host: str, *, credentials: Any, ssl_credentials: Any, options: Any, **_: Any) -> grpc.Channel:
+        tokens = grpc.metadata_call_credentials(Tokens(credentials, host, timeout))
+        if ssl_credentials is None:
+            tls = grpc.compute_engine_channel_credentials(tokens)
+        else:  # a client certificate
+            tls = grpc.composite_channel_credentials(ssl_credentials, tokens)
+        return grpc.secure_channel(host, tls, [*options, *channel_options(host)])
+
+    class Transport(SubscriberGrpcTransport):
+        """Google's, with our channel, also if PUBSUB_EMULATOR_HOST makes Google's client pass another."""
+
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**{**settings, "channel": create_channel})
+
+    try:
+        credentials = _load(credentials_json, address, timeout)
+        credentials = with_scopes_if_required(credentials, None, default_scopes=Transport.AUTH_SCOPES)
+        client = SubscriberClient(
+            credentials=credentials,
+            transport=Transport,
+            client_options={"api_endpoint": endpoint, "universe_domain": universe},
+        )
+    except GoogleAuthError as error:
+        reason = ": ".join(map(str, error.args)) or type(error).__name__  # some are raised with their cause
+        if credentials_json is not None:
+            remedy = "Correct those that the options give."
+        elif endpoint is None:
+            remedy = "Give `credentialsFile`, or `endpoint` for an emulator."
+        else:
+            remedy = "Give `credentialsFile`, or `backend=emulator` if it is an emulator."
+        raise ForbiddenError(
+            f"No usable credentials for `{address}`: {reason.splitlines()[0].rstrip('.')}. {remedy}"
+        ) from None
+    transport = cast("Transport", client.transport)
+    return transport.grpc_channel, transport.host
+
+
+def _load(credentials_json: str | None, address: str, timeout: float) -> Any:
+    """Return the credentials, without scopes: with them google-auth would ask two servers for a project's id."""
+    if credentials_json is not None:
+        return google.auth.load_credentials_from_dict(json.loads(credentials_json))[0]
+    server = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+    retries = Retries(time.monotonic(), delays(most=_MAX_PAUSE_SECONDS))
+    has_warned = False
+    while True:
+        try:
+            return google.auth.default()[0]
+        except DefaultCredentialsError as error:
+            if _NOT_FOUND not in str(error) or os.environ.get("NO_GCE_CHECK") == "true":
+                raise
+        pause = retries.pause(time.monotonic(), retries.started_at + timeout)
+        if pause is None:
+            raise DefaultCredentialsError(
+                f"there is no credentials file, and the metadata server `{server}` did not answer for {timeout:g} s"
+            )
+        if not has_warned:
+            has_warned = True
+            _log.warning(
+                "no credentials for `%s` yet: there is no credentials file, and the metadata server `%s` does not "
+                "answer; trying for %g s",
+                *(address, server, timeout),
+            )
+        time.sleep(pause)
+
+
+class Tokens:
+    """The tokens of a channel's calls, as a plugin of gRPC.
+
+    A call without a token is UNAVAILABLE, with the text of `no_token`. The first of several in a row is a WARNING.
+
+    timeout: seconds until a token server counts as one that does not answer.
+    """
+
+    def __init__(self, credentials: Any, address: str, timeout: float) -> None:
+        self._credentials = credentials
+        self._address = address
+        self._timeout = timeout
+        self._request = Request()
+        self._is_failing = False
+
+    def __call__(self, context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
+        """Pass the headers of a call to gRPC, or the reason why there is no token."""
+        request = _TokenRequest(self._request, self._timeout)
+        plugin = AuthMetadataPlugin(self._credentials, request, SubscriberGrpcTransport.DEFAULT_HOST)
+        try:
+            plugin(context, callback)
+        except Exception as error:
+            reason = no_token(request.url, request.status, " ".join(" ".join(map(str, error.args)).split()))
+            if not self._is_failing:
+                _log.warning("no token for `%s`: %s", self._address, reason)
+            self._is_failing = True
+            callback((), RuntimeError(reason))
+        else:
+            self._is_failing = False
+
+
+class _TokenRequest:
+    """The HTTP requests for one token; remembers the URL of the last one, and its status once there is an answer."""
+
+    def __init__(self, request: Request, timeout: float) -> None:
+        self._request = request
+        self._timeout = timeout
+        self.url: str | None = None
+        self.status: int | None = None
+
+    def __call__(self, url: str, *arguments: Any, **settings: Any) -> Any:
+        self.url, self.status = url, None
+        response = self._request(url, *arguments, **{"timeout": self._timeout, **settings})
+        self.status = response.status
+        return response

@@ -1,0 +1,30 @@
+"""The options of a channel: proxies, and what is never called through one."""
+
+import pytest
+
+from pubsub_spark.backend.connection import channel_options, proxy_variable
+
+PROXIES = {"https_proxy": "http://u:p@proxy:3128", "http_proxy": "http://proxy:3128"}
+
+
+@pytest.mark.parametrize("address", ["localhost:8085", "127.0.0.1:8085", "[::1]:8085", "0.0.0.0:8085"])
+def test_this_machine_is_not_called_through_a_proxy(address: str):
+    assert 0 == dict(channel_options(address))["grpc.enable_http_proxy"]
+    assert proxy_variable(address, PROXIES) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "variable"),
+    [
+        ({}, None),
+        (PROXIES, "https_proxy"),
+        (PROXIES | {"grpc_proxy": "http://other:1"}, "grpc_proxy"),
+        ({"HTTPS_PROXY": "http://proxy:3128"}, None),
+        (PROXIES | {"no_proxy": "internal, googleapis.com"}, None),
+        (PROXIES | {"no_proxy": "googleapis.com", "no_grpc_proxy": "internal"}, "https_proxy"),
+    ],
+)
+def test_the_variable_of_the_proxy(environ: dict[str, str], variable: str | None):
+    """As gRPC reads them: in lower case only, its own ones first."""
+    assert 1 == dict(channel_options("pubsub.googleapis.com:443"))["grpc.enable_http_proxy"]
+    assert variable == proxy_variable("pubsub.googleapis.com:443", environ)
