@@ -197,8 +197,12 @@ def _of_emulator(address: str) -> dict[str, Backlog]:
     import urllib.error
     import urllib.request
 
+    from ..service_options import host_of, is_loopback
+
+    proxies: dict[str, str] | None = {} if is_loopback(host_of(address)) else None  # None: those of the environment
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
     try:
-        with urllib.request.urlopen(f"http://{address}/_emulator/backlog", timeout=_TIMEOUT_SECONDS) as answer:
+        with opener.open(f"http://{address}/_emulator/backlog", timeout=_TIMEOUT_SECONDS) as answer:
             found: dict[str, Backlog] = json.load(answer)
             return found
     except urllib.error.HTTPError as error:

@@ -193,7 +193,12 @@ def source_finding(name: str, columns: Sequence[str] | str) -> Finding:
 
 
 def endpoint(address: str) -> Finding:
-    """Whether a `host:port` takes connections."""
+    """Whether a `host:port` takes connections; one behind a proxy the permissions show."""
+    from ..backend.connection import proxy_variable
+
+    variable = proxy_variable(address, os.environ)
+    if variable is not None:
+        return Finding("endpoint", "skipped", f"{address} is called through the proxy of `{variable}`")
     host, _, port = address.rpartition(":")
     remedy = "Check `endpoint` (PUBSUB_EMULATOR_HOST), the network and whether the server runs."
     try:

@@ -194,6 +194,15 @@ def test_tail_of_a_subscription_gives_back(run: Run, emulator: Emulator):
     assert 2 == emulator.backlog(SUB)
 
 
+def test_backlog_without_a_proxy(run: Run, emulator: Emulator, environment: dict[str, str]):
+    """An emulator on this machine is not called through the proxy of the environment, by neither protocol."""
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC)
+    environment |= dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:1")
+
+    assert [SUB] == list(said(run, "backlog", "--once"))
+
+
 def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
     """The backlog of one subscription or of all, once, or again and again until Ctrl-C."""
     emulator.create_topic(TOPIC)

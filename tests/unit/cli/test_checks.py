@@ -185,3 +185,13 @@ def test_endpoint_that_nobody_serves():
         (found := checks.endpoint("127.0.0.1:1")).state,
         found.found.startswith("127.0.0.1:1: "),
     )
+
+
+def test_endpoint_behind_a_proxy(monkeypatch: pytest.MonkeyPatch):
+    """Where calls go through a proxy, the machine itself may not reach the endpoint, and need not."""
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+
+    assert ("skipped", "192.0.2.1:443 is called through the proxy of `https_proxy`") == (
+        (found := checks.endpoint("192.0.2.1:443")).state,
+        found.found,
+    )
