@@ -8,7 +8,7 @@ NODE  := $(VENV)/node_modules
 # Python/PySpark: the oldest and the newest of both, what Spark 4.2 changed for streaming sources, the oldest dependencies.
 MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/lowest
 
-.PHONY: demo test test-fast test-bodies soak soak-speed simulate simulate-mutations kills lint docs notebooks tables test-matrix bench clean java browser
+.PHONY: demo test test-fast test-bodies test-production soak soak-speed simulate simulate-mutations kills lint docs notebooks tables test-matrix bench clean java browser
 
 demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven complete
 	@$(BIN)/pubsub-spark demo
@@ -23,6 +23,9 @@ test-fast: $(READY)  ## the tests without Spark, for the inner loop
 test-bodies: $(READY) $(NODE)  ## every case of protobuf's conformance suite, of Avro schemas, JSON texts, random messages
 	$(BIN)/python -m tests.bodies
 	$(BIN)/python docs/tables.py
+
+test-production: java $(READY)  ## runtimes with pinned packages, services as in production
+	$(BIN)/pytest -q tests/production
 
 soak: java $(READY)  ## an hour of a query through faults chosen by SOAK_SEED, or SOAK_SECONDS of it
 	$(BIN)/python -m tests.faults.soak --seconds $(or $(SOAK_SECONDS),3600) --seed $(or $(SOAK_SEED),1)

@@ -15,7 +15,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+try:
+    import typer
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"The command `pubsub-spark` needs `{missing.name}`; install pubsub-spark with its extra `cli`."
+    ) from None
 
 from . import asyncapi, backlog, doctor, local, messages, options, schemas, snapshots, staging, subscriptions, topics
 from .command import command

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from pubsub_spark.codec.interface import Codec, DecodeMessages
-from pubsub_spark.errors import SchemaError
+from pubsub_spark.errors import OptionsError, SchemaError
 from pubsub_spark.schema.definition import Definition, Encoding, InvalidSchema
 from pubsub_spark.schema.schema_types import SCHEMA_TYPES, SchemaType, parse
 
@@ -48,11 +48,19 @@ class SchemaRevision:
         return f"{self.name}@{self.revision_id}"
 
     def parsed(self) -> Definition:
-        """The parsed definition; SchemaError when it cannot be parsed."""
+        """Return the parsed definition.
+
+        Raises SchemaError when it cannot be parsed. If this Python lacks the compiler, raises OptionsError, which no
+        decoder takes for a malformed message.
+        """
         try:
             return _parsed(self.type, self.definition)
         except InvalidSchema as error:
             raise SchemaError(f"The schema `{self}` cannot be parsed: {error}") from None
+        except ModuleNotFoundError as error:
+            raise OptionsError(
+                [f"the schema `{self}` cannot be compiled: {error} on the driver and all workers"]
+            ) from None
 
 
 @dataclass(frozen=True)

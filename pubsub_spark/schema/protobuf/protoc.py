@@ -10,6 +10,8 @@ that no person wrote. Both checks take time linear in the text's length.
 
 A compilation takes some 60 ms, nearly all of it the start of the interpreter, so results are kept: a revision is
 compiled once per process.
+
+`grpcio-tools` is the extra `protoc`, because its newest release replaces a runtime's protobuf and grpcio.
 """
 
 from __future__ import annotations
@@ -65,7 +67,10 @@ _IMPORT = re.compile(r'Import "(?P<name>.*)" was not found or had errors')
 
 
 def compile_text(text: str) -> FileDescriptorSet:
-    """The descriptors of `text` and of what it imports, least dependent first; InvalidSchema says where it is wrong."""
+    """Return the descriptors of `text` and of its imports, least dependent first.
+
+    Raises InvalidSchema, which says where the text is wrong, and ModuleNotFoundError without the extra `protoc`.
+    """
     _check(text)
     return FileDescriptorSet.FromString(_compile(text))
 
@@ -102,6 +107,12 @@ def _compile(text: str) -> bytes:
         source = text.encode()
     except UnicodeEncodeError:
         raise InvalidSchema("The definition has characters that UTF-8 cannot express") from None
+    try:
+        well_known_types = resources.files("grpc_tools") / "_proto"
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "Protobuf schemas need `grpcio-tools`; install pubsub-spark with its extra `protoc`", name="grpc_tools"
+        ) from None
     command = [sys.executable, "-I", "-c", _COMMAND, "\n".join(filter(None, sys.path))]
     arguments = [
         f"--proto_path={SCHEMA_FILE}={_PIPE_IN}",
@@ -115,7 +126,7 @@ def _compile(text: str) -> bytes:
             [*command, *arguments],
             input=source,
             capture_output=True,
-            cwd=str(resources.files("grpc_tools") / "_proto"),
+            cwd=str(well_known_types),
             env=os.environ | _ENVIRONMENT,
             timeout=TIMEOUT_SECONDS,
             check=False,

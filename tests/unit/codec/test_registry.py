@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import sys
 
 import pyarrow as pa
 import pytest
 
 from pubsub_spark.codec.registry import Decoder, Encoder, SchemaRevision, TopicSchema
-from pubsub_spark.errors import SchemaError
+from pubsub_spark.errors import OptionsError, SchemaError
 
 _numbers = itertools.count()
 
@@ -163,6 +164,21 @@ def test_text_that_is_no_schema_is_refused_by_name():
 
     with pytest.raises(SchemaError, match=r"^The schema `projects/p/schemas/s@aaaaaaaa` cannot be parsed: .* not JSON"):
         schema.arrow_type()
+
+
+def test_task_without_the_compiler_fails(monkeypatch: pytest.MonkeyPatch):
+    """Without the extra `protoc` a message of a new revision is no malformed message: the task fails, and says why."""
+    name = f"projects/p/schemas/s{next(_numbers)}"
+    texts_of_revisions = [f"message M{next(_numbers)} {{ optional int32 a = 1; }}" for _ in range(2)]
+    new, old = (
+        SchemaRevision(name, id_, "PROTOCOL_BUFFER", f'syntax = "proto2"; {text}')
+        for id_, text in zip(("bbbbbbbb", "aaaaaaaa"), texts_of_revisions, strict=True)
+    )
+    decoder = Decoder(TopicSchema("BINARY", new), lambda _: old)
+    monkeypatch.setitem(sys.modules, "grpc_tools", None)
+
+    with pytest.raises(OptionsError, match=f"`{name}@aaaaaaaa` cannot be compiled: .* with its extra `protoc` on the"):
+        decoder.decode(messages(b"\x08\x01"), texts("aaaaaaaa"), texts("BINARY"))
 
 
 def test_topic_schema_travels_to_the_tasks():

@@ -29,7 +29,7 @@ def test_pyspark_is_not_forced():
 def test_emulator_is_an_extra():
     """The connector needs no web server; the demo and the tests need the emulator."""
     extras = PROJECT["optional-dependencies"]
-    names = {re.split(r"[^\w-]", line)[0] for line in extras["emulator"]}
+    names = {re.split(r"[^\w-]", line)[0] for line in extras["emulator"] if not line.startswith("pubsub-spark")}
 
     assert {
         "cryptography",
@@ -42,6 +42,7 @@ def test_emulator_is_an_extra():
         "uvicorn",
     } == names
     assert not [line for line in PROJECT["dependencies"] if re.split(r"[^\w-]", line)[0] in names]
+    assert "pubsub-spark[cli,protoc]" in extras["emulator"]
     assert "pubsub-spark[emulator,spark]" in extras["demo"]
     assert "pubsub-spark[asyncapi,demo,docs]" in extras["test"]
 
@@ -59,6 +60,15 @@ def test_emulator_says_what_to_install(absent: str):
 
         assert 1 == ended.returncode
         assert line == ended.stderr.splitlines()[-1]
+
+
+def test_command_says_what_to_install():
+    """Executors do not need the command: without its extra it ends with one sentence."""
+    code = "import sys; sys.modules['typer'] = None; from pubsub_spark.cli import app; app()"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+
+    sentence = "The command `pubsub-spark` needs `typer`; install pubsub-spark with its extra `cli`.\n"
+    assert (1, sentence) == (ended.returncode, ended.stderr)
 
 
 def test_console_script_is_installed():
@@ -176,13 +186,14 @@ def test_metadata_of_the_wheel(built: Path):
 
 
 def test_wheel_without_extras(built: Path):
-    """Without any extra the package and its command can be imported, and say which extra is missing."""
-    absent = ["pyspark", "starlette", "uvicorn", "yaml", "cryptography", "matplotlib", "pandas", "h11"]
+    """Without any extra the package can be imported, and the emulator says which extra is missing."""
+    absent = ["pyspark", "starlette", "uvicorn", "yaml", "cryptography", "matplotlib", "pandas", "h11", "typer", "rich"]
+    absent += ["grpc_tools"]
     code = f"""
 import sys
 sys.path.insert(0, {str(built / "installed")!r})
 sys.modules.update(dict.fromkeys({absent!r}))
-import pubsub_spark, pubsub_spark.cli, pubsub_spark.options, pubsub_spark.emulator.pytest_plugin
+import pubsub_spark, pubsub_spark.options, pubsub_spark.emulator.pytest_plugin
 assert pubsub_spark.__file__.startswith({str(built)!r})
 try:
     import pubsub_spark.emulator

@@ -1,0 +1,72 @@
+"""An install on a cluster's runtime leaves the packages that the runtime ships as they are.
+
+pip resolves the package of this clone against an environment that has the runtime's versions, and reports what it would
+install. Of those versions the environment has the metadata alone, which is all that pip reads of them: no download.
+"""
+
+import json
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+
+PINS = Path(__file__).with_name("databricks-17.3.txt")
+NEW = {"fastavro", "google-cloud-pubsub", "grpc-google-iam-v1", "obstore", "ptars", "pubsub-spark"}
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment in which pip finds the runtime's packages installed."""
+    folder = tmp_path_factory.mktemp("runtime")
+    venv.create(folder, with_pip=False)
+    packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
+    for metadata in resolved(folder, "--requirement", str(PINS)):
+        place = packages / f"{metadata['name'].replace('-', '_')}-{metadata['version']}.dist-info"
+        place.mkdir()
+        lines = [f"Name: {metadata['name']}", f"Version: {metadata['version']}"]
+        lines += [f"Requires-Dist: {requirement}" for requirement in metadata.get("requires_dist", [])]
+        place.joinpath("METADATA").write_text("\n".join(["Metadata-Version: 2.1", *lines, ""]))
+        place.joinpath("INSTALLER").write_text("pip\n")
+    return folder
+
+
+def pip(environment: Path, *arguments: str) -> str:
+    """What pip prints when it runs for the environment."""
+    command = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), *arguments]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert 0 == ended.returncode, ended.stderr
+    return ended.stdout
+
+
+def resolved(environment: Path, *what: str) -> list[dict[str, Any]]:
+    """The metadata of each package that pip would install. Nothing is installed."""
+    report = json.loads(pip(environment, "install", "--quiet", "--dry-run", "--report", "-", *what))
+    return [package["metadata"] for package in report["install"]]
+
+
+def names(packages: list[dict[str, Any]]) -> set[str]:
+    return {package["name"].lower().replace("_", "-") for package in packages}
+
+
+def test_install_replaces_nothing_of_the_runtime(runtime: Path):
+    """A plain `pip install` adds what the runtime lacks, and changes no version that is there."""
+    assert NEW == names(resolved(runtime, "."))
+
+
+def test_extras_replace_nothing_under_constraints(runtime: Path, tmp_path: Path):
+    """With the runtime's versions as constraints, as docs/databricks.md has it, the extras replace nothing either."""
+    constraints = tmp_path / "runtime.txt"
+    constraints.write_text(pip(runtime, "list", "--format=freeze"))
+    installed = {line.partition("==")[0].replace("_", "-") for line in constraints.read_text().splitlines()}
+
+    added = names(resolved(runtime, ".[cli,protoc]", "--constraint", str(constraints)))
+
+    assert {"grpcio", "protobuf"} <= installed
+    assert NEW | {"grpcio-tools", "typer"} <= added
+    assert not added & installed
