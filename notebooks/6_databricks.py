@@ -20,7 +20,9 @@
 # MAGIC %md
 # MAGIC ## 1. Install
 # MAGIC
-# MAGIC The wheel is in a volume; on a cluster with several notebooks make it a library of the cluster.
+# MAGIC The wheel is in a volume; on a cluster with several notebooks make it a library of the cluster. It replaces no package of the
+# MAGIC runtime. The extra `protoc`, which `decode=topic` needs for Protobuf schemas, would: install it with the constraints of
+# MAGIC `docs/databricks.md`.
 
 # COMMAND ----------
 
@@ -58,7 +60,8 @@ options = {
 # MAGIC %md
 # MAGIC ## 3. A stream into a table
 # MAGIC
-# MAGIC `pubsub_spark`, for `pubsub` is Databricks' own reader.
+# MAGIC `pubsub_spark`, for `pubsub` is Databricks' own reader. The query runs until it is stopped. With `trigger(availableNow=True)` a
+# MAGIC run on these runtimes reads one batch: `docs/databricks.md` says what a scheduled job has to set.
 
 # COMMAND ----------
 
@@ -68,7 +71,7 @@ query = (
     .load()
     .select("message_id", "publish_time", "value.*")
     .writeStream.option("checkpointLocation", "/Volumes/main/default/checkpoints/flights")
-    .trigger(availableNow=True)
+    .trigger(processingTime="10 seconds")
     .toTable("main.default.flights")
 )
 query.awaitTermination()
@@ -94,7 +97,7 @@ query.awaitTermination()
 # MAGIC     )
 # MAGIC ```
 # MAGIC
-# MAGIC `notebooks/databricks.yml` deploys this notebook as a job.
+# MAGIC `notebooks/databricks.yml` deploys this notebook as a continuous job.
 
 # COMMAND ----------
 

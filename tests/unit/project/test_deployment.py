@@ -1,0 +1,81 @@
+"""What the files for clusters and containers say is so, as far as it can be seen without a cluster."""
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import yaml
+
+from tests.conftest import ROOT
+
+DOCKER = ROOT / "examples" / "docker" / "Dockerfile"
+
+
+def copied() -> list[str]:
+    """The files and folders that the Dockerfile copies from the clone."""
+    lines = re.findall(r"^COPY (.*) \S+$", DOCKER.read_text(), re.MULTILINE)
+    return [source for line in lines for source in line.split()]
+
+
+def test_image_has_what_its_wheel_is_built_of(tmp_path: Path):
+    """The wheel can be built of the files that the Dockerfile copies, and of no others."""
+    clone = tmp_path / "build"
+    clone.mkdir()
+    for name in copied():
+        source = ROOT / name
+        shutil.copytree(source, clone / name) if source.is_dir() else shutil.copy(source, clone)
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    ended = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+
+    assert 0 == ended.returncode, ended.stderr
+    [wheel] = tmp_path.glob("*.whl")
+    assert "pubsub_spark/cli/__init__.py" in zipfile.ZipFile(wheel).namelist()
+
+
+def test_docker_is_sent_what_it_copies():
+    """`.dockerignore` lets through exactly the files of the Dockerfile."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+
+    assert "*" in lines
+    assert {*copied()} == {line[1:] for line in lines if line.startswith("!")}
+
+
+def test_terraform_grants_what_the_page_lists():
+    """Each right of docs/clusters.md is a resource of conf/iam.tf, and nothing else is granted."""
+    members = {"the query": "member", "Pub/Sub's agent": "pubsub_agent", "Cloud Storage's agent": "storage_agent"}
+    kinds = {"subscription": "pubsub_subscription", "topic": "pubsub_topic", "project": "project"}
+    kinds |= {"bucket": "storage_bucket", "key": "kms_crypto_key"}
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    table = re.findall(r"^\| .+ \| (.+) \| `(roles/\S+)` \| (?:the|that) (\w+)", page, re.MULTILINE)
+    resources = re.findall(
+        r'^resource "google_(\w+)_iam_member".*?role += "(.+?)".*?member += local\.(\w+)',
+        (ROOT / "conf" / "iam.tf").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+
+    listed = [(kinds[kind], role, members[member]) for member, role, kind in table]
+    assert len(listed) == 11
+    listed.remove(("project", "roles/pubsub.editor", "member"))
+    assert sorted(listed) == sorted(resources)
+
+
+def test_checkpoint_of_kubernetes_can_be_opened():
+    """Hadoop opens a checkpoint on `gs://` only with the connector that the template names."""
+    spec = yaml.safe_load((ROOT / "conf" / "kubernetes.yaml").read_text())["spec"]
+
+    assert spec["sparkConf"]["spark.sql.streaming.checkpointLocation"].startswith("gs://")
+    assert {"fs.gs.impl", "fs.AbstractFileSystem.gs.impl"} == {*spec["hadoopConf"]}
+
+
+def test_job_of_databricks_is_continuous():
+    """A schedule of runs that read one batch each falls behind, so that the bundle has none, and the query no end."""
+    [job] = yaml.safe_load((ROOT / "notebooks" / "databricks.yml").read_text())["resources"]["jobs"].values()
+    [task] = job["tasks"]
+
+    assert "schedule" not in job
+    assert "UNPAUSED" == job["continuous"]["pause_status"]
+    notebook = ROOT / "notebooks" / task["notebook_task"]["notebook_path"]
+    assert ".trigger(processingTime=" in notebook.read_text()
