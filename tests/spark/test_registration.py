@@ -1,11 +1,14 @@
 """`register(spark)`: both names of the source, and what is wrong when workers cannot import it."""
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -20,6 +23,7 @@ from pubsub_spark import register
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 try:
     register(spark)
+    print("REGISTERED")
 except RuntimeError as error:
     print("SAID:", error)
 """
@@ -68,3 +72,27 @@ def test_workers_without_the_package_are_named(tmp_path: Path):
 
     assert "SAID: The Python of Spark's workers has no package" in ended.stdout, ended.stdout + ended.stderr[-3000:]
     assert f"set PYSPARK_PYTHON to `{sys.executable}`" in ended.stdout
+
+
+def test_stream_without_py_files_is_named(tmp_path: Path):
+    """With `--py-files` batches find the package and streams do not. With PYTHONPATH as well both find it."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    bare = tmp_path / "bare" / "bin" / "python"
+    packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(tmp_path / "bare")}))
+    # All dependencies, and not this package: a path in a `.pth` file does not bring the `.pth` files that are in it.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    shutil.copytree(ROOT / "pubsub_spark", tmp_path / "files" / "pubsub_spark")
+    archive = shutil.make_archive(str(tmp_path / "pubsub_spark"), "zip", tmp_path / "files")
+    job = tmp_path / "job.py"
+    job.write_text(SCRIPT)
+    spark_home = pyspark.__path__[0]
+    environment = {**os.environ, "PYSPARK_PYTHON": str(bare), "SPARK_HOME": spark_home}
+    for name in ("PYTHONPATH", "PYSPARK_DRIVER_PYTHON"):
+        environment.pop(name, None)
+
+    def submit(**more: str) -> str:
+        command = [f"{spark_home}/bin/spark-submit", "--master", "local[1]", "--py-files", archive, str(job)]
+        return subprocess.run(command, env=environment | more, cwd=tmp_path, capture_output=True, text=True).stdout
+
+    assert "SAID: Batch queries work, and streams do not" in submit()
+    assert "REGISTERED" in submit(PYTHONPATH=archive)
