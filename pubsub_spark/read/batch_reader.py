@@ -7,9 +7,11 @@ stream that ends with a final error midway is an error, not fewer rows.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -17,6 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from .. import logs
 from ..backend import Backend
 from ..codec.envelope import Received, first_deliveries
+from ..errors import ForbiddenError
 from ..options import ReadOptions
 from .driver import subscription
 from .pull import acks
@@ -24,6 +27,8 @@ from .pull.lease import pull_lease_seconds
 from .pull.pull import Pull
 from .pull.streaming_pull import DEFAULT_TIMES, PullTimes, StreamSettings
 from .rows import Rows
+
+_log = logging.getLogger(__name__)
 
 _NACK_TIMEOUT_SECONDS = 10.0
 
@@ -43,9 +48,23 @@ class PubSubBatchReader(DataSourceReader):
         return [InputPartition(0)]
 
     def check(self) -> None:
-        """Raise what is wrong with the subscription: MissingError, ForbiddenError, ResourceError or ServiceError."""
-        with self._backend.connect() as connection:
-            subscription.check(connection.admin, self._options)
+        """Raise what is wrong with the subscription: MissingError, ResourceError or ServiceError.
+
+        A WARNING says if the read uses up delivery attempts of a dead-letter policy.
+        """
+        with self._backend.connect() as connection, suppress(ForbiddenError):
+            found = connection.admin.subscription(self._options.subscription)
+            subscription.refuse_unless_pulled(found)
+            if found.dead_letter_policy.dead_letter_topic:
+                logs.to_stderr(self._options.log_level)
+                _log.warning(
+                    "each batch read of `%s` uses up a delivery attempt of the messages that it returns. Pub/Sub moves "
+                    "a message to `%s` after %d attempts. Read a subscription without a dead-letter policy, or look at "
+                    "messages with `pubsub-spark tail TOPIC`",
+                    found.name,
+                    found.dead_letter_policy.dead_letter_topic,
+                    found.dead_letter_policy.max_delivery_attempts,
+                )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """The rows of up to `maxMessages` messages of the subscription, each message once."""

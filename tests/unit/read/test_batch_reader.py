@@ -1,10 +1,12 @@
 """A batch read: up to `maxMessages` messages, all of which are nacked, also when the read fails."""
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 import pytest
+from google.pubsub_v1 import types
 from pyspark.sql.datasource import InputPartition
 
 from pubsub_spark.errors import ForbiddenError, MissingError
@@ -18,10 +20,15 @@ Code = grpc.StatusCode
 
 
 class _Admin:
-    """An admin client without the permission to get a subscription."""
+    """An admin client without the permission to get a subscription, or with this one."""
+
+    def __init__(self, found: types.Subscription | None = None) -> None:
+        self._found = found
 
     def subscription(self, name: str) -> Any:
-        raise ForbiddenError(name)
+        if self._found is None:
+            raise ForbiddenError(name)
+        return self._found
 
 
 @dataclass
@@ -29,9 +36,10 @@ class _Backend:
     """A backend with one scripted connection."""
 
     service: Any
+    subscription: types.Subscription | None = None
 
     def connect(self) -> Any:
-        self.service.admin = _Admin()
+        self.service.admin = _Admin(self.subscription)
         return self.service
 
 
@@ -82,3 +90,18 @@ def test_batch_read_drops_what_was_delivered_twice():
     assert ["ack-a", "ack-b", "ack-b", "ack-c"] == [
         ack_id for seconds, ids in service.modified if not seconds for ack_id in ids
     ]
+
+
+@pytest.mark.parametrize("policy", [True, False])
+def test_batch_read_warns_of_a_dead_letter_policy(caplog: pytest.LogCaptureFixture, policy: bool):
+    """A look is a failed delivery: a WARNING says after how many of them the messages are in which topic."""
+    dead = types.DeadLetterPolicy(dead_letter_topic="projects/p/topics/dead", max_delivery_attempts=5)
+    found = types.Subscription(name=SUBSCRIPTION, dead_letter_policy=dead if policy else None)
+    options = ReadOptions(subscription_id=SUBSCRIPTION, endpoint="fake:443")
+    backend: Any = _Backend(Service(scripts=[]), found)
+
+    PubSubBatchReader(options, backend, Rows(options, backend)).partitions()
+
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert policy == bool(warnings)
+    assert not policy or "Pub/Sub moves a message to `projects/p/topics/dead` after 5 attempts" in warnings[0]
