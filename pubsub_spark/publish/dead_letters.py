@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from ..names import RESERVED_PREFIX
+from ..names import RESERVED_PREFIX, TRACE_ATTRIBUTES
 from .limits import MAX_ATTRIBUTES, MAX_KEY_BYTES, MAX_VALUE_BYTES
 
 ERROR_ATTRIBUTE = "pubsub_spark_error"
@@ -44,5 +44,5 @@ def _is_within_limits(key: str, value: str) -> bool:
     return (
         0 < len(key.encode()) <= MAX_KEY_BYTES
         and len(value.encode()) <= MAX_VALUE_BYTES
-        and not key.lower().startswith(RESERVED_PREFIX)
+        and (key in TRACE_ATTRIBUTES or not key.lower().startswith(RESERVED_PREFIX))
     )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..names import RESERVED_PREFIX
+from ..names import RESERVED_PREFIX, TRACE_ATTRIBUTES
 
 MAX_REQUEST_BYTES = 10_000_000
 MAX_REQUEST_MESSAGES = 1000
@@ -138,6 +138,8 @@ def violations(messages: pa.RecordBatch, sizes: Ints, topic_bytes: Ints | int) -
             note(entries.row_of(entry), "attributes", "has an empty key, and Pub/Sub takes no attribute without a name")
         reserved = pc.starts_with(entries.keys, RESERVED_PREFIX, ignore_case=True)
         for entry in _where(np.asarray(reserved.to_numpy(zero_copy_only=False))):
+            if entries.keys[entry].as_py() in TRACE_ATTRIBUTES:
+                continue
             what = f"has the key `{_start(entries.keys[entry])}`"
             note(entries.row_of(entry), "attributes", f"{what}, but names that begin with `goog` are Google's own")
     if "ordering_key" in messages.schema.names:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import RowError
+from ..names import SCHEMA_ATTRIBUTES
 from ..publish.limits import Ints, MapEntries
 from .column_mapping import ColumnMapping
 
@@ -20,6 +21,7 @@ EncodeRows = Callable[[pa.StructArray], pa.Array]
 """Encodes rows: a binary for each, null for a null row. Raises RowError for one that cannot be."""
 
 _ATTRIBUTES = pa.map_(pa.string(), pa.string())
+_ADDED_BY_SERVICE = pa.array(SCHEMA_ATTRIBUTES, pa.string())
 
 
 def to_messages(batch: pa.RecordBatch, mapping: ColumnMapping, encode: EncodeRows) -> pa.RecordBatch:
@@ -31,7 +33,7 @@ def to_messages(batch: pa.RecordBatch, mapping: ColumnMapping, encode: EncodeRow
     columns = {"data": _data(batch, mapping, encode)}
     if mapping.attributes is not None:
         attributes = batch.column(mapping.attributes)
-        columns["attributes"] = _no_null_entries(
+        columns["attributes"] = _publishable(
             attributes if pa.types.is_map(attributes.type) else _attributes_of_json(attributes)
         )
     if mapping.attribute_columns:
@@ -100,18 +102,19 @@ def _text(column: pa.Array) -> pa.StringArray:
     return column.cast(pa.string())
 
 
-def _no_null_entries(maps: pa.MapArray) -> pa.MapArray:
-    """The same maps, none null, without the entries whose value is null: there is no null attribute."""
+def _publishable(maps: pa.MapArray) -> pa.MapArray:
+    """The same maps, none null, without the entries whose value is null and those that Pub/Sub adds by itself."""
     if maps.type != _ATTRIBUTES:
         maps = maps.cast(_ATTRIBUTES)  # Spark writes large strings where it is told to
     absent = np.asarray(maps.is_null().to_numpy(zero_copy_only=False))
     if maps.null_count:
         maps = maps.take(pa.array(np.arange(len(maps))))  # a null may hide entries; a taken one does not
     entries = MapEntries.of(maps)
-    if not (absent.any() or entries.values.null_count):
+    added = pc.is_in(entries.keys, _ADDED_BY_SERVICE)
+    kept = np.asarray(pc.and_not(entries.values.is_valid(), added).to_numpy(zero_copy_only=False))
+    if not absent.any() and kept.all():
         return maps
-    if entries.values.null_count:
-        entries = entries.where(np.asarray(entries.values.is_valid().to_numpy(zero_copy_only=False)))
+    entries = entries.where(kept)
     return pa.MapArray.from_arrays(pa.array(entries.offsets, pa.int32()), entries.keys, entries.values)
 
 

@@ -25,11 +25,16 @@ if TYPE_CHECKING:
 class WriteSummary:
     """The metrics of all writes so far: write to `format` in place of `pubsub`, read `value` at any time.
 
-    Counts the tasks that ended well, of batch writes and of streams, in classic PySpark (Spark Connect has no
-    accumulators).
+    Counts the tasks that ended well, of batch writes and of streams. Raises RuntimeError for a session of Spark
+    Connect, which has no accumulators.
     """
 
     def __init__(self, spark: SparkSession) -> None:
+        if not hasattr(spark, "sparkContext"):
+            raise RuntimeError(
+                "`WriteSummary` needs an accumulator, which a session of Spark Connect does not have. The log of the "
+                "Connect server's driver has the counts of each write."
+            )
         self._accumulator = spark.sparkContext.accumulator(WriteMetrics(), WriteMetricsParam())
         self.format = f"pubsub_counted_{self._accumulator.aid}"
         spark.dataSource.register(_counting_sink(self.format, self._accumulator.aid))

@@ -76,8 +76,7 @@ class PubSubBatchWriter(datasource.DataSourceArrowWriter):
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         """Log the metrics of the write."""
-        logs.to_stderr(self._plan.options.log_level)
-        _log.info("published to %s: %s", _target(self._plan), _sum(messages))
+        _log_commit(self._plan, "", messages)
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         """Log what was published before the write failed; it cannot be taken back."""
@@ -111,8 +110,7 @@ class PubSubStreamWriter(_StreamWriter):  # type: ignore[misc]
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
         """Log the metrics of the micro-batch."""
-        logs.to_stderr(self._plan.options.log_level)
-        _log.info("batch %d published to %s: %s", batchId, _target(self._plan), _sum(messages))
+        _log_commit(self._plan, f"batch {batchId} ", messages)
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
         """Log what was published before the micro-batch failed; it cannot be taken back."""
@@ -134,8 +132,17 @@ def _write(
     return PublishCommitMessage(partition.partition, _context().attemptNumber(), batch_id, metrics)
 
 
-def _target(plan: WritePlan) -> str:
-    return plan.options.topic or "the topics of the rows"
+def _log_commit(plan: WritePlan, what: str, messages: Iterable[datasource.WriterCommitMessage | None]) -> None:
+    logs.to_stderr(plan.options.log_level)
+    target, metrics = plan.options.topic or "the topics of the rows", _sum(messages)
+    _log.info("%spublished to %s: %s", what, target, metrics)
+    if metrics.dropped:
+        _log.warning(
+            "%d rows are over a limit of Pub/Sub and were not published to %s, because `onOversize` is `drop`. Set it "
+            "to `deadletter` to keep them, or to `error` to see which they are",
+            metrics.dropped,
+            target,
+        )
 
 
 def _sum(messages: Iterable[datasource.WriterCommitMessage | None]) -> WriteMetrics:

@@ -22,8 +22,6 @@ MAX_ATTRIBUTES = 100
 MAX_ATTRIBUTE_KEY_BYTES = 256
 MAX_ATTRIBUTE_VALUE_BYTES = 1024
 MAX_ORDERING_KEY_BYTES = 1024
-# OpenTelemetry's context, which the client libraries add to messages when tracing is on
-_CLIENT_ATTRIBUTES = frozenset({"googclient_traceparent", "googclient_tracestate", "googclient_baggage"})
 _SCHEMA_WORDS = {"AVRO": "AVRO", "PROTOCOL_BUFFER": "PROTO"}  # of reasons; that of JSON_PROTO was never seen by us
 MAX_ACK_REQUEST_BYTES = 512 * 1024
 MAX_PULL_MESSAGES = 1000
@@ -195,7 +193,7 @@ def check_attributes(attributes: Mapping[str, str]) -> None:
     """Refuse attributes over a limit, and keys that begin with `goog`, but those that Google's clients set."""
     check_at_most("attribute_count", len(attributes), MAX_ATTRIBUTES)
     for key, value in attributes.items():
-        if not key or (key[:4].lower() == "goog" and key not in _CLIENT_ATTRIBUTES):
+        if not key or (key[:4].lower() == "goog" and key not in names.TRACE_ATTRIBUTES):
             raise invalid(
                 f"The request contains an attribute key that is not valid (key={key}). Attribute keys must be "
                 "non-empty and must not begin with 'goog' (case-insensitive)."

@@ -67,10 +67,11 @@ def test_sizes_where_a_length_takes_one_byte_more(bits: int):
         {"attributes": {"k": "v" * 1024}},
         {"attributes": {"k": "ä" * 512}},
         {"attributes": {"agoog": "v"}},
+        {"attributes": {f"googclient_{name}": "v" for name in ("traceparent", "tracestate", "baggage")}},
         {"ordering_key": "k" * 1024},
         {"data": b"x" * (10_000_000 - limits.topic_field_bytes(TOPIC) - 5 - 5)},
     ],
-    ids=["100 attributes", "key", "value", "value in bytes", "goog inside", "ordering key", "request"],
+    ids=["100 attributes", "key", "value", "value in bytes", "goog inside", "tracing", "ordering key", "request"],
 )
 def test_at_the_limit_is_taken(message):
     """The largest that Pub/Sub takes passes."""
@@ -86,6 +87,7 @@ def test_at_the_limit_is_taken(message):
         ({"attributes": {"k": "ä" * 513}}, "attributes", "a value of 1026 bytes under `k`"),
         ({"attributes": {"a": "b", "google": "v"}}, "attributes", "`google`, but names that begin with `goog`"),
         ({"attributes": {"a": "b", "GooGle": "v"}}, "attributes", "`GooGle`, but names that begin with `goog`"),
+        ({"attributes": {"googclient_schemaname": "v"}}, "attributes", "`googclient_schemaname`, but names that begin"),
         ({"attributes": {"a": "b", "": "v"}}, "attributes", "an empty key"),
         ({"ordering_key": "k" * 1025}, "ordering_key", "1025 bytes, more than the 1024"),
         ({"data": b"x" * (10_000_000 - limits.topic_field_bytes(TOPIC) - 5 - 4)}, "data", "10,000,001 bytes"),
@@ -97,6 +99,7 @@ def test_at_the_limit_is_taken(message):
         "value in bytes",
         "goog",
         "goog in any case",
+        "schema of a message",
         "no key",
         "ordering key",
         "request",

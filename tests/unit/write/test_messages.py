@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from dataclasses import replace
 
 import pyarrow as pa
@@ -61,6 +62,25 @@ def test_null_attributes_are_absent():
 
     found = [row["attributes"] for row in sent(batch, schema(data=BINARY, attributes=SPARK_ATTRIBUTES))]
     assert [[("a", "1")], [], [], [], [("d", "")]] == found
+
+
+@pytest.mark.parametrize("columns", ["native", "databricks"])
+def test_attributes_of_a_message_that_was_read(columns: str):
+    """Pub/Sub adds the schema's attributes to each message and refuses them in a publish; those of tracing stay."""
+    added = dict.fromkeys(("googclient_schemaname", "googclient_schemarevisionid", "googclient_schemaencoding"), "x")
+    own = {"k": "v", "googclient_traceparent": "00-1"}
+    if columns == "native":
+        of = schema(data=BINARY, attributes=SPARK_ATTRIBUTES)
+        maps = pa.array([[*added.items(), *own.items()], [*added.items()], None], ATTRIBUTES)
+        batch = pa.RecordBatch.from_pydict({"data": pa.array([b"x"] * 3), "attributes": maps})
+        found = sent(batch, of)
+    else:
+        of = schema(payload=BINARY, attributes=STRING)
+        texts = pa.array([json.dumps(added | own), json.dumps(added), None], pa.string())
+        batch = pa.RecordBatch.from_pydict({"payload": pa.array([b"x"] * 3), "attributes": texts})
+        found = sent(batch, of, columns="databricks")
+
+    assert [[*own.items()], [], []] == [row["attributes"] for row in found]
 
 
 def test_attribute_columns_come_after_the_map():

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import pickle
+from typing import Any
 
 import pytest
 from pyspark.sql import Row
 from pyspark.sql import types as spark
+from pyspark.sql.connect.session import SparkSession
 
 from pubsub_spark.backend import EmulatorBackend
 from pubsub_spark.errors import OptionsError, SchemaError
 from pubsub_spark.options import WriteOptions
+from pubsub_spark.write import WriteSummary
 from pubsub_spark.write.metrics import WriteMetrics
 from pubsub_spark.write.writer import PublishCommitMessage, PubSubBatchWriter, PubSubStreamWriter, _to_arrow
 
@@ -82,11 +85,31 @@ def test_a_commit_of_rows_that_name_their_topics_names_none(caplog):
     ] == caplog.messages
 
 
+@pytest.mark.parametrize("writer", [PubSubBatchWriter, PubSubStreamWriter])
+def test_a_commit_warns_of_rows_that_were_dropped(caplog, writer):
+    """With `onOversize=drop` a WARNING says how many rows of the write or the micro-batch were not published."""
+    made = writer(OPTIONS, BACKEND, BYTES, overwrite=False)
+    made.commit(
+        [written(0, messages=2, dropped=1), written(1, dropped=2)], *([7] if writer is PubSubStreamWriter else [])
+    )
+
+    [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith("3 rows are over a limit of Pub/Sub and were not published to projects/p/topics/ttt,")
+
+
 def test_an_abort_says_what_cannot_be_taken_back(caplog):
     """Tasks that failed have no message; the others' messages are out."""
     PubSubBatchWriter(OPTIONS, BACKEND, BYTES, overwrite=False).abort([None, written(1, messages=3)])
 
     assert caplog.messages[0].startswith("the write failed; tasks that ended well had published 3 messages")
+
+
+def test_a_summary_needs_classic_spark():
+    """A session of Spark Connect has no accumulators: the error says so, and where the counts are."""
+    session: Any = SparkSession.__new__(SparkSession)
+
+    with pytest.raises(RuntimeError, match=r"which a session of Spark Connect does not have. The log of the Connect"):
+        WriteSummary(session)
 
 
 def test_rows_become_arrow_batches():
