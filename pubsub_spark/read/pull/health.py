@@ -71,12 +71,13 @@ class StreamHealth:
     def failed(self, now: float, error: str, is_credential_failure: bool = False) -> None:
         """Record that the stream has ended, or that a probe was not answered."""
         self._has_connected = self.was_connected(now)
+        before = 0 if self.is_steady(now) else self.credential_failures
         self._end_outage_if_steady(now)
         self.connected, self._idle_since = False, None
         if self.failing_since is None:
             self.failing_since = now
         self.last_error = error
-        self.credential_failures = self.credential_failures + 1 if is_credential_failure else 0
+        self.credential_failures = before + 1 if is_credential_failure else 0
 
     def rested(self) -> None:
         """Record that no stream is wanted now, because there is no room for its messages: that is no outage."""

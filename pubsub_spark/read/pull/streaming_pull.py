@@ -5,11 +5,11 @@ the flow control limits. Their responses are taken in the order of arrival, and 
 subscription with message ordering the service sends a key to one stream at a time, so that its order is kept.
 
 Retryable codes reopen a stream silently, with backoff and the same `client_id`, so that the service carries its state
-over, and UNAUTHENTICATED reopens one that was served. Any other code is raised to the caller of `take`. A stream
-without responses may be idle or dead, and only a new one can tell: after `max_silence` it is opened again, but not
-while there is no room for its messages. The service counts outstanding messages for each stream, so a batch of an hour
-would fill the driver's memory, one stream after the other. An empty request every `heartbeat` tells the service that
-the client lives, as Google's clients do.
+over. So does UNAUTHENTICATED, a few times: a stream may outlive its token. Any other code is raised to the caller of
+`take`. A stream without responses may be idle or dead, and only a new one can tell: after `max_silence` it is opened
+again, but not while there is no room for its messages. The service counts outstanding messages for each stream, so a
+batch of an hour would fill the driver's memory, one stream after the other. An empty request every `heartbeat` tells
+the service that the client lives, as Google's clients do.
 
 Runs in tasks and on the driver, after the fork. Each stream has one thread, which ends with `close`. gRPC reads the
 requests in a thread of its own, which also sends heartbeats and probes.
@@ -26,7 +26,7 @@ from typing import Any
 import grpc
 
 from ...backend import Connection
-from ...backend.status import RETRYABLE, delays, failure, is_credential_failure
+from ...backend.status import RETRYABLE_FOR_STREAM, delays, failure, is_credential_failure
 from ..runtime import SYSTEM, Runtime
 from . import acks
 from .health import StreamHealth
@@ -298,12 +298,9 @@ class Stream:
         except grpc.RpcError as error:
             self._call = None
             code, details = error.code(), error.details() or ""
-            # A stream may outlive its token; the next one has a fresh token.
-            was_served = came or self.health.is_steady(self.runtime.monotonic())
-            is_final = code not in RETRYABLE and not (code is grpc.StatusCode.UNAUTHENTICATED and was_served)
             if not self._closing.is_set() and not self._silent:
                 self.health.failed(self.runtime.monotonic(), _in_words(error), is_credential_failure(code, details))
-                if is_final or self.health.has_failed_credentials():
+                if code not in RETRYABLE_FOR_STREAM or self.health.has_failed_credentials():
                     subscription, address = self.settings.subscription, self.connection.address
                     raise failure(code, details, "pull from", "Subscription", subscription, address) from None
         finally:

@@ -100,6 +100,16 @@ def test_short_outage_is_not_told():
     assert health.changed(60.0) is None
 
 
+def test_token_that_expires_every_hour_is_no_failure_of_credentials():
+    """A stream that was connected for some time has had a good token, also if no message came."""
+    health = connected()
+    for hour in range(20):
+        health.opening(3600.0 * hour)
+        health.answered(3600.0 * hour)
+        health.failed(3600.0 * (hour + 1), "UNAUTHENTICATED", is_credential_failure=True)
+    assert not health.has_failed_credentials()
+
+
 def test_credentials_that_fail_are_tried_a_bounded_number_of_times():
     """Another error or a response in between begins the count anew."""
     health = connected()

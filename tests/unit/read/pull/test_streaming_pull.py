@@ -89,9 +89,9 @@ def test_error_is_raised_in_each_call():
 
 
 def test_stream_that_outlives_its_token_is_opened_again():
-    """UNAUTHENTICATED is final for a stream that was never served, and no end of one that was."""
+    """UNAUTHENTICATED is final only if it comes again and again."""
     refused = Code.UNAUTHENTICATED
-    stream = _stream(Service(scripts=[[response("a"), refused], [response("b"), refused], [refused]]))
+    stream = _stream(Service(scripts=[[response("a"), refused], [response("b"), refused], *[[refused]] * 7]))
     assert [[response("a")], [response("b")]] == [stream.take(LONG), stream.take(LONG)]
     with pytest.raises(PubSubError):
         stream.take(LONG)
