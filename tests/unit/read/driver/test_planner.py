@@ -15,7 +15,7 @@ from pubsub_spark.read.staging.part import Footer
 from pubsub_spark.read.staging.store import open_store
 from pubsub_spark.read.task.partitions import DriverPartition, PullPartition
 
-STAGING = Staging(open_store("memory"), "projects/p/subscriptions/sub", "stream")
+STAGING = Staging(open_store("memory:///"), "projects/p/subscriptions/sub", "stream")
 
 
 def footer(rows: int, ended: str, oldest: float | None = None, dropped: int = 0, volume: int = 0) -> Footer:

@@ -6,7 +6,7 @@ from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import open_store
 from pubsub_spark.read.task.partitions import StagedPartition, replay_partitions
 
-STAGING = Staging(open_store("memory"), "projects/p/subscriptions/sub", "stream")
+STAGING = Staging(open_store("memory:///"), "projects/p/subscriptions/sub", "stream")
 
 
 def parts(staged: list[int]) -> list[list[int]]:
