@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import getpass
+import json
 import logging
 import os
 import re
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, NotFoundError
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, NotFoundError, UnauthenticatedError
 from obstore.store import LocalStore, MemoryStore, from_url
 
 from ...backend.status import delays
@@ -59,6 +60,9 @@ _SCHEMES = {
     **dict.fromkeys(("file", "memory", "http", "https"), ""),
 }
 _OTHER_NAMES = {"gcs": "gs", "s3n": "s3", "wasb": "abfss", "wasbs": "abfss"}  # of schemes in _SCHEMES, by Hadoop
+# With one of these, obstore's own look for credentials is asked: a key for this bucket alone, or none for an emulator.
+_OBSTORE_VARIABLES = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SKIP_SIGNATURE")
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 # For which obstore repeats a request with the signature and token of its first attempt, which expire. An error that
 # comes earlier was not retryable.
 _REQUEST_SECONDS = 10.0
@@ -70,6 +74,7 @@ _LEFTOVER_SECONDS = 86400  # after which such a file is that of a dead writer
 _EXISTS = (FileExistsError, AlreadyExistsError)
 _MISSING = (FileNotFoundError, NotFoundError)
 _REFUSED = (OSError, BaseError, NotImplementedError)  # the last from a store of HTTP, which has no create-only writes
+_OUTAGE = (GenericError, UnauthenticatedError)  # the last if no token could be fetched
 _log = logging.getLogger(__name__)
 
 
@@ -81,7 +86,7 @@ class Entry(NamedTuple):
     changed: datetime
 
 
-def open_store(location: str, fail_after: float | None = None) -> Store:
+def open_store(location: str, credentials_json: str | None = None, fail_after: float | None = None) -> Store:
     """Return the store at a path or URL. See `Store` for the arguments.
 
     Raises StagingError if it is neither, or is a folder of Databricks or of a disk that is not mounted here.
@@ -103,7 +108,7 @@ def open_store(location: str, fail_after: float | None = None) -> Store:
             f"`stagingLocation` `{location}` is a folder of Databricks or of a disk that is not mounted: there is no "
             f"`{mounted}` on this machine. Give a folder of this machine, or a URL of an object store."
         )
-    return Store(location, fail_after=fail_after)
+    return Store(location, credentials_json=credentials_json, fail_after=fail_after)
 
 
 def default_location() -> str:
@@ -131,10 +136,12 @@ class Store:
     Paths are relative to the location, with `/` between their parts. A prefix is a folder with a final slash, or "" for
     the whole location. Local files and folders are open to this user alone.
 
-    fail_after: seconds for which an outage of an object store is waited for; None for five minutes.
+    credentials_json: Google's, for `gs://`; None for the Application Default Credentials. fail_after: seconds for which
+    an outage of an object store is waited for; None for five minutes.
     """
 
     location: str
+    credentials_json: str | None = field(default=None, repr=False, kw_only=True)
     fail_after: float | None = field(default=None, kw_only=True)
 
     @property
@@ -248,7 +255,7 @@ class Store:
                     self._log_end(is_out, began)
                     raise
                 now = time.monotonic()
-                if not isinstance(error, GenericError) or self.is_local or now - asked < self._request_seconds:
+                if not isinstance(error, _OUTAGE) or self.is_local or now - asked < self._request_seconds:
                     raise self._refused(error) from None
                 if now - began >= self._outage_seconds:
                     raise StagingError(
@@ -321,19 +328,49 @@ def _folder(location: str) -> Path | None:
 @lru_cache(maxsize=16)
 def _connected(store: Store) -> Any:
     """Return the obstore store of a store, one in each process; StagingError if it cannot be opened."""
-    folder = _folder(store.location)
+    folder, scheme = _folder(store.location), _scheme(store.location)
     settings: dict[str, Any] = {
         "retry_config": {"max_retries": 1000, "retry_timeout": timedelta(seconds=store._request_seconds)}
     }
     try:
         if folder is not None:
             return LocalStore(folder, automatic_cleanup=True)
+        if scheme == "gs" and (
+            store.credentials_json or not any(name.startswith(_OBSTORE_VARIABLES) for name in os.environ)
+        ):
+            settings["credential_provider"] = _google_tokens(store.credentials_json, store._request_seconds)
         return from_url(store.location, **settings)
     except Exception as error:
         raise StagingError(
             f"`stagingLocation` `{store.location}` cannot be opened: {_reason(error)}. Give a path, or a URL of "
             f"`gs://`, `s3://`, `az://` or `file://`.{_credentials(store.location)}"
         ) from None
+
+
+def _google_tokens(credentials_json: str | None, seconds: float) -> Callable[[], Any]:
+    """Return a function that fetches a token of Google's for obstore, and waits for a token server for some seconds."""
+    import google.auth
+    from google.auth.exceptions import GoogleAuthError, TransportError
+    from obstore.auth.google import GoogleCredentialProvider
+
+    if credentials_json is None:
+        credentials, _ = google.auth.default(scopes=_SCOPES)
+    else:
+        credentials, _ = google.auth.load_credentials_from_dict(json.loads(credentials_json), scopes=_SCOPES)
+    fetch = GoogleCredentialProvider(credentials)
+
+    def token() -> Any:
+        end = time.monotonic() + seconds
+        pauses = delays()
+        while True:
+            try:
+                return fetch()
+            except GoogleAuthError as error:
+                if not (error.retryable or isinstance(error, TransportError)) or time.monotonic() >= end:
+                    raise
+                time.sleep(next(pauses))
+
+    return token
 
 
 def _prepare(folder: Path, location: str) -> None:

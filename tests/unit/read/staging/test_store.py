@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import json
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ from typing import Any
 
 import obstore
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from obstore.exceptions import NotFoundError, PermissionDeniedError
 
 from pubsub_spark.errors import MissingFile, StagingError
@@ -18,7 +21,7 @@ from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import Store, mounted_folder, open_store
 from tests.conftest import Bucket
 from tests.unit.read.service import SUBSCRIPTION
-from tests.unit.read.staging.object_store import Faults, s3_with_faults
+from tests.unit.read.staging.object_store import Faults, google, s3_with_faults
 
 
 def content(store: Store, path: str) -> bytes | None:
@@ -188,9 +191,86 @@ def test_refusal_is_not_repeated(s3_faults: Faults, bucket: Bucket, status: int)
     assert 1 == len(s3_faults.asked)
 
 
-def test_credentials_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def google_faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    """Google's servers; obstore and google.auth find them by the environment and by the credentials."""
+    store_module._connected.cache_clear()
+    with google() as faults:
+        monkeypatch.setenv("GOOGLE_BASE_URL", faults.endpoint)
+        yield faults
+
+
+def service_account(endpoint: str) -> dict[str, Any]:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+    who = {"client_email": "spark@p.iam.gserviceaccount.com", "client_id": "1", "private_key_id": "k"}
+    return {"type": "service_account", "private_key": pem, "token_uri": f"{endpoint}/token", **who}
+
+
+def external_account(endpoint: str, folder: Path) -> dict[str, Any]:
+    (folder / "subject").write_text("a token of another cloud")
+    return {
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/locations/global/workforcePools/pool/providers/provider",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": f"{endpoint}/sts",
+        "credential_source": {"file": str(folder / "subject")},
+        "service_account_impersonation_url": f"{endpoint}/v1/projects/-/serviceAccounts/a@p:generateAccessToken",
+    }
+
+
+@pytest.mark.filterwarnings("ignore:The load_credentials:DeprecationWarning")
+@pytest.mark.parametrize("is_default", [False, True])
+@pytest.mark.parametrize("kind", ["service account", "external account", "impersonation"])
+def test_bucket_of_google_takes_the_credentials_of_pubsub(
+    google_faults: Faults, kind: str, is_default: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Those of the options, or the defaults, of each kind; in a task, too. They are in no `repr`."""
+    given = service_account(google_faults.endpoint)
+    if kind != "service account":
+        given = external_account(google_faults.endpoint, tmp_path)
+    if kind == "impersonation":
+        url = given.pop("service_account_impersonation_url")
+        monkeypatch.setattr("google.auth.iam._IAM_ENDPOINT", url)  # it reads the account's name alone from the URL
+        given = {
+            "type": "impersonated_service_account",
+            "service_account_impersonation_url": url,
+            "source_credentials": service_account(google_faults.endpoint),
+        }
+    text: str | None = json.dumps(given)
+    if is_default:
+        (tmp_path / "default.json").write_text(json.dumps(given))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "default.json"))
+        text = None
+    store = open_store("gs://bucket/x", text)
+
+    assert store.create("a", [b"1"])
+    assert "Bearer" not in repr(store) and "private" not in repr(store) and "type" not in repr(store)
+    store_module._connected.cache_clear()  # a task is another process
+    assert b"1" == content(pickle.loads(pickle.dumps(store)), "a")
+
+
+@pytest.mark.filterwarnings("ignore:The load_credentials:DeprecationWarning")
+def test_token_server_that_is_out_is_waited_for(google_faults: Faults, monkeypatch: pytest.MonkeyPatch):
+    """google.auth itself gives up after three answers."""
+    monkeypatch.setattr(store_module, "delays", lambda first=0.0: itertools.repeat(0.0))
+    monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda _: None)
+    google_faults.statuses.extend([503] * 7)
+    store = open_store("gs://bucket/x", json.dumps(service_account(google_faults.endpoint)))
+
+    assert store.create("a", [b"1"])
+
+
+def test_credentials_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """The error says which options or variables there are, by the scheme."""
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(
+        StagingError, match=r"`gs://b/x` cannot be opened: .*Application Default Credentials \(GOOGLE_APP"
+    ):
+        open_store("gs://b/x").read("a")
     with pytest.raises(StagingError, match=r"`az://c/x` cannot be opened: .*AZURE_STORAGE_ACCOUNT_NAME"):
         open_store("az://c/x").read("a")
 
