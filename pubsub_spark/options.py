@@ -137,6 +137,12 @@ class ReadOptions(ServiceOptions):
         "Where pulled batches are kept until committed: a path or URL (`gs://`, `s3://`, `az://`) all executors see.",
         shown="a folder under the system's temp folder",
     )
+    metrics_location: str | None = declare(
+        "metricsLocation",
+        "string",
+        None,
+        "Folder (a path or URL) for a file with the query's metrics in Prometheus' text format.",
+    )
     fail_on_data_loss: bool = declare(
         "failOnDataLoss",
         "boolean",

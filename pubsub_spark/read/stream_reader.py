@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from .. import logs
-from ..backend import Backend
+from ..backend import Backend, GcpBackend
 from ..options import ReadOptions
 from .driver.planner import Budget
 from .driver.query_driver import QueryDriver
@@ -159,14 +159,17 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self._options
             logs.to_stderr(options.log_level)
             _sigterm.install()
+            credentials = self._backend.credentials_json if isinstance(self._backend, GcpBackend) else None
+            metrics = options.metrics_location
             self._driver = QueryDriver(
                 options,
                 self._backend,
-                open_store(options.staging_location or default_location()),
+                open_store(options.staging_location or default_location(), credentials, options.fail_after),
                 options.num_fetch_partitions or min(os.cpu_count() or 1, _MAX_FIRST_PARTITIONS),
                 lambda: _sigterm.received,
                 may_be_asked_once=ReadLimit is None,
                 reader=self._rows.topic_schema,
+                metrics_store=open_store(metrics, credentials, fail_after=0.0, mode=0o644) if metrics else None,
             )
         return self._driver
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import sys
 import time
@@ -176,9 +177,8 @@ def test_metrics_and_log_are_true(query: Engine, names: Names, caplog: pytest.Lo
         )
     )
     [line] = [line for line in caplog.messages if line.startswith("batch 1 of")]
-    assert line == (
-        f"batch 1 of `{names.subscription}` is committed: 2 messages, 5 bytes, 0 redeliveries dropped, 0 malformed"
-    )
+    counts = {"messages": 2, "bytes": 5, "redeliveriesDropped": 0, "malformed": 0, "deadLetters": 0}
+    assert line == f"batch 1 of `{names.subscription}` is committed: {json.dumps(counts)}"
 
 
 def test_backlog_is_seen_in_every_metric_of_it(query: Engine, names: Names):

@@ -135,10 +135,12 @@ def test_no_write_mode_is_sparks_own_error(spark: SparkSession):
 
 @needs_metrics
 def test_example_listener_alerts(scenario: Scenario, tmp_path: Path):
-    """The listener of examples/alerts.py tells an outage of an idle query and its end, and writes for Prometheus."""
+    """The listener of examples/alerts.py tells an outage of an idle query and its end; a file has the metrics."""
     example = runpy.run_path(str(ROOT / "examples" / "alerts.py"))
-    file, told = tmp_path / "pubsub.prom", list[str]()
-    listener = example["PubSubListener"](str(file), told.append)
+    told = list[str]()
+    listener = example["PubSubListener"](told.append)
+    project, subscription = scenario.names.subscription.split("/")[1::2]
+    file = tmp_path / f"{project}-{subscription}.prom"
 
     def has(pattern: str) -> Until:
         return Until(pattern, lambda _: re.search(f"(?m)^{pattern}$", file.read_text() if file.exists() else ""))
@@ -146,15 +148,16 @@ def test_example_listener_alerts(scenario: Scenario, tmp_path: Path):
     interval = "spark.sql.streaming.noDataProgressEventInterval"
     scenario.spark.conf.set(interval, "500")
     scenario.spark.streams.addListener(listener)
-    labels = rf'\{{query="[-0-9a-f]+",subscription="{scenario.names.subscription}"\}}'
+    labels = rf'\{{subscription="{scenario.names.subscription}"\}}'
     try:
         with Proxy(scenario.emulator.port) as proxy:
             scenario.run(
-                Start(endpoint=proxy.endpoint), Publish("a", "b"), Rows("a", "b"), Acked("a", "b"),
-                has(f"pubsub_spark_messages{labels} 2"), has(f"pubsub_spark_connected{labels} 1"),
+                Start(endpoint=proxy.endpoint, metricsLocation=str(tmp_path)),
+                Publish("a", "b"), Rows("a", "b"), Acked("a", "b"),
+                has(f"pubsub_spark_messages_total{labels} 2"), has(f"pubsub_spark_connected{labels} 1"),
                 Do(lambda _: proxy.refuse()), has(f"pubsub_spark_connected{labels} 0"),
                 Do(lambda _: proxy.heal()), has(f"pubsub_spark_connected{labels} 1"),
-                Stop(), Until("no lines", lambda _: file.read_text() == ""),
+                Stop(), has(f"pubsub_spark_acked_messages_total{labels} 2"),
             )  # fmt: skip
     finally:
         scenario.spark.streams.removeListener(listener)

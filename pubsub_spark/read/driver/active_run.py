@@ -6,6 +6,7 @@ It runs on the thread of Spark's calls and connects the ledger, the driver strea
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from ...options import ReadOptions
 from ..pull import acks
 from ..pull.lease import pull_lease_seconds
 from ..staging import fencing
+from ..staging.part import Footer
 from ..staging.schemas import stage_reader
 from ..task.partitions import Partition, PullPartition
 from .ack_worker import AckWorker
@@ -33,6 +35,7 @@ _FLUSH_SECONDS = 5.0  # for which an idle trigger waits for acks
 _STOP_SECONDS = 5.0
 _HELD_POLL_SECONDS = 0.1  # between two looks at acks that hold back the next batch
 _TOKEN_SECONDS = 3600.0  # after which the driver token is written again: cleaners of temporary folders remove old files
+_REPORT_SECONDS = 10.0  # between two writes of the metrics
 _CLOCK_SECONDS = 1.0  # by which this machine's clock may be behind Pub/Sub's without a WARNING
 _log = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ class ActiveRun:
         self.worker = AckWorker(run, times.acks)
         self.extender = LeaseExtender(run, times.extensions)
         self._token_written = run.now()
+        self._report_at = 0.0
         self._tasks_lease_until = 0.0  # for messages that a task pulled and did not stage
         self._pulled_at: float | None = None  # when the last message came to a task of the last batch, in wall time
         self._is_held_back = False  # because too many batches wait for their acks
@@ -76,9 +80,7 @@ class ActiveRun:
                 self._tasks_lease_until = run.now() + pull_lease_seconds(self._options.max_fetch_period)
             self._pulled_at = max((min(pull.arrived, run.runtime.wall()) for pull in pulls), default=None)
             self._set_tasks(self._planner.record(number, pulls, self._triggers.drained_from))
-            malformed = run.staging.malformed(number) if self._options.decode != "none" else 0
-            counts = ReadCounts.of(footers, malformed)
-            self.counts += counts
+            counts = self._count(number, footers)
             with run.changed:
                 gone = ledger.commit(number, parts)
                 run.changed.notify_all()
@@ -92,9 +94,16 @@ class ActiveRun:
                 )
             known = max((footer.spark_batch for footer in pulls if footer.spark_batch is not None), default=None)
             named = str(number) if known is None else f"{number} (Spark's batchId {known})"
-            _log.info("batch %s of `%s` is committed: %s", named, run.subscription, counts)
+            _log.info("batch %s of `%s` is committed: %s", named, run.subscription, json.dumps(counts.metrics))
         with run.changed:
             ledger.last_commit = max(ledger.last_commit, batch)
+
+    def _count(self, batch: int, footers: Sequence[Footer]) -> ReadCounts:
+        """Add the counts of a batch to those of the run; return them."""
+        malformed = self.run.staging.malformed(batch) if self._options.decode != "none" else 0
+        counts = ReadCounts.of(footers, malformed, malformed if self._options.dead_letter else 0)
+        self.counts += counts
+        return counts
 
     def next_batch(self, stream: str) -> bool:
         """Return whether the next batch is planned now. stream: of the checkpoint's last offset."""
@@ -102,6 +111,8 @@ class ActiveRun:
         triggers.begin(run.now(), was_pulled=self._pulled_at is not None)
         run.stream.check_outage(self._options.fail_after)
         self._poll()
+        if run.now() >= self._report_at:
+            self._write_report()
         if self._wait_for_acks():
             return False
         # The name of a new stream is put into the offset log at once, by a batch that may be empty.
@@ -245,6 +256,8 @@ class ActiveRun:
         """Return the metrics of `lastProgress`. planned: the batch that `next_batch` has announced."""
         run, stream, ledger = self.run, self.run.stream, self.run.ledger
         buffered, oldest_buffered = stream.message_count, stream.oldest_publish_time
+        counts = self.counts.metrics
+        counts["redeliveriesDropped"] += ledger.redeliveries
         with run.changed:
             in_flight, unacked = ledger.uncommitted, ledger.undeleted
             footers = [
@@ -262,14 +275,15 @@ class ActiveRun:
             "inFlightBatches": len(in_flight) + (planned is not None and planned not in in_flight),
             "unackedBatches": len(unacked),
             **unacked_metrics(buffered, oldest_buffered, footers, run.runtime.wall()),
-            "messages": self.counts.messages,
-            "bytes": self.counts.bytes,
-            "redeliveriesDropped": self.counts.dropped + ledger.redeliveries,
-            "malformed": self.counts.malformed,
+            **counts,
             "ackedMessages": self.worker.acknowledged,
             "failedAcks": self.worker.failed_acks,
             "leasesExtended": self.extender.extended,
         }
+
+    def _write_report(self) -> None:
+        self._report_at = self.run.now() + _REPORT_SECONDS
+        self.run.report.write(self.metrics(None), self.run.runtime.wall())
 
     def end(self) -> None:
         """Flush acks, end the threads, nack the buffered messages, in a few seconds at most."""
@@ -281,6 +295,11 @@ class ActiveRun:
         with suppress(PubSubError):  # redeliveries are acknowledged, not returned
             self._poll()
         answers = self.worker.flush(timeout)
+        if self._triggers.is_only:  # nobody says that its batch is committed
+            for number in ledger.uncommitted:
+                self._count(number, [footer for _, footer in readable_parts(run.staging, number).values()])
+        _log.info("a run of `%s` has ended: %s", run.subscription, json.dumps(self.metrics(None)))
+        self._write_report()
         for thread in (self.worker, self.extender):
             thread.end(max(0.0, end - run.runtime.monotonic()))
         buffered = [receipts.column("ack_id") for receipts in run.stream.close()]

@@ -17,27 +17,29 @@ from ..staging.part import Footer
 
 @dataclass(frozen=True)
 class ReadCounts:
-    """The counts of committed batches: messages, bytes, redeliveries dropped, payloads that could not be decoded."""
+    """The counts of batches: messages, bytes, redeliveries dropped, payloads not decoded, dead letters."""
 
     messages: int = 0
     bytes: int = 0
     dropped: int = 0
     malformed: int = 0
+    dead_letters: int = 0
 
     @classmethod
-    def of(cls, footers: Sequence[Footer], malformed: int) -> ReadCounts:
+    def of(cls, footers: Sequence[Footer], malformed: int, dead_letters: int) -> ReadCounts:
         """The counts of one batch, from the footers of its parts."""
         rows, volume = (sum(getattr(footer, name) for footer in footers) for name in ("rows", "bytes"))
-        return cls(rows, volume, sum(footer.dropped + footer.redelivered for footer in footers), malformed)
+        dropped = sum(footer.dropped + footer.redelivered for footer in footers)
+        return cls(rows, volume, dropped, malformed, dead_letters)
 
     def __add__(self, other: ReadCounts) -> ReadCounts:
         return ReadCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
-    def __str__(self) -> str:
-        return (
-            f"{self.messages} messages, {self.bytes} bytes, {self.dropped} redeliveries dropped, "
-            f"{self.malformed} malformed"
-        )
+    @property
+    def metrics(self) -> dict[str, int]:
+        """The counts by their names in `lastProgress` and in the log."""
+        names = ("messages", "bytes", "redeliveriesDropped", "malformed", "deadLetters")
+        return dict(zip(names, astuple(self), strict=True))
 
 
 def unacked_count(footers: Iterable[Footer]) -> int:
@@ -53,6 +55,7 @@ def health_metrics(health: StreamHealth, now: float) -> dict[str, Any]:
         "lastResponseSeconds": None if response is None else round(now - response, 3),
         "reopenedStreams": health.reopened,
         "lastError": health.last_error,
+        "outageSeconds": round(health.outage_seconds(now), 3),
     }
 
 

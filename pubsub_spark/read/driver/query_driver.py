@@ -60,9 +60,10 @@ class QueryDriver:
         reader: ReaderSchema | None = None,
         times: DriverTimes = DRIVER_TIMES,
         max_buffered: int = MAX_MESSAGES,
+        metrics_store: Store | None = None,
     ) -> None:
         self.options = options
-        self._start = Start(options, backend, store, runtime, reader, times, max_buffered)
+        self._start = Start(options, backend, store, runtime, reader, times, max_buffered, metrics_store)
         self._is_stopping = is_stopping
         self._offsets = Offsets()
         self._triggers = Triggers(options.idle_timeout, may_be_asked_once)

@@ -11,6 +11,7 @@ from ..runtime import Runtime
 from ..staging.area import Staging
 from ..staging.schemas import ReaderSchema
 from .ledger import AckLedger
+from .report import NO_REPORT, Report
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Run:
     topic: str | None = None
     reader_schema: ReaderSchema | None = None
     reader: str | None = None
+    report: Report = NO_REPORT
 
     def now(self) -> float:
         """Return the seconds on the lease clock, which the ledger is asked with."""

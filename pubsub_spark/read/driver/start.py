@@ -28,6 +28,7 @@ from . import subscription
 from .batches import readable_parts
 from .in_doubt_files import read_in_doubt
 from .ledger import AckLedger
+from .report import Report
 from .run import Run
 from .times import DRIVER_TIMES, DriverTimes
 
@@ -45,6 +46,7 @@ class Start:
     reader: ReaderSchema | None = None  # with which payloads are decoded
     times: DriverTimes = DRIVER_TIMES
     max_buffered: int = MAX_MESSAGES  # messages of the driver stream
+    metrics_store: Store | None = None
 
     def run(self, start: Offset, is_replay: bool) -> Run:
         """Return a new run after the batch `start`.
@@ -107,6 +109,7 @@ class Start:
             topic,
             self.reader,
             reader,
+            Report(self.metrics_store, options.subscription),
         )
 
     def _report_other_area(self, batch: int) -> None:

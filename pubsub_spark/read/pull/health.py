@@ -38,6 +38,7 @@ class StreamHealth:
     _connected_at: float = 0.0
     _has_connected: bool = False
     _idle_since: float | None = None  # the last response, or the first connection after an outage or a rest
+    _outages: float = 0.0  # seconds of those that are over and that the user was told of
     _lost_at: float | None = None  # the beginning of the outage that the user knows of
 
     def was_connected(self, now: float) -> bool:
@@ -115,8 +116,13 @@ class StreamHealth:
             return "lost", failing
         if self._lost_at is not None and not failing and self.connected:
             lasted, self._lost_at = now - self._lost_at, None
+            self._outages += lasted
             return "recovered", lasted
         return None
+
+    def outage_seconds(self, now: float) -> float:
+        """Return the seconds of all outages that the user was told of."""
+        return self._outages + (0.0 if self._lost_at is None else now - self._lost_at)
 
     def is_steady(self, now: float) -> bool:
         """Return whether the stream that is open has been connected for some time."""

@@ -86,7 +86,9 @@ class Entry(NamedTuple):
     changed: datetime
 
 
-def open_store(location: str, credentials_json: str | None = None, fail_after: float | None = None) -> Store:
+def open_store(
+    location: str, credentials_json: str | None = None, fail_after: float | None = None, mode: int = 0o600
+) -> Store:
     """Return the store at a path or URL. See `Store` for the arguments.
 
     Raises StagingError if it is neither, or is a folder of Databricks or of a disk that is not mounted here.
@@ -108,7 +110,7 @@ def open_store(location: str, credentials_json: str | None = None, fail_after: f
             f"`stagingLocation` `{location}` is a folder of Databricks or of a disk that is not mounted: there is no "
             f"`{mounted}` on this machine. Give a folder of this machine, or a URL of an object store."
         )
-    return Store(location, credentials_json=credentials_json, fail_after=fail_after)
+    return Store(location, credentials_json=credentials_json, fail_after=fail_after, mode=mode)
 
 
 def default_location() -> str:
@@ -134,7 +136,7 @@ class Store:
     """The files under a location, which is a path or URL. A plain value: it connects when it is used.
 
     Paths are relative to the location, with `/` between their parts. A prefix is a folder with a final slash, or "" for
-    the whole location. Local files and folders are open to this user alone.
+    the whole location. Local folders are open to this user alone, and files too unless `mode` says otherwise.
 
     credentials_json: Google's, for `gs://`; None for the Application Default Credentials. fail_after: seconds for which
     an outage of an object store is waited for; None for five minutes.
@@ -143,6 +145,7 @@ class Store:
     location: str
     credentials_json: str | None = field(default=None, repr=False, kw_only=True)
     fail_after: float | None = field(default=None, kw_only=True)
+    mode: int = field(default=0o600, kw_only=True)
 
     @property
     def is_local(self) -> bool:
@@ -231,7 +234,7 @@ class Store:
         try:
             obstore.put(self._store, temporary, buffers, use_multipart=False)
             with suppress(OSError):  # a file system without modes
-                file.chmod(0o600)
+                file.chmod(self.mode)
             _sync(file)
             obstore.rename(self._store, temporary, path, overwrite=not is_new)
         finally:

@@ -1,6 +1,7 @@
 """What the files for clusters and containers say is so, as far as it can be seen without a cluster."""
 
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -79,3 +80,15 @@ def test_job_of_databricks_is_continuous():
     assert "UNPAUSED" == job["continuous"]["pause_status"]
     notebook = ROOT / "notebooks" / task["notebook_task"]["notebook_path"]
     assert ".trigger(processingTime=" in notebook.read_text()
+
+
+def test_alert_of_a_failed_query_is_the_sentence_of_the_connector():
+    """Spark's error begins with a traceback of its Python process."""
+    example = runpy.run_path(str(ROOT / "examples" / "alerts.py"))
+    spark = (
+        "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+        '  File "source.py", line 1\npubsub_spark.errors.MissingError: Subscription `s` does not exist. Create it.\n'
+    )
+
+    assert "Subscription `s` does not exist. Create it." == example["sentence_of"](spark)
+    assert "a sink failed" == example["sentence_of"]("a sink failed\n  at line 7")

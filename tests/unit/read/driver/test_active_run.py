@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 
@@ -27,9 +28,9 @@ def active(running: Running) -> Iterator[Active]:
     """Makes an active run, which is ended after the test."""
     made: list[ActiveRun] = []
 
-    def make(**texts: str) -> ActiveRun:
+    def make(triggers: Triggers | None = None, **texts: str) -> ActiveRun:
         options = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, **texts}, {})
-        made.append(ActiveRun(options, running.run, Triggers(1.0), Planner(1), lambda: False))
+        made.append(ActiveRun(options, running.run, triggers or Triggers(1.0), Planner(1), lambda: False))
         return made[-1]
 
     yield make
@@ -132,3 +133,15 @@ def test_next_run_knows_until_when_returned_messages_may_come(running: Running, 
 
     left = running.staging.begin_run(running.runtime.wall(), 0.0) - running.runtime.wall()
     assert 600 == pytest.approx(left, abs=10)
+
+
+def test_run_of_one_batch_is_counted_at_its_end(running: Running, active: Active, caplog: pytest.LogCaptureFixture):
+    """Spark 4.0 and 4.1 do not say that it is committed; a scheduled job has its counts all the same."""
+    run = active(triggers=Triggers(1.0, may_be_asked_once=True, asked=1))
+    running.arrive("ab")
+    run.partitions(1, BUDGET)
+    with caplog.at_level(logging.INFO):
+        run.end()
+
+    [line] = [line for line in caplog.messages if "has ended" in line]
+    assert 2 == json.loads(line.partition(": ")[2])["messages"]

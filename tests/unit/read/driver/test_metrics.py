@@ -21,6 +21,7 @@ def test_stream_that_was_never_connected():
         "lastResponseSeconds": None,
         "reopenedStreams": 0,
         "lastError": "",
+        "outageSeconds": 0.0,
     } == health_metrics(health, 8.0)
 
 
@@ -38,7 +39,22 @@ def test_stream_in_an_outage():
         "lastResponseSeconds": 3.5,
         "reopenedStreams": 1,
         "lastError": "UNAVAILABLE: gone",
+        "outageSeconds": 0.0,
     } == health_metrics(health, 9.5)
+
+
+def test_outages_that_were_told_are_counted():
+    """Those of ten seconds and more, also while they last."""
+    health = StreamHealth()
+    health.opening(0.0)
+    health.responded(1.0)
+    health.failed(10.0, "UNAVAILABLE")
+    health.opening(12.0)
+    assert ("lost", 20.0) == health.changed(30.0)
+    assert 25.0 == health_metrics(health, 35.0)["outageSeconds"]
+    health.responded(40.0)
+    assert ("recovered", 30.0) == health.changed(40.0)
+    assert 30.0 == health_metrics(health, 100.0)["outageSeconds"]
 
 
 def test_stream_that_has_no_room_is_no_outage():
@@ -86,5 +102,5 @@ def test_nothing_unacked():
 
 def test_counts_of_a_batch():
     """The counts are sums over parts, and over batches."""
-    assert ReadCounts(4, FOOTER.bytes * 2, 2, 1) == ReadCounts.of([FOOTER, FOOTER], malformed=1)
+    assert ReadCounts(4, FOOTER.bytes * 2, 2, 1, 1) == ReadCounts.of([FOOTER, FOOTER], malformed=1, dead_letters=1)
     assert ReadCounts(5, 7, 2, 1) == ReadCounts(4, 2, 2, 0) + ReadCounts(1, 5, 0, 1)

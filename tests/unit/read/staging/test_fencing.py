@@ -78,9 +78,10 @@ class Counting(Store):
     """A store that counts its calls."""
 
     def __getattribute__(self, name: str) -> Any:
-        if not name.startswith("_") and name != "location":
+        value = super().__getattribute__(name)
+        if not name.startswith("_") and callable(value):
             calls.append(name)
-        return super().__getattribute__(name)
+        return value
 
 
 calls: list[str] = []
