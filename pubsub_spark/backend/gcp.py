@@ -47,7 +47,8 @@ def open_channel(
     address = endpoint or f"pubsub.{universe}:443"
 
     def create_channel(host: str, *, credentials: Any, ssl_credentials: Any, options: Any, **_: Any) -> grpc.Channel:
-        tokens = grpc.metadata_call_credentials(Tokens(credentials, host, timeout))
+        plugin = Tokens(credentials, host, timeout / 2)  # so that a call of `timeout` seconds ends with its reason
+        tokens = grpc.metadata_call_credentials(plugin)
         if ssl_credentials is None:
             tls = grpc.compute_engine_channel_credentials(tokens)
         else:  # a client certificate

@@ -278,13 +278,12 @@ def test_an_outage_of_the_token_server_is_waited_for(cloud: Cloud, names: Names,
     ("fault", "error"),
     [
         (503, "ServiceError No token for `{}` to look at Topic `{}`: the token server `{}` fails with"),
-        (
-            400,
-            "ForbiddenError The credentials for `{}` cannot be used to look at Topic `{}`: the token server `{}` ref",
-        ),
+        ("hang", "ServiceError No token for `{}` to look at Topic `{}`: the token server `{}` does not answer"),
+        (400, "ForbiddenError The credentials for `{}` cannot be used to look at Topic `{}`: the token server `{}` "),
     ],
+    ids=["outage", "silence", "refused"],
 )
-def test_a_token_server_is_named_once(cloud: Cloud, names: Names, tmp_path: Path, fault: int, error: str):
+def test_a_token_server_is_named_once(cloud: Cloud, names: Names, tmp_path: Path, fault: Any, error: str):
     """In the error, and in one line of the log; gRPC would write a traceback for each try."""
     with serving() as server:
         server.faults, server.body = [fault] * 1000, '{"error": "invalid_grant"}'
@@ -324,6 +323,15 @@ def test_address_that_does_not_answer(names: Names):
         EmulatorBackend("127.0.0.1:1", 0.3).connect() as connection,
         pytest.raises(ServiceError, match=r"`127\.0\.0\.1:1` did not answer"),
     ):
+        connection.admin.topic(names.topic)
+
+
+@pytest.mark.filterwarnings("ignore:The load_credentials:DeprecationWarning")
+def test_an_emulator_that_is_called_with_tls(emulator: Emulator, names: Names, key: rsa.RSAPrivateKey):
+    """Credentials mean TLS, also at an emulator's address: the error says how to leave it out."""
+    options = {"subscriptionId": names.subscription, "endpoint": emulator.endpoint, "credentials": account(key)}
+    backend = from_options(ReadOptions.parse(options | {"connectTimeout": "1s"}, {}))
+    with backend.connect() as connection, pytest.raises(ServiceError, match=r"not speak TLS: give `backend=emulator`"):
         connection.admin.topic(names.topic)
 
 

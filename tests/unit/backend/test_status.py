@@ -73,13 +73,6 @@ def test_a_proxy_is_named():
     assert ["`https_proxy` is set, so the call goes through a proxy." in text for text in told] == [True, False]
 
 
-def test_an_emulator_that_is_called_with_tls():
-    """The handshake with a server without TLS fails in a way of its own."""
-    detail = "Ssl handshake failed: SSL_ERROR_SSL: error:100000f7:SSL routines:OPENSSL_internal:WRONG_VERSION_NUMBER"
-
-    assert "give `backend=emulator`" in str(failure(UNAVAILABLE, detail, "look at", "Topic", "t", "localhost:8085"))
-
-
 def test_deleted_schema_is_not_a_missing_topic():
     """A Publish to a topic whose schema was deleted is NOT_FOUND, as is one to a topic that is not there."""
     name = "projects/p/topics/schema-deleted"
