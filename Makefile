@@ -5,8 +5,9 @@ READY := $(VENV)/.ready
 BIN   := $(VENV)/bin
 NODE  := $(VENV)/node_modules
 
-# Python/PySpark: the oldest and the newest of both, what Spark 4.2 changed for streaming sources, the oldest dependencies.
-MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/lowest
+# Python/PySpark: the oldest and the newest of both, what Spark 4.2 changed for streaming sources, the lower bound of every
+# dependency in pyproject.toml.
+MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/oldest
 
 .PHONY: demo test test-fast test-bodies test-production soak soak-speed simulate simulate-mutations kills lint docs notebooks tables test-matrix bench clean java browser
 

@@ -90,14 +90,14 @@ class HttpServer:
             return Response(await dispatcher.run(content.metrics), media_type=_METRICS)
 
         self._page = PageOnDemand(content.page, content.documents["/"], dispatcher)
-        guard = Middleware(Guard, content.allowed_hosts)
+        guard = Middleware(Guard, allowed_hosts=content.allowed_hosts)
         routes = [
             Route("/", self._page, methods=["GET"]),
             Route("/page/{path:path}", self._page),
             *(route(path, document) for path, document in content.documents.items()),
             Route("/metrics", metrics, middleware=[guard]),
             Mount("/_emulator", app=VerbApi(dispatcher, content.verbs), middleware=[guard]),
-            Mount("", app=JsonApi(dispatcher), middleware=[Middleware(Guard, None)]),
+            Mount("", app=JsonApi(dispatcher), middleware=[Middleware(Guard, allowed_hosts=None)]),
         ]
         app = Starlette(routes=routes)
         self._config = uvicorn.Config(
