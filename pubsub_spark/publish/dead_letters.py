@@ -1,8 +1,8 @@
 """Dead letters: the messages published to a dead-letter topic for those that break a limit or cannot be decoded.
 
-A dead letter must itself be within the limits: the first 9 MB of the data, the attributes that fit, no ordering key
-(one stuck key would hold back the next dead letter), and attributes of ours that give the reason. They are rare, so
-they are made row by row.
+A dead letter must itself be within the limits: the first 9 MB of the data, the attributes that fit, and attributes of
+ours that give the reason. It has no ordering key (one stuck key would hold back the next dead letter): an attribute has
+the message's. Dead letters are rare, so they are made row by row.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from ..names import RESERVED_PREFIX, TRACE_ATTRIBUTES
+from ..names import RESERVED_PREFIX, SCHEMA_ATTRIBUTES, TRACE_ATTRIBUTES
 from .limits import MAX_ATTRIBUTES, MAX_KEY_BYTES, MAX_VALUE_BYTES
 
 ERROR_ATTRIBUTE = "pubsub_spark_error"
 SIZE_ATTRIBUTE = "pubsub_spark_data_bytes"
+ORDERING_KEY_ATTRIBUTE = "pubsub_spark_ordering_key"
+INCOMPLETE_ATTRIBUTE = "pubsub_spark_incomplete"
+"""Names the fields of the message that its dead letter does not have in full; absent if it has all."""
 
 _MAX_DATA_BYTES = 9_000_000
 
@@ -24,11 +27,21 @@ def dead_letters(messages: pa.RecordBatch, reasons: Iterable[tuple[int, Mapping[
     """The dead letters for some of the messages, each given by its row and the attributes that say what is wrong."""
     data, attributes = [], []
     for row, reason in reasons:
-        whole = messages.column("data")[row].as_py()
+        [message] = messages.slice(row, 1).to_pylist()
+        whole, key = message["data"], message.get("ordering_key", "")
+        own = [(name, value) for name, value in message.get("attributes", ()) if name not in SCHEMA_ATTRIBUTES]
+        added = {name: _shortened(value) for name, value in reason.items()} | {SIZE_ATTRIBUTE: str(len(whole))}
+        if key:
+            added[ORDERING_KEY_ATTRIBUTE] = _shortened(key)
+        kept = [(name, value) for name, value in own if name not in added and _is_within_limits(name, value)]
+        is_incomplete = {
+            "data": len(whole) > _MAX_DATA_BYTES,
+            "attributes": len(kept) < len(own) or len(kept) + len(added) > MAX_ATTRIBUTES,
+            "ordering_key": key != added.get(ORDERING_KEY_ATTRIBUTE, ""),
+        }
+        if any(is_incomplete.values()):
+            added[INCOMPLETE_ATTRIBUTE] = ",".join(field for field, is_cut in is_incomplete.items() if is_cut)
         data.append(whole[:_MAX_DATA_BYTES])
-        added = {key: _shortened(value) for key, value in reason.items()} | {SIZE_ATTRIBUTE: str(len(whole))}
-        own = messages.column("attributes")[row].as_py() if "attributes" in messages.schema.names else []
-        kept = [(key, value) for key, value in own if key not in added and _is_within_limits(key, value)]
         # The last of them: that of `idAttribute` is at the end.
         attributes.append([*kept[-(MAX_ATTRIBUTES - len(added)) :], *added.items()])
     return pa.RecordBatch.from_pydict(

@@ -14,7 +14,7 @@ from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from pubsub_spark.errors import DataError
 from pubsub_spark.options import WriteOptions
 from pubsub_spark.publish import limits, requests
-from pubsub_spark.publish.dead_letters import ERROR_ATTRIBUTE, SIZE_ATTRIBUTE
+from pubsub_spark.publish.dead_letters import ERROR_ATTRIBUTE, INCOMPLETE_ATTRIBUTE, SIZE_ATTRIBUTE
 from pubsub_spark.write import data_writer
 from pubsub_spark.write.column_mapping import ColumnMapping
 from pubsub_spark.write.data_writer import PartitionId, write_partition
@@ -156,7 +156,8 @@ def test_oversize_rows_go_to_the_dead_letter_topic(pubsub):
     [letter] = [request for request in pubsub.requests if request.topic == DEAD]
     [message] = letter.messages
     assert b"x" * 9_000_000 == message.data
-    assert {"fine", ERROR_ATTRIBUTE, SIZE_ATTRIBUTE} == set(message.attributes)
+    assert {"fine", ERROR_ATTRIBUTE, SIZE_ATTRIBUTE, INCOMPLETE_ATTRIBUTE} == set(message.attributes)
+    assert "data,attributes" == message.attributes[INCOMPLETE_ATTRIBUTE]
     assert message.attributes[ERROR_ATTRIBUTE].startswith(
         "Row 1 of partition 3: `attributes` has a value of 1025 bytes"
     )
