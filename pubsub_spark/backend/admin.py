@@ -190,10 +190,14 @@ class Admin:
         request = {"subscription": subscription, "ack_ids": ack_ids}
         self._call("subscriptions", "acknowledge", request, "acknowledge on", subscription)
 
+    def lease(self, subscription: str, ack_ids: Sequence[str], seconds: int) -> None:
+        """Set the leases of messages to end in so many seconds (up to 600)."""
+        request = {"subscription": subscription, "ack_ids": ack_ids, "ack_deadline_seconds": seconds}
+        self._call("subscriptions", "modify_ack_deadline", request, "acknowledge on", subscription)
+
     def nack(self, subscription: str, ack_ids: Sequence[str]) -> None:
         """Have the service redeliver messages at once."""
-        request = {"subscription": subscription, "ack_ids": ack_ids, "ack_deadline_seconds": 0}
-        self._call("subscriptions", "modify_ack_deadline", request, "acknowledge on", subscription)
+        self.lease(subscription, ack_ids, 0)
 
     def granted(self, collection: Collection, name: str, permissions: Sequence[str]) -> frozenset[str] | None:
         """Those of the permissions that the caller has on a resource; None if the service does not tell."""

@@ -3,6 +3,7 @@
     local          demo, emulator                     staging   the staging area of streaming reads
     topics, subscriptions, snapshots, schemas         resources, with the flags of `gcloud pubsub` where it has them
     messages       publish, pull, tail                backlog   backlog, seek
+    dead_letters   dead-letters ls, show, redrive
     options        the options of reading and writing          asyncapi  apply, asyncapi export
     doctor         is this machine, this Spark, this Pub/Sub fit? (its checks: `checks`)
     command        what the commands share: `Service`, `--json`, exit codes         output  tables and JSON
@@ -22,7 +23,20 @@ except ModuleNotFoundError as missing:
         f"The command `pubsub-spark` needs `{missing.name}`; install pubsub-spark with its extra `cli`."
     ) from None
 
-from . import asyncapi, backlog, doctor, local, messages, options, schemas, snapshots, staging, subscriptions, topics
+from . import (
+    asyncapi,
+    backlog,
+    dead_letters,
+    doctor,
+    local,
+    messages,
+    options,
+    schemas,
+    snapshots,
+    staging,
+    subscriptions,
+    topics,
+)
 from .command import command
 
 __all__ = ["app"]
@@ -38,7 +52,7 @@ app = typer.Typer(
 # Of families that are commands of their own, and of those that are groups of commands.
 for family in (asyncapi, doctor, messages, backlog, options, local):
     family.register(app)
-for group in (asyncapi, topics, subscriptions, snapshots, schemas, staging):
+for group in (asyncapi, topics, subscriptions, snapshots, schemas, dead_letters, staging):
     app.add_typer(group.app)
 # Where gcloud has these three, too.
 command(topics.app, "publish")(messages.publish)

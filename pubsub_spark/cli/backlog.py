@@ -76,7 +76,7 @@ def backlog(
     from rich.console import Console
     from rich.live import Live
 
-    interrupts = _interrupts()
+    interrupted = interrupts()
     is_live = sys.stdout.isatty() and not service.as_json
     with suppress(KeyboardInterrupt), Live(console=Console(), auto_refresh=False) if is_live else nullcontext() as live:
         while True:
@@ -87,29 +87,30 @@ def backlog(
                 typer.echo(json.dumps(found))
             else:
                 print_table(_HEADING, _rows(found))
-            if _comes_within(interval, interrupts):
+            if comes_within(interval, interrupted):
                 return
 
 
-def _interrupts() -> SimpleQueue[int]:
-    """Gets the first Ctrl-C, which is a KeyboardInterrupt from the second one on: gRPC can swallow one in a call.
+def interrupts() -> SimpleQueue[int]:
+    """Gets the first Ctrl-C or SIGTERM; the second is a KeyboardInterrupt. gRPC can swallow one that comes in a call.
 
     A queue, for a signal handler that sets an Event waits for ever where it interrupts a wait for that Event.
     """
-    interrupts: SimpleQueue[int] = SimpleQueue()
+    interrupted: SimpleQueue[int] = SimpleQueue()
 
     def interrupt(number: int, _: Any) -> None:
-        interrupts.put(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        interrupted.put(number)
+        signal.signal(number, signal.default_int_handler)
 
-    signal.signal(signal.SIGINT, interrupt)
-    return interrupts
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    return interrupted
 
 
-def _comes_within(seconds: float, interrupts: SimpleQueue[int]) -> bool:
+def comes_within(seconds: float, interrupted: SimpleQueue[int]) -> bool:
     """Whether an interrupt comes in so many seconds. Polled: see `Runtime.queue` for what a timeout of `get` can do."""
     end = time.monotonic() + seconds
-    while interrupts.empty():
+    while interrupted.empty():
         rest = end - time.monotonic()
         if rest <= 0:
             return False

@@ -106,7 +106,7 @@ def pull(
         print_json(shown)
     else:
         for each in shown:
-            _print_message(each)
+            print_message(each)
 
 
 def tail(
@@ -164,7 +164,7 @@ def _follow(service: Service, admin: Admin, name: str, decoder: _Decoder, limit:
             if service.as_json:
                 typer.echo(json.dumps(each, ensure_ascii=False))
             else:
-                _print_message(each)
+                print_message(each)
         sys.stdout.flush()
         while limit is None and len(shown) > _REMEMBERED_IDS:
             del shown[next(iter(shown))]
@@ -220,7 +220,7 @@ class _Decoder:
 
     def decoded(self, received: Sequence[Any]) -> list[dict[str, Any]]:
         """The messages, each as a JSON object."""
-        shown = [_as_json(each) for each in received]
+        shown = [as_json(each) for each in received]
         if self._schema is None or not received:
             return shown
         import pyarrow as pa
@@ -261,7 +261,8 @@ def _schema_of(admin: Admin, topic: str) -> TopicSchema | None:
         return None
 
 
-def _as_json(received: Any) -> dict[str, Any]:
+def as_json(received: Any) -> dict[str, Any]:
+    """A ReceivedMessage as a JSON object; `data` is text, or `dataBase64` has it."""
     message = received.message
     found: dict[str, Any] = {"messageId": message.message_id, "publishTime": message.publish_time.isoformat()}
     if message.ordering_key:
@@ -292,25 +293,25 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _print_message(message: dict[str, Any]) -> None:
+def print_message(message: dict[str, Any]) -> None:
     """One message: a line about it, coloured, and its content; control characters are shown and not sent."""
     about = [typer.style(message["publishTime"][:23], dim=True), typer.style(message["messageId"], fg="cyan")]
     if "orderingKey" in message:
-        about.append(typer.style(f"[{_printable(message['orderingKey'])}]", fg="magenta"))
+        about.append(typer.style(f"[{printable(message['orderingKey'])}]", fg="magenta"))
     about += (
-        typer.style(f"{_printable(key)}={_printable(value)}", fg="yellow")
+        typer.style(f"{printable(key)}={printable(value)}", fg="yellow")
         for key, value in message.get("attributes", {}).items()
     )
     typer.echo("  ".join(about))
     if "value" in message:
-        typer.secho(f"  {_printable(json.dumps(message['value'], ensure_ascii=False))}", fg="green")
+        typer.secho(f"  {printable(json.dumps(message['value'], ensure_ascii=False))}", fg="green")
         return
     if "decodeError" in message:
-        typer.secho(f"  {_printable(message['decodeError'])}", fg="red")
-    typer.echo(f"  {_printable(str(message.get('data', message.get('dataBase64'))))}")
+        typer.secho(f"  {printable(message['decodeError'])}", fg="red")
+    typer.echo(f"  {printable(str(message.get('data', message.get('dataBase64'))))}")
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The text with its control characters escaped: a payload must not drive a terminal."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 

@@ -1,9 +1,10 @@
-"""What docs/writing.md shows runs, and does what it says."""
+"""What docs/writing.md shows runs, and does what it says; and the job that redrives dead letters."""
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -38,3 +39,31 @@ def test_every_block_runs(spark: SparkSession, emulator: Emulator):
     )
     assert {"", "AA", "UA"} == {message.ordering_key for message in departures}
     assert 2 == names["summary"].value.messages
+
+
+def test_dead_letters_are_redriven_by_a_job(spark: SparkSession, emulator: Emulator, tmp_path: Path):
+    """The job of docs/reading.md publishes mended messages as they were, and keeps those that were cut in a table."""
+    for name in ("flights", "dead-letters"):
+        emulator.create_topic(f"{PROJECT}/topics/{name}")
+        emulator.create_subscription(f"{PROJECT}/subscriptions/{name}-in", f"{PROJECT}/topics/{name}")
+    of_connector = {"pubsub_spark_error": "no JSON", "pubsub_spark_data_bytes": "12", "pubsub_spark_ordering_key": "AA"}
+    of_pubsub = {"CloudPubSubDeadLetterSourceSubscription": "flights-in"}
+    emulator.publish(
+        f"{PROJECT}/topics/dead-letters",
+        {"data": b'{"delay":NaN}', "attributes": {"k": "v"} | of_connector},
+        {"data": b"{}", "attributes": of_pubsub, "ordering_key": "UA"},
+        {"data": b"{", "attributes": of_connector | {"pubsub_spark_incomplete": "data"}},
+    )
+    section = (ROOT / "docs" / "reading.md").read_text().partition("### Redriving with Spark")[2]
+    [block] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    block = block.replace('.format("pubsub")', f'.format("pubsub").option("endpoint", "{emulator.endpoint}")')
+    block = block.replace('.option("subscriptionId"', '.option("idleTimeout", "1s").option("subscriptionId"')
+    names: dict[str, Any] = {"spark": spark}
+    exec(compile(block.replace("/tmp/dead-letters", str(tmp_path)), "docs/reading.md", "exec"), names)
+    names["query"].awaitTermination()
+
+    redriven = emulator.messages(f"{PROJECT}/subscriptions/flights-in")
+    assert [(b'{"delay":null}', {"k": "v"}, "AA"), (b"{}", {}, "UA")] == sorted(
+        (message.data, message.attributes, message.ordering_key) for message in redriven
+    )
+    assert [b"{"] == [bytes(row.data) for row in spark.read.parquet(str(tmp_path / "incomplete")).collect()]
