@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import resource
 import shutil
@@ -23,6 +24,7 @@ from pubsub_spark.errors import ForbiddenError, PubSubError, ResourceError, Stag
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.pull import acks
+from pubsub_spark.read.staging import store as store_module
 from pubsub_spark.read.staging.store import Store
 from pubsub_spark.read.task import partition_reader
 from pubsub_spark.read.task.partition_pull import PartitionPull
@@ -30,6 +32,7 @@ from tests import engine
 from tests.conftest import Bucket, Names
 from tests.engine import Engine, EngineRuntime
 from tests.faults.proxy import Proxy
+from tests.unit.read.staging.object_store import s3_with_faults
 
 BOUND = 30.0
 LEASE_IS_EXPIRED = 601.0  # seconds; longer than any lease
@@ -175,6 +178,29 @@ def test_staging_area_that_is_lost(query: Engine, names: Names):
     until(arrived, "all rows")
     assert len(errors) <= 2, errors
     assert not [error for error in errors if "\n" in str(error)]
+
+
+def test_store_that_is_out(
+    query: Engine, names: Names, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A store that refuses 60 requests in a row, six times what obstore repeats by itself, only delays a batch."""
+    monkeypatch.setattr(store_module, "_REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(store_module, "delays", lambda first: itertools.repeat(0.0))
+    with s3_with_faults() as faults:
+        for name, value in Bucket(faults.endpoint, bucket.name).environment.items():
+            monkeypatch.setenv(name, value)
+        query.location = f"{bucket.url}/{names.subscription_id}"
+        query.stop()
+        query.start()
+        query.emulator.publish(names.topic, "a")
+        read(query, 1)
+        faults.statuses.extend([503] * 60)
+        query.emulator.publish(names.topic, *MANY)
+        read(query, 1 + len(MANY))
+        assert [] == faults.statuses
+        assert "no answer from the staging area" in caplog.text
+        start_again(query, names, "a", *MANY)
+        query.stop()
 
 
 def test_store_that_stalls(query: Engine, names: Names, bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
