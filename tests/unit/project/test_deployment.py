@@ -1,5 +1,6 @@
 """What the files for clusters and containers say is so, as far as it can be seen without a cluster."""
 
+import json
 import re
 import runpy
 import shutil
@@ -8,8 +9,11 @@ import sys
 import zipfile
 from pathlib import Path
 
+import hcl2
 import yaml
 
+from pubsub_spark.read.driver.report import Report
+from pubsub_spark.read.staging.store import open_store
 from tests.conftest import ROOT
 
 DOCKER = ROOT / "examples" / "docker" / "Dockerfile"
@@ -92,3 +96,30 @@ def test_alert_of_a_failed_query_is_the_sentence_of_the_connector():
 
     assert "Subscription `s` does not exist. Create it." == example["sentence_of"](spark)
     assert "a sink failed" == example["sentence_of"]("a sink failed\n  at line 7")
+
+
+def test_dashboard_shows_metrics_that_there_are(tmp_path: Path):
+    """Every name in conf/grafana.json is one that `metricsLocation` gets, and counters are shown as rates."""
+    page = (ROOT / "docs" / "operations.md").read_text()
+    table = page[page.index("| metric | |") : page.index("Spark asks for them on each trigger")]
+    names = [name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
+    Report(open_store(str(tmp_path)), "projects/p/subscriptions/s").write(dict.fromkeys(names, 1), 0.0)
+    [file] = tmp_path.glob("*.prom")
+    written = set(re.findall(r"^(\w+)\{", file.read_text(), re.MULTILINE))
+
+    dashboard = json.loads((ROOT / "conf" / "grafana.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert {name for query in queries for name in re.findall(r"pubsub_spark_\w+", query)} <= written
+    assert all(re.match(r"(rate|increase)\(", query) for query in queries if "_total" in query)
+    assert len(dashboard["panels"]) == len({panel["id"] for panel in dashboard["panels"]})
+
+
+def test_alert_policies_are_of_metrics_of_subscriptions():
+    """conf/alerts.tf is Terraform, and each of its policies has a threshold and a sentence."""
+    parsed = hcl2.loads((ROOT / "conf" / "alerts.tf").read_text())
+    [local] = parsed["locals"]
+    [policy] = [each for resource in parsed["resource"] for each in resource.values()]
+
+    assert 3 == len(local["alerts"])
+    assert all({"above", "text"} <= {*alert} for alert in local["alerts"].values())
+    assert "pubsub.googleapis.com/subscription/" in json.dumps(policy)
