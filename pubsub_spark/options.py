@@ -126,8 +126,8 @@ class ReadOptions(ServiceOptions):
         "failAfter",
         "duration",
         None,
-        "How long a running query may be without a connection to Pub/Sub before it fails.",
-        shown="never: it warns and goes on trying",
+        "How long a running query waits for Pub/Sub, or for the object store of `stagingLocation`, before it fails.",
+        shown="never for Pub/Sub: it warns and goes on trying; 5m for the store",
         low=1,
     )
     staging_location: str | None = declare(

@@ -44,7 +44,10 @@ _MOUNTED_LEVELS = {"/Volumes": 3, "/dbfs": 0, "/Workspace": 0}
 _VOLUMES_LEVELS_OF_MACOS = 1
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")  # also the drive of a Windows path
 # Scheme -> where the credentials come from. obstore reads the environment variables.
-_GOOGLE = "Google's Application Default Credentials (GOOGLE_APPLICATION_CREDENTIALS) of driver and executors"
+_GOOGLE = (
+    "the options `credentials`, `credentialsFile` or `privateKey`, else the Application Default Credentials "
+    "(GOOGLE_APPLICATION_CREDENTIALS) of driver and executors"
+)
 _AWS = (
     "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_REGION in the environment of driver and "
     "executors, else the role of the machine"

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from pubsub_spark.backend import EmulatorBackend
+from pubsub_spark.backend import EmulatorBackend, GcpBackend
 from pubsub_spark.options import ReadOptions
+from pubsub_spark.read import stream_reader
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.rows import Rows
 from pubsub_spark.read.stream_reader import PubSubStreamReader, SigtermHandler, budget, is_once
@@ -90,3 +91,20 @@ def test_all_at_once_is_one_batch():
     assert is_once(limits.ReadAllAvailable())
     assert not is_once(limits.ReadMaxRows(7))
     assert not is_once(None)
+
+
+def test_store_has_the_credentials_of_pubsub_and_fail_after(monkeypatch: pytest.MonkeyPatch):
+    """`gs://` needs the credentials in tasks, too; the driver's store is what its partitions carry there."""
+    monkeypatch.setattr(stream_reader._sigterm, "install", lambda: None)
+    monkeypatch.setattr("pubsub_spark.logs.to_stderr", lambda level: None)
+    options = ReadOptions(
+        subscription_id="projects/p/subscriptions/sub", staging_location="gs://bucket/x", fail_after=60.0
+    )
+    backend = GcpBackend(credentials_json='{"type": "service_account"}')
+    store = PubSubStreamReader(options, backend, Rows(options, backend))._running()._start.store
+
+    assert ("gs://bucket/x", '{"type": "service_account"}', 60.0) == (
+        store.location,
+        store.credentials_json,
+        store.fail_after,
+    )
