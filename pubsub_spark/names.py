@@ -24,7 +24,9 @@ SCHEMA_REVISION = "googclient_schemarevisionid"
 SCHEMA_ENCODING = "googclient_schemaencoding"
 """The attributes by which Pub/Sub says what a message was validated with. A publish may not have them."""
 
-SCHEMA_ATTRIBUTES = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING)
+SCHEMA_PREFIX = "googclient_schema"
+"""Their names begin so."""
+
 TRACE_ATTRIBUTES = ("googclient_traceparent", "googclient_tracestate", "googclient_baggage")
 """OpenTelemetry's context. Client libraries add it to messages, and Pub/Sub accepts it in spite of its prefix."""
 

@@ -69,7 +69,7 @@ class _Letter:
     @classmethod
     def of(cls, received: Any) -> _Letter:
         """The dead letter that a ReceivedMessage is."""
-        from ..names import SCHEMA_ATTRIBUTES
+        from ..names import SCHEMA_PREFIX
         from ..publish.dead_letters import (
             ERROR_ATTRIBUTE,
             INCOMPLETE_ATTRIBUTE,
@@ -81,7 +81,7 @@ class _Letter:
         message, found = received.message, dict(received.message.attributes)
         added = {
             *(ERROR_ATTRIBUTE, SIZE_ATTRIBUTE, ORDERING_KEY_ATTRIBUTE, INCOMPLETE_ATTRIBUTE, ID_ATTRIBUTE),
-            *(SUBSCRIPTION_ATTRIBUTE, *SCHEMA_ATTRIBUTES),
+            SUBSCRIPTION_ATTRIBUTE,
         }
         deliveries = found.get(f"{_PUBSUB}DeliveryCount")
         cut = found.get(INCOMPLETE_ATTRIBUTE)
@@ -96,7 +96,11 @@ class _Letter:
             received,
             reason or "-",
             source,
-            {key: value for key, value in found.items() if key not in added and not key.startswith(_PUBSUB)},
+            {
+                key: value
+                for key, value in found.items()
+                if key not in added and not key.startswith((_PUBSUB, SCHEMA_PREFIX))
+            },
             found.get(ORDERING_KEY_ATTRIBUTE, message.ordering_key),
             problem,
         )

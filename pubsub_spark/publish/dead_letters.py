@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from ..names import RESERVED_PREFIX, SCHEMA_ATTRIBUTES, TRACE_ATTRIBUTES
+from ..names import RESERVED_PREFIX, SCHEMA_PREFIX, TRACE_ATTRIBUTES
 from .limits import MAX_ATTRIBUTES, MAX_KEY_BYTES, MAX_VALUE_BYTES
 
 ERROR_ATTRIBUTE = "pubsub_spark_error"
@@ -29,7 +29,7 @@ def dead_letters(messages: pa.RecordBatch, reasons: Iterable[tuple[int, Mapping[
     for row, reason in reasons:
         [message] = messages.slice(row, 1).to_pylist()
         whole, key = message["data"], message.get("ordering_key", "")
-        own = [(name, value) for name, value in message.get("attributes", ()) if name not in SCHEMA_ATTRIBUTES]
+        own = [(name, value) for name, value in message.get("attributes", ()) if not name.startswith(SCHEMA_PREFIX)]
         added = {name: _shortened(value) for name, value in reason.items()} | {SIZE_ATTRIBUTE: str(len(whole))}
         if key:
             added[ORDERING_KEY_ATTRIBUTE] = _shortened(key)

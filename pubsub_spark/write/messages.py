@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import RowError
-from ..names import SCHEMA_ATTRIBUTES
+from ..names import SCHEMA_PREFIX
 from ..publish.limits import Ints, MapEntries
 from .column_mapping import ColumnMapping
 
@@ -21,7 +21,6 @@ EncodeRows = Callable[[pa.StructArray], pa.Array]
 """Encodes rows: a binary for each, null for a null row. Raises RowError for one that cannot be."""
 
 _ATTRIBUTES = pa.map_(pa.string(), pa.string())
-_ADDED_BY_SERVICE = pa.array(SCHEMA_ATTRIBUTES, pa.string())
 
 
 def to_messages(batch: pa.RecordBatch, mapping: ColumnMapping, encode: EncodeRows) -> pa.RecordBatch:
@@ -110,11 +109,10 @@ def _publishable(maps: pa.MapArray) -> pa.MapArray:
     if maps.null_count:
         maps = maps.take(pa.array(np.arange(len(maps))))  # a null may hide entries; a taken one does not
     entries = MapEntries.of(maps)
-    added = pc.is_in(entries.keys, _ADDED_BY_SERVICE)
-    kept = np.asarray(pc.and_not(entries.values.is_valid(), added).to_numpy(zero_copy_only=False))
-    if not absent.any() and kept.all():
+    added = pc.starts_with(entries.keys, SCHEMA_PREFIX)
+    if not (absent.any() or entries.values.null_count or pc.any(added).as_py()):
         return maps
-    entries = entries.where(kept)
+    entries = entries.where(np.asarray(pc.and_not(entries.values.is_valid(), added).to_numpy(zero_copy_only=False)))
     return pa.MapArray.from_arrays(pa.array(entries.offsets, pa.int32()), entries.keys, entries.values)
 
 
