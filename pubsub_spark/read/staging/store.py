@@ -356,14 +356,16 @@ def _connected(store: Store) -> Any:
 def _google_tokens(credentials_json: str | None, seconds: float) -> Callable[[], Any]:
     """Return a function that fetches a token of Google's for obstore, and waits for a token server for some seconds."""
     import google.auth
+    from google.auth.credentials import with_scopes_if_required
     from google.auth.exceptions import GoogleAuthError, TransportError
     from obstore.auth.google import GoogleCredentialProvider
 
     if credentials_json is None:
-        credentials, _ = google.auth.default(scopes=_SCOPES)
+        found, _ = google.auth.default()
     else:
-        credentials, _ = google.auth.load_credentials_from_dict(json.loads(credentials_json), scopes=_SCOPES)
-    fetch = GoogleCredentialProvider(credentials)
+        found, _ = google.auth.load_credentials_from_dict(json.loads(credentials_json))
+    # Loaded with scopes, an external account would ask two servers at once, for the id of a project.
+    fetch = GoogleCredentialProvider(with_scopes_if_required(found, _SCOPES))
 
     def token() -> Any:
         end = time.monotonic() + seconds
