@@ -65,12 +65,6 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
     return None if found is None else str(found.topic)
 
 
-def check(admin: Admin, options: ReadOptions) -> None:
-    """Check that the subscription can be pulled, for a batch read, which creates and changes nothing."""
-    with suppress(ForbiddenError):
-        refuse_unless_pulled(admin.subscription(options.subscription))
-
-
 def check_offset(options: ReadOptions, offset: Offset) -> None:
     """Raise OptionsError when the offset of a checkpoint is of another subscription."""
     if offset.subscription not in (None, options.subscription):
