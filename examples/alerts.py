@@ -44,9 +44,10 @@ def alerts(metrics: dict[str, Any], before: dict[str, Any]) -> Iterator[tuple[st
 def pubsub_metrics(progress: StreamingQueryProgress) -> Iterator[dict[str, Any]]:
     """The metrics of each Pub/Sub source in a progress; of none before Spark has asked for them."""
     for source in progress.sources:
-        metrics = json.loads(source.latestOffset or "null")
-        if isinstance(metrics, dict) and "subscription" in metrics:
-            yield metrics
+        if source.latestOffset.startswith("{"):  # else "None"
+            metrics = json.loads(source.latestOffset)
+            if "subscription" in metrics:
+                yield metrics
 
 
 def sentence_of(exception: str) -> str:

@@ -41,6 +41,10 @@ class Application:
             **({} if "remote" in given else {"master": "local[2]"}),
             **given,
         }
+        self.run([sys.executable, "-m", "tests.spark.driver", json.dumps(arguments)])
+
+    def run(self, command_line: list[str]) -> None:
+        """Start a process in the folder, with this Python and this tree for Spark's workers."""
         environment = {
             **os.environ,
             "PYSPARK_PYTHON": sys.executable,
@@ -52,7 +56,7 @@ class Application:
         self.log = self.folder / "driver.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.driver", json.dumps(arguments)],
+                command_line,
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -8,9 +8,12 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import hcl2
+import pytest
 import yaml
+from pyspark.errors import AnalysisException
 
 from pubsub_spark.read.driver.report import Report
 from pubsub_spark.read.staging.store import open_store
@@ -123,3 +126,44 @@ def test_alert_policies_are_of_metrics_of_subscriptions():
     assert 3 == len(local["alerts"])
     assert all({"above", "text"} <= {*alert} for alert in local["alerts"].values())
     assert "pubsub.googleapis.com/subscription/" in json.dumps(policy)
+
+
+def test_alerts_of_a_replay_are_none():
+    """Spark asks a source for no metrics in the first batch after a restart, and PySpark makes "None" of that."""
+    example = runpy.run_path(str(ROOT / "examples" / "alerts.py"))
+    other, ours = '{"0": 7}', '{"subscription": "s"}'
+    sources = [Mock(latestOffset=offset) for offset in ("None", other, ours)]
+
+    assert [{"subscription": "s"}] == list(example["pubsub_metrics"](Mock(sources=sources)))
+
+
+def test_job_writes_delta_under_the_id_of_its_query(monkeypatch: pytest.MonkeyPatch):
+    """Delta leaves out a batch that it has by these two options, which a new checkpoint must not share with the old."""
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    job, batch = runpy.run_path(str(ROOT / "examples" / "job.py")), Mock()
+    batch.sparkSession.sparkContext.getLocalProperty = {"sql.streaming.queryId": "the query"}.__getitem__
+
+    job["write_delta"]("gs://bucket/table", batch, 7)
+
+    batch.write.format.assert_called_once_with("delta")
+    append = batch.write.format().mode
+    append.assert_called_once_with("append")
+    append().options.assert_called_once_with(mergeSchema="true", txnAppId="the query", txnVersion="7")
+    append().options().save.assert_called_once_with("gs://bucket/table")
+
+
+@pytest.mark.parametrize(
+    ("error", "has_delta"),
+    [
+        ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta.", False),
+        ("[DELTA_TABLE_NOT_FOUND] Delta table `t` doesn't exist.", True),
+        (None, True),
+    ],
+)
+def test_job_looks_for_the_jar_of_delta(error: str | None, has_delta: bool, monkeypatch: pytest.MonkeyPatch):
+    """A table that does not exist yet is no reason to write Parquet."""
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    job, spark = runpy.run_path(str(ROOT / "examples" / "job.py")), Mock()
+    spark.read.format().load.side_effect = None if error is None else AnalysisException(error)
+
+    assert has_delta is job["has_delta"](spark, "t")

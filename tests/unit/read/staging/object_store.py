@@ -15,11 +15,15 @@ TOKEN = "a-token-of-google"
 
 @dataclass
 class Faults:
-    """The answers of a server. statuses: of its next requests, each in place of an answer. asked: what it was asked."""
+    """The answers of a server. statuses: of its next requests, each in place of an answer. asked: what it was asked.
+
+    refuse_each: each request of this number is refused with 503, if not 0.
+    """
 
     endpoint: str = ""
     statuses: list[int] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
+    refuse_each: int = 0
 
 
 @contextmanager
@@ -32,6 +36,8 @@ def s3_with_faults() -> Iterator[Faults]:
 
     def answer(environ: dict[str, Any], start_response: Any) -> Any:
         faults.asked.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+        if faults.refuse_each and len(faults.asked) % faults.refuse_each == 0:
+            faults.statuses.append(503)
         if faults.statuses:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start_response(f"{faults.statuses.pop(0)} Fault", [("Content-Length", "0")])
