@@ -20,13 +20,17 @@
 # MAGIC %md
 # MAGIC ## 1. Install
 # MAGIC
-# MAGIC The wheel is in a volume; on a cluster with several notebooks make it a library of the cluster. It replaces no package of the
-# MAGIC runtime. The extra `protoc`, which `decode=topic` needs for Protobuf schemas, would: install it with the constraints of
-# MAGIC `docs/databricks.md`.
+# MAGIC The wheel is in a volume; on a cluster with several notebooks make it a library of the cluster. With the
+# MAGIC installed versions as constraints pip replaces no package of the runtime. `decode=topic` needs the extra `protoc` for Protobuf
+# MAGIC schemas: `docs/databricks.md`.
 
 # COMMAND ----------
 
-# MAGIC %pip install /Volumes/main/default/wheels/pubsub_spark-0.1.0-py3-none-any.whl
+# MAGIC %sh pip list --format=freeze > runtime.txt
+
+# COMMAND ----------
+
+# MAGIC %pip install /Volumes/main/default/wheels/pubsub_spark-0.1.0-py3-none-any.whl --constraint runtime.txt
 
 # COMMAND ----------
 

@@ -54,19 +54,15 @@ def names(packages: list[dict[str, Any]]) -> set[str]:
     return {package["name"].lower().replace("_", "-") for package in packages}
 
 
-def test_install_replaces_nothing_of_the_runtime(runtime: Path):
-    """A plain `pip install` adds what the runtime lacks, and changes no version that is there."""
-    assert NEW == names(resolved(runtime, "."))
-
-
-def test_extras_replace_nothing_under_constraints(runtime: Path, tmp_path: Path):
-    """With the runtime's versions as constraints, as docs/databricks.md has it, the extras replace nothing either."""
+@pytest.mark.parametrize(("what", "needed"), [(".", NEW), (".[cli,protoc]", NEW | {"grpcio-tools", "typer"})])
+def test_install_replaces_nothing_of_the_runtime(runtime: Path, tmp_path: Path, what: str, needed: set[str]):
+    """With the runtime's versions as constraints, as docs/databricks.md has it, pip adds what the runtime lacks."""
     constraints = tmp_path / "runtime.txt"
     constraints.write_text(pip(runtime, "list", "--format=freeze"))
     installed = {line.partition("==")[0].replace("_", "-") for line in constraints.read_text().splitlines()}
 
-    added = names(resolved(runtime, ".[cli,protoc]", "--constraint", str(constraints)))
+    added = names(resolved(runtime, what, "--constraint", str(constraints)))
 
     assert {"grpcio", "protobuf"} <= installed
-    assert NEW | {"grpcio-tools", "typer"} <= added
+    assert needed <= added
     assert not added & installed
