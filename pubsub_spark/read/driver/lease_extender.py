@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 
@@ -142,7 +143,7 @@ class LeaseExtender:
     def _extend_part(self, part: Part, ack_ids: Iterable[pa.Array]) -> None:
         sent, refused = self._run.now(), None
         try:
-            refused = self._extend(part.left(ack_ids))
+            refused = self._extend(chain(part.refused, part.left(ack_ids)))  # not in doubt before the part is settled
         finally:  # whatever has failed, the part is due again
             with self._run.changed:
                 self._run.ledger.extended(part, sent, self._run.now(), refused)

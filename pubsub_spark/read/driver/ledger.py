@@ -314,9 +314,12 @@ class AckLedger:
         return None
 
     def take_doubtful(self, now: float) -> list[Part]:
-        """Return the committed parts whose ids must be in doubt before a batch is planned, because leases may end."""
+        """Return the committed parts whose ids must be in doubt before a batch is planned.
+
+        Their leases may end, or an earlier message of their keys comes again and brings them along.
+        """
         soon = now + self._pull_lease / 2
-        return [part for part in self.undoubted if part.lease.is_expired(soon)]
+        return [part for part in self.undoubted if part.lease.is_expired(soon) or self.doubts_others(part)]
 
     def is_doubtful(self, part: Part, now: float) -> bool:
         """Return whether Pub/Sub may have delivered messages of a part again before it accepted their acks."""
