@@ -180,6 +180,17 @@ def test_staging_area_that_is_lost(query: Engine, names: Names):
     assert not [error for error in errors if "\n" in str(error)]
 
 
+def start_on(query: Engine, names: Names, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the query with its staging area in a bucket, and have it read a message."""
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    query.location = f"{bucket.url}/{names.subscription_id}"
+    query.stop()
+    query.start()
+    query.emulator.publish(names.topic, "a")
+    read(query, 1)
+
+
 def test_store_that_is_out(
     query: Engine, names: Names, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -187,13 +198,7 @@ def test_store_that_is_out(
     monkeypatch.setattr(store_module, "_REQUEST_SECONDS", 0.05)
     monkeypatch.setattr(store_module, "delays", lambda first: itertools.repeat(0.0))
     with s3_with_faults() as faults:
-        for name, value in Bucket(faults.endpoint, bucket.name).environment.items():
-            monkeypatch.setenv(name, value)
-        query.location = f"{bucket.url}/{names.subscription_id}"
-        query.stop()
-        query.start()
-        query.emulator.publish(names.topic, "a")
-        read(query, 1)
+        start_on(query, names, Bucket(faults.endpoint, bucket.name), monkeypatch)
         faults.statuses.extend([503] * 60)
         query.emulator.publish(names.topic, *MANY)
         read(query, 1 + len(MANY))
@@ -206,13 +211,7 @@ def test_store_that_is_out(
 def test_store_that_stalls(query: Engine, names: Names, bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
     """A store that does not answer for three seconds only delays a batch."""
     with Proxy(int(bucket.endpoint.rpartition(":")[2])) as proxy:
-        for name, value in Bucket(f"http://{proxy.endpoint}", bucket.name).environment.items():
-            monkeypatch.setenv(name, value)
-        query.location = f"{bucket.url}/{names.subscription_id}"
-        query.stop()
-        query.start()
-        query.emulator.publish(names.topic, "a")
-        read(query, 1)
+        start_on(query, names, Bucket(f"http://{proxy.endpoint}", bucket.name), monkeypatch)
         query.emulator.publish(names.topic, *MANY)
         proxy.black_hole()
         timer = threading.Timer(3.0, proxy.heal)

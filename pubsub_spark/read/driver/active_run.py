@@ -112,7 +112,8 @@ class ActiveRun:
         run.stream.check_outage(self._options.fail_after)
         self._poll()
         if run.now() >= self._report_at:
-            self._write_report()
+            self._report_at = run.now() + _REPORT_SECONDS
+            run.report.write(self.metrics(None), run.runtime.wall())
         if self._wait_for_acks():
             return False
         # The name of a new stream is put into the offset log at once, by a batch that may be empty.
@@ -281,10 +282,6 @@ class ActiveRun:
             "leasesExtended": self.extender.extended,
         }
 
-    def _write_report(self) -> None:
-        self._report_at = self.run.now() + _REPORT_SECONDS
-        self.run.report.write(self.metrics(None), self.run.runtime.wall())
-
     def end(self) -> None:
         """Flush acks, end the threads, nack the buffered messages, in a few seconds at most."""
         run, ledger = self.run, self.run.ledger
@@ -295,11 +292,6 @@ class ActiveRun:
         with suppress(PubSubError):  # redeliveries are acknowledged, not returned
             self._poll()
         answers = self.worker.flush(timeout)
-        if self._triggers.is_only:  # nobody says that its batch is committed
-            for number in ledger.uncommitted:
-                self._count(number, [footer for _, footer in readable_parts(run.staging, number).values()])
-        _log.info("a run of `%s` has ended: %s", run.subscription, json.dumps(self.metrics(None)))
-        self._write_report()
         for thread in (self.worker, self.extender):
             thread.end(max(0.0, end - run.runtime.monotonic()))
         buffered = [receipts.column("ack_id") for receipts in run.stream.close()]
@@ -323,6 +315,19 @@ class ActiveRun:
                 sum(part.acks for part in left),
                 run.subscription,
             )
+        self._report_end()
+
+    def _report_end(self) -> None:
+        """Log and write the last metrics. After all else: it asks the store, which may refuse."""
+        run = self.run
+        if self._triggers.is_only:  # nobody says that its batch is committed
+            with run.changed:
+                uncommitted = run.ledger.uncommitted
+            for number in uncommitted:
+                self._count(number, [footer for _, footer in readable_parts(run.staging, number).values()])
+        metrics = self.metrics(None)
+        _log.info("a run of `%s` has ended: %s", run.subscription, json.dumps(metrics))
+        run.report.write(metrics, run.runtime.wall())
 
     def delete_subscription(self, has_failed: bool) -> None:
         """Delete the subscription if the options ask for it and no message of it is in doubt."""

@@ -32,7 +32,7 @@ class StreamHealth:
     last_response: float | None = None
     has_responded: bool = False  # on the stream that is open now: an answer beside it may come before it is served
     last_error: str = ""
-    failing_since: float | None = None  # when the outage began; set until `is_steady`
+    failing_since: float | None = None  # when the outage began; set until `_is_steady`
     last_answer: float = 0.0  # of any kind
     credential_failures: int = 0  # in a row
     _connected_at: float = 0.0
@@ -72,7 +72,7 @@ class StreamHealth:
     def failed(self, now: float, error: str, is_credential_failure: bool = False) -> None:
         """Record that the stream has ended, or that a probe was not answered."""
         self._has_connected = self.was_connected(now)
-        before = 0 if self.is_steady(now) else self.credential_failures
+        before = 0 if self._is_steady(now) else self.credential_failures
         self._end_outage_if_steady(now)
         self.connected, self._idle_since = False, None
         if self.failing_since is None:
@@ -93,12 +93,12 @@ class StreamHealth:
         """
         if not self.connected or self._idle_since is None:
             return 0.0
-        return max(0.0, now - (self._idle_since if self.is_steady(now) else max(self._idle_since, self._connected_at)))
+        return max(0.0, now - (self._idle_since if self._is_steady(now) else max(self._idle_since, self._connected_at)))
 
     def failing_seconds(self, now: float) -> float:
         """Return the seconds since the outage began; 0 without one."""
         since = self.failing_since
-        return 0.0 if since is None or self.is_steady(now) else max(0.0, now - since)
+        return 0.0 if since is None or self._is_steady(now) else max(0.0, now - since)
 
     def is_connected(self, now: float) -> bool:
         """Return whether there is no outage; one as short as it takes to open a stream again does not count."""
@@ -124,10 +124,9 @@ class StreamHealth:
         """Return the seconds of all outages that the user was told of."""
         return self._outages + (0.0 if self._lost_at is None else now - self._lost_at)
 
-    def is_steady(self, now: float) -> bool:
-        """Return whether the stream that is open has been connected for some time."""
+    def _is_steady(self, now: float) -> bool:
         return self.connected and now - self._connected_at >= STEADY_SECONDS
 
     def _end_outage_if_steady(self, now: float) -> None:
-        if self.is_steady(now):
+        if self._is_steady(now):
             self.failing_since = None

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import Any
 
 TOKEN = "a-token-of-google"
@@ -24,6 +24,17 @@ class Faults:
     statuses: list[int] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     refuse_each: int = 0
+
+
+def _served(server: HTTPServer, faults: Faults) -> Iterator[Faults]:
+    """Serve in a thread while the caller has what is yielded."""
+    faults.endpoint = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield faults
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 @contextmanager
@@ -45,13 +56,7 @@ def s3_with_faults() -> Iterator[Faults]:
         return s3(environ, start_response)
 
     server = make_server("127.0.0.1", 0, answer, threaded=True)
-    faults.endpoint = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield faults
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    yield from _served(server, faults)
 
 
 @contextmanager
@@ -102,10 +107,4 @@ def google() -> Iterator[Faults]:
             """Keep quiet."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    faults.endpoint = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield faults
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    yield from _served(server, faults)
