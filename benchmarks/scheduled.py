@@ -2,9 +2,10 @@
 
     python benchmarks/scheduled.py [--runs 5] [--cases NAME...]
 
-The emulator keeps the messages of each run before it starts. Beside ours, in the same session: Spark's file source
-with 500 rows in one file, the floor of a run with one batch. `first` is the first query of this application: JVM,
-Python workers and imports have to start. With PYTHONPATH set to another tree, that one is measured.
+The emulator keeps the messages of each run before it starts. In the same session: Spark's file source with 500 rows in
+one file, and a Python source whose rows are ready (ready_made.py), which is the floor of ours. `first` is the first
+query of this application: JVM, Python workers and imports have to start. With PYTHONPATH set to another tree, that one
+is measured.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 from pyspark.sql import SparkSession  # noqa: E402
 from read import session  # noqa: E402
+from ready_made import ReadyMade  # noqa: E402
 
 from pubsub_spark.emulator import Emulator  # noqa: E402
 
@@ -69,9 +71,15 @@ def main(runs: int, cases: list[str]) -> None:
         print(f"first: {scheduled(spark, emulator, 500, {}):.1f} s\n")
         spark.range(500).coalesce(1).write.mode("overwrite").parquet(folder)
         files = spark.readStream.schema("id long").parquet(folder)
+        spark.dataSource.register(ReadyMade)
+        ready = spark.readStream.format("ready_made").option("partitions", 2)
         taken: dict[str, list[float]] = {}
         for _ in range(runs + 1):  # the first of each is not counted
             taken.setdefault("file source, 500 rows", []).append(timed(files)[0])
+            for rows in (0, 20_000):
+                taken.setdefault(f"ready-made Python source, {rows:,} rows", []).append(
+                    timed(ready.option("messages", rows).load())[0]
+                )
             for case in cases:
                 taken.setdefault(case, []).append(scheduled(spark, emulator, *_CASES[case]))
         print("| run | s | least | most |\n|---|---|---|---|")
