@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
@@ -86,6 +87,7 @@ _PROTOBUF = {
         "integer",
     ),
 }
+_CACHED_SCHEMAS = 64
 _REVISION = "googclient_schemarevisionid"
 
 
@@ -164,35 +166,40 @@ def _topic_reader(schema: TopicSchema, columns: Columns, drops_unknown: bool) ->
 
 
 def _avro_kinds(definition: Any) -> dict[str, str]:
-    schema = json.loads(definition.text)
-    if not isinstance(schema, dict) or schema.get("type") != "record":
+    if definition.root.kind != "record":
         raise DestinationError("SCHEMA_MISMATCH", "The topic's schema is not of records; unset useTopicSchema.")
-    return {field["name"]: _avro_kind(field["type"]) for field in schema["fields"]}
+    return {field.name: _avro_kind(field.node) for field in definition.root.fields}
 
 
-def _avro_kind(type_: Any) -> str:
-    if isinstance(type_, list):
-        branches = [each for each in type_ if each != "null"]
-        return _avro_kind(branches[0]) if len(branches) == 1 else "union"
-    if isinstance(type_, dict):
-        return _AVRO_LOGICAL.get(type_.get("logicalType", ""), "") or _avro_kind(type_["type"])
-    return _AVRO.get(type_, "record")  # the name of a type that stands elsewhere
+def _avro_kind(node: Any) -> str:
+    node = _not_null(node)
+    logical = getattr(node, "logical", None)
+    return _AVRO_LOGICAL.get(logical.name if logical else "") or _AVRO.get(node.kind, "union")
+
+
+def _not_null(node: Any) -> Any:
+    """The one branch of an optional field's union that is not null, or the type itself."""
+    branches = [each for each in node.branches if each.kind != "null"] if node.kind == "union" else [node]
+    return branches[0] if len(branches) == 1 else node
 
 
 def _avro_row(revision: Any, latest: Any, data: bytes, encoding: str, columns: Columns) -> Row:
     if encoding == "JSON":
         data = revision.datum.write(revision.read_json(data))
-    row: Any = fastavro.schemaless_reader(BytesIO(data), json.loads(revision.text), json.loads(latest.text))
-    for field in json.loads(latest.text)["fields"]:
-        name, type_ = field["name"], field["type"]
-        if isinstance(type_, list):
-            type_ = next((each for each in type_ if isinstance(each, dict)), None)
-        kind = type_.get("type") if isinstance(type_, dict) else ""
-        if row[name] is not None and kind == "map":
+    writer, reader = _fastavro_schema(revision), _fastavro_schema(latest)
+    row: Any = fastavro.schemaless_reader(BytesIO(data), writer, reader)
+    for field in latest.root.fields:
+        name, node = field.name, _not_null(field.node)
+        if row[name] is not None and node.kind == "map":
             row[name] = [{"key": key, "value": value} for key, value in row[name].items()]
-        elif row[name] is not None and kind == "enum" and columns.get(name) == "INTEGER":
-            row[name] = type_["symbols"].index(row[name])
+        elif row[name] is not None and node.kind == "enum" and columns.get(name) == "INTEGER":
+            row[name] = node.symbols.index(row[name])
     return dict(row)
+
+
+@lru_cache(_CACHED_SCHEMAS)
+def _fastavro_schema(definition: Any) -> Any:
+    return definition.fastavro_schema(is_reader=True)
 
 
 def _protobuf_kinds(definition: Any) -> dict[str, str]:

@@ -10,10 +10,10 @@ https://cloud.google.com/pubsub/docs/create-cloudstorage-subscription#file_names
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ _METADATA_FIELDS: list[dict[str, Any]] = [
     {"name": "attributes", "type": {"type": "map", "values": "string"}},
 ]
 _DATA_FIELD = {"name": "data", "type": "bytes"}
+_CACHED_SCHEMAS = 64
 _REVISION = "googclient_schemarevisionid"
 
 
@@ -86,12 +87,11 @@ def _text(messages: Sequence[Message], _: str, __: TopicSchema | None) -> Encode
 def _records(messages: Sequence[Message], subscription: str, schema: TopicSchema, with_metadata: bool) -> Encoded:
     """The messages as records of the latest revision of the topic's schema."""
     target = _target(schema, with_metadata)
-    reader = _without_logical(json.loads(schema.latest.text))
     rows, misfits = [], []
     for index, message in enumerate(messages):
         definition = schema.revisions.get(message.attributes.get(_REVISION, ""), schema.latest)
         try:
-            row = _datum(definition, message.data, schema.encoding, reader)
+            row = _datum(definition, message.data, schema.encoding, schema.latest)
         except Exception:  # of whatever reads it: it is no record
             misfits.append(index)
             continue
@@ -101,25 +101,33 @@ def _records(messages: Sequence[Message], subscription: str, schema: TopicSchema
 
 def _target(schema: TopicSchema, with_metadata: bool) -> dict[str, Any]:
     """The schema of the file; DestinationError where the topic's cannot be one."""
-    if schema.latest.type != "AVRO":
+    definition: Any = schema.latest
+    if definition.type != "AVRO":
         raise DestinationError("SCHEMA_MISMATCH", "The topic's schema is not Avro; unset useTopicSchema.")
-    target = json.loads(schema.latest.text)
-    if not isinstance(target, dict) or target.get("type") != "record":
+    if definition.root.kind != "record":
         raise DestinationError("SCHEMA_MISMATCH", "The topic's schema is not of records; unset useTopicSchema.")
+    target: dict[str, Any] = definition.fastavro_schema()
     if not with_metadata:
         return target
     names = {field["name"] for field in target["fields"]}
     if taken := sorted(names & {field["name"] for field in _METADATA_FIELDS}):
         raise DestinationError("SCHEMA_MISMATCH", f"The topic's schema has a field `{taken[0]}`, as the metadata have.")
-    return {**target, "fields": [*target["fields"], *_METADATA_FIELDS]}
+    target["fields"] += _METADATA_FIELDS
+    return target
 
 
-def _datum(definition: Any, data: bytes, encoding: Encoding, reader: Any) -> dict[str, Any]:
+@lru_cache(_CACHED_SCHEMAS)
+def _as_written(definition: Any) -> Any:
+    """The schema of a revision without logical types, so that values are written as they were read."""
+    return definition.fastavro_schema(logical=False, is_reader=True)
+
+
+def _datum(definition: Any, data: bytes, encoding: Encoding, latest: Any) -> dict[str, Any]:
     """The record of a message, by the revision that it was published with; InvalidMessage when it is none."""
     definition.validate(data, encoding)
     if encoding == "JSON":
         data = definition.datum.write(definition.read_json(data))
-    writer = _without_logical(json.loads(definition.text))
+    writer, reader = _as_written(definition), _as_written(latest)
     datum: Any = fastavro.schemaless_reader(BytesIO(data), writer, reader, return_record_name=True)
     if not isinstance(datum, dict):
         raise InvalidMessage("The message is not a record")
@@ -140,12 +148,5 @@ def _metadata(message: Message, subscription: str) -> dict[str, Any]:
 
 def _file(schema: dict[str, Any], rows: Sequence[dict[str, Any]]) -> bytes:
     content = BytesIO()
-    fastavro.writer(content, fastavro.parse_schema(schema), rows)
+    fastavro.writer(content, schema, rows)
     return content.getvalue()
-
-
-def _without_logical(schema: Any) -> Any:
-    """A schema without logical types, so that values are written as they were read."""
-    if isinstance(schema, dict):
-        return {key: _without_logical(value) for key, value in schema.items() if key != "logicalType"}
-    return [_without_logical(each) for each in schema] if isinstance(schema, list) else schema

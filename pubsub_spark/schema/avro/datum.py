@@ -1,32 +1,45 @@
 """One message at a time, by `fastavro`: bytes to a datum, and a datum to bytes (for the datum see `json_encoding`).
 
-Bytes are given to fastavro only after `error_locator` has passed them. Its schema is made from our tree: logical types
-are left out, and each branch of a union is a record of its own with one field, `value`, which adds no byte. So a
-union's value says which branch it is; fastavro by itself says so of named types only, and writes a value of
-`["int", "long"]` as the branch that fits first.
+Bytes are given to fastavro only after `error_locator` has passed them, and schemas only after `parser` has parsed them:
+fastavro (1.13) refuses symbols beyond ASCII, a decimal that does not fit its type (the specification ignores it) and a
+name outside of all namespaces that is used inside of one. So its own parser is not asked. A schema that `_parsed` made
+has full names and the two keys by which fastavro knows a schema that it has parsed.
 """
 
 from __future__ import annotations
 
+import json
 from io import BytesIO
 from typing import Any
 
 import fastavro
 
 from pubsub_spark.schema.avro.json_encoding import branch_name
-from pubsub_spark.schema.avro.schema_tree import Array, Enum, Fixed, Map, Named, Node, Primitive, Record, Union
+from pubsub_spark.schema.avro.schema_tree import (
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Named,
+    Node,
+    Primitive,
+    Record,
+    Union,
+    type_name,
+)
 
 
 class DatumSerializer:
-    """The reader and writer of one schema's messages."""
+    """The reader and writer of one schema's messages.
+
+    Its schema is made from our tree: logical types are left out, and each branch of a union is a record of its own with
+    one field, `value`, which adds no byte. So a union's value says which branch it is; fastavro by itself says so of
+    named types only, and writes a value of `["int", "long"]` as the branch that fits first.
+    """
 
     def __init__(self, node: Node) -> None:
-        names: dict[Named, str] = {}
-        declared: dict[str, Any] = {}
-        self._schema = fastavro.parse_schema(_record("message", {"value": _declared(node, names)}), declared)
-        for named, name in names.items():
-            if isinstance(named, Enum):
-                declared[name]["symbols"] = list(named.symbols)
+        named: dict[str, Any] = {}
+        self._schema = _parsed(_record("message", {"value": _tagged(node, named)}), named)
 
     def read(self, data: bytes) -> Any:
         """The datum of a message that `error_locator` has passed."""
@@ -40,31 +53,83 @@ class DatumSerializer:
         return data.getvalue()
 
 
-def _declared(node: Node, names: dict[Named, str]) -> Any:
-    """The schema as JSON has it, each named type under a short name where it is met first."""
+def fastavro_schema(text: str, root: Node, logical: bool = True, is_reader: bool = False) -> Any:
+    """The schema `text`, parsed as `root`, for fastavro's functions; values of unions are plain.
+
+    logical: whether fastavro converts values of logical types. is_reader: the schema is a reader's, and its defaults
+    are values as fastavro reads them; else they are JSON, as in the text.
+    """
+    named: dict[str, Any] = {}
+    return _parsed(_resolved(json.loads(text), root, named, logical, is_reader), named)
+
+
+def _parsed(schema: Any, named: dict[str, Any]) -> Any:
+    """The schema as a result of `fastavro.parse_schema`."""
+    for part in schema if isinstance(schema, list) else [schema]:
+        if isinstance(part, dict):
+            part |= {"__fastavro_parsed": True, "__named_schemas": named}
+    return schema
+
+
+def _resolved(declared: Any, node: Node, named: dict[str, Any], logical: bool, is_reader: bool) -> Any:
+    """A part of a schema's text with full names and without what the parser ignores; `named`: the types met so far."""
+
+    def inner(declared: Any, node: Node) -> Any:
+        return _resolved(declared, node, named, logical, is_reader)
+
+    if isinstance(node, Union):
+        return [inner(branch, parsed) for branch, parsed in zip(declared, node.branches, strict=True)]
+    if isinstance(declared, str) or (isinstance(node, Named) and node.name in named):
+        return type_name(node)
+    schema = {key: value for key, value in declared.items() if key not in ("namespace", "logicalType")}
+    if logical and isinstance(node, Primitive | Fixed) and node.logical:
+        schema["logicalType"] = node.logical.name
+    if isinstance(node, Named):
+        named[node.name] = schema
+        schema |= {"name": node.name, "aliases": list(node.aliases)} | ({} if "." in node.name else {"namespace": ""})
+    match node:
+        case Array(items):
+            schema["items"] = inner(declared["items"], items)
+        case Map(values):
+            schema["values"] = inner(declared["values"], values)
+        case Record(fields=fields):
+            schema["fields"] = []
+            for part, field in zip(declared["fields"], fields, strict=True):
+                schema["fields"].append(part | {"type": inner(part["type"], field.node)})
+                if field.has_default and is_reader:
+                    default = BytesIO(DatumSerializer(field.node).write(field.default))
+                    reader = _parsed(_record("", {"value": schema["fields"][-1]["type"]}), named)
+                    value: Any = fastavro.schemaless_reader(default, reader, None)
+                    schema["fields"][-1]["default"] = value["value"]
+    return schema
+
+
+def _tagged(node: Node, named: dict[str, Any]) -> Any:
+    """A part of the schema of a `DatumSerializer`; `named`: the types met so far."""
     match node:
         case Primitive(kind):
             return kind
         case Array(items):
-            return {"type": "array", "items": _declared(items, names)}
+            return {"type": "array", "items": _tagged(items, named)}
         case Map(values):
-            return {"type": "map", "values": _declared(values, names)}
+            return {"type": "map", "values": _tagged(values, named)}
         case Union(branches):
             return [
-                _record(branch_name(node, index), {"value": _declared(branch, names)})
+                _record(branch_name(node, index), {"value": _tagged(branch, named)})
                 for index, branch in enumerate(branches)
             ]
-    if node in names:
-        return names[node]
-    name = names[node] = f"named{len(names)}"
+    if node.name in named:
+        return node.name
+    schema: dict[str, Any] = {"type": node.kind, "name": node.name}
+    named[node.name] = schema
     match node:
         case Fixed():
-            return {"type": "fixed", "name": name, "size": node.size}
+            schema["size"] = node.size
         case Enum():
-            # fastavro refuses letters beyond ASCII here; the symbols are set when it has parsed the schema.
-            return {"type": "enum", "name": name, "symbols": []}
+            schema["symbols"] = list(node.symbols)
         case Record():
-            return _record(name, {field.name: _declared(field.node, names) for field in node.fields})
+            schema |= _record(node.name, {field.name: _tagged(field.node, named) for field in node.fields})
+    return schema
 
 
 def _record(name: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
-from pubsub_spark.schema.avro import batch_check, error_locator, json_encoding, parser
+from pubsub_spark.schema.avro import batch_check, datum, error_locator, json_encoding, parser
 from pubsub_spark.schema.avro.compatibility import unreadable
 from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
-from pubsub_spark.schema.avro.datum import DatumSerializer
 from pubsub_spark.schema.avro.mismatch import Mismatch
 from pubsub_spark.schema.definition import Definition, Encoding, IncompatibleSchema, InvalidMessage
 
@@ -25,9 +24,13 @@ class AvroDefinition:
         self.root = parser.parse(text)
 
     @cached_property
-    def datum(self) -> DatumSerializer:
+    def datum(self) -> datum.DatumSerializer:
         """The reader and writer of one message's datum."""
-        return DatumSerializer(self.root)
+        return datum.DatumSerializer(self.root)
+
+    def fastavro_schema(self, logical: bool = True, is_reader: bool = False) -> Any:
+        """The schema for fastavro's functions: see `datum.fastavro_schema`."""
+        return datum.fastavro_schema(self.text, self.root, logical, is_reader)
 
     def read_json(self, data: bytes) -> Any:
         """The datum of a message in JSON; Mismatch when the text is not one message."""

@@ -116,6 +116,24 @@ def test_table_schema_takes_json_objects():
             row(data, columns, use_table_schema=True)
 
 
+def test_types_by_their_names_and_symbols_of_any_script():
+    """A type that is defined elsewhere is what it is, and what fastavro's parser refuses is read."""
+    symbols = {"type": "enum", "name": "E", "symbols": ["x", "ä"]}
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 12}  # ignored
+    fields = [("e", symbols), ("named", ["E", "null"]), ("price", price)]
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": n, "type": t} for n, t in fields]})
+    columns = {"e": "STRING", "named": "INTEGER", "price": "BYTES"}
+
+    found = row(
+        '{"e": "ä", "named": {"E": "ä"}, "price": "x"}'.encode(),
+        columns,
+        topic_schema("AVRO", text),
+        use_topic_schema=True,
+    )
+
+    assert {"e": "ä", "named": 1, "price": b"x"} == found
+
+
 def test_message_that_is_none_of_the_schema_makes_no_row():
     """It is a ValueError of that message alone."""
     with pytest.raises(ValueError, match="a"):

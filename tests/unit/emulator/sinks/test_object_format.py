@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from io import BytesIO
 from typing import Any
 
@@ -17,6 +18,16 @@ from pubsub_spark.emulator.state.message import Message
 from pubsub_spark.schema import schema_types
 
 SUB = "projects/p/subscriptions/lake"
+# of an Avro file, as the specification has it
+HEADER = {
+    "type": "record",
+    "name": "org.apache.avro.file.Header",
+    "fields": [
+        {"name": "magic", "type": {"type": "fixed", "name": "Magic", "size": 4}},
+        {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+        {"name": "sync", "type": {"type": "fixed", "name": "Sync", "size": 16}},
+    ],
+}
 ONE = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "int", "logicalType": "date"}}]}'
 TWO = ONE.replace("]}", ', {"name": "b", "type": ["null", "string"], "default": null}]}')
 
@@ -100,6 +111,66 @@ def test_record_that_the_latest_revision_cannot_read_is_left_out():
     encoded = encode([message(b"", googclient_schemarevisionid="r0"), message(b"\x04")], SUB, topic_schema(none, ONE))
 
     assert ([0], 1) == (list(encoded.misfits), len(rows(encoded.content)))
+
+
+def field(name: str, type_: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": type_, **more}
+
+
+def fixed(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "fixed", "name": name, "size": 1, **more}
+
+
+# situation: the fields of a record in the namespace `x`, which fastavro's parser refuses or takes for another
+ODD_SCHEMAS: dict[str, list[Any]] = {
+    "symbols of any script": [field("a", {"type": "enum", "name": "E", "symbols": ["ä"]}), field("b", ["null", "E"])],
+    "a null namespace": [field("a", fixed("F", namespace=None)), field("b", ["null", "x.F"])],
+    "outside of all namespaces": [field("a", fixed("F", namespace="")), field("b", ["null", {"type": "F"}])],
+    "decimal of an impossible scale": [
+        field("a", {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 12}),
+        field("b", ["null", "bytes"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("situation", ODD_SCHEMAS)
+def test_file_of_a_schema_that_fastavro_refuses(situation):
+    """What Java's Avro reads is a file: a header with the schema, and the records in one block."""
+    fields = ODD_SCHEMAS[situation]
+    text = json.dumps({"type": "record", "name": "R", "namespace": "x", "doc": "kept", "fields": fields})
+    data = b"\x02\x07\x00" if "decimal" in situation else b"\x00\x00"
+
+    encoded = encoder(config(avro_config={"use_topic_schema": True}))([message(data)] * 2, SUB, topic_schema(text))
+
+    assert [] == encoded.misfits
+    content = BytesIO(encoded.content)
+    header: Any = fastavro.schemaless_reader(content, HEADER, None)
+    schema = schema_types.parse("AVRO", header["meta"]["avro.schema"].decode())
+    assert schema.first_invalid([data], "BINARY") is None
+    assert "kept" == json.loads(schema.text)["doc"]
+    assert bytes([4, 4 * len(data)]) + data * 2 + header["sync"] == content.read()
+
+
+def test_default_of_a_new_field_is_its_value():
+    """Of older records it is in the file what the reader's default says, whatever its type."""
+    defaults = {
+        "raw": ("bytes", "\u00ff", b"\xff"),
+        "price": ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "\u0007", Decimal("0.07")),
+        "deep": (
+            {"type": "map", "values": ["null", {"type": "array", "items": fixed("F")}]},
+            {"k": ["ÿ"]},
+            {"k": [b"\xff"]},
+        ),
+        "inner": ({"type": "record", "name": "N", "fields": [field("n", "int", default=3)]}, {}, {"n": 3}),
+    }
+    two = json.loads(ONE)
+    two["fields"] += [field(name, type_, default=default) for name, (type_, default, _) in defaults.items()]
+    encode = encoder(config(avro_config={"use_topic_schema": True}))
+
+    encoded = encode([message(b"\x04", googclient_schemarevisionid="r0")], SUB, topic_schema(ONE, json.dumps(two)))
+
+    [row] = rows(encoded.content)
+    assert {name: value for name, (_, __, value) in defaults.items()} == {name: row[name] for name in defaults}
 
 
 def test_a_topic_without_schema_has_data():
