@@ -1,39 +1,29 @@
 """The channel to Google Cloud: credentials, the tokens of its calls, TLS. Runs where a connection is opened.
 
 Google's own client makes the channel, so endpoints of universes and mutual TLS, client certificates, keepalive and
-message sizes are its own. Two things differ:
-
-    _load     waits for a metadata server, which in a new pod may answer some seconds after the container has started
-    Tokens    says of a call without a token which server gave none and whether that is an outage; gRPC would log each
-              one with a traceback
+message sizes are its own. `Tokens` differs: it says of a call without a token which server gave none and whether that
+is an outage. gRPC would log each one with a traceback.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import time
 from typing import Any, cast
 
-import google.auth
 import grpc
 from google.auth.credentials import with_scopes_if_required
-from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
+from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.grpc import AuthMetadataPlugin
 from google.auth.transport.requests import Request
 from google.pubsub_v1.services.subscriber import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from ..errors import ForbiddenError
+from . import google_credentials
 from .connection import channel_options
-from .status import Retries, delays, no_token
+from .status import no_token
 
-_MAX_PAUSE_SECONDS = 2.0  # between two looks for a metadata server
-_NOT_FOUND = "default credentials were not found"  # google.auth.default, after the metadata server as its last resort
 _log = logging.getLogger(__name__)
-# `google.auth.default` would say at each connection that it does not know a project, which no call needs.
-logging.getLogger("google.auth._default").addFilter(lambda record: "No project ID" not in record.getMessage())
 
 
 def open_channel(
@@ -62,7 +52,7 @@ def open_channel(
             super().__init__(**{**settings, "channel": create_channel})
 
     try:
-        credentials = _load(credentials_json, address, timeout)
+        credentials = google_credentials.load(credentials_json, address, timeout)
         credentials = with_scopes_if_required(credentials, None, default_scopes=Transport.AUTH_SCOPES)
         client = SubscriberClient(
             credentials=credentials,
@@ -82,34 +72,6 @@ def open_channel(
         ) from None
     transport = cast("Transport", client.transport)
     return transport.grpc_channel, transport.host
-
-
-def _load(credentials_json: str | None, address: str, timeout: float) -> Any:
-    """Return the credentials, without scopes: with them google-auth would ask two servers for a project's id."""
-    if credentials_json is not None:
-        return google.auth.load_credentials_from_dict(json.loads(credentials_json))[0]
-    server = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-    retries = Retries(time.monotonic(), delays(most=_MAX_PAUSE_SECONDS))
-    has_warned = False
-    while True:
-        try:
-            return google.auth.default()[0]
-        except DefaultCredentialsError as error:
-            if _NOT_FOUND not in str(error) or os.environ.get("NO_GCE_CHECK") == "true":
-                raise
-        pause = retries.pause(time.monotonic(), retries.started_at + timeout)
-        if pause is None:
-            raise DefaultCredentialsError(
-                f"there is no credentials file, and the metadata server `{server}` did not answer for {timeout:g} s"
-            )
-        if not has_warned:
-            has_warned = True
-            _log.warning(
-                "no credentials for `%s` yet: there is no credentials file, and the metadata server `%s` does not "
-                "answer; trying for %g s",
-                *(address, server, timeout),
-            )
-        time.sleep(pause)
 
 
 class Tokens:

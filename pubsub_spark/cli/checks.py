@@ -315,14 +315,18 @@ def _permission(admin: Admin, wanted: Permission) -> Finding:
     return Finding(check, "wrong", "not granted", f"Grant the caller `roles/pubsub.{wanted.role}`.")
 
 
-def staging(location: str) -> Finding:
-    """Whether a staging area takes a file, gives it back, and refuses to create it a second time."""
+def staging(read: ReadOptions | None, backend: Backend) -> Finding:
+    """Whether the staging area of a read takes a file, gives it back, and refuses to create it a second time."""
+    from ..backend import GcpBackend
     from ..read.staging.area import Staging
-    from ..read.staging.store import open_store
+    from ..read.staging.store import default_location, open_store
 
     content = os.urandom(64)
+    location = (read and read.staging_location) or default_location()
+    credentials_json = backend.credentials_json if isinstance(backend, GcpBackend) else None
     try:
-        area = Staging(open_store(location), "projects/doctor/subscriptions/doctor", f"doctor-{uuid.uuid4().hex}")
+        store = open_store(location, credentials_json, read.fail_after if read else None)
+        area = Staging(store, "projects/doctor/subscriptions/doctor", f"doctor-{uuid.uuid4().hex}")
         area.write_token()  # proves that the store does not overwrite what it is asked to create
         area.create("1/part-0", [content])
         is_same = bytes(area.read("1/part-0") or b"") == content

@@ -96,6 +96,7 @@ def _table(findings: Sequence[Finding]) -> Table:
 
 
 def _findings(service: Service, given: dict[str, str], topic: str | None, spark: bool, send: bool) -> Iterator[Finding]:
+    from ..backend import from_options
     from . import checks
     from .checks import Finding
 
@@ -115,8 +116,9 @@ def _findings(service: Service, given: dict[str, str], topic: str | None, spark:
     yield from complaints
     if complaints:
         return
-    yield checks.staging((read.staging_location if read is not None else None) or _default_location())
-    backend = service.backend
+    options = read or write
+    backend = service.backend if options is None else from_options(options)
+    yield checks.staging(read, backend)
     yield Finding("Pub/Sub", "running", "is asked")
     endpoint = checks.endpoint(backend.address)
     yield endpoint
@@ -128,20 +130,14 @@ def _findings(service: Service, given: dict[str, str], topic: str | None, spark:
     if not send:
         yield checks.clock(backend)
     wanted = checks.needed(read, write)
-    with service.connect() as admin:
+    with backend.connect() as connection:
         if not wanted:
             yield Finding("permissions", "skipped", "name a resource with `--subscription` or `--topic`")
-        yield from checks.permissions(admin, wanted, None if read is None else read.topic)
+        yield from checks.permissions(connection.admin, wanted, None if read is None else read.topic)
         if send:
             yield Finding("a message", "running", "is sent and pulled")
             full = None if write is None else write.topic
-            yield from checks.message_out_and_in(admin, full, service.project)
-
-
-def _default_location() -> str:
-    from ..read.staging.store import default_location
-
-    return default_location()
+            yield from checks.message_out_and_in(connection.admin, full, service.project)
 
 
 def _parsed(

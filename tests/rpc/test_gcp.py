@@ -21,7 +21,7 @@ from google.auth import compute_engine, identity_pool
 from google.auth.compute_engine import _metadata
 from google.auth.transport import mtls
 
-from pubsub_spark.backend import GcpBackend, from_options, gcp
+from pubsub_spark.backend import GcpBackend, from_options, gcp, google_credentials
 from pubsub_spark.errors import ForbiddenError
 from pubsub_spark.options import ReadOptions
 from tests.rpc.certificate import self_signed
@@ -128,7 +128,7 @@ def clock(server: TokenServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     """The time while a metadata server is waited for; the machine has no credentials file."""
     clock = SimpleNamespace(now=0.0)
     clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
-    monkeypatch.setattr(gcp, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.sleep))
+    monkeypatch.setattr(google_credentials, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.sleep))
     monkeypatch.setattr(_metadata, "_NO_GCE_CHECK", False)
     monkeypatch.setattr(_metadata, "_GCE_PRODUCT_NAME_FILE", "/nowhere")
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
@@ -146,7 +146,7 @@ def test_a_metadata_server_that_is_late(
     with GcpBackend().connect():
         pass
 
-    [line] = [record.getMessage() for record in caplog.records if record.name == gcp.__name__]
+    [line] = [record.getMessage() for record in caplog.records if record.name == google_credentials.__name__]
     assert f"the metadata server `{server.address}` does not answer; trying for 20 s" in line
     assert 0 < clock.now < 20
 

@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-_ANSWERS = {  # by the end of a path
-    "/token": {"access_token": "t", "expires_in": 3600, "token_type": "Bearer"},
-    ":generateAccessToken": {"accessToken": "t", "expireTime": "2100-01-01T00:00:00Z"},
-    "/default/": {"email": "me@example.com", "scopes": []},
-}
-
 
 class TokenServer:
-    """The faults to come, one a request: a status, "drop" for a connection that is closed, "hang" for no answer."""
+    """The faults to come, one a request: a status, "drop" for a connection that is closed, "hang" for no answer.
+
+    constant: a fault of each request. issue: the token that is valid for so many seconds. lifetime: of tokens, seconds.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.faults: list[Any] = []
+        self.constant: Any = None
         self.body = "<html>Service Unavailable</html>"
         self.paths: list[str] = []
         self.closing = threading.Event()
+        self.issue: Callable[[float], str] = lambda seconds: "t"
+        self.lifetime = 3600.0
 
     @property
     def url(self) -> str:
         return f"http://{self.address}/token"
+
+    def answer(self, path: str) -> Any:
+        """What a server of Google's answers at a path."""
+        if path.endswith("/token"):
+            kind = {"token_type": "Bearer", "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
+            return {"access_token": self.issue(self.lifetime), "expires_in": int(self.lifetime), **kind}
+        if path.endswith(":generateAccessToken"):
+            expires = datetime.now(UTC) + timedelta(seconds=self.lifetime)
+            return {"accessToken": self.issue(self.lifetime), "expireTime": f"{expires:%Y-%m-%dT%H:%M:%SZ}"}
+        return {"email": "me@example.com", "scopes": []} if path.endswith("/default/") else "p"
 
     def external_account(self, folder: Path, impersonate: bool = False) -> dict[str, Any]:
         """Credentials of a workload identity pool whose tokens are exchanged here."""
@@ -45,20 +57,20 @@ class TokenServer:
 
 
 @contextmanager
-def serving() -> Iterator[TokenServer]:
-    """A server until the block ends."""
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[TokenServer]:
+    """A server until the block ends. tls: of HTTPS."""
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path = self.path.partition("?")[0]
             server.paths.append(path)
-            fault = server.faults.pop(0) if server.faults else None
+            fault = server.faults.pop(0) if server.faults else server.constant
             if fault == "hang":
                 server.closing.wait()
             if fault in ("drop", "hang"):
                 return
-            found = next((answer for end, answer in _ANSWERS.items() if path.endswith(end)), "p")
+            found = server.answer(path)
             body = (json.dumps(found) if fault is None else server.body).encode()
             self.send_response(fault or 200)
             self.send_header("Metadata-Flavor", "Google")
@@ -73,6 +85,8 @@ def serving() -> Iterator[TokenServer]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        if tls is not None:
+            http.socket = tls.wrap_socket(http.socket, server_side=True)
         server = TokenServer(f"127.0.0.1:{http.server_port}")
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import getpass
-import json
 import logging
 import os
 import re
@@ -69,6 +68,7 @@ _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 # For which obstore repeats a request with the signature and token of its first attempt, which expire. An error that
 # comes earlier was not retryable.
 _REQUEST_SECONDS = 10.0
+_METADATA_SECONDS = 20.0  # for which a metadata server is waited for, as for Pub/Sub by the default of `connectTimeout`
 _OUTAGE_SECONDS = 300.0  # for which an outage is waited for without `failAfter`
 _TEMPORARY = ".unfinished-"  # in the name of a local file until it is durable
 _LEFTOVER_SECONDS = 86400  # after which such a file is that of a dead writer
@@ -296,6 +296,10 @@ class Store:
     def _request_seconds(self) -> float:
         return min(_REQUEST_SECONDS, self._outage_seconds)
 
+    @property
+    def _metadata_seconds(self) -> float:
+        return min(_METADATA_SECONDS, self._outage_seconds)
+
     def _refused(self, error: Exception) -> StagingError:
         if isinstance(error, _MISSING) and not self.is_local:  # files that may be missing are among `passed`
             return StagingError(
@@ -344,7 +348,7 @@ def _connected(store: Store) -> Any:
         if scheme == "gs" and (
             store.credentials_json or not any(name.startswith(_OBSTORE_VARIABLES) for name in os.environ)
         ):
-            settings["credential_provider"] = _google_tokens(store.credentials_json, store._request_seconds)
+            settings["credential_provider"] = _google_tokens(store)
         return from_url(store.location, **settings)
     except Exception as error:
         raise StagingError(
@@ -353,22 +357,19 @@ def _connected(store: Store) -> Any:
         ) from None
 
 
-def _google_tokens(credentials_json: str | None, seconds: float) -> Callable[[], Any]:
+def _google_tokens(store: Store) -> Callable[[], Any]:
     """Return a function that fetches a token of Google's for obstore, and waits for a token server for some seconds."""
-    import google.auth
     from google.auth.credentials import with_scopes_if_required
     from google.auth.exceptions import GoogleAuthError, TransportError
     from obstore.auth.google import GoogleCredentialProvider
 
-    if credentials_json is None:
-        found, _ = google.auth.default()
-    else:
-        found, _ = google.auth.load_credentials_from_dict(json.loads(credentials_json))
-    # Loaded with scopes, an external account would ask two servers at once, for the id of a project.
+    from ...backend import google_credentials
+
+    found = google_credentials.load(store.credentials_json, store.location, store._metadata_seconds)
     fetch = GoogleCredentialProvider(with_scopes_if_required(found, _SCOPES))
 
     def token() -> Any:
-        end = time.monotonic() + seconds
+        end = time.monotonic() + store._request_seconds
         pauses = delays()
         while True:
             try:

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from pubsub_spark.backend import EmulatorBackend, GcpBackend
 from pubsub_spark.cli import checks
-from pubsub_spark.errors import ForbiddenError, MissingError
+from pubsub_spark.errors import ForbiddenError, MissingError, StagingError
 from pubsub_spark.options import ReadOptions, WriteOptions
+from pubsub_spark.read.staging import store
 
 SUB, TOPIC, DEAD = "projects/p/subscriptions/sub", "projects/p/topics/news", "projects/p/topics/dead"
 
@@ -174,9 +176,29 @@ def test_staging_round_trip(tmp_path: Path):
     """A folder takes a file once and gives it back, and nothing of it is left; a file is no folder."""
     (tmp_path / "file").touch()
 
-    assert "ok" == checks.staging(str(tmp_path / "area")).state
+    def state(name: str) -> str:
+        read = ReadOptions(subscription_id=SUB, staging_location=str(tmp_path / name))
+        return checks.staging(read, EmulatorBackend("127.0.0.1:1")).state
+
+    assert "ok" == state("area")
     assert [] == [each for each in (tmp_path / "area").rglob("*") if each.is_file()]
-    assert "wrong" == checks.staging(str(tmp_path / "file")).state
+    assert "wrong" == state("file")
+
+
+def test_staging_area_is_that_of_the_options(monkeypatch: pytest.MonkeyPatch):
+    """Its store gets the credentials of the options and `failAfter`, as in a query."""
+    opened: list[tuple[Any, ...]] = []
+
+    def open_store(*arguments: Any) -> Any:
+        opened.append(arguments)
+        raise StagingError("The bucket does not exist. Create it.")
+
+    monkeypatch.setattr(store, "open_store", open_store)
+    read = ReadOptions(subscription_id=SUB, staging_location="gs://bucket/staging", fail_after=7.0)
+    found = checks.staging(read, GcpBackend(None, '{"type": "service_account"}'))
+
+    assert [("gs://bucket/staging", '{"type": "service_account"}', 7.0)] == opened
+    assert ("wrong", "The bucket does not exist", "Create it.") == (found.state, found.found, found.remedy)
 
 
 def test_endpoint_that_nobody_serves():

@@ -13,15 +13,18 @@ import obstore
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from google.auth.compute_engine import _metadata
 from obstore.exceptions import NotFoundError, PermissionDeniedError
 
+from pubsub_spark.backend import google_credentials
 from pubsub_spark.errors import MissingFile, StagingError
 from pubsub_spark.read.staging import store as store_module
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import Store, mounted_folder, open_store
 from tests.conftest import Bucket
+from tests.rpc.token_server import serving
 from tests.unit.read.service import SUBSCRIPTION
-from tests.unit.read.staging.object_store import Faults, google, s3_with_faults
+from tests.unit.read.staging.object_store import TOKEN, Faults, google, s3_with_faults
 
 
 def content(store: Store, path: str) -> bytes | None:
@@ -261,6 +264,27 @@ def test_token_server_that_is_out_is_waited_for(google_faults: Faults, monkeypat
     store = open_store("gs://bucket/x", json.dumps(service_account(google_faults.endpoint)))
 
     assert store.create("a", [b"1"])
+
+
+def test_metadata_server_that_is_late(
+    google_faults: Faults, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """In a new pod it answers some seconds after the container has started: it is waited for, as for Pub/Sub."""
+    monkeypatch.setattr(google_credentials, "delays", lambda most: itertools.repeat(0.01))
+    monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda _: None)
+    monkeypatch.setattr(_metadata, "_NO_GCE_CHECK", False)
+    monkeypatch.setattr(_metadata, "_GCE_PRODUCT_NAME_FILE", "/nowhere")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.delenv("NO_GCE_CHECK", raising=False)
+    with serving() as metadata:
+        monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", metadata.address)
+        monkeypatch.setenv("GCE_METADATA_IP", metadata.address)
+        metadata.faults = [503] * 6
+        metadata.issue = lambda seconds: TOKEN
+
+        assert open_store("gs://bucket/x").create("a", [b"1"])
+    assert "no credentials for `gs://bucket/x` yet" in told(caplog)[0]
 
 
 def test_credentials_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
