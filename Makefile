@@ -43,11 +43,12 @@ simulate-mutations: $(READY)  ## faults put into the code, each of which the sim
 kills: $(READY)  ## kill -9 of the emulator with a data directory, under load, KILLS times (200)
 	EMULATOR_KILLS=$(or $(KILLS),200) $(BIN)/pytest -q -s tests/faults/test_emulator_kills.py
 
-lint: $(READY)  ## linter, type checker and import contracts alone
+lint: $(READY)  ## linter, type checker, import contracts and plain English, without the tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python docs/language.py
 
 docs: $(READY)  ## the site of docs/, into build/site
 	$(BIN)/mkdocs build --strict --quiet
