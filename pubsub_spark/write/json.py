@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
 from ..codec.json import writer
-from ..codec.json.writer import Unwritable, Write
-from ..errors import DataError, RowError
+from ..codec.json.writer import Write
+from ..codec.rows import Unwritable
+from ..errors import DataError
 from .time_zones import to_arrow_zone
 
 # Types that to_json has no portable text for, or Arrow no plain one.
@@ -53,7 +54,7 @@ def to_json(rows: pa.StructArray) -> pa.StringArray:
     try:
         return _struct(rows)
     except Unwritable as found:
-        raise RowError(found.index, f"column `{found.path.removeprefix('.')}` {found.reason}") from None
+        raise found.row_error() from None
 
 
 def _json(values: pa.Array) -> pa.StringArray:

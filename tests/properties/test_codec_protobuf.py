@@ -22,13 +22,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pubsub_spark.codec.json import reader
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
-from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage, compile_row_reader
 from pubsub_spark.codec.spark_types import struct_type
 from pubsub_spark.errors import SchemaError
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
 from pubsub_spark.schema.protobuf import parse, protoc
 from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
 from pubsub_spark.schema.protobuf.error_locator import locate_error
+from tests.properties.protobuf_rows import UnreadableMessage, compile_row_reader
 from tests.properties.protobuf_strategies import broken, definitions, odd_json, schemas_and_messages
 from tests.unit.codec.protobuf.definitions import read_in_columns
 
@@ -157,8 +157,9 @@ def test_json_and_binary_are_the_same_rows(drawn):
     theirs = pa.array([json_format.MessageToJson(message).encode() for message in messages], pa.binary())
     ours = writer(definition, "JSON", decoder.type).encode(value)
 
-    assert rows(value) == rows(decoder.decode(theirs, "JSON").value)
-    assert rows(value) == rows(decoder.decode(ours, "JSON").value)
+    json_decoder = ProtobufDecoder(definition, "JSON")
+    assert rows(value) == rows(json_decoder.decode(theirs)[0])
+    assert rows(value) == rows(json_decoder.decode(ours)[0])
 
 
 @MANY
@@ -249,7 +250,7 @@ def test_every_float_survives(value):
     message: Any = definition.message_class(d=value, f=value, ds=[value])
     decoder = ProtobufDecoder(definition)
 
-    rows = decoder.decode(payloads_of([message])).value
+    rows, _ = decoder.decode(payloads_of([message]))
     [payload] = ProtobufEncoder(definition, "BINARY", decoder.type).encode(rows).to_pylist()
 
     assert packing.pack("<d", value) == packing.pack("<d", rows[0]["d"].as_py())

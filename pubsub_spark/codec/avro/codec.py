@@ -6,10 +6,9 @@ import pyarrow as pa
 
 from pubsub_spark.codec.avro import types
 from pubsub_spark.codec.avro.decode import AvroDecoder
-from pubsub_spark.codec.avro.encode import compile_rows, unknown_columns
+from pubsub_spark.codec.avro.encode import compile_rows
 from pubsub_spark.codec.avro.json import compile_writer
 from pubsub_spark.codec.interface import DecodeMessages, EncodeRows
-from pubsub_spark.errors import SchemaError
 from pubsub_spark.schema.avro.definition import AvroDefinition
 from pubsub_spark.schema.definition import Definition, Encoding
 
@@ -28,16 +27,7 @@ def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructTy
     """From rows to messages; SchemaError at once with every column that does not fit, RowError when a row does not."""
     avro = _avro(definition)
     types.value_type(avro.root)
-    problems = []
-    if not ignore_extra and (unknown := unknown_columns(avro.root, source_type)):
-        names = ", ".join(f"`{name}`" for name in unknown)
-        problems.append(f"The schema has no field for {names}: drop it, or set ignoreExtraColumns=true")
-    try:
-        binary = compile_rows(avro.root, source_type)
-    except SchemaError as error:
-        problems.append(str(error))
-    if problems:
-        raise SchemaError("; ".join(problems))
+    binary = compile_rows(avro.root, source_type, ignore_extra)
     if encoding == "BINARY":
         return binary
     to_json = compile_writer(avro)

@@ -4,8 +4,7 @@ Each value becomes an Arrow string, null where it has no text, and objects, list
 (`codec.avro`, `codec.protobuf`, `write.json`) composes these functions by its schema, and has texts of its own for
 what it writes in another way. Texts are UTF-8, on one line, without spaces.
 
-A value that cannot be written raises Unwritable, which gains its path on the way up: an element's index becomes the row
-of its list, a field puts its name before the path.
+A value that cannot be written raises `rows.Unwritable`.
 """
 
 from __future__ import annotations
@@ -20,21 +19,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pubsub_spark.codec.rows import Unwritable, inside
+
 Write = Callable[[pa.Array], pa.StringArray]
 
 _NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
 _NOT_NUMBERS: Final = (("nan", '"NaN"'), ("inf", '"Infinity"'), ("-inf", '"-Infinity"'))
 # The shortest decimal of the largest float lies above it, where a reader of floats may refuse it.
 _LARGEST_FLOAT: Final = ("3.4028235e+38", "3.4028234663852886e+38")
-
-
-class Unwritable(ValueError):  # noqa: N818 (about a value; nothing failed)
-    """The index of a value that has no JSON, the path to it below the array, and what is wrong with it."""
-
-    def __init__(self, index: int, reason: str, path: str = "") -> None:
-        self.index = index
-        self.reason = reason
-        self.path = path
 
 
 def joined(*parts: pa.StringArray | str) -> pa.StringArray:
@@ -91,10 +83,8 @@ def objects(members: list[tuple[str, pa.Array, Write]], like: pa.StructArray) ->
     parts: list[pa.StringArray | str] = ["{"]
     for name, values, write in members:
         label = f",{dumps(name, ensure_ascii=False)}:"
-        try:
+        with inside(f".{name}"):
             text = write(values)
-        except Unwritable as found:
-            raise Unwritable(found.index, found.reason, f".{name}{found.path}") from None
         # Arrow's join that skips nulls loses rows in which there is nothing but nulls.
         parts += [joined(label, text).fill_null("")] if text.null_count else [label, text]
     if not members:
@@ -127,10 +117,7 @@ def _rows_joined(values: pa.Array, flat: pa.Array, path: str, write: Write) -> p
     """The texts of each row's elements, joined by commas; null for a null row."""
     offsets = values.offsets.to_numpy().astype(np.int64)
     first, offsets = int(offsets[0]), offsets - offsets[0]
-    try:
+    with inside(path, offsets):
         texts = write(flat.slice(first, int(offsets[-1])))
-    except Unwritable as found:
-        row = int(np.searchsorted(offsets, found.index, side="right")) - 1
-        raise Unwritable(row, found.reason, f"{path}{found.path}") from None
     mask = values.is_null() if values.null_count else None
     return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), texts, mask=mask), ",")

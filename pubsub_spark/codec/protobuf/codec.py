@@ -24,9 +24,7 @@ def value_type(definition: Definition) -> pa.StructType:
 
 def decoder(writer: Definition, reader: Definition, encoding: Encoding) -> DecodeMessages:
     """From messages to (values of the reader's type, reasons): one of the two is null in each row."""
-    compiled = ProtobufDecoder(cast("ProtobufDefinition", reader))
-    written = cast("ProtobufDefinition", writer)
-    return lambda data: compiled.decode(data, encoding, written)
+    return ProtobufDecoder(cast("ProtobufDefinition", reader), encoding, cast("ProtobufDefinition", writer)).decode
 
 
 def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool) -> EncodeRows:

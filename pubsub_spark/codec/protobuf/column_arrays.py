@@ -2,16 +2,21 @@
 
 Unsigned integers become signed, enum numbers names, seconds and nanoseconds microseconds, messages of any shape JSON
 text; an absent field gets its default. Buffers are shared with the arrays of ptars wherever the bytes are the same.
+The same values can be read of message objects, many times slower: for schemas whose field numbers are too high for
+ptars, and for the reason why a message has no place in the columns.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.compute as pc
+from google.protobuf.json_format import MessageToJson
 from google.protobuf.message_factory import GetMessageClass
 
 from pubsub_spark.codec.arrays import structs
-from pubsub_spark.codec.protobuf import ptars_schema, row_reader
+from pubsub_spark.codec.protobuf import ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import (
     Array,
     Column,
@@ -24,8 +29,11 @@ from pubsub_spark.codec.protobuf.column_tree import (
     Struct,
     Timestamp,
 )
-from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage
 from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED
+
+
+class UnreadableMessage(ValueError):  # noqa: N818 (a finding, not a failure)
+    """A message is malformed, or has a value that has no place in its column."""
 
 
 def message_column(array: pa.StructArray, struct: Struct, type_: pa.StructType, present: bool) -> pa.StructArray:
@@ -57,7 +65,7 @@ def _values(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Ar
         case Timestamp() | Duration():
             return _micros(array, type_, path)
         case Json():
-            return _json(array, node)
+            return _json(array, node, path)
         case Array(element):
             values = _elements(array.values, element, type_.value_type, f"{path}[]")
             return pa.ListArray.from_arrays(array.offsets, values, type=type_)
@@ -90,20 +98,23 @@ def _enum_names(array: pa.Int32Array, enum: Enum) -> pa.StringArray:
 def _micros(array: pa.StructArray, type_: pa.DataType, path: str) -> pa.Array:
     """The timestamps or durations of arrays of seconds and nanoseconds."""
     seconds, nanos = array.field("seconds"), array.field("nanos")
-    extremes = pc.min_max(seconds).as_py()
-    if len(array) and (extremes["min"] < -MAX_SECONDS or extremes["max"] > MAX_SECONDS):
-        raise UnreadableMessage(f"Field `{path}` is out of range")
+    for extreme in pc.min_max(seconds).values():
+        if abs(extreme.as_py() or 0) > MAX_SECONDS:
+            raise UnreadableMessage(f"Field `{path}` is out of range: {extreme} seconds")
     micros = pc.add(pc.multiply(seconds, 1_000_000), pc.divide(nanos, 1_000).cast(pa.int64()))
     return _null_where_null(micros, array).view(type_)
 
 
-def _json(array: pa.BinaryArray, node: Json) -> pa.StringArray:
-    """The JSON texts of serialized messages of any shape."""
+def _json(array: pa.BinaryArray, node: Json, path: str) -> pa.StringArray:
+    """The JSON texts of serialized messages of any shape: of the same value the same text."""
     read = GetMessageClass(node.message).FromString
     try:
-        texts = [None if value is None else row_reader.json_text(read(value)) for value in array.to_pylist()]
-    except ValueError as error:
-        raise UnreadableMessage(str(error)) from None
+        texts = [
+            None if value is None else MessageToJson(read(value), indent=None, sort_keys=True)
+            for value in array.to_pylist()
+        ]
+    except ValueError as error:  # a number that JSON does not have
+        raise UnreadableMessage(f"Field `{path}` has no JSON form: {error}") from None
     return pa.array(texts, pa.string())
 
 
@@ -119,3 +130,28 @@ def _without_nulls(array: pa.Array) -> pa.Array:
     if pa.types.is_struct(array.type):
         return structs(array.type, len(array), [array.field(index) for index in range(array.type.num_fields)])
     return pa.Array.from_buffers(array.type, len(array), [None, *array.buffers()[1:]])
+
+
+def object_values(value: Any, node: Node, path: str) -> Any:
+    """What ptars would read of a message object or of a field's value, as `pa.array` accepts it."""
+    match node:
+        case Scalar("string") if isinstance(value, bytes):  # of proto2
+            raise UnreadableMessage(f"Field `{path}` is not valid UTF-8")
+        case Scalar() | Enum():
+            return value
+        case Struct(columns=columns):
+            has = type(value).HasField
+            return {
+                ptars_schema.field_name(column): object_values(getattr(value, column.name), column.node, column.path)
+                for column in columns
+                if not column.presence or has(value, column.name)
+            }
+        case Array(element):
+            return [object_values(each, element, f"{path}[]") for each in value]
+        case Map(key, item):
+            keys = {each: object_values(each, key, f"{path}{{}}") for each in value}  # all UTF-8, so they compare
+            return [{"key": each, "value": object_values(value[each], item, f"{path}{{}}")} for each in sorted(keys)]
+        case Timestamp() | Duration():
+            return {"seconds": value.seconds, "nanos": value.nanos}
+        case Json():
+            return type(value).SerializePartialToString(value)

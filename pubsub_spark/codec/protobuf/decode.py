@@ -14,10 +14,9 @@ of a oneof, a map's key twice, the number that a closed enum does not have. What
 the last three (and for messages of any shape, which it gets as bytes); schemas with one of them have their messages
 written again. So have messages that ptars then refuses: it knows no groups, which unknown fields may be.
 
-When a step fails, the bad rows are isolated. Malformed messages: upb parses the block in chunks, and goes on behind the
-message that it failed at; that costs the block one more parse. Messages that have no place in the columns: the block is
-split into parts, again and again, until the failing parts are a few rows. A bad row gets a reason and, in the block,
-the bytes of an empty message. Then the block is decoded again.
+When a step fails, the bad rows are isolated: the block is split into parts, and the parts that fail again, down to
+single rows. upb alone isolates malformed messages, then all steps isolate messages that have no place in the columns. A
+bad row gets a reason and, in the block, the bytes of an empty message. Then the block is decoded again.
 
 Revisions: binary messages are read with the reader's descriptor whatever revision wrote them, since field numbers are
 what both share: a field that the writer did not have is absent, one that the reader does not have is skipped. JSON has
@@ -28,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -36,9 +35,8 @@ import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
 from pubsub_spark.codec import arrays
-from pubsub_spark.codec.json.reader import JsonReader
-from pubsub_spark.codec.protobuf import ptars_schema, row_reader
-from pubsub_spark.codec.protobuf.column_arrays import message_column
+from pubsub_spark.codec.protobuf import column_arrays, ptars_schema, types
+from pubsub_spark.codec.protobuf.column_arrays import UnreadableMessage, message_column
 from pubsub_spark.codec.protobuf.column_tree import (
     Array,
     Enum,
@@ -49,8 +47,6 @@ from pubsub_spark.codec.protobuf.column_tree import (
     build_column_tree,
 )
 from pubsub_spark.codec.protobuf.json import compile_reader
-from pubsub_spark.codec.protobuf.row_reader import UnreadableMessage
-from pubsub_spark.codec.protobuf.types import struct_type
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
 from pubsub_spark.schema.protobuf.definition import ENVELOPE_TAG, ProtobufDefinition
 from pubsub_spark.schema.protobuf.descriptors import has_required
@@ -59,19 +55,7 @@ from pubsub_spark.slices import slices
 # A block: small enough for the caches and for a parse to hold little memory, large enough to hide its fixed cost.
 BLOCK_ROWS: Final = 16_384
 BLOCK_BYTES: Final = 8 << 20
-# The rows of a block with malformed messages that are parsed at once: all that is behind a malformed one is copied.
-CHUNK_ROWS: Final = 256
-# A block with messages that have no place in the columns is split into so many parts, down to so many rows.
-SPLIT_PARTS: Final = 8
-MAX_ROWS_ONE_BY_ONE: Final = 32
-_EMPTY_MESSAGE: Final = ENVELOPE_TAG + b"\x00"
-
-
-class DecodedPayloads(NamedTuple):
-    """The rows of payloads: `value` is null where `error` says why, and `error` is null where there is a value."""
-
-    value: pa.StructArray
-    error: pa.StringArray
+SPLIT_PARTS: Final = 4  # of rows that fail together
 
 
 class _Messages:
@@ -83,17 +67,23 @@ class _Messages:
 
     @cached_property
     def envelope(self) -> Any:
-        """The parsed envelope; DecodeError where one of the messages is malformed."""
-        return self._envelope_class.FromString(self.framed)
+        """The parsed envelope; UnreadableMessage when one of the messages is malformed."""
+        try:
+            return self._envelope_class.FromString(self.framed)
+        except DecodeError as error:
+            raise UnreadableMessage(str(error)) from None
 
 
 class ProtobufDecoder:
-    """The decoder of payloads of any revision to the columns of one, the reader's; compiled once per revision."""
+    """The decoder of payloads to the columns of a revision, the reader's; `writer`: of the names in JSON payloads."""
 
-    def __init__(self, definition: ProtobufDefinition) -> None:
+    def __init__(
+        self, definition: ProtobufDefinition, encoding: Encoding = "BINARY", writer: ProtobufDefinition | None = None
+    ) -> None:
         self.definition = definition
+        self._json_reader = compile_reader(writer or definition) if encoding == "JSON" else None
         self.struct = build_column_tree(definition.message)
-        self.type = struct_type(self.struct)
+        self.type = types.struct_type(self.struct)
         self._required = has_required(definition.message)
         self._maps = _any(self.struct, lambda node: isinstance(node, Map))
         # Unknown fields for upb but not for ptars: a closed enum's other numbers, and map entries with a third field.
@@ -101,121 +91,56 @@ class ProtobufDecoder:
         self._rewritten = self._discarded or _any(self.struct, _is_merged)
         self._envelope = ptars_schema.envelope_writer()
         self._batch = ptars_schema.batch_reader(self.struct)
-        self._row = row_reader.compile_row_reader(self.struct)
-        self._json: dict[ProtobufDefinition, JsonReader] = {}
 
-    def decode(
-        self, data: pa.Array, encoding: Encoding = "BINARY", writer: ProtobufDefinition | None = None
-    ) -> DecodedPayloads:
-        """The rows of `data` (binary), written by revision `writer` or, if that is None, by the reader's own."""
+    def decode(self, data: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
+        """The value of each payload, null where the second array has the reason for it."""
         reasons: dict[int, str] = {}
-        if encoding == "JSON":
-            data, reasons = self._json_reader(writer or self.definition).read(data.fill_null(b""))
-        if data.null_count:
-            data = data.fill_null(b"")
+        if self._json_reader:
+            data, reasons = self._json_reader.read(data.fill_null(b""))
+        data = data.fill_null(b"")
         blocks = [self._block(data.slice(start, count), start, reasons) for start, count in _blocks(data)]
-        value = pa.concat_arrays(blocks) if blocks else self._nothing()
-        return DecodedPayloads(*arrays.with_reasons(value, reasons))
-
-    def _json_reader(self, writer: ProtobufDefinition) -> JsonReader:
-        """The reader of the JSON messages of a revision; compiled when first used."""
-        if writer not in self._json:
-            self._json[writer] = compile_reader(writer)
-        return self._json[writer]
-
-    def _nothing(self) -> pa.StructArray:
-        return pa.array([], self.type)
+        return arrays.with_reasons(pa.concat_arrays(blocks or [pa.array([], self.type)]), reasons)
 
     def _block(self, data: pa.Array, start: int, reasons: dict[int, str]) -> pa.StructArray:
         """The rows of `data`, which begins at row `start`; a row with a reason is an empty message, to be made null."""
         messages = self._messages(data)
         try:
-            self._check(messages.envelope)
+            self._check(messages)
             return self._columns(messages)
-        except (DecodeError, UnreadableMessage):
+        except UnreadableMessage:
             places = _framed_places(data)
-            malformed = self._bad_rows(
-                data, start, reasons, self._malformed_rows(messages.framed, places), self._parse_error
-            )
-            messages = self._messages_without(messages.framed, places, malformed)
-        # Each message parses now, so they are not checked again: the empty ones may lack a required field.
+
+        def check_rows(first: int, end: int) -> None:
+            self._check(_Messages(messages.framed[places[first] : places[end]], self.definition.envelope_class))
+
+        def read_rows(first: int, end: int) -> None:
+            part = self._messages(data.slice(first, end - first))
+            if end - first > 1:
+                self._columns(part)
+            else:  # which ptars may fail on for a reason that this module does not know of
+                self._from_objects(part.envelope.messages)
+
+        malformed = {row: self._parse_error(data[row].as_py()) for row, _ in _refused(check_rows, 0, len(data))}
+        data = _emptied(data, list(malformed))
+        reasons.update({start + row: reason for row, reason in malformed.items() if start + row not in reasons})
+        try:  # messages are not checked again: the empty ones may lack a required field
+            return self._columns(self._messages(data))
+        except UnreadableMessage:
+            unreadable = dict(_refused(read_rows, 0, len(data)))
+            data = _emptied(data, list(unreadable))
+            reasons.update({start + row: reason for row, reason in unreadable.items()})
+        messages = self._messages(data)
         try:
             return self._columns(messages)
         except UnreadableMessage:
-            data = _emptied(data, malformed)
-            suspects = _suspect_rows(data, lambda part: self._columns(self._messages(part)))
-            data = _emptied(data, self._bad_rows(data, start, reasons, suspects, self._column_error))
-        try:
-            return self._columns(self._messages(data))
-        except UnreadableMessage:  # each alone is readable: ptars fails on something that this module does not know of
-            return self._from_objects(map(self.definition.message_class.FromString, data.to_pylist()))
-
-    def _bad_rows(
-        self,
-        data: pa.Array,
-        start: int,
-        reasons: dict[int, str],
-        suspects: Iterable[int],
-        reason_of: Callable[[bytes], str | None],
-    ) -> list[int]:
-        """The rows among the suspects that have a reason, which is in `reasons` from now on."""
-        bad = []
-        for row in suspects:
-            if start + row not in reasons and (reason := reason_of(data[row].as_py())):
-                reasons[start + row] = reason
-                bad.append(row)
-        return bad
-
-    def _malformed_rows(self, framed: bytes, places: list[int]) -> Iterator[int]:
-        """The rows that upb refuses: malformed messages, and those without a required field.
-
-        upb reads messages in their order, and what it has read until it fails stays: the last one there is the one that
-        it refuses. A upb that does otherwise is noticed, since that row alone is then no error: rows are tried singly.
-        """
-        envelope = self.definition.envelope_class()
-        parse = envelope.ParseFromString
-        count = len(places) - 1
-        row = 0
-        while row < count:
-            last = min(row + CHUNK_ROWS, count)
-            try:
-                parse(framed[places[row] : places[last]])
-                refused = last
-            except DecodeError:
-                refused = row + len(envelope.messages) - 1
-                if refused < row or not self._is_refused(framed[places[refused] : places[refused + 1]]):
-                    singles = range(row, last)
-                    yield from (one for one in singles if self._is_refused(framed[places[one] : places[one + 1]]))
-                    row = last
-                    continue
-            if self._required and not envelope.IsInitialized():
-                parsed = zip(range(row, refused), envelope.messages, strict=False)
-                yield from (one for one, message in parsed if not self.definition.message_class.IsInitialized(message))
-            if refused < last:
-                yield refused
-            row = min(refused + 1, last)
-
-    def _is_refused(self, framed: bytes) -> bool:
-        """Whether upb refuses an envelope."""
-        try:
-            self._check(self.definition.envelope_class.FromString(framed))
-        except (DecodeError, UnreadableMessage):
-            return True
-        return False
+            return self._from_objects(messages.envelope.messages)
 
     def _messages(self, data: pa.Array) -> _Messages:
         return _Messages(self._framed(data), self.definition.envelope_class)
 
-    def _messages_without(self, framed: bytes, places: list[int], rows: list[int]) -> _Messages:
-        """The messages of an envelope with those in `rows` replaced by empty ones."""
-        parts, done = [], 0
-        for row in rows:
-            parts += [framed[done : places[row]], _EMPTY_MESSAGE]
-            done = places[row + 1]
-        return _Messages(b"".join([*parts, framed[done:]]), self.definition.envelope_class)
-
-    def _check(self, envelope: Any) -> None:
-        """Raise UnreadableMessage when a message lacks a required field."""
+    def _check(self, messages: _Messages) -> None:
+        """Raise UnreadableMessage when a message is malformed or lacks a required field."""
+        envelope = messages.envelope
         if self._required and not envelope.IsInitialized():
             raise UnreadableMessage("A required field is missing")
 
@@ -256,26 +181,16 @@ class ProtobufDecoder:
         return framed
 
     def _from_objects(self, messages: Iterable[Any]) -> pa.StructArray:
-        return pa.array([self._row(message) for message in messages], self.type)
+        rows = [column_arrays.object_values(message, self.struct, "") for message in messages]
+        return message_column(pa.array(rows, types.ptars_type(self.struct)), self.struct, self.type, present=True)
 
-    def _parse_error(self, payload: bytes) -> str | None:
-        """The reason why this payload is not a message, or None."""
+    def _parse_error(self, payload: bytes) -> str:
+        """The reason why a payload cannot be parsed within an envelope."""
         try:
             self.definition.read(payload, "BINARY")
-            self.definition.envelope_class.FromString(self._framed(pa.array([payload], pa.binary())))
         except InvalidMessage as error:
             return str(error)
-        except DecodeError:  # a hundred levels of unknown groups, and the envelope's is one too many
-            return "The message is nested too deeply"
-        return None
-
-    def _column_error(self, payload: bytes) -> str | None:
-        """The reason why this message has no place in the columns, or None."""
-        try:
-            self._row(self.definition.message_class.FromString(payload))
-        except UnreadableMessage as error:
-            return str(error)
-        return None
+        return "The message is nested too deeply"  # a hundred levels of unknown groups, and the envelope's
 
 
 def _is_merged(node: Node) -> bool:
@@ -283,18 +198,17 @@ def _is_merged(node: Node) -> bool:
     return isinstance(node, Json) or (isinstance(node, Struct) and any(column.oneof for column in node.columns))
 
 
-def _suspect_rows(data: pa.Array, check: Callable[[pa.Array], Any], first: int = 0) -> Iterator[int]:
-    """The rows of the smallest parts of `data` that fail the check: the bad rows and a few beside each."""
-    if len(data) <= MAX_ROWS_ONE_BY_ONE:
-        yield from range(first, first + len(data))
-        return
-    size = -(-len(data) // SPLIT_PARTS)
-    for at in range(0, len(data), size):
-        part = data.slice(at, size)
-        try:
-            check(part)
-        except (DecodeError, UnreadableMessage):
-            yield from _suspect_rows(part, check, first + at)
+def _refused(check: Callable[[int, int], None], first: int, end: int) -> Iterator[tuple[int, str]]:
+    """The rows from `first` to `end` for which `check` raises UnreadableMessage, and what it says."""
+    try:
+        check(first, end)
+    except UnreadableMessage as error:
+        if end - first == 1:
+            yield first, str(error)
+            return
+        size = -(-(end - first) // SPLIT_PARTS)
+        for start in range(first, end, size):
+            yield from _refused(check, start, min(start + size, end))
 
 
 def _any(node: Node, holds: Callable[[Node], bool]) -> bool:

@@ -9,7 +9,7 @@ refuses values that the message cannot hold, with row and path. A null is an abs
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from google.protobuf.message_factory import GetMessageClass
 
 from pubsub_spark.codec.arrays import named_structs
-from pubsub_spark.codec.json.writer import Unwritable
 from pubsub_spark.codec.protobuf import ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import (
     Array,
@@ -35,7 +34,8 @@ from pubsub_spark.codec.protobuf.column_tree import (
     build_column_tree,
 )
 from pubsub_spark.codec.protobuf.json import compile_writer
-from pubsub_spark.codec.protobuf.types import SCALARS, UNSIGNED, arrow_type
+from pubsub_spark.codec.protobuf.types import DURATION, SCALARS, TIMESTAMP, UNSIGNED, arrow_type
+from pubsub_spark.codec.rows import Unwritable, find_columns, fits, inside, unfit
 from pubsub_spark.errors import DataError, RowError, SchemaError
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
 from pubsub_spark.schema.protobuf import json_mapping
@@ -45,37 +45,10 @@ from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
 TIMESTAMP_RANGE_SECONDS: Final = (-62_135_596_800, 253_402_300_799)
 DURATION_RANGE_SECONDS: Final = (-315_576_000_000, 315_576_000_000)
 
-_SMALL_INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32())
 _TEXT: Final = (pa.string(), pa.large_string())
-_BYTES: Final = (pa.binary(), pa.large_binary())
 
-# The column types accepted for a scalar field: its own type, and those whose every value fits.
-ACCEPTED: Final[dict[pa.DataType, tuple[pa.DataType, ...]]] = {
-    pa.int32(): (*_SMALL_INTEGERS, pa.date32()),
-    pa.int64(): (*_SMALL_INTEGERS, pa.int64()),
-    pa.float32(): (pa.int8(), pa.int16(), pa.float32()),
-    pa.float64(): (*_SMALL_INTEGERS, pa.float32(), pa.float64()),
-    pa.bool_(): (pa.bool_(),),
-    pa.string(): _TEXT,
-    pa.binary(): _BYTES,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _RowIndex:
-    """The rows that the values of an array belong to: one value per row, or the elements of the lists in `parent`."""
-
-    parent: _RowIndex | None = None
-    offsets: npt.NDArray[np.int32] | None = None
-
-    def row(self, index: int) -> int:
-        """The row that the value at `index` belongs to."""
-        if self.parent is None or self.offsets is None:
-            return index
-        return self.parent.row(int(np.searchsorted(self.offsets, index, side="right")) - 1)
-
-
-_Convert = Callable[[pa.Array, _RowIndex], pa.Array]
+_Convert = Callable[[pa.Array], pa.Array]
+_Fields = Callable[[pa.StructArray], dict[str, pa.Array]]  # the converted columns by their names in `ptars_schema`
 
 
 class ProtobufEncoder:
@@ -85,7 +58,7 @@ class ProtobufEncoder:
         self, definition: ProtobufDefinition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool = False
     ) -> None:
         struct = build_column_tree(definition.message)
-        self._conversion = _compile_struct(struct, source_type, "", ignore_extra)
+        self._fields = _compile_fields(struct, source_type, "", ignore_extra)
         self._handler = ptars_schema.payload_writer(struct)
         self._write_json = compile_writer(definition) if encoding == "JSON" else None
 
@@ -93,13 +66,12 @@ class ProtobufEncoder:
         """One payload per row; RowError names the row and the column of a value that does not fit."""
         if rows.null_count:
             raise RowError(_first_true(pc.is_null(rows)), "the row is null, and a message cannot be")
-        columns = self._conversion.arrays(rows, _RowIndex())
-        if self._write_json is not None:
-            try:
+        try:
+            columns = self._fields(rows)
+            if self._write_json is not None:
                 return self._write_json(named_structs(columns, len(rows))).cast(pa.binary())
-            except Unwritable as found:
-                column = f"column `{found.path.removeprefix('.')}`" if found.path else "the row"
-                raise RowError(found.index, f"{column} {found.reason}") from None
+        except Unwritable as found:
+            raise found.row_error() from None
         if not columns:
             return pa.array([b""] * len(rows), pa.binary())
         batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
@@ -109,90 +81,59 @@ class ProtobufEncoder:
             raise DataError(f"The {len(rows)} rows of an Arrow batch cannot be written at once: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _StructConversion:
-    """The columns of a message that the rows have, as (position in the rows, column, conversion)."""
-
-    columns: tuple[tuple[int, Column, _Convert], ...]
-
-    def arrays(self, rows: pa.StructArray, row_index: _RowIndex) -> dict[str, pa.Array]:
-        """The converted arrays by the names that `ptars_schema` gives them."""
-        sources = rows.flatten()  # each with the nulls of its parent
-        arrays = {}
-        for index, column, convert in self.columns:
-            source = sources[index]
-            if column.required and source.null_count > rows.null_count:
-                bad = _first_true(pc.and_(pc.is_null(source), pc.is_valid(rows)))
-                raise RowError(row_index.row(bad), f"column `{column.path}` is null, and the field is required")
-            arrays[ptars_schema.field_name(column)] = convert(source, row_index)
-        self._check_oneofs(sources, row_index)
-        return arrays
-
-    def _check_oneofs(self, sources: list[pa.Array], row_index: _RowIndex) -> None:
-        """Raise RowError where more than one field of a oneof has a value."""
-        for oneof in dict.fromkeys(column.oneof for _, column, _ in self.columns if column.oneof):
-            members = [(index, column) for index, column, _ in self.columns if column.oneof == oneof]
-            if sum(len(sources[index]) - sources[index].null_count for index, _ in members) <= 1 or len(members) < 2:
-                continue
-            valid = np.stack([pc.is_valid(sources[index]).to_numpy(zero_copy_only=False) for index, _ in members])
-            conflicting = np.flatnonzero(valid.sum(axis=0) > 1)
-            if len(conflicting):
-                names = " and ".join(f"`{members[m][1].path}`" for m in np.flatnonzero(valid[:, conflicting[0]]))
-                raise RowError(
-                    row_index.row(int(conflicting[0])),
-                    f"columns {names} both have a value, and of the fields of oneof `{oneof}` only one may",
-                )
-
-
-def _compile_struct(struct: Struct, source: pa.StructType, path: str, ignore_extra: bool) -> _StructConversion:
-    """The columns of a message and their conversions; SchemaError with every one that does not fit."""
+def _compile_fields(struct: Struct, source: pa.StructType, path: str, ignore_extra: bool) -> _Fields:
+    """The conversion of a message's columns; SchemaError with every column that does not fit."""
     if struct.unmapped:
         raise SchemaError(f"Field `{struct.unmapped[0]}` is required, and a message without fields cannot be a column")
-    found, extra = _match(struct, source, path)
-    columns = []
-    problems = []
-    if extra and not ignore_extra:
-        names = ", ".join(f"`{name}`" for name in extra)
-        problems.append(f"The schema has no field for {names}: drop it, or set ignoreExtraColumns=true")
+    places, problems = find_columns([column.name for column in struct.columns], source, path, ignore_extra)
+    found: list[tuple[int, Column, _Convert]] = []
+    oneofs: dict[str, list[tuple[int, str]]] = {}
     for column in struct.columns:
-        index = found.get(column.name)
-        if index is None or pa.types.is_null(source.field(index).type):
+        place = places.get(column.name)
+        if place is None or pa.types.is_null(source[place].type):
             if column.required:
                 problems.append(f"Column `{column.path}` is missing: the schema requires it")
             continue
         try:
-            convert = _compile(column.node, source.field(index).type, column.path, ignore_extra)
+            convert = _compile(column.node, source[place].type, column.path, ignore_extra)
         except SchemaError as error:
             problems.append(str(error))
             continue
         if isinstance(column.node, Scalar) and column.node.kind in ("float", "double") and not column.presence:
             convert = _without_zeros(convert)
-        columns.append((index, column, convert))
+        found.append((place, column, convert))
+        if column.oneof:
+            oneofs.setdefault(column.oneof, []).append((place, column.name))
     if problems:
         raise SchemaError("; ".join(problems))
-    return _StructConversion(tuple(columns))
+
+    def fields(rows: pa.StructArray) -> dict[str, pa.Array]:
+        sources = rows.flatten()  # each with the nulls of its parent
+        arrays = {}
+        for place, column, convert in found:
+            with inside(f".{column.name}"):
+                source = sources[place]
+                if column.required and source.null_count > rows.null_count:
+                    bad = _first_true(pc.and_(pc.is_null(source), pc.is_valid(rows)))
+                    raise Unwritable(bad, "is null, and the field is required")
+                arrays[ptars_schema.field_name(column)] = convert(source)
+        for oneof, members in oneofs.items():
+            _check_oneof(oneof, {name: sources[place] for place, name in members})
+        return arrays
+
+    return fields
 
 
-def _match(struct: Struct, source: pa.StructType, path: str) -> tuple[dict[str, int], list[str]]:
-    """The position of each field's column, by its name or, as Spark resolves names, in any case of its letters; and the
-    paths of columns of no field."""
-    exact = {column.name for column in struct.columns}
-    folded: dict[str, list[str]] = {}
-    for column in struct.columns:
-        folded.setdefault(column.name.casefold(), []).append(column.name)
-    found: dict[str, int] = {}
-    extra = []
-    for index in range(source.num_fields):
-        name = source.field(index).name
-        here = f"{path}.{name}" if path else name
-        spellings = [name] if name in exact else folded.get(name.casefold(), [])
-        if not spellings:
-            extra.append(here)
-        elif len(spellings) > 1 or spellings[0] in found:
-            raise SchemaError(f"Column `{here}` is not the only one for a field of message `{struct.name}`")
-        else:
-            found[spellings[0]] = index
-    return found, extra
+def _check_oneof(oneof: str, members: dict[str, pa.Array]) -> None:
+    """Raise Unwritable when more than one field of a oneof has a value."""
+    if len(members) < 2 or sum(len(array) - array.null_count for array in members.values()) < 2:
+        return
+    valid = np.stack([pc.is_valid(array).to_numpy(zero_copy_only=False) for array in members.values()])
+    conflicting = np.flatnonzero(valid.sum(axis=0) > 1)
+    if len(conflicting):
+        first, *others = (name for name, has in zip(members, valid[:, conflicting[0]], strict=True) if has)
+        names = " and ".join(f"`{name}`" for name in others)
+        raise Unwritable(int(conflicting[0]), f"has a value, and so has {names}: oneof `{oneof}` has one", f".{first}")
 
 
 def _compile(node: Node, source: pa.DataType, path: str, ignore_extra: bool) -> _Convert:
@@ -202,75 +143,62 @@ def _compile(node: Node, source: pa.DataType, path: str, ignore_extra: bool) -> 
             return _compile_scalar(kind, source, path)
         case Enum():
             if source in _TEXT:
-                return lambda array, row_index: _numbers(array, node, row_index, path)
-            if source in _SMALL_INTEGERS:
-                return lambda array, row_index: _checked_numbers(array.cast(pa.int32()), node, row_index, path)
+                return partial(_numbers, node)
+            if pa.types.is_signed_integer(source) and source.bit_width <= 32:
+                return partial(_checked_numbers, node)
         case Timestamp():
-            if pa.types.is_timestamp(source) and source.unit == "us" and source.tz is not None:
-                return lambda array, row_index: _timestamps(array, row_index, path)
+            if pa.types.is_timestamp(source) and fits(TIMESTAMP, source):
+                return _timestamps
         case Duration():
-            if source == pa.duration("us"):
-                return lambda array, row_index: _durations(array, row_index, path)
+            if source == DURATION:
+                return _durations
         case Json():
             if source in _TEXT:
-                return lambda array, row_index: _json_bytes(array, node, row_index, path)
+                return partial(_json_bytes, node)
         case Array(element):
             if pa.types.is_list(source) or pa.types.is_large_list(source):
-                inner = _compile(element, source.value_type, f"{path}[]", ignore_extra)
-                return lambda array, row_index: _lists(array, inner, row_index, f"{path}[]")
+                return partial(_lists, _compile(element, source.value_type, f"{path}[]", ignore_extra))
         case Map(key, value):
             if pa.types.is_map(source):
                 keys = _compile(key, source.key_type, f"{path}{{}}", ignore_extra)
                 values = _compile(value, source.item_type, f"{path}{{}}", ignore_extra)
-                return lambda array, row_index: _maps(array, keys, values, row_index, f"{path}{{}}")
+                return partial(_maps, keys, values)
         case Struct():
             if pa.types.is_struct(source):
-                inner_struct = _compile_struct(node, source, path, ignore_extra)
-                return lambda array, row_index: _structs(array, inner_struct, row_index)
-    raise _unfit(node, source, path)
-
-
-def _unfit(node: Node, found: pa.DataType, path: str) -> SchemaError:
-    """The error about a column whose type does not fit its field."""
-    from pubsub_spark.codec.spark_types import type_name
-
-    return SchemaError(f"Column `{path}` is `{type_name(found)}`, the schema wants `{type_name(arrow_type(node))}`")
+                fields = _compile_fields(node, source, path, ignore_extra)
+                return lambda array: named_structs(fields(array), len(array), array)
+    raise unfit(path, source, arrow_type(node))
 
 
 def _compile_scalar(kind: str, source: pa.DataType, path: str) -> _Convert:
     target = SCALARS[kind]
     unsigned = UNSIGNED.get(kind)
-    if source in ACCEPTED[target]:
+    if fits(target, source) or (target == pa.int32() and pa.types.is_date32(source)):
         if unsigned is not None:  # the same bits, as reading gives them
-            return lambda array, _: array.cast(target).view(unsigned)
-        return lambda array, _: array if array.type == target else array.cast(target)
+            return lambda array: array.cast(target).view(unsigned)
+        return lambda array: array if array.type == target else array.cast(target)
     wide = (
         source == pa.int64() if kind in ("uint32", "fixed32") else pa.types.is_decimal128(source) and source.scale == 0
     )
     if unsigned is not None and wide:  # the types that Spark reads them as with `upcast.unsigned.ints`
-        return lambda array, row_index: _in_range(array, 0, 2**unsigned.bit_width - 1, row_index, path, kind).cast(
-            unsigned
-        )
-    raise _unfit(Scalar(kind), source, path)
+        return lambda array: _in_range(array, 2**unsigned.bit_width - 1, kind).cast(unsigned)
+    raise unfit(path, source, target)
 
 
-def _in_range(array: pa.Array, low: int, high: int, row_index: _RowIndex, path: str, kind: str) -> pa.Array:
-    outside = pc.or_(pc.less(array, pa.scalar(low)), pc.greater(array, _scalar(high, array.type)))
+def _in_range(array: pa.Array, high: int, kind: str) -> pa.Array:
+    most = pa.scalar(high, pa.decimal128(38, 0) if pa.types.is_decimal(array.type) else array.type)
+    outside = pc.or_(pc.less(array, pa.scalar(0)), pc.greater(array, most))
     if pc.any(outside).as_py():
         bad = _first_true(outside)
-        raise RowError(row_index.row(bad), f"column `{path}` is {array[bad]}, out of the range of `{kind}`")
+        raise Unwritable(bad, f"is {array[bad]}, out of the range of `{kind}`")
     return array
-
-
-def _scalar(value: int, type_: pa.DataType) -> pa.Scalar:
-    return pa.scalar(value, pa.decimal128(38, 0)) if pa.types.is_decimal(type_) else pa.scalar(value, type_)
 
 
 def _without_zeros(convert: _Convert) -> _Convert:
     """The conversion without zeros, which a field without presence does not write; -0.0 is another value, and stays."""
 
-    def converted(array: pa.Array, row_index: _RowIndex) -> pa.Array:
-        values = convert(array, row_index)
+    def converted(array: pa.Array) -> pa.Array:
+        values = convert(array)
         bits = values.view(pa.int64() if pa.types.is_float64(values.type) else pa.int32())
         zero = pc.equal(bits, pa.scalar(0, bits.type))
         return pc.if_else(zero, pa.scalar(None, values.type), values) if pc.any(zero).as_py() else values
@@ -278,57 +206,47 @@ def _without_zeros(convert: _Convert) -> _Convert:
     return converted
 
 
-def _numbers(array: pa.Array, enum: Enum, row_index: _RowIndex, path: str) -> pa.Int32Array:
-    """The numbers of an enum's names; RowError for a name that it does not have."""
+def _numbers(enum: Enum, array: pa.Array) -> pa.Int32Array:
+    """The numbers of an enum's names; Unwritable for a name that it does not have."""
     names = pa.array(list(enum.numbers), pa.string())
     found = pc.index_in(array.cast(pa.string()), value_set=names)
     if found.null_count > array.null_count:
         bad = _first_true(pc.and_(pc.is_null(found), pc.is_valid(array)))
         some = ", ".join(f"`{name}`" for name in list(enum.numbers)[:10])
-        raise RowError(
-            row_index.row(bad),
-            f"column `{path}` is `{array[bad]}`, and enum `{enum.name}` has only {some}"
-            + (", ..." if len(enum.numbers) > 10 else ""),
-        )
+        more = ", ..." if len(enum.numbers) > 10 else ""
+        raise Unwritable(bad, f"is `{array[bad]}`, and enum `{enum.name}` has only {some}{more}")
     return pa.array(list(enum.numbers.values()), pa.int32()).take(found)
 
 
-def _checked_numbers(array: pa.Int32Array, enum: Enum, row_index: _RowIndex, path: str) -> pa.Int32Array:
-    """The numbers of an enum, as they are; RowError for a number that a closed enum does not have."""
+def _checked_numbers(enum: Enum, array: pa.Array) -> pa.Int32Array:
+    """The numbers of an enum, as they are; Unwritable for a number that a closed enum does not have."""
+    array = array.cast(pa.int32())
     if enum.closed:
         undeclared = pc.and_(pc.is_valid(array), pc.invert(pc.is_in(array, pa.array(list(enum.names), pa.int32()))))
         if pc.any(undeclared).as_py():
             bad = _first_true(undeclared)
-            raise RowError(
-                row_index.row(bad), f"column `{path}` is {array[bad]}, which enum `{enum.name}` does not have"
-            )
+            raise Unwritable(bad, f"is {array[bad]}, which enum `{enum.name}` does not have")
     return array
 
 
-def _timestamps(array: pa.Array, row_index: _RowIndex, path: str) -> pa.StructArray:
+def _timestamps(array: pa.Array) -> pa.StructArray:
     micros = _int64(array)
-    seconds = np.floor_divide(micros, 1_000_000)
-    return _seconds_and_nanos(array, seconds, micros, TIMESTAMP_RANGE_SECONDS, row_index, path)
+    return _seconds_and_nanos(array, np.floor_divide(micros, 1_000_000), micros, TIMESTAMP_RANGE_SECONDS)
 
 
-def _durations(array: pa.Array, row_index: _RowIndex, path: str) -> pa.StructArray:
+def _durations(array: pa.Array) -> pa.StructArray:
     micros = _int64(array)
     seconds = np.sign(micros) * (np.abs(micros) // 1_000_000)  # both parts have the sign of the whole
-    return _seconds_and_nanos(array, seconds, micros, DURATION_RANGE_SECONDS, row_index, path)
+    return _seconds_and_nanos(array, seconds, micros, DURATION_RANGE_SECONDS)
 
 
 def _seconds_and_nanos(
-    array: pa.Array,
-    seconds: npt.NDArray[np.int64],
-    micros: npt.NDArray[np.int64],
-    bounds: tuple[int, int],
-    row_index: _RowIndex,
-    path: str,
+    array: pa.Array, seconds: npt.NDArray[np.int64], micros: npt.NDArray[np.int64], bounds: tuple[int, int]
 ) -> pa.StructArray:
     outside = np.flatnonzero((seconds < bounds[0]) | (seconds > bounds[1]))
     if len(outside):
         bad = int(outside[0])
-        raise RowError(row_index.row(bad), f"column `{path}` is {micros[bad]} microseconds, more than its field holds")
+        raise Unwritable(bad, f"is {micros[bad]} microseconds, more than its field holds")
     nanos = ((micros - seconds * 1_000_000) * 1_000).astype(np.int32)
     return named_structs({"seconds": pa.array(seconds), "nanos": pa.array(nanos)}, len(array), array)
 
@@ -338,7 +256,7 @@ def _int64(array: pa.Array) -> npt.NDArray[np.int64]:
     return values
 
 
-def _json_bytes(array: pa.Array, node: Json, row_index: _RowIndex, path: str) -> pa.BinaryArray:
+def _json_bytes(node: Json, array: pa.Array) -> pa.BinaryArray:
     message_class = GetMessageClass(node.message)
     values: list[bytes | None] = []
     for index, text in enumerate(array.to_pylist()):
@@ -347,23 +265,23 @@ def _json_bytes(array: pa.Array, node: Json, row_index: _RowIndex, path: str) ->
             if text is not None:
                 json_mapping.read(text.encode(), message)
         except InvalidMessage as error:
-            raise RowError(row_index.row(index), f"column `{path}` is no `{node.message.name}`: {error}") from None
+            raise Unwritable(index, f"is no `{node.message.name}`: {error}") from None
         values.append(None if text is None else message.SerializeToString())
     return pa.array(values, pa.binary())
 
 
-def _lists(array: pa.Array, convert: _Convert, row_index: _RowIndex, path: str) -> pa.ListArray:
+def _lists(convert: _Convert, array: pa.Array) -> pa.ListArray:
     offsets = _offsets(array)
-    inner = _RowIndex(row_index, offsets)
-    return pa.ListArray.from_arrays(pa.array(offsets), convert(_refuse_nulls(array.flatten(), inner, path), inner))
+    with inside("[]", offsets):
+        return pa.ListArray.from_arrays(pa.array(offsets), convert(_refuse_nulls(array.flatten())))
 
 
-def _maps(array: pa.MapArray, keys: _Convert, values: _Convert, row_index: _RowIndex, path: str) -> pa.ListArray:
+def _maps(keys: _Convert, values: _Convert, array: pa.MapArray) -> pa.ListArray:
     array = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
     offsets = _offsets(array)
-    inner = _RowIndex(row_index, offsets)
     entries = array.flatten()
-    members = [keys(entries.field(0), inner), values(_refuse_nulls(entries.field(1), inner, path), inner)]
+    with inside("{}", offsets):
+        members = [keys(entries.field(0)), values(_refuse_nulls(entries.field(1)))]
     return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(members, ["key", "value"]))
 
 
@@ -373,16 +291,11 @@ def _offsets(array: pa.Array) -> npt.NDArray[np.int32]:
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
 
 
-def _refuse_nulls(array: pa.Array, row_index: _RowIndex, path: str) -> pa.Array:
-    """The elements as they are; RowError when one is null."""
+def _refuse_nulls(array: pa.Array) -> pa.Array:
+    """The elements as they are; Unwritable when one is null."""
     if array.null_count:
-        bad = _first_true(pc.is_null(array))
-        raise RowError(row_index.row(bad), f"column `{path}` is null, and protobuf has no null inside lists and maps")
+        raise Unwritable(_first_true(pc.is_null(array)), "is null, and protobuf has no null inside lists and maps")
     return array
-
-
-def _structs(array: pa.StructArray, conversion: _StructConversion, row_index: _RowIndex) -> pa.StructArray:
-    return named_structs(conversion.arrays(array, row_index), len(array), array)
 
 
 def _first_true(mask: pa.BooleanArray) -> int:

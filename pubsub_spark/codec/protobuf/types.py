@@ -61,6 +61,25 @@ def arrow_type(node: Node) -> pa.DataType:
             return struct_type(node)
 
 
+def ptars_type(node: Node) -> pa.DataType:
+    """The Arrow type of a node's values as `ptars` reads and writes them (`ptars_schema`)."""
+    match node:
+        case Scalar(kind):
+            return UNSIGNED.get(kind) or SCALARS[kind]
+        case Enum():
+            return pa.int32()
+        case Json():
+            return pa.binary()
+        case Timestamp() | Duration():
+            return pa.struct([("seconds", pa.int64()), ("nanos", pa.int32())])
+        case Array(element):
+            return pa.list_(ptars_type(element))
+        case Map(key, value):
+            return pa.list_(pa.struct([("key", ptars_type(key)), ("value", ptars_type(value))]))
+        case Struct(columns=columns):
+            return pa.struct([(f"f{column.number}", ptars_type(column.node)) for column in columns])
+
+
 def struct_type(struct: Struct) -> pa.StructType:
     """The Arrow struct of a message: a field is nullable unless proto2 requires it."""
     return pa.struct([pa.field(c.name, arrow_type(c.node), nullable=not c.required) for c in struct.columns])

@@ -150,14 +150,14 @@ def test_a_required_message_without_fields_cannot_be_written():
 
 
 def test_columns_are_found_without_case():
-    """A column is found by the same name first, then by the only other spelling; two for one field are refused."""
+    """A column is found by the same name first, then by the only other spelling; another one has no field."""
     text = proto3("int32 camelCase = 1; int32 ID = 2; int32 id = 3;")
 
     [message] = write(text, [{"CAMELCASE": 1, "id": 3}], pa.struct([("CAMELCASE", pa.int32()), ("id", pa.int32())]))
 
     assert (1, 0, 3) == (message.camelCase, message.ID, message.id)
-    for names in (["Id"], ["camelCase", "camelcase"]):
-        with pytest.raises(SchemaError, match=r"is not the only one for a field of message `p\.M`"):
+    for names in (["Id"], ["camelCase", "Id"], ["CAMELCASE", "Id", "camelCase"], ["CAMELCASE", "camelcase"]):
+        with pytest.raises(SchemaError, match=r"no field for `(Id|CAMELCASE)`"):
             encoder(parse(text), "BINARY", pa.struct([(name, pa.int32()) for name in names]), False)
 
 
@@ -231,7 +231,7 @@ def test_columns_are_found_without_case():
                 [{"a": 1}, {"b": "x"}, {"a": 1, "d": 2}],
                 pa.struct([("a", pa.int32()), ("b", pa.string()), ("d", pa.int32())]),
             ),
-            "Row 2: columns `a` and `d` both have a value, and of the fields of oneof `c` only one may",
+            "Row 2: column `a` has a value, and so has `d`: oneof `c` has one",
         ),
     ],
 )

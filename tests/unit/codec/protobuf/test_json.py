@@ -37,13 +37,13 @@ message M {
 }"""
 COMMON = 100  # messages in the common form beside each one that is looked at
 DEFINITION = parse(ALL_FORMS)
-DECODER = ProtobufDecoder(DEFINITION)
+DECODER = ProtobufDecoder(DEFINITION, "JSON")
 WITHOUT_MAPS = parse(
     ALL_FORMS.replace("map<int32, Inner> by_number = 14;", "")
     .replace("google.protobuf.Any any = 19;", "")
     .replace("map<bool, double> flags = 20;", "")
 )
-BATCH_DECODER = ProtobufDecoder(WITHOUT_MAPS)
+BATCH_DECODER = ProtobufDecoder(WITHOUT_MAPS, "JSON")
 
 MEMBERS: list[Any] = [
     *(
@@ -131,7 +131,7 @@ def test_what_arrow_reads_is_what_json_format_reads(text):
     message = expected(text, WITHOUT_MAPS)
     texts = pa.array([b'{"s": "before"}', *[text] * COMMON, b'{"s": "behind"}'], pa.binary())
 
-    value, error = BATCH_DECODER.decode(texts, "JSON")
+    value, error = BATCH_DECODER.decode(texts)
     try:
         column = batch_reader().by_arrow(texts)
     except UNCOMMON:
@@ -161,10 +161,11 @@ def test_common_forms_are_read_by_arrow():
     column = batch_reader().by_arrow(pa.array(texts, pa.binary()))
 
     assert len(texts) == len(column)
-    value, error = BATCH_DECODER.decode(pa.array(texts * 20, pa.binary()), "JSON")
+    value, error = BATCH_DECODER.decode(pa.array(texts * 20, pa.binary()))
     assert error.null_count == len(texts) * 20
     messages: list[Any] = [expected(text, WITHOUT_MAPS) for text in texts]
-    alone = BATCH_DECODER.decode(pa.array([message.SerializeToString() for message in messages], pa.binary())).value
+    binary = pa.array([message.SerializeToString() for message in messages], pa.binary())
+    alone, _ = ProtobufDecoder(WITHOUT_MAPS).decode(binary)
     assert alone.to_pylist() * 20 == value.to_pylist()
 
 
@@ -200,7 +201,7 @@ def test_a_text_that_goes_on_in_the_next_is_none():
     texts = [b'{"s": "%d"}' % n for n in range(COMMON)]
     texts[3:6] = [b'{"inners": [{"s": "a"}', b"{}]}", b'{"i": 1}, NaN, {"i": 2}']
 
-    value, error = DECODER.decode(pa.array(texts, pa.binary()), "JSON")
+    value, error = DECODER.decode(pa.array(texts, pa.binary()))
 
     assert [3, 4, 5] == [row for row, reason in enumerate(error.to_pylist()) if reason is not None]
     assert "6" == value[6].as_py()["s"]
@@ -234,7 +235,7 @@ def test_columns_are_written_as_json_format_writes_them():
     ]
     messages: list[Any] = [definition.message_class(**row) for row in fields]
     decoder = ProtobufDecoder(definition)
-    value = decoder.decode(pa.array([message.SerializeToString() for message in messages], pa.binary())).value
+    value, _ = decoder.decode(pa.array([message.SerializeToString() for message in messages], pa.binary()))
 
     written = ProtobufEncoder(definition, "JSON", decoder.type).encode(value).to_pylist()
 

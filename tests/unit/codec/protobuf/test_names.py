@@ -9,8 +9,8 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 
-from pubsub_spark.codec.protobuf import codec, row_reader
-from pubsub_spark.codec.protobuf.column_tree import build_column_tree
+from pubsub_spark.codec.protobuf import codec
+from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
 from pubsub_spark.emulator.page import forms, payloads
 from pubsub_spark.emulator.sinks import bigquery_rows
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
@@ -75,12 +75,15 @@ def test_json_in_an_uncommon_form_is_read(definition, kind):
 
 
 def test_a_row_is_read_from_message_objects(definition, kind):
-    """The row reader, which schemas with high field numbers need."""
-    read = row_reader.compile_row_reader(build_column_tree(definition.message))
+    """As schemas with high field numbers are read."""
+    decoder = ProtobufDecoder(definition)
+    decoder._batch = None
 
-    row = read(definition.message_class(**ROWS[kind]))
+    message = definition.message_class(**ROWS[kind])
+    value, error = decoder.decode(pa.array([type(message).SerializeToString(message)]))
 
-    assert ROWS[kind] == {name: row[name] for name in ROWS[kind]}
+    assert [None] == error.to_pylist()
+    assert ROWS[kind] == {name: value[0][name].as_py() for name in ROWS[kind]}
 
 
 def test_an_unknown_field_is_refused(definition, kind):

@@ -1,8 +1,4 @@
-"""The row reader: Python message objects to rows, value by value, by protobuf's own getters.
-
-`decode` does the same many times faster. This is for schemas whose field numbers are too high for `ptars`, for the
-reason why a value has no place in its column, and for tests to compare with.
-"""
+"""Rows of Python message objects, value by value, by protobuf's own getters: the reference for decoded columns."""
 
 from __future__ import annotations
 

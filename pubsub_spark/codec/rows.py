@@ -1,0 +1,101 @@
+"""Rows to encode: the column of each field, the types that fit, and the row of a value that cannot be written."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pubsub_spark.errors import RowError, SchemaError
+
+# The types that fit besides a field's own: narrower ones, of which nothing is lost (Spark's `to_avro` is as strict).
+_NARROWER: Final[dict[pa.DataType, tuple[pa.DataType, ...]]] = {
+    pa.int32(): (pa.int8(), pa.int16()),
+    pa.int64(): (pa.int8(), pa.int16(), pa.int32()),
+    pa.float64(): (pa.float32(), pa.int8(), pa.int16(), pa.int32()),
+    pa.float32(): (pa.int8(), pa.int16()),
+    pa.string(): (pa.large_string(),),
+    pa.binary(): (pa.large_binary(),),
+}
+
+
+class Unwritable(ValueError):  # noqa: N818 (about a value; nothing failed)
+    """The index of a value that cannot be written, the reason, and the path from the array to the value.
+
+    On the way up a field puts its name before the path, and the index of a list's item becomes that of the list.
+    """
+
+    def __init__(self, index: int, reason: str, path: str = "") -> None:
+        self.index = index
+        self.reason = reason
+        self.path = path
+
+    def row_error(self, first: int = 0) -> RowError:
+        """The error about the row; `first`: the row of the array's first value."""
+        column = f"column `{self.path.removeprefix('.')}`" if self.path else "the row"
+        return RowError(first + self.index, f"{column} {self.reason}")
+
+
+@contextmanager
+def inside(step: str, offsets: npt.NDArray[Any] | None = None) -> Iterator[None]:
+    """Add the step to the path of an Unwritable; `offsets`: of the lists whose items are written."""
+    try:
+        yield
+    except Unwritable as error:
+        index = error.index if offsets is None else int(np.searchsorted(offsets, error.index, side="right")) - 1
+        raise Unwritable(index, error.reason, f"{step}{error.path}") from None
+
+
+def fits(wanted: pa.DataType, found: pa.DataType) -> bool:
+    """Whether every value of a column's type has a value of the wanted type."""
+    if pa.types.is_decimal(wanted) and pa.types.is_decimal(found):
+        whole, found_whole = wanted.precision - wanted.scale, found.precision - found.scale
+        return bool(found.scale <= wanted.scale and found_whole <= whole)
+    if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(found):
+        return found.unit == "us" and (wanted.tz is None) == (found.tz is None)
+    return found == wanted or found in _NARROWER.get(wanted, ())
+
+
+def unfit(path: str, found: pa.DataType, wanted: pa.DataType) -> SchemaError:
+    """The error about a column whose type does not fit."""
+    where = f"Column `{path}`" if path else "The row"
+    return SchemaError(f"{where} is `{spelled(found)}`, the schema wants `{spelled(wanted)}`")
+
+
+def spelled(type_: pa.DataType) -> str:
+    """Spark's name of a type."""
+    from pubsub_spark.codec.spark_types import type_name  # which needs Spark; the emulator does without
+
+    return type_name(type_)
+
+
+def child(path: str, name: str) -> str:
+    """The path of a field."""
+    return f"{path}.{name}" if path else name
+
+
+def find_columns(
+    fields: Sequence[str], found: pa.StructType, path: str, ignore_extra: bool
+) -> tuple[dict[str, int], list[str]]:
+    """The place of each field's column, and the problem that columns have no field.
+
+    A field's column has its name, or else is the only one of its name in another case, and the field the only one too.
+    """
+    names = {column.name: place for place, column in reversed([*enumerate(found)])}
+    spellings: dict[str, tuple[list[str], list[int]]] = defaultdict(lambda: ([], []))
+    for name in set(fields) - names.keys():
+        spellings[name.casefold()][0].append(name)
+    for name in names.keys() - set(fields):
+        spellings[name.casefold()][1].append(names[name])
+    places = {name: names[name] for name in fields if name in names}
+    places |= {same[0]: columns[0] for same, columns in spellings.values() if len(same) == len(columns) == 1}
+    taken = set(places.values())
+    extra = [f"`{child(path, column.name)}`" for place, column in enumerate(found) if place not in taken]
+    if not extra or ignore_extra:
+        return places, []
+    return places, [f"The schema has no field for {', '.join(extra)}: drop it, or set ignoreExtraColumns=true"]
