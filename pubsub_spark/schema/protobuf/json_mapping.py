@@ -61,8 +61,13 @@ def read(data: bytes, message: Any) -> None:
     except RecursionError:
         raise InvalidMessage("The message is nested too deeply") from None
     except UNCOMMON as error:
-        reason = " ".join(str(error).split())
-        raise InvalidMessage(f"The message does not fit: {reason[:MAX_REASON_CHARACTERS]}") from None
+        raise InvalidMessage(f"The message does not fit: {_shortened(' '.join(str(error).split()))}") from None
+
+
+def _shortened(reason: str) -> str:
+    """The beginning of a long reason, which is the path, and its end, which is the cause."""
+    half = MAX_REASON_CHARACTERS // 2
+    return reason if len(reason) <= 2 * half else f"{reason[:half]} ... {reason[-half:]}"
 
 
 def _finite(number: str) -> float:
