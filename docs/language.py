@@ -42,9 +42,7 @@ def prose(path: Path) -> Iterator[tuple[str, str]]:
     text = path.read_text()
     if path.suffix == ".md":
         text = re.sub(r"<!--.*?-->|\]\([^)]*\)", " ", CODE_BLOCK.sub("\n", text), flags=re.DOTALL)
-        text = re.sub(
-            r"^( *)([-*|#>]|\d+\.)", r"\n\1", text, flags=re.MULTILINE
-        )  # each item, row and heading by itself
+        text = re.sub(r"^( *)([-*|#>]|\d+\.)", r"\n\1", text, flags=re.MULTILINE)  # items, rows, headings
         yield from (("docs", cell) for block in re.split(r"\n\s*\n", text) for cell in block.split(" | "))
         return
     tree = ast.parse(text)
@@ -53,7 +51,7 @@ def prose(path: Path) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if docstring := ast.get_docstring(node):
                 skipped.add(id(node.body[0].value))  # type: ignore[attr-defined]
-                yield from (("docstrings", block) for block in re.split(r"\n\s*\n|\n\s*[-*] ", docstring))
+                yield from (("docstrings", block) for block in re.split(r"\n\s*\n|\n(?=    |\s*[-*] )", docstring))
         elif isinstance(node, ast.JoinedStr) and "tests" not in path.parts:
             skipped.update(id(part) for part in ast.walk(node))
             yield "messages", "".join(str(v.value) if isinstance(v, ast.Constant) else "`x`" for v in node.values)
@@ -63,10 +61,11 @@ def prose(path: Path) -> Iterator[tuple[str, str]]:
     row, comment = 0, ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith(("#!", "# %%")):
-            if token.start[0] > row + 1:
+            is_own_line = token.line.strip() == token.string  # a comment behind code is one by itself
+            if not is_own_line or token.start[0] > row + 1:
                 yield "comments", comment
                 comment = ""
-            row, comment = token.start[0], f"{comment} {token.string.lstrip('#: ')}"
+            row, comment = token.start[0] if is_own_line else 0, f"{comment} {token.string.lstrip('#: ')}"
     yield "comments", comment
 
 
@@ -75,7 +74,7 @@ def findings(paths: list[Path]) -> dict[str, list[str]]:
     occurrences: dict[str, list[str]] = defaultdict(list)
     for path in paths:
         for kind, paragraph in prose(path):
-            for sentence in re.split(r"(?<=[.!?:])\s+(?=[^a-z])", " ".join(paragraph.split())):
+            for sentence in re.split(r"(?<=[.!?:])\s+(?=[^a-z]|\w+: )", " ".join(paragraph.split())):
                 words = re.sub(r"`[^`]*`", "code", sentence)
                 line = f"{path.relative_to(ROOT)}: {sentence}"
                 for limit in LIMITS[kind]:
