@@ -1,7 +1,7 @@
 """The reader of `spark.read`: at most `maxMessages` messages, nacked after reading, never acknowledged.
 
 One task pulls and nacks, because a batch read has nothing that would tell it when to acknowledge. The messages are
-delivered again to the next reader; on a subscription with a dead-letter policy reading counts as a delivery attempt. A
+delivered again to the next reader. On a subscription with a dead-letter policy reading counts as a delivery attempt. A
 stream that ends with a final error midway is an error, not fewer rows.
 """
 
@@ -43,12 +43,12 @@ class PubSubBatchReader(DataSourceReader):
         self._times = times
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One partition, so that `maxMessages` is one limit; MissingError and the like before any task is started."""
+        """One partition, so that `maxMessages` is one limit. MissingError and the like before any task is started."""
         self.check()
         return [InputPartition(0)]
 
     def check(self) -> None:
-        """Raise what is wrong with the subscription: MissingError, ResourceError or ServiceError.
+        """Raise the problem of the subscription: MissingError, ResourceError or ServiceError.
 
         A WARNING says if the read uses up delivery attempts of a dead-letter policy.
         """
@@ -67,7 +67,7 @@ class PubSubBatchReader(DataSourceReader):
                 )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """The rows of up to `maxMessages` messages of the subscription, each message once."""
+        """Yield the rows of up to `maxMessages` messages of the subscription, each message once."""
         options = self._options
         logs.to_stderr(options.log_level)
         settings = StreamSettings(

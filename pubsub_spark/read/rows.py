@@ -33,7 +33,7 @@ DecodeBatch = Callable[[pa.RecordBatch], Decoded]
 
 @dataclass(frozen=True)
 class Rows:
-    """The columns of the rows of one query; picklable. topic_schema: of payloads, None unless they are decoded."""
+    """The columns of the rows of one query. Picklable. topic_schema: of payloads, or None unless they are decoded."""
 
     options: ReadOptions
     backend: Backend
@@ -64,10 +64,10 @@ class Rows:
         count_malformed: Callable[[int], None] | None = None,
         schemas: StagedSchemas | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of message batches (schema MESSAGES), in their order.
+        """Yield the rows of message batches (schema MESSAGES), in their order.
 
         count_malformed: called at the end with the number of payloads that could not be decoded, if there were any.
-        schemas: of the batch, so that each evaluation decodes alike; None if there is one evaluation.
+        schemas: of the batch, so that each evaluation decodes alike, or None if there is one evaluation.
         """
         if self.options.columns == "databricks":
             yield from map(databricks, batches)
@@ -126,7 +126,7 @@ class Rows:
         return (rows.filter(pc.is_null(decoded.error)) if bad else rows), bad
 
     def _checked(self, messages: pa.RecordBatch, decoded: Decoded) -> Decoded:
-        """The same, with an error and no value for messages whose attributes contradict the AsyncAPI document."""
+        """Return the messages, with an error and no value if their attributes contradict the AsyncAPI document."""
         for name, expected in self.options.described_attributes:
             found = attribute(messages, name)
             wrong = pc.fill_null(pc.not_equal(found, expected), True)
@@ -140,7 +140,7 @@ class Rows:
         return decoded
 
     def _handle_malformed(self, messages: pa.RecordBatch, errors: pa.StringArray) -> None:
-        """Fail with FAILFAST; publish to the dead-letter topic where there is one."""
+        """Fail with FAILFAST. Publish to the dead-letter topic if there is one."""
         wrong = pc.is_valid(errors)
         if self.options.mode == "FAILFAST":
             first = pc.index(wrong, True).as_py()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# Linux's monotonic clock stands still while the machine sleeps; those of other systems do not.
+# Linux's monotonic clock stands still while the machine sleeps. Those of other systems do not.
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -24,11 +24,11 @@ class Runtime:
     """The clocks, waits and threads of the operating system. Times and durations are seconds."""
 
     def monotonic(self) -> float:
-        """Return the time by which waits are measured."""
+        """Return the time of the clock for waits."""
         return time.monotonic()
 
     def boottime(self) -> float:
-        """Return the time by which leases are measured."""
+        """Return the time of the clock for leases."""
         return time.clock_gettime(_BOOTTIME)
 
     def wall(self) -> float:
@@ -40,7 +40,7 @@ class Runtime:
         time.sleep(max(0.0, seconds))
 
     def start(self, target: Callable[[], None], name: str) -> threading.Thread:
-        """Start a daemon thread; it has `join(timeout)` and `is_alive()`."""
+        """Start a daemon thread. It has `join(timeout)` and `is_alive()`."""
         thread = threading.Thread(target=target, name=name, daemon=True)
         thread.start()
         return thread

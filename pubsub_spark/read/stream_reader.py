@@ -50,7 +50,7 @@ _MAX_FIRST_PARTITIONS = 8  # of the first pulled batch, before a task has told h
 
 
 class SigtermHandler(AbstractContextManager[None]):
-    """The handler of SIGTERM, by which Spark ends this process: it raises SystemExit, so that `stop` is called.
+    """The handler of SIGTERM, Spark's way to end this process: it raises SystemExit, so that `stop` is called.
 
     It does so at once between two calls of Spark, and within one at its end (`with handler`): raised in the middle of a
     call, it could leave a lock held that `stop` needs.
@@ -100,12 +100,12 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._driver: QueryDriver | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """The offset of a new checkpoint; the same in each call."""
+        """Return the offset of a new checkpoint. The same in each call."""
         with _sigterm:
             return self._running().initial_offset().to_json()
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """The end of the next batch, or `start`, up to which Spark has committed (4.2 and later pass it)."""
+        """Return the end of the next batch, or `start`, the end of the last committed one (4.2 and later pass it)."""
         at = None if start is None else Offset.from_json(start)
         with _sigterm:
             if is_once(limit):
@@ -113,14 +113,14 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._running().latest_offset(at, budget(self._options, limit)).to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """The partitions of the batch that ends at `end`; the same in each call."""
+        """Return the partitions of the batch that ends at `end`. The same in each call."""
         with _sigterm:
             return self._running().partitions(Offset.from_json(start), Offset.from_json(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition, as Arrow record batches. Runs in a task."""
+        """Return the rows of a partition, as Arrow record batches. Runs in a task."""
         assert isinstance(partition, DriverPartition | PullPartition | StagedPartition), (
-            "Spark hands back what partitions() gave it"
+            "Spark passes the partitions of partitions()"
         )
         logs.to_stderr(self._options.log_level)
         messages = partition_reader.read(partition, self._options, self._backend)
@@ -137,11 +137,11 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._running().prepare_for_available_now()
 
     def getDefaultReadLimit(self) -> Any:
-        """The limit of `maxMessagesPerTrigger` rows a batch."""
+        """Return the limit of `maxMessagesPerTrigger` rows a batch."""
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The metrics of this source for `query.lastProgress`."""
+        """Return the metrics of this source for `query.lastProgress`."""
         with _sigterm:
             return self._running().metrics()
 

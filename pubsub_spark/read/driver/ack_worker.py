@@ -1,10 +1,10 @@
-"""The thread that acknowledges: it takes what the ledger says is due, sends it, and records the answers.
+"""The thread that acknowledges: it sends the acks that are due by the ledger, and records the answers.
 
 What happens to the acks of a part:
 
     accepted while the lease lasts   settled
     accepted later, or refused       settled, and the ids are in doubt: redeliveries are acknowledged at once
-    not answered                     paused for a second; the ids that were answered are not sent again
+    not answered                     paused for a second. The ids that were answered are not sent again
     the store refuses the receipts   paused for a minute, and the parts of other batches continue
     the file is gone or damaged      settled with a WARNING: the messages will be delivered, and be rows, again
 
@@ -55,7 +55,7 @@ class AckWorker:
         self._thread = run.runtime.start(self._work, "ack worker")
 
     def flush(self, timeout: float, most: int = 0) -> bool:
-        """Wait until at most `most` committed batches are left; return whether `timeout` seconds were enough.
+        """Wait until at most `most` committed batches are left. Return whether `timeout` seconds were enough.
 
         Returns at once if no ack is due within the time.
         """
@@ -67,7 +67,7 @@ class AckWorker:
             return len(run.ledger.undeleted) <= most
 
     def end(self, timeout: float) -> None:
-        """End the thread; wait at most `timeout` seconds for it."""
+        """End the thread. Wait at most `timeout` seconds for it."""
         with self._run.changed:
             self._stopping = True
             self._run.changed.notify_all()
@@ -121,7 +121,7 @@ class AckWorker:
             run.changed.notify_all()
 
     def _acknowledge(self, part: Part) -> None:
-        """Send the acks of a part and record what became of them."""
+        """Send the acks of a part and record the answers."""
         run, times = self._run, self._times
         pause = None
         try:
@@ -138,7 +138,7 @@ class AckWorker:
             pause = times.set_aside
             if not self._stopping:
                 _log.error(
-                    "the acks of batch %d of `%s` cannot be read; trying again in %g s, other batches continue: %s",
+                    "the acks of batch %d of `%s` cannot be read. Trying again in %g s, other batches continue: %s",
                     part.batch,
                     run.subscription,
                     pause,
@@ -155,7 +155,7 @@ class AckWorker:
             run.stream.record_acks(part.taken if part.number == 0 else 0, part.has_keys)
 
     def _send(self, part: Part) -> bool:
-        """Send the acks of a part for some time; return whether all were answered."""
+        """Send the acks of a part for some time. Return whether all were answered."""
         run = self._run
         unreadable: list[Exception] = []
         unanswered = part.unanswered
@@ -190,7 +190,7 @@ class AckWorker:
             raise unreadable[0]
         if part.unanswered or not failed.complete:
             _log.warning(
-                "`%s` did not answer all acks of batch %d of `%s`; trying again",
+                "`%s` did not answer all acks of batch %d of `%s`. Trying again",
                 run.connection.address,
                 part.batch,
                 run.subscription,

@@ -31,17 +31,17 @@ from .start import report_loss
 from .times import DRIVER_TIMES, DriverTimes
 from .triggers import ONLY_PAUSE_SECONDS, Action, StreamView, Triggers
 
-_FLUSH_SECONDS = 5.0  # for which an idle trigger waits for acks
+_FLUSH_SECONDS = 5.0  # the wait of an idle trigger for acks
 _STOP_SECONDS = 5.0
 _HELD_POLL_SECONDS = 0.1  # between two looks at acks that hold back the next batch
 _TOKEN_SECONDS = 3600.0  # after which the driver token is written again: cleaners of temporary folders remove old files
 _REPORT_SECONDS = 10.0  # between two writes of the metrics
-_CLOCK_SECONDS = 1.0  # by which this machine's clock may be behind Pub/Sub's without a WARNING
+_CLOCK_SECONDS = 1.0  # the lag of this machine's clock behind Pub/Sub's without a WARNING
 _log = logging.getLogger(__name__)
 
 
 class ActiveRun:
-    """The running query. run: its open objects; the rest is shared with `QueryDriver`."""
+    """The running query. run: its open objects. The rest is shared with `QueryDriver`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ActiveRun:
         self._are_acks_answered = True  # by the last flush
 
     def commit(self, batch: int) -> None:
-        """Record that every batch up to `batch` is committed; their acks are sent in the background."""
+        """Record that every batch up to `batch` is committed. Their acks are sent in the background."""
         if self.worker.taken_over is not None:
             raise self.worker.taken_over
         run, ledger = self.run, self.run.ledger
@@ -86,7 +86,7 @@ class ActiveRun:
                 run.changed.notify_all()
             if gone:
                 _log.warning(
-                    "staged parts %s of batch %d of `%s` are gone from `%s`; their messages will be delivered again",
+                    "staged parts %s of batch %d of `%s` are gone from `%s`. Their messages will be delivered again",
                     gone,
                     number,
                     run.subscription,
@@ -99,7 +99,7 @@ class ActiveRun:
             ledger.last_commit = max(ledger.last_commit, batch)
 
     def _count(self, batch: int, footers: Sequence[Footer]) -> ReadCounts:
-        """Add the counts of a batch to those of the run; return them."""
+        """Add the counts of a batch to those of the run. Return them."""
         malformed = self.run.staging.malformed(batch) if self._options.decode != "none" else 0
         counts = ReadCounts.of(footers, malformed, malformed if self._options.dead_letter else 0)
         self.counts += counts
@@ -128,7 +128,7 @@ class ActiveRun:
         return False
 
     def partitions(self, batch: int, budget: Budget | None) -> list[Partition]:
-        """Return the partitions of a batch. budget: of a batch that `next_batch` has announced; None for a replay."""
+        """Return the partitions of a batch. budget: of a batch that `next_batch` has announced, or None for a replay."""
         run, plans = self.run, self._planner.plans
         if batch in plans:
             return plans[batch]
@@ -163,13 +163,13 @@ class ActiveRun:
         return list(partitions)
 
     def _poll(self, seconds: float = 0.0) -> None:
-        """Take what has arrived in the driver stream, without redeliveries of committed messages."""
+        """Take the new messages of the driver stream, without redeliveries of committed messages."""
         self.run.stream.poll(seconds)
         doubt_ids(self.run)
         drop_redelivered(self.run)
 
     def _wait_for_messages(self) -> bool:
-        """Wait as long as the trigger does; return whether there is a batch to plan."""
+        """Wait as long as the trigger does. Return whether there is a batch to plan."""
         run, triggers = self.run, self._triggers
         if triggers.waits and run.stream.oldest_arrival is None:
             # With ordering keys an unacknowledged message holds back others.
@@ -186,7 +186,7 @@ class ActiveRun:
                     self._record_drained(ONLY_PAUSE_SECONDS)
                 return action is Action.PLAN
             if action is Action.PROBE and stream.is_idle(self._options.idle_timeout):
-                self._poll()  # what came while the service was probed
+                self._poll()  # messages that arrived during the probe
                 if not stream.message_count:
                     self._record_drained(self._options.idle_timeout)
                     return False
@@ -196,7 +196,7 @@ class ActiveRun:
         return False
 
     def _idle_seconds(self) -> float:
-        """Return the seconds since the last message on any stream; see `DriverStream.idle_seconds`."""
+        """Return the seconds since the last message on any stream. See `DriverStream.idle_seconds`."""
         idle = self.run.stream.idle_seconds
         return idle if self._pulled_at is None else min(idle, self.run.runtime.wall() - self._pulled_at)
 
@@ -215,14 +215,14 @@ class ActiveRun:
                 run.ledger.in_doubt.drained(now)
 
     def _wait_for_acks(self) -> bool:
-        """Return whether too many batches wait for their acks to plan another; `availableNow` waits for progress."""
+        """Return whether too many batches wait for their acks to plan another. `availableNow` waits for progress."""
         bound, run = self._options.max_unacknowledged_batches, self.run
         acknowledged, since = self.worker.acknowledged, run.runtime.monotonic()
         while not self.worker.flush(_FLUSH_SECONDS if self._is_held_back else 0.0, bound - 1):
             if not self._is_held_back:
                 self._is_held_back = True
                 _log.warning(
-                    "%d committed batches of `%s` wait for their acks; no other is read until they are fewer "
+                    "%d committed batches of `%s` wait for their acks. No other batch is read until they are fewer "
                     "(maxUnacknowledgedBatches)",
                     bound,
                     run.subscription,
@@ -242,7 +242,7 @@ class ActiveRun:
                 )
         if self._is_held_back:
             self._is_held_back = False
-            _log.warning("the acks of `%s` have caught up; reading continues", run.subscription)
+            _log.warning("the acks of `%s` have caught up. Reading continues", run.subscription)
         return False
 
     def _set_tasks(self, slots: int | None) -> None:
@@ -310,7 +310,7 @@ class ActiveRun:
                 run.staging.end_run(leased_until, wall)
         if left:
             _log.warning(
-                "stopped with up to %d acks of committed batches of `%s` not accepted; they are sent when the query "
+                "stopped with up to %d acks of committed batches of `%s` not accepted. They are sent when the query "
                 "starts again",
                 sum(part.acks for part in left),
                 run.subscription,
@@ -320,7 +320,7 @@ class ActiveRun:
     def _report_end(self) -> None:
         """Log and write the last metrics. After all else: it asks the store, which may refuse."""
         run = self.run
-        if self._triggers.is_only:  # nobody says that its batch is committed
+        if self._triggers.is_only:  # no call will say that its batch is committed
             with run.changed:
                 uncommitted = run.ledger.uncommitted
             for number in uncommitted:
@@ -340,7 +340,7 @@ class ActiveRun:
             return
         why = "the query has failed" if has_failed else f"batch {in_doubt[0]} is not known to be committed"
         _log.warning(
-            "`%s` is not deleted (deleteSubscriptionOnStreamStop): %s; delete it yourself if you do not need its "
+            "`%s` is not deleted (deleteSubscriptionOnStreamStop): %s. Delete it yourself if you do not need its "
             "messages",
             self.run.subscription,
             why,
@@ -352,9 +352,9 @@ class ActiveRun:
         pulled = any(isinstance(each, PullPartition) for partitions in plans for each in partitions)
         if triggers.is_only and (pulled or self.run.stream.message_count):
             _log.warning(
-                "the query has read one batch of `%s`, and there may be more: with `once` Spark runs one batch of up "
-                "to maxMessagesPerTrigger, as with `availableNow` on 4.0 and 4.1 and if another source of the query "
-                "does not support it; start the query again",
+                "the query has read one batch of `%s`, and there may be more messages. With `once` Spark runs one "
+                "batch of up to maxMessagesPerTrigger, as with `availableNow` on 4.0 and 4.1 and if another source "
+                "does not support it. Start the query again",
                 self.run.subscription,
             )
 
@@ -363,9 +363,9 @@ class ActiveRun:
         leased = run.leased_until - run.runtime.wall()
         if leased > 0:
             _log.warning(
-                "messages of `%s` that an earlier run of the query received and did not stage may be delivered in up "
-                "to %.0f s only (it was killed, ended within a batch or returned them), and this run does not wait for "
-                "them; start the query again then",
+                "messages of `%s` that an earlier run of the query received and did not stage are delivered again in "
+                "up to %.0f s (it was killed, ended within a batch or returned them). This run does not wait for "
+                "them. Start the query again then",
                 run.subscription,
                 leased,
             )
@@ -373,7 +373,7 @@ class ActiveRun:
         if behind > _CLOCK_SECONDS:
             _log.warning(
                 "this machine's clock is %.0f s or more behind Pub/Sub's, and messages of `%s` were not read for that: "
-                "`availableNow` and `once` read what was published before their start by this clock; set it",
+                "`availableNow` and `once` read the messages published before their start by this clock. Set the clock",
                 behind,
                 run.subscription,
             )

@@ -20,7 +20,7 @@ from .planner import Budget, Planner
 from .run import Run
 
 _log = logging.getLogger(__name__)
-_CLOCK_MARGIN_SECONDS = 10.0  # by which the wall clocks of driver and executors may differ
+_CLOCK_MARGIN_SECONDS = 10.0  # the difference allowed between the wall clocks of driver and executors
 
 
 def new_batch(
@@ -71,7 +71,7 @@ def new_batch(
 
 
 def replayed_batch(run: Run, batch: int) -> Sequence[Partition]:
-    """Return the partitions of a batch that an earlier run staged; its manifest fixes its parts from now on."""
+    """Return the partitions of a batch that an earlier run staged. Its manifest fixes its parts from now on."""
     staging = run.staging
     staging.write_manifest(batch)
     parts = readable_parts(staging, batch)
@@ -102,7 +102,7 @@ def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]
 
 
 def doubt_ids(run: Run) -> None:
-    """Put the ids of committed parts whose leases may end during the next batch in doubt; StagingError without them."""
+    """Put the ids of committed parts whose leases may end during the next batch in doubt. StagingError without them."""
     with run.changed:
         parts = run.ledger.take_doubtful(run.now())
     for part in parts:

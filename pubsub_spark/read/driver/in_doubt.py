@@ -13,7 +13,7 @@ sooner, so that ids stay in doubt over restarts until some run has drained the s
 After an outage there may be millions of ids, and each batch looks up thousands. So they are runs, as in a
 log-structured merge tree: immutable, sorted, one minute each, and a new run is merged with the one before it unless
 that is twice as long. A run is one file in the staging area, which tasks read and a restart finds. The file says until
-when in wall time, and up to which batch: in a checkpoint that was put back to before that batch its ids are rows again.
+when in wall time, and the last batch: in a checkpoint that was put back to before that batch its ids are rows again.
 
 Pure. `now` is seconds on the driver's lease clock.
 
@@ -57,7 +57,7 @@ class IdRun:
 
 @dataclass
 class InDoubt:
-    """The runs, the oldest first. prefix: of the names of their files; a name is never used twice."""
+    """The runs, the oldest first. prefix: of the names of their files. A name is never used twice."""
 
     prefix: str
     max_ids: int = MAX_IDS
@@ -103,11 +103,13 @@ class InDoubt:
         return any(run.until <= now for run in self.runs)
 
     def drained(self, now: float) -> None:
-        """Record that the subscription has nothing to deliver: messages that could have come again were accepted."""
+        """Record that the subscription has nothing to deliver: acks of messages that could have been redelivered were
+        accepted.
+        """
         self.runs = [run for run in self.runs if run.until > now]
 
     def compact(self, now: float) -> int:
-        """Remove ids that were accepted or are too old or too many; return the number of the latter."""
+        """Remove ids that were accepted or are too old or too many. Return the number of the latter."""
         accepted, self._accepted = [IdSet(merged(self._accepted))] if self._accepted else [], []
         runs, self.runs, count, lost = self.runs, [], 0, 0
         for run in reversed(runs):

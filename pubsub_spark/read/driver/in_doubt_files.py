@@ -44,7 +44,7 @@ def write_in_doubt(run: Run, planned: Iterable[IdRun] = ()) -> None:
 
 
 def read_in_doubt(staging: Staging, start: int, topic: str | None, wall: float, now: float) -> InDoubt:
-    """Return the ids in doubt of earlier runs; delete the files whose ids are not in doubt any more.
+    """Return the ids in doubt of earlier runs. Delete the files whose ids are not in doubt any more.
 
     start: the batch of the checkpoint. Ids of later batches were committed in a checkpoint that was put back. topic: of
     the subscription, if it is known: message ids are unique within a topic. wall, now: the same moment in seconds since

@@ -1,8 +1,8 @@
 """The thread that extends leases: of buffered messages, and of staged parts that are not settled.
 
-Once a second it takes what the ledger says is due. Ack ids in memory are extended by this thread, which never asks the
-store. Everything else is read and extended by short-lived reader threads, so that a store that does not answer holds up
-only what has to be read:
+Once a second it takes the leases that are due by the ledger. Ack ids in memory are extended by this thread, which never
+asks the store. Everything else is read and extended by short-lived reader threads, so that a store that does not answer
+delays only the leases that have to be read:
 
     lease due, ack ids in memory      -> this thread extends
     lease due, not in memory          -> a reader reads the receipts, extends, and keeps the ack ids if there is room
@@ -46,7 +46,7 @@ class LeaseExtender:
         self._thread = run.runtime.start(self._work, "lease extender")
 
     def end(self, timeout: float) -> None:
-        """End the threads; wait at most `timeout` seconds for them."""
+        """End the threads. Wait at most `timeout` seconds for them."""
         with self._run.changed:
             self._stopping = True
             self._run.changed.notify_all()
@@ -60,7 +60,7 @@ class LeaseExtender:
             try:
                 self._extend_due()
             except Exception:
-                _log.exception("lease extensions of `%s` failed; trying again", run.subscription)
+                _log.exception("lease extensions of `%s` failed. Trying again", run.subscription)
             with run.changed:
                 run.changed.wait_for(lambda: self._stopping, self._times.tick)
 
@@ -76,7 +76,7 @@ class LeaseExtender:
         if expired := run.stream.take_expired():
             deadline = run.runtime.monotonic() + self._times.timeout
             ack_ids = (each.column("ack_id") for each in expired)
-            with run.changed:  # before they can come again
+            with run.changed:  # before they can be redelivered
                 run.ledger.returned(now)
             returned = acks.nack(run.connection, run.subscription, ack_ids, deadline, runtime=run.runtime)
             run.stream.record_acks(returned.taken)
@@ -107,7 +107,7 @@ class LeaseExtender:
                 reading()
             except Exception:
                 if not self._stopping:
-                    _log.exception("lease extensions of `%s` failed; trying again", self._run.subscription)
+                    _log.exception("lease extensions of `%s` failed. Trying again", self._run.subscription)
             reading = self._take_reading()
 
     def _list(self, batch: int) -> None:
@@ -129,7 +129,7 @@ class LeaseExtender:
                 self._run.ledger.keep(part, [pa.concat_arrays([ids]) for ids in read])
 
     def _ids_read(self, part: Part, read: list[pa.Array]) -> Iterator[pa.Array]:
-        """Yield the ack ids of a part, section by section; collect them in `read` unless they are too many."""
+        """Yield the ack ids of a part, section by section. Collect them in `read` unless they are too many."""
         size = 0
         for receipts in self._run.staging.receipts(part.batch, part.number, part.length):
             ids = receipts.column("ack_id")
@@ -149,7 +149,7 @@ class LeaseExtender:
                 self._run.ledger.extended(part, sent, self._run.now(), refused)
 
     def _extend(self, ack_ids: Iterable[pa.Array]) -> bool | None:
-        """Extend leases; return whether the service refused any, None if it did not answer all."""
+        """Extend leases. Return whether the service refused any, or None if it did not answer all."""
         run = self._run
         deadline = run.runtime.monotonic() + self._times.timeout
         failed = acks.extend(

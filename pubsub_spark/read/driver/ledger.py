@@ -1,4 +1,4 @@
-"""The ack ledger: every part that is not settled, its state, and what may be done with it. Start here.
+"""The ack ledger: every unsettled part, its state, and the moves allowed from it. Start here.
 
 The promise: a message is acknowledged only after Spark has committed the batch that carried it, and every message of a
 committed batch is acknowledged in the end. The ledger keeps it, because each part is in one state, states change by the
@@ -20,10 +20,10 @@ acknowledged at once. Ids of uncommitted batches are never in doubt: their redel
 committed, or are rows if its files are gone. `deadline` says until when a task cannot meet a redelivery of any
 message that its plan does not exclude. A task that pulls longer looks into the staging area itself.
 
-Batches are settled in any order and deleted in theirs, so that one number, the last deleted batch, tells a restart what
-it has to acknowledge.
+Batches are settled in any order and deleted in theirs, so that one number, the last deleted batch, tells a restart
+which batches to acknowledge.
 
-Pure: no file, socket, thread, lock or clock. `now` is seconds on the driver's lease clock. A crash forgets the ledger;
+Pure: no file, socket, thread, lock or clock. `now` is seconds on the driver's lease clock. A crash forgets the ledger.
 `start` makes a new one from the staging area, with every lease ended.
 """
 
@@ -89,7 +89,7 @@ class Part:
     number: int
     length: int
     lease: Lease
-    footer: Footer | None = None  # None until somebody has read it
+    footer: Footer | None = None  # None until it was read
     state: State = State.STAGED
     ack_ids: list[pa.Array] | None = None  # kept in memory, so that an extension needs no store
     is_extending: bool = False
@@ -101,7 +101,7 @@ class Part:
     in_doubt_since: float | None = None  # when its ids were last added to `InDoubt`
 
     def apply(self, event: Event) -> None:
-        """Change the state; LedgerError if TRANSITIONS does not have the event."""
+        """Change the state. Raises LedgerError if TRANSITIONS does not have the event."""
         state = TRANSITIONS.get((self.state, event))
         if state is None:
             raise LedgerError(f"part {self.number} of batch {self.batch} is {self.state.value}: no {event.value}")
@@ -113,7 +113,7 @@ class Part:
         return self.footer is not None and self.footer.has_keys
 
     def left(self, ack_ids: Iterable[pa.Array]) -> Iterator[pa.Array]:
-        """Yield the ids without an answer. ack_ids: those of the part; only so far taken as they are needed."""
+        """Yield the ids without an answer. ack_ids: those of the part. Only so far taken as they are needed."""
         skip, unanswered = self.taken, self.unanswered
         yield from unanswered
         for ids in ack_ids:
@@ -147,7 +147,7 @@ class Batch:
 class AckLedger:
     """The batches that are planned and not deleted.
 
-    pull_lease: seconds of the leases that tasks pull with. max_kept_bytes: of ack ids in memory; others are read for
+    pull_lease: seconds of the leases that tasks pull with. max_kept_bytes: of ack ids in memory. Others are read for
     each extension.
     """
 
@@ -165,7 +165,7 @@ class AckLedger:
     # What happened
 
     def plan(self, batch: int, now: float, reads: frozenset[str] = frozenset(), is_replay: bool = False) -> None:
-        """Record that Spark was told the partitions of a batch. The leases of a replay have ended in an earlier run."""
+        """Record that Spark has the partitions of a batch. The leases of a replay have ended in an earlier run."""
         lease = Lease(now - self._pull_lease if is_replay else now, self._pull_lease)
         planned = self._batches.setdefault(batch, Batch(now, lease))
         planned.reads |= reads
@@ -174,7 +174,7 @@ class AckLedger:
     def stage(
         self, batch: int, number: int, length: int, footer: Footer | None = None, lease: Lease | None = None
     ) -> bool:
-        """Record a part in the staging area; False if its batch is not planned any more, so that it has no state."""
+        """Record a staged part. Return False if its batch is not planned any more, so that it has no state."""
         planned = self._batches.get(batch)
         if planned is None or planned.is_committed:
             return False
@@ -244,7 +244,7 @@ class AckLedger:
             self.leased_until = max(self.leased_until, now + MAX_BACKOFF_SECONDS)
 
     def extended(self, part: Part, sent: float, answered: float, refused: bool | None) -> None:
-        """Record the answer to an extension of a lease. refused: whether of any message; None without an answer."""
+        """Record the answer to an extension of a lease. refused: whether of any message, or None without an answer."""
         part.is_extending = False
         part.extend_at = answered + RETRY_SECONDS
         if refused is not None:
@@ -257,7 +257,7 @@ class AckLedger:
             part.ack_ids = ack_ids
 
     def listed(self, batch: int, now: float) -> None:
-        """Record that a batch was listed; it is due again after a quarter of a lease."""
+        """Record that a batch was listed. It is due again after a quarter of a lease."""
         planned = self._batches.get(batch)
         if planned is not None:
             planned.is_listing, planned.list_at = False, now + self._pull_lease / 4
@@ -270,7 +270,7 @@ class AckLedger:
     # What is due
 
     def take_acks(self, now: float) -> Part | None:
-        """Return a part whose acks are to be sent now, which is SENDING then; None without one.
+        """Return a part whose acks are to be sent now, which is SENDING then, or None.
 
         With ordering keys batches are acknowledged in their order: see `doubts_others`.
         """
@@ -291,7 +291,7 @@ class AckLedger:
         return part.has_keys and bool(self.in_doubt.runs)
 
     def take_redelivered(self) -> list[Redelivered]:
-        """Return the deliveries to be acknowledged at once; `redelivered_answered` follows."""
+        """Return the deliveries to be acknowledged at once. `redelivered_answered` follows."""
         taken, self._redelivered = self._redelivered, []
         self._is_redelivery_sent = bool(taken)
         return taken
@@ -316,7 +316,7 @@ class AckLedger:
     def take_doubtful(self, now: float) -> list[Part]:
         """Return the committed parts whose ids must be in doubt before a batch is planned.
 
-        Their leases may end, or an earlier message of their keys comes again and brings them along.
+        Their leases may end, or an earlier message of their keys is redelivered together with them.
         """
         soon = now + self._pull_lease / 2
         return [part for part in self.undoubted if part.lease.is_expired(soon) or self.doubts_others(part)]

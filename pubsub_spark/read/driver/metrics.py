@@ -1,8 +1,8 @@
-"""The metrics of a streaming query: what `lastProgress` shows of its source, and the counts of its batches.
+"""The metrics of a streaming query: those in `lastProgress`, and the counts of its batches.
 
 Pure: values in, values out, and `now` is an argument. The names here are the names of `docs/operations.md`, one for one
 thing: a message is buffered (in the driver stream), then in flight (in a batch that is planned and not committed), then
-committed; it is unacked until Pub/Sub has answered its ack.
+committed. It is unacked until Pub/Sub has answered its ack.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ReadCounts:
 
     @classmethod
     def of(cls, footers: Sequence[Footer], malformed: int, dead_letters: int) -> ReadCounts:
-        """The counts of one batch, from the footers of its parts."""
+        """Return the counts of one batch, from the footers of its parts."""
         rows, volume = (sum(getattr(footer, name) for footer in footers) for name in ("rows", "bytes"))
         dropped = sum(footer.dropped + footer.redelivered for footer in footers)
         return cls(rows, volume, dropped, malformed, dead_letters)
@@ -43,12 +43,12 @@ class ReadCounts:
 
 
 def unacked_count(footers: Iterable[Footer]) -> int:
-    """The number of acks that parts wait for: their rows, and the redeliveries that they dropped."""
+    """Return the number of acks that parts wait for: their rows, and the redeliveries that they dropped."""
     return sum(footer.rows + footer.dropped for footer in footers)
 
 
 def health_metrics(health: StreamHealth, now: float) -> dict[str, Any]:
-    """The metrics of the driver stream's connection. now: on the clock of `health`."""
+    """Return the metrics of the driver stream's connection. now: on the clock of `health`."""
     response = health.last_response
     return {
         "connected": health.is_connected(now),
@@ -62,7 +62,7 @@ def health_metrics(health: StreamHealth, now: float) -> dict[str, Any]:
 def unacked_metrics(
     buffered: int, oldest_buffered: float | None, footers: Sequence[Footer], now: float
 ) -> dict[str, Any]:
-    """The metrics of messages that are not acknowledged: their number, and the age of the oldest.
+    """Return the metrics of messages that are not acknowledged: their number, and the age of the oldest.
 
     oldest_buffered: a publish time. footers: of the parts of batches in flight and unacked. now: seconds since the
     epoch.

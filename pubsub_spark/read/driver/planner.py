@@ -1,8 +1,8 @@
-"""How a batch is read: by the driver stream alone, or by tasks too, and by how many of them. Pure.
+"""How a batch is read: by the driver stream alone, or also by tasks, and by how many. Pure.
 
 At low volume a batch is the driver stream's messages alone. Tasks pull once the driver stream has been full, or has run
-at the service's limit of bytes per second, and from then on batch after batch until every pull of a batch was idle: one
-small response is no proof of an empty backlog, a batch of them is. A full driver stream is no proof of a backlog: its
+at the service's limit of bytes per second. They pull batch after batch until every pull of a batch was idle. One small
+response does not prove an empty backlog, a batch of them does. A full driver stream is no proof of a backlog: its
 messages may be all there are. So the first tasks wait for half a second only, and if they waited in vain for a service
 that is slow to begin, the next ones wait for `idleTimeout`.
 
@@ -35,7 +35,7 @@ class Budget:
     bytes: int
 
     def shares(self, partition: PullPartition, tasks: int, driver_part: Footer) -> list[PullPartition]:
-        """Return the budget less the driver's part in equal shares; none if nothing is left of it.
+        """Return the budget less the driver's part in equal shares, or None if nothing is left of it.
 
         partition: of the first share, whose limits and number are replaced.
         """
@@ -57,7 +57,7 @@ class Budget:
 
 @dataclass
 class Planner:
-    """What is known from earlier batches. tasks: that pull at the same time. streams: StreamingPulls of each task.
+    """The observations of earlier batches. tasks: that pull at the same time. streams: StreamingPulls of each task.
 
     plans: the partitions of the batches that are planned and not committed, because Spark asks for them again in each
     action of `foreachBatch`.
@@ -70,7 +70,7 @@ class Planner:
     plans: dict[int, list[Partition]] = field(default_factory=dict)
 
     def record(self, batch: int, pulls: Sequence[Footer], drained_from: float | None) -> int | None:
-        """Record a committed batch with the footers of its pulled parts; return the tasks that Spark runs at once."""
+        """Record a committed batch with the footers of its pulled parts. Return the tasks that Spark runs at once."""
         pulled = any(isinstance(partition, PullPartition) for partition in self.plans.pop(batch, []))
         self.has_waited_in_vain = pulled and all(footer.is_empty for footer in pulls)
         self.is_backlogged = pulled and is_backlogged(pulls, drained_from)
@@ -90,7 +90,7 @@ class Planner:
 def next_streams(streams: int, pulls: Sequence[Footer]) -> int:
     """Return the StreamingPulls of each task of the next batch, after a batch with `streams` of them.
 
-    As many as are allowed once the streams of a backlog run at the service's limit; half as many if a pull was idle,
+    As many as are allowed once the streams of a backlog run at the service's limit. Half as many if a pull was idle,
     or half of them would do. A stream that is faster than the limit has none (an emulator), and more gain nothing.
     """
     busy = [pull for pull in pulls if pull.ended != "idle" and pull.pull_seconds > 0]
@@ -107,7 +107,7 @@ def is_backlogged(footers: Sequence[Footer], drained_from: float | None = None) 
 
     footers: in the order of the parts. If there are more than Spark's slots, the last task has begun after others
     ended: if it found nothing, there was nothing. drained_from: with `availableNow`, the publish time in seconds from
-    which messages are left. After a batch that has nothing older there is no backlog; after one that has, a pull that
+    which messages are left. After a batch that has nothing older there is no backlog. After one that has, a pull that
     has caught up is no sign that all came.
     """
     if footers and footers[-1].is_empty and len(footers) > (footers[-1].task_slots or len(footers)):

@@ -1,12 +1,12 @@
 """The driver's side of a streaming query, called by `stream_reader`. It connects the parts and decides nothing itself.
 
-    latest_offset(start)    everything up to start is committed: the ledger is told, and acks begin
+    latest_offset(start)    everything up to start is committed: the ledger records it, and acks begin
                             `triggers` says whether a batch n+1 is planned, whose end is the answer, or not: start
-    partitions(start, end)  planned here -> `batches.new_batch`; staged by an earlier run -> `batches.replayed_batch`
+    partitions(start, end)  planned here -> `batches.new_batch`, staged by an earlier run -> `batches.replayed_batch`
 
 `latest_offset(start)` is the commit signal: Spark calls it with the end of batch n once n is in the commit log, on
-every trigger, idle or not, and first thing on restart. Spark 4.0 and 4.1 pass no start; there the end of the last batch
-that Spark asked partitions for is what has been committed. Their restart begins with `partitions(end, end)` of the last
+every trigger, idle or not, and first thing on restart. Spark 4.0 and 4.1 pass no start. There the committed offset is
+the end of the last batch that Spark asked partitions for. Their restart begins with `partitions(end, end)` of the last
 batch in the offset log, which may or may not be committed: it is if `latest_offset` is called next, and is not if
 `partitions` is called with that batch.
 """
@@ -72,21 +72,21 @@ class QueryDriver:
         self._has_failed = False  # whether the last `latest_offset` raised an error
 
     def initial_offset(self) -> Offset:
-        """Return the offset of a new checkpoint; the same in each call."""
+        """Return the offset of a new checkpoint. The same in each call."""
         self._offsets.initial = self._offsets.initial or Offset.start(self.options.subscription)
         return self._offsets.initial
 
     def prepare_for_available_now(self) -> None:
-        """Have the query read what was published until now and end (`Trigger.AvailableNow`)."""
+        """Have the query read the messages published until now and end (`Trigger.AvailableNow`)."""
         self._triggers.drained_from = self._start.runtime.wall()
 
     def prepare_for_once(self) -> None:
-        """Have the first batch read what there is, because it is the only one (`Trigger.Once`)."""
+        """Have the first batch read the whole backlog, because it is the only one (`Trigger.Once`)."""
         self.prepare_for_available_now()
         self._triggers.may_be_asked_once = True
 
     def latest_offset(self, start: Offset | None, budget: Budget) -> Offset:
-        """Return the end of the next batch, which is planned by this, or `start`, up to which Spark has committed."""
+        """Plan the next batch and return its end, or return `start`, the end of the last committed batch."""
         start = start or self._offsets.last_end or self.initial_offset()
         subscription.check_offset(self.options, start)
         self._has_failed = True  # until the end of this call
@@ -103,7 +103,7 @@ class QueryDriver:
         return end
 
     def partitions(self, start: Offset, end: Offset) -> list[Partition]:
-        """Return the partitions of the batch after `start` up to `end`; the same in each call."""
+        """Return the partitions of the batch after `start` up to `end`. The same in each call."""
         last = self._offsets.last_end
         if last is None or end.batch > last.batch:  # not if an old batch is evaluated again
             self._offsets.last_end = end
@@ -116,7 +116,7 @@ class QueryDriver:
         return active.partitions(end.batch, budget)
 
     def metrics(self) -> dict[str, Any] | None:
-        """Return the metrics of this source in `lastProgress`; None before the first call."""
+        """Return the metrics of this source in `lastProgress`, or None before the first call."""
         if self.active is None:
             return None
         planned = self._offsets.planned

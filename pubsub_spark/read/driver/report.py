@@ -1,8 +1,8 @@
 """The metrics of a run as a file for Prometheus: one per subscription, in `metricsLocation`.
 
-node_exporter's textfile collector reads such a file, or any agent that scrapes text. Counters go on over the runs of a
-query: a run reads the file of the last one and adds to it. Without the option nothing is written. A file that cannot be
-written is a WARNING, never a failed or delayed query.
+node_exporter's textfile collector reads such a file, or any agent that scrapes text. Counters continue over the runs of
+a query: a run reads the file of the last one and adds to it. Without the option nothing is written. A file that cannot
+be written is a WARNING, never a failed or delayed query.
 
 Format: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
@@ -46,7 +46,7 @@ class Report:
         self._has_failed = False
 
     def write(self, metrics: Mapping[str, Any], now: float) -> None:
-        """Replace the file. metrics: those of `lastProgress`; now: seconds since the epoch."""
+        """Replace the file. metrics: those of `lastProgress`. Now: seconds since the epoch."""
         if self._store is None:
             return
         try:

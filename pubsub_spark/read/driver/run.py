@@ -18,7 +18,7 @@ from .report import NO_REPORT, Report
 class Run:
     """One run of a query, from its first call to `close`.
 
-    changed: a Condition, held around each use of `ledger` and never while anything waits; notified when acks are due
+    changed: a Condition, held around each use of `ledger` and never while anything waits. Notified when acks are due
     or answered. staged: batches that earlier runs have staged. leased_until: seconds since the epoch until when an
     earlier run that was killed may hold leases. topic: of the subscription, if it is known.
     reader_schema, reader: the schema that batches are decoded with, and its name in the staging area.

@@ -1,7 +1,7 @@
-"""The start of a run: connect, become the owner of the staging area, and make the ledger from what it holds.
+"""The start of a run: connect, take over the staging area, and make the ledger from its files.
 
 batches up to the last deleted one    files that a late task staged, never rows: deleted
-later ones up to the checkpoint's     committed, acks unknown: sent now; their leases count as ended
+later ones up to the checkpoint's     committed, acks unknown: sent now. Their leases count as ended
 later ones                            not committed: Spark asks for them, and they are replayed
 """
 
@@ -37,13 +37,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Start:
-    """What a run is started with."""
+    """The arguments of a run's start."""
 
     options: ReadOptions
     backend: Backend
     store: Store
     runtime: Runtime
-    reader: ReaderSchema | None = None  # with which payloads are decoded
+    reader: ReaderSchema | None = None  # of the payloads
     times: DriverTimes = DRIVER_TIMES
     max_buffered: int = MAX_MESSAGES  # messages of the driver stream
     metrics_store: Store | None = None
@@ -62,8 +62,8 @@ class Start:
         staging.write_token()
         is_new = start.batch == 0 and staging.is_new()
         last_deleted = check_not_behind(options, start.batch, staging)
-        # A new stream: this area may be another query's. Or it is empty, and another may have what was staged, which is
-        # not replayed now; a later run there would acknowledge it if the stream were the same.
+        # A new stream: this area may be another query's. Or it is empty, and another area may have the staged files.
+        # They are not replayed now. A later run there would acknowledge them if the stream were the same.
         if start.batch < last_deleted or (staging.is_new() and (is_replay or start.batch)):
             staging = replace(staging, stream=uuid.uuid4().hex)
             staging.begin_after(start.batch)
@@ -120,13 +120,13 @@ class Start:
         )
         if self.options.fail_on_data_loss:
             raise StagingError(
-                f"{what}. Give that one until the batch is committed, or set failOnDataLoss=false to replay it without "
+                f"{what}. Use that one until the batch is committed, or set failOnDataLoss=false to replay it without "
                 "rows: its messages will be delivered again. Then never use the other location again."
             )
-        _log.warning("%s; it is replayed without rows, and its messages will be delivered again", what)
+        _log.warning("%s. It is replayed without rows, and its messages will be delivered again", what)
 
     def _ledger(self, staging: Staging, committed: int, last_deleted: int, topic: str | None) -> AckLedger:
-        """Return the ledger of what earlier runs have staged and Spark has committed."""
+        """Return the ledger of the parts that earlier runs have staged and Spark has committed."""
         now, wall = self.runtime.boottime(), self.runtime.wall()
         in_doubt = read_in_doubt(staging, committed, topic, wall, now)
         ledger = AckLedger(pull_lease_seconds(self.options.max_fetch_period), in_doubt)
@@ -153,10 +153,10 @@ def check_not_behind(options: ReadOptions, batch: int, staging: Staging) -> int:
 
 
 def report_loss(options: ReadOptions, what: str) -> None:
-    """Raise StagingError for batches that Spark asks for and that are deleted; log it with `failOnDataLoss=false`."""
+    """Raise StagingError for batches that Spark asks for and that are deleted. Log it with `failOnDataLoss=false`."""
     if options.fail_on_data_loss:
         raise StagingError(
             f"{what}, so its rows cannot be delivered again. Start a new checkpoint location, or set "
             "failOnDataLoss=false to continue without them."
         )
-    _log.warning("%s; continuing without them (failOnDataLoss=false)", what)
+    _log.warning("%s. Continuing without them (failOnDataLoss=false)", what)

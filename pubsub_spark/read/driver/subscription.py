@@ -1,7 +1,7 @@
 """The checks and changes of a subscription before the first pull: get it, create it if asked to, seek it once.
 
-Runs on the driver. A caller who may pull but not get the subscription (`roles/pubsub.subscriber` alone) is served all
-the same: errors then come from the stream itself.
+Runs on the driver. A caller that may pull but not get the subscription (`roles/pubsub.subscriber` alone) can read it:
+errors then come from the stream itself.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _NOT_PULLED: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
-    """Check that the subscription can be pulled; on the first start of a checkpoint create and seek it as the options
+    """Check that the subscription can be pulled. On the first start of a checkpoint create and seek it as the options
     ask.
 
-    Returns the topic of the subscription, None if the caller may not look at it. Raises ResourceError when it does not
-    exist and no `topicId` says on which topic to create it, when it is of a kind that cannot be pulled, or when a
+    Returns the topic of the subscription, or None if the caller may not look at it. Raises ResourceError when it does
+    not exist and no `topicId` says on which topic to create it, when it is of a kind that cannot be pulled, or when a
     permission or the dead-letter topic is missing.
     """
     if options.dead_letter is not None:  # before anything is created
@@ -71,8 +71,8 @@ def check_offset(options: ReadOptions, offset: Offset) -> None:
         raise OptionsError(
             [
                 f"the checkpoint location belongs to a query of `{offset.subscription}`, not of "
-                f"`{options.subscription}`. Give each subscription a checkpoint location of its own, or correct "
-                "`subscriptionId`"
+                f"`{options.subscription}`. Use a checkpoint location of its own for each subscription, or correct "
+                f"`subscriptionId`"
             ]
         )
 
@@ -80,12 +80,12 @@ def check_offset(options: ReadOptions, offset: Offset) -> None:
 def _check_topic(found: types.Subscription, options: ReadOptions) -> None:
     """Raise OptionsError unless the subscription is one of `topicId`.
 
-    What is left in a subscription whose topic was deleted can be read: nobody knows which topic it was.
+    The backlog of a subscription whose topic was deleted can be read, but its topic is unknown.
     """
     if options.topic in (None, found.topic):
         return
     if found.topic == names.DELETED_TOPIC:
-        _log.warning("the topic of `%s` was deleted; no more messages come than are in it", found.name)
+        _log.warning("the topic of `%s` was deleted. Only the existing backlog will be read", found.name)
         return
     raise OptionsError(
         [
@@ -115,7 +115,7 @@ def _warn_of_other_settings(found: types.Subscription, wanted: types.Subscriptio
 
 
 def _check_permissions(admin: Admin, options: ReadOptions) -> None:
-    """Raise ForbiddenError unless the caller may do what the options ask for."""
+    """Raise ForbiddenError unless the caller has the permissions that the options need."""
     admin.check_permission("pull from", "subscriptions", options.subscription, "pubsub.subscriptions.consume")
     if options.delete_subscription_on_stream_stop:
         admin.check_permission("delete", "subscriptions", options.subscription, "pubsub.subscriptions.delete")
@@ -136,11 +136,11 @@ def refuse_unless_pulled(subscription: types.Subscription) -> None:
         config = getattr(subscription, field, None)
         if config is not None and is_set(config):
             raise ResourceError(
-                f"Subscription `{subscription.name}` {does}; read from a pull subscription of its topic."
+                f"Subscription `{subscription.name}` {does}. Read from a pull subscription of its topic."
             )
     if subscription.detached:
         raise ResourceError(
-            f"Subscription `{subscription.name}` is detached from its topic and gets no messages; create a new one."
+            f"Subscription `{subscription.name}` is detached from its topic and receives no messages. Create a new one."
         )
 
 

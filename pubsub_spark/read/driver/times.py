@@ -11,8 +11,8 @@ from ..pull.streaming_pull import DEFAULT_TIMES, PullTimes
 class AckTimes:
     """Time limits of the thread that acknowledges, in seconds."""
 
-    tick: float = 1.0  # between two looks at what is due
-    send: float = 30.0  # after which no more acks of a part are sent; twice as long those that failed are retried
+    tick: float = 1.0  # between two checks of the ledger
+    send: float = 30.0  # until no more acks of a part are sent. Failed ones are retried for twice as long
     retry: float = 1.0  # after acks that were not answered
     set_aside: float = 60.0  # after receipts that the store did not deliver
     delete: float = 1.0  # between two deletions, so that batches are deleted together
@@ -22,7 +22,7 @@ class AckTimes:
 class ExtensionTimes:
     """Time limits of the threads that extend leases, in seconds."""
 
-    tick: float = 1.0  # between two looks at what is due
+    tick: float = 1.0  # between two checks of the ledger
     timeout: float = 30.0  # for one extension, retries included
 
 

@@ -1,7 +1,7 @@
 """When a trigger plans a batch: the rules of `processingTime`, `availableNow` and `once`. Pure.
 
     processingTime   plan LINGER_SECONDS after the first buffered message, or sooner if no more come
-    availableNow     plan as long as there are messages from before the query started; end once `idleTimeout` has passed
+    availableNow     plan as long as there are messages from before the query started. End once `idleTimeout` has passed
                      on a healthy connection since the last message on any stream
     once             as availableNow, but the only batch waits until no more messages come
 
@@ -18,12 +18,12 @@ from typing import NamedTuple
 LINGER_SECONDS = 0.03  # so that messages which follow the first one are in its batch,
 _LINGER_PAUSE_SECONDS = 0.005  # unless none has come for this time
 ONLY_PAUSE_SECONDS = 0.5  # without a message, after which the only batch is complete
-_PULLED_PAUSE_SECONDS = 0.5  # after a batch that tasks have pulled: messages that they returned may come again
+_PULLED_PAUSE_SECONDS = 0.5  # after a batch that tasks have pulled: messages that they returned may be redelivered
 _POLL_SECONDS = 0.5  # between two looks at whether the stream is connected, and whether the query is stopping
 
 
 class Action(Enum):
-    """What a trigger does next."""
+    """The next action of a trigger."""
 
     PLAN = "plan"  # a batch
     END = "end"  # without a batch
@@ -32,14 +32,14 @@ class Action(Enum):
 
 
 class Step(NamedTuple):
-    """An action; seconds: the longest wait."""
+    """An action. seconds: the longest wait."""
 
     action: Action
     seconds: float = 0.0
 
 
 class StreamView(NamedTuple):
-    """What the driver stream holds: times are on the lease clock, `oldest_published` is seconds since the epoch.
+    """The content of the driver stream. Times are on the lease clock, `oldest_published` is seconds since the epoch.
 
     idle_seconds: of a healthy connection, since the last message on any stream.
     """
@@ -55,8 +55,8 @@ class StreamView(NamedTuple):
 class Triggers:
     """The triggers of a query. may_be_asked_once: Spark 4.0 and 4.1 do not say that the first batch is the only one.
 
-    drained_from: publish time, in seconds since the epoch, from which messages are left (`availableNow`); None if the
-    query has no end.
+    drained_from: the end of the backlog to read, a publish time in seconds since the epoch (`availableNow`), or None if
+    the query has no end.
     """
 
     idle_timeout: float

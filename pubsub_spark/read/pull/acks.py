@@ -1,18 +1,18 @@
 """Acknowledge and ModifyAckDeadline for any number of ack ids: Arrow columns to requests, many of them in flight.
 
-Requests hold at most MAX_IDS ids and MAX_BYTES bytes; they are slices of the Arrow column of ack ids, which Arrow turns
+Requests hold at most MAX_IDS ids and MAX_BYTES bytes. They are slices of the Arrow column of ack ids, which Arrow turns
 into the entries of a protobuf message. Retryable codes are tried again until a deadline. On a subscription with
 exactly-once delivery the service names the ids that failed (google.rpc.ErrorInfo): transient failures are sent again,
 permanent ones are refused.
 
 As much is in flight as the link carries (`Window`): two small requests at first, larger and more ones as long as they
-are answered within seconds, smaller and fewer after slow answers and timeouts. So a slow uplink only slows down;
-requests of a fixed size and number would time out together, again and again.
+are answered within seconds, smaller and fewer after slow answers and timeouts. So a slow uplink only slows down.
+Requests of a fixed size and number would time out together, again and again.
 
 A failed ack is never an error here: the ids that the service did not accept are the result, and the caller decides what
 happens to them.
 
-Limits: https://cloud.google.com/pubsub/quotas#resource_limits (512 KiB a request); Google's client for Node sends 3000
+Limits: https://cloud.google.com/pubsub/quotas#resource_limits (512 KiB a request). Google's client for Node sends 3000
 ids. A request costs gRPC 0.1 ms whatever it holds: 2600 ids instead of 1000 take 0.22 us of the processor, not 0.36.
 Failures: https://cloud.google.com/pubsub/docs/exactly-once-delivery#handle_failures
 """
@@ -51,7 +51,7 @@ Pauses = Callable[[], Iterator[float]]
 
 @dataclass
 class Window:
-    """What may be in flight, which one sender tells the next: `requests` of `bytes` each."""
+    """The requests that may be in flight, passed from one sender to the next: `requests` of `bytes` each."""
 
     requests: int = 2
     bytes: int = MIN_BYTES
@@ -79,7 +79,7 @@ class Window:
 class FailedIds(NamedTuple):
     """The ack ids that the service did not accept: `refused` for good, `unanswered` until the deadline.
 
-    taken: how many of the caller's ids were sent, in their order; complete: whether that is all of them, which it is
+    taken: how many of the caller's ids were sent, in their order. complete: whether that is all of them, which it is
     unless none were to be taken after some time. (That the caller's iterator has ended does not say so.)
     """
 
@@ -99,7 +99,7 @@ def acknowledge(
     pauses: Pauses = delays,
     window: Window | None = None,
 ) -> FailedIds:
-    """Acknowledge messages; return the ack ids that the service did not accept.
+    """Acknowledge messages. Return the ack ids that the service did not accept.
 
     ack_ids: arrays of strings, taken as they are needed. deadline: the time of `Runtime.monotonic` after which nothing
     is tried again. take_until: the time after which no more ids are taken, except for a first request. pauses: makes
@@ -116,7 +116,7 @@ def nack(
     deadline: float,
     runtime: Runtime = SYSTEM,
 ) -> FailedIds:
-    """Have the service redeliver messages at once; return the ack ids that it did not accept. See `acknowledge`."""
+    """Have the service redeliver messages at once. Return the ack ids that it did not accept. See `acknowledge`."""
     return extend(connection, subscription, ack_ids, 0, deadline, runtime)
 
 
@@ -129,7 +129,7 @@ def extend(
     runtime: Runtime = SYSTEM,
     window: Window | None = None,
 ) -> FailedIds:
-    """Set the leases of messages to `seconds` from now; return the ack ids that the service did not accept."""
+    """Set the leases of messages to `seconds` from now. Return the ack ids that the service did not accept."""
     empty = extend_request(subscription, seconds)
     call = connection.modify_ack_deadline
     return _Sender(call, empty, ack_ids, deadline, "leases", math.inf, runtime, delays, window).send()
@@ -210,7 +210,7 @@ class _Sender:
         self._denied, self._reason = 0, ""
 
     def send(self) -> FailedIds:
-        """Send all ids; return those that the service did not accept."""
+        """Send all ids. Return those that the service did not accept."""
         subscription = self.empty.subscription
         while True:
             now = self.runtime.monotonic()

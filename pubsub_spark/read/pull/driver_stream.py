@@ -1,11 +1,11 @@
 """The driver's own StreamingPull: its buffered messages say that there is a batch to plan now.
 
-It is kept open with small limits. Its messages become part 0 of the next batch; they are staged then, and until then
+It is kept open with small limits. Its messages become part 0 of the next batch. They are staged then, and until then
 their leases are extended through `due` and `record_extension`. Redeliveries of committed messages are removed before
 that, with `drop`. Messages whose lease has ended are no rows: a task may have been sent them meanwhile. They are
 returned (`take_expired`), and Pub/Sub delivers them again.
 
-Runs on the driver and is used by several threads; every method takes the lock. Only `poll` waits, and then holds
+Runs on the driver and is used by several threads. Every method takes the lock. Only `poll` waits, and then holds
 another lock, of polls alone.
 """
 
@@ -36,7 +36,7 @@ MAX_BYTES = 4 * 2**20
 _log = logging.getLogger(__name__)
 _RATE_SECONDS = 2.0  # over which the rate is measured: a single burst is no backlog
 _NEARLY_FULL = 0.75  # of a limit
-_MAX_DRAIN_POLLS = 10  # when the stream is closed; a service that goes on sending is cut off
+_MAX_DRAIN_POLLS = 10  # when the stream is closed. A service that continues to send is cut off
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class DriverStream:
         )
 
     def poll(self, timeout: float = 0) -> None:
-        """Buffer the messages that have arrived; wait up to `timeout` seconds for the first response.
+        """Buffer the messages that have arrived. Wait up to `timeout` seconds for the first response.
 
         Raises the error that ended the stream: ResourceError or ServiceError.
         """
@@ -92,7 +92,7 @@ class DriverStream:
 
     def _buffer_responses(self, responses: list[bytes], leased: float) -> None:
         with self._lock:
-            if self.health.reopened != self._reopened:  # the service counts what is outstanding for each stream
+            if self.health.reopened != self._reopened:  # the service counts outstanding messages for each stream
                 self._reopened = self.health.reopened
                 self._outstanding = self._sizes()
             if responses:
@@ -154,8 +154,8 @@ class DriverStream:
         match self.health.changed(self.runtime.monotonic()):
             case "lost", seconds:
                 _log.warning(
-                    "no connection to `%s` for %.0f s, so nothing is read from `%s`; trying again every 10 s at least "
-                    "(last error: %s)",
+                    "no connection to `%s` for %.0f s, so nothing is read from `%s`. Trying again at least every 10 "
+                    "s (last error: %s)",
                     self.connection.address,
                     seconds,
                     self.settings.subscription,
@@ -163,7 +163,7 @@ class DriverStream:
                 )
             case "recovered", seconds:
                 _log.warning(
-                    "connected to `%s` again after %.0f s; reading from `%s` goes on",
+                    "connected to `%s` again after %.0f s. Reading from `%s` continues",
                     self.connection.address,
                     seconds,
                     self.settings.subscription,
@@ -190,8 +190,8 @@ class DriverStream:
     def is_saturated(self) -> bool:
         """Whether there is more than this stream can serve, as far as it shows.
 
-        With quick batches a stream of large messages is never flow-controlled, whatever waits behind it: then it runs
-        at the bytes per second that the service sends on a stream at the most.
+        With quick batches a stream of large messages is never flow-controlled, even with a backlog. It then runs at the
+        service's maximum of bytes per second for a stream.
         """
         with self._lock:
             while self._arrived and self._arrived[0][0] < self._clock() - _RATE_SECONDS:
@@ -236,7 +236,7 @@ class DriverStream:
         self._buffer = [each for each in self._buffer if not each.lease.is_expired(now)]
 
     def drop(self, is_unwanted: Callable[[pa.Array], np.ndarray[Any, np.dtype[np.bool_]]]) -> list[Redelivered]:
-        """Remove the buffered messages that are unwanted; return them, to be acknowledged at once.
+        """Remove the buffered messages that are unwanted. Return them, to be acknowledged at once.
 
         is_unwanted: returns a mask of an array of message ids. The caller reports the acks with `record_acks`.
         """
@@ -271,7 +271,7 @@ class DriverStream:
             return [each.received.receipts for each in self._buffer if each.lease.is_due(now)]
 
     def record_extension(self, sent: float, answered: float, refused: bool = False) -> None:
-        """Record the answer to an extension of the leases that were due at `sent`; see `Lease.extended`."""
+        """Record the answer to an extension of the leases that were due at `sent`. See `Lease.extended`."""
         with self._lock:
             self._buffer = [
                 replace(each, lease=each.lease.extended(sent, answered, refused)) if each.lease.is_due(sent) else each
@@ -279,7 +279,7 @@ class DriverStream:
             ]
 
     def close(self) -> list[pa.RecordBatch]:
-        """End the stream; return the receipts of all messages that were buffered or still arriving, to be nacked."""
+        """End the stream. Return the receipts of all messages that were buffered or still arriving, to be nacked."""
         self._stream.half_close()
         rest: list[bytes] = []
         with suppress(PubSubError):

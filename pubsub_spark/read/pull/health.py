@@ -1,11 +1,11 @@
-"""The health of a StreamingPull: whether it is connected, since when it is not, and what the last error was.
+"""The health of a StreamingPull: whether it is connected, the beginning of an outage, and the last error.
 
 Pure: no socket and no clock, `now` is always an argument, in seconds of `Runtime.monotonic`. `StreamingPull` records
-what happens to its streams; everyone else asks:
+what happens to its streams. Everyone else asks:
 
-    idle_seconds      of a connected stream without messages; an outage is never idle time (`availableNow`)
+    idle_seconds      of a connected stream without messages. An outage is never idle time (`availableNow`)
     failing_seconds   without a connection (WARNING, `connectTimeout`, `failAfter`)
-    changed           that the user must be told now, once at the beginning of an outage and once at its end
+    changed           to be logged now, once at the beginning of an outage and once at its end
 
 A stream is connected when the service has answered on it: with its headers, a response, or the answer to a probe. One
 that the service ends at once is not the end of an outage: that takes a response, or STEADY_SECONDS of connection.
@@ -30,19 +30,19 @@ class StreamHealth:
     connected: bool = False
     reopened: int = 0
     last_response: float | None = None
-    has_responded: bool = False  # on the stream that is open now: an answer beside it may come before it is served
+    has_responded: bool = False  # on the stream that is open now: one to another call may come earlier
     last_error: str = ""
-    failing_since: float | None = None  # when the outage began; set until `_is_steady`
+    failing_since: float | None = None  # when the outage began. Set until `_is_steady`
     last_answer: float = 0.0  # of any kind
     credential_failures: int = 0  # in a row
     _connected_at: float = 0.0
     _has_connected: bool = False
     _idle_since: float | None = None  # the last response, or the first connection after an outage or a rest
-    _outages: float = 0.0  # seconds of those that are over and that the user was told of
-    _lost_at: float | None = None  # the beginning of the outage that the user knows of
+    _outages: float = 0.0  # seconds of the logged outages that are over
+    _lost_at: float | None = None  # the beginning of the current outage, if it was logged
 
     def was_connected(self, now: float) -> bool:
-        """Return whether any stream was ever connected; gRPC also delivers headers of refused connections."""
+        """Return whether any stream was ever connected. gRPC also delivers headers of refused connections."""
         return self._has_connected or (self.connected and now - self._connected_at >= _HEADERS_SECONDS)
 
     def opening(self, now: float) -> None:
@@ -53,7 +53,7 @@ class StreamHealth:
             self.failing_since = now
 
     def answered(self, now: float) -> None:
-        """Record that the service has answered on the stream or beside it."""
+        """Record that the service has answered on the stream or to another call."""
         if not self.connected:
             self._connected_at = now
             self.connected = True
@@ -86,7 +86,7 @@ class StreamHealth:
         self.failing_since = None
 
     def idle_seconds(self, now: float) -> float:
-        """Return the seconds since the last response, or the first connection after an outage; 0 if not connected.
+        """Return the seconds since the last response, or the first connection after an outage. 0 if not connected.
 
         A silent stream that is opened again does not restart them, once the new one is steady: else a longer idle time
         than `max_silence` would never be over.
@@ -96,12 +96,12 @@ class StreamHealth:
         return max(0.0, now - (self._idle_since if self._is_steady(now) else max(self._idle_since, self._connected_at)))
 
     def failing_seconds(self, now: float) -> float:
-        """Return the seconds since the outage began; 0 without one."""
+        """Return the seconds since the outage began. 0 without one."""
         since = self.failing_since
         return 0.0 if since is None or self._is_steady(now) else max(0.0, now - since)
 
     def is_connected(self, now: float) -> bool:
-        """Return whether there is no outage; one as short as it takes to open a stream again does not count."""
+        """Return whether there is no outage. One as short as it takes to open a stream again does not count."""
         return self.failing_seconds(now) < _REOPEN_SECONDS
 
     def has_failed_credentials(self) -> bool:
@@ -109,7 +109,7 @@ class StreamHealth:
         return self.credential_failures >= MAX_CREDENTIAL_FAILURES
 
     def changed(self, now: float) -> tuple[Literal["lost", "recovered"], float] | None:
-        """Return a change that the user must be told, once, with the seconds that the outage has lasted; or None."""
+        """Return a change that the user must be told, once, with the seconds that the outage has lasted. Or None."""
         failing = self.failing_seconds(now)
         if self._lost_at is None and failing >= WARN_AFTER_SECONDS:
             self._lost_at = now - failing
@@ -121,7 +121,7 @@ class StreamHealth:
         return None
 
     def outage_seconds(self, now: float) -> float:
-        """Return the seconds of all outages that the user was told of."""
+        """Return the seconds of all outages that were logged."""
         return self._outages + (0.0 if self._lost_at is None else now - self._lost_at)
 
     def _is_steady(self, now: float) -> bool:

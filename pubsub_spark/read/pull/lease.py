@@ -1,4 +1,4 @@
-"""The lease of messages: how long the service delivers them to nobody else, and when to extend that.
+"""The lease of messages: how long the service delivers them to no other client, and when to extend it.
 
 Pure: no clock, `now` is always an argument, in seconds of `Runtime.boottime`.
 
@@ -33,7 +33,7 @@ class Lease:
 
     @property
     def end(self) -> float:
-        """The time from which the service may deliver the messages again."""
+        """The time when the service may deliver the messages again."""
         return self.start + self.seconds
 
     def is_due(self, now: float) -> bool:
@@ -50,7 +50,7 @@ class Lease:
 
 
 class Redelivered(NamedTuple):
-    """The lease and the receipts of messages that were delivered again; whether messages had ordering keys."""
+    """The lease and the receipts of messages that were delivered again, and whether messages had ordering keys."""
 
     lease: Lease
     receipts: pa.RecordBatch
@@ -59,10 +59,10 @@ class Redelivered(NamedTuple):
 
 @dataclass
 class Arrivals:
-    """The looks at what has arrived, and since when that may have been leased: since the look before it.
+    """The looks for new messages. A message may have been leased since the previous look.
 
     After a standstill sockets may hold messages that were sent long ago, and a first look may come before gRPC has read
-    them. So what arrives within STANDSTILL_SECONDS after one may have been leased since the beginning of it.
+    them. So messages that arrive within STANDSTILL_SECONDS after a standstill may have been leased since its beginning.
     """
 
     last: float
@@ -70,7 +70,7 @@ class Arrivals:
     _settled_at: float = -math.inf
 
     def look(self, now: float, waited: float = 0.0) -> float:
-        """Record a look; return since when what it finds may have been leased. waited: for messages, on purpose."""
+        """Record a look. Return the earliest time of the lease of messages found now. waited: for messages, on purpose."""
         if now - self.last - waited >= STANDSTILL_SECONDS:
             if self.last >= self._settled_at:
                 self._since = self.last

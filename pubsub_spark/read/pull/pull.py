@@ -1,4 +1,5 @@
-"""One bounded pull, for a task: until its share is full, it has caught up, its period is over, or no message arrives.
+"""One bounded pull of a task. It ends when its share is full, it has caught up, its period is over, or no message
+arrives.
 
 A pull has caught up when all messages of the last `caught_up` seconds were published after it began. At a steady rate
 that the query keeps up with, it would otherwise continue to the end of its period, and every message would wait for
@@ -33,9 +34,9 @@ class PullResult:
     """Why a pull ended: `full`, `caughtUp`, `period` or `idle`.
 
     bytes: of all responses. seconds: from the start of the pull to its last response. arrived: when that was, in
-    seconds since the epoch; 0 without one. failure: the final error, if messages had arrived before it. A task stages
+    seconds since the epoch. 0 without one. failure: the final error, if messages had arrived before it. A task stages
     those, and the driver stream fails the query. leased: the earliest time of `Runtime.boottime` at which the first
-    message may have been delivered; None without a message.
+    message may have been delivered, or None without a message.
     """
 
     ended: str
@@ -140,7 +141,7 @@ class Pull:
             self._new_since = self._last_response
 
     def _is_service_there(self, now: float) -> bool:
-        """Return whether the service ever answered; the period begins then. Raises ServiceError if it never does."""
+        """Return whether the service ever answered. The period begins then. Raises ServiceError if it never does."""
         health = self._stream.health
         self._reached = self._reached or self._count > 0 or health.was_connected(now)
         if self._reached or health.connected:

@@ -42,7 +42,7 @@ _GONE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDE
 class PullTimes:
     """The time limits of streams and pulls, in seconds."""
 
-    heartbeat: float = 30.0  # between two empty requests; the service ends a stream without any for twice as long
+    heartbeat: float = 30.0  # between two empty requests. The service ends a stream without one for twice as long
     max_silence: float = 120.0  # without a response, before the stream is opened again
     probe_pause: float = 1.0  # between two probes of a service that does not answer
     probe_timeout: float = 5.0
@@ -85,9 +85,9 @@ class StreamSettings:
 class StreamingPull:
     """`count` streams with equal shares of the limits of `settings`, kept open until `close`.
 
-    taken: returns the messages and bytes that were taken so far, for the limits of a stream that is opened again: its
-    own part of the messages is known from its part of the bytes. Without it, each stream has the limits of the first.
-    has_room: whether a stream that has ended may be opened again now.
+    taken: returns the messages and bytes that were taken so far, which limit a stream that is opened again: its share
+    of the bytes tells its share of the messages. Without it, each stream has the limits of the first. has_room: whether
+    a stream that has ended may be opened again now.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class StreamingPull:
         ]
 
     def take(self, timeout: float, chunk_bytes: int = 0) -> list[bytes]:
-        """Return the responses that have arrived; [] after `timeout` seconds without any, or if all streams have ended.
+        """Return the responses that have arrived. [] after `timeout` seconds without any, or if all streams have ended.
 
         chunk_bytes: wait for this many bytes, within `timeout`, while one response follows the other.
 
@@ -152,12 +152,12 @@ class StreamingPull:
         return min((stream.health for stream in self.streams), key=lambda health: not health.connected)
 
     def half_close(self) -> None:
-        """Tell the service to send no more; messages that it has sent still arrive."""
+        """Tell the service to send no more. Messages that it has sent still arrive."""
         for stream in self.streams:
             stream.half_close()
 
     def close(self) -> list[bytes]:
-        """End the streams and their threads; return the responses that had arrived and were not taken."""
+        """End the streams and their threads. Return the responses that had arrived and were not taken."""
         for stream in self.streams:
             stream.cancel()
         for stream in self.streams:
@@ -188,9 +188,8 @@ def _share(settings: StreamSettings, index: int, count: int) -> StreamSettings:
 class Stream:
     """One stream of a StreamingPull, with its thread. It reopens until `cancel`.
 
-    responses: the queue of its responses. first_request: makes the first request of each stream. health: what has
-    become of the streams so far, in times of `Runtime.monotonic`. received_bytes: of all responses. failure: the error
-    that ended the stream.
+    responses: the queue of its responses. first_request: makes the first request of each stream. health: of the streams
+    so far, in times of `Runtime.monotonic`. received_bytes: of all responses. failure: the error that ended the stream.
     """
 
     connection: Connection
@@ -214,7 +213,7 @@ class Stream:
         self.thread = self.runtime.start(self._run, f"pull {self.settings.client_id}")
 
     def probe(self) -> bool:
-        """Return whether the service answers another call while the stream is open; recorded in `health`.
+        """Return whether the service answers another call while the stream is open. Recorded in `health`.
 
         The call changes no lease. Any answer counts, also an error.
         """
@@ -240,7 +239,7 @@ class Stream:
         return None
 
     def half_close(self) -> None:
-        """Tell the service to send no more; messages that it has sent still arrive."""
+        """Tell the service to send no more. Messages that it has sent still arrive."""
         self._half_closed = True
         self._requests.put(None)
 
@@ -273,7 +272,7 @@ class Stream:
             self.responses.put(None)
 
     def _receive(self) -> bool:
-        """Open the stream and queue its responses until it ends; return whether there were any."""
+        """Open the stream and queue its responses until it ends. Return whether there were any."""
         requests = self.runtime.queue()
         self._requests = requests
         requests.put(self.first_request(self))

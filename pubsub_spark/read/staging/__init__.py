@@ -1,11 +1,11 @@
 """The staging area: each batch is written here before Spark sees a row of it, so that it can be read again.
 
-    area       `Staging`: the files of one stream, their names and what they mean. Start here
+    area       `Staging`: the files of one stream, their names and their meaning. Start here
     part       the format of a part: messages, receipts, footer (pure)
     ids        sets of message ids, and the format of their files (pure)
-    fencing    epochs: a later run of a query takes the area over from an earlier one
-    streams    the streams that have files in a location, for the CLI
-    store      `Store`: a folder or a prefix of an object store; the only module that does I/O
+    fencing    epochs: a later run of a query takes over the area of an earlier one
+    streams    the streams with files in a location (CLI)
+    store      `Store`: a folder or a prefix of an object store. The only module that does I/O
 
 Used by the driver and by tasks. Imports nothing of the other rooms of `read`.
 """

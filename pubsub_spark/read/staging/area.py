@@ -1,14 +1,14 @@
-"""`Staging`: the files of one stream in a store, their names and what they mean.
+"""`Staging`: the files of one stream in a store, their names and their meaning.
 
     <location>/<project>/<subscription>/<stream>/
-        driver-token               what executors look for, to know that they see the driver's area
+        driver-token               read by executors, to know that they see the driver's area
         last-acknowledged          number of the last batch that was acknowledged and deleted
-        unfinished-run             says that a run was killed and may hold leases; empty while one runs
+        unfinished-run             says that a run was killed and may hold leases. Empty while one runs
         in-doubt/<epoch>-<n>       ids of messages that may be delivered again (`ids`)
         <batch>/part-<i>           the messages and receipts of one pull, written once (`part`)
         schemas/<digest>           a schema that batches were decoded with (`schemas`)
         <batch>/manifest           numbers of the parts of a batch that is replayed after a restart, written once
-        <batch>/given-<i>          says that rows of part i were given to Spark
+        <batch>/given-<i>          says that rows of part i were yielded to Spark
         <batch>/malformed-<i>-<n>  says that part i has n payloads that could not be decoded
         owners/<epoch>             the run that owns the area, written once (`fencing`)
 
@@ -57,7 +57,7 @@ def manifest_path(batch: int) -> str:
 
 
 def given_path(batch: int, part: int) -> str:
-    """Return the path of the file that says that rows of a part were given to Spark."""
+    """Return the path of the file that says that rows of a part were yielded to Spark."""
     return f"{batch}/given-{part}"
 
 
@@ -97,18 +97,18 @@ class Staging:
         return PartBuilder(None if self.store.is_local else "lz4")
 
     def create(self, path: str, content: Sequence[Buffer]) -> bool:
-        """Write buffers to a path that does not exist; return False if another writer was first."""
+        """Write buffers to a path that does not exist. Return False if another writer was first."""
         return self.store.create(self._path(path), content)
 
     def read(self, path: str) -> Buffer | None:
-        """Return the bytes at a path, or None if there are none."""
+        """Return the bytes at a path, or None if it does not exist."""
         return self.store.read(self._path(path))
 
     def parts(self, batch: int) -> dict[int, int]:
         """Return the size in bytes of each part of a batch, by its number.
 
-        Once the batch has a manifest, only the parts in it: one that a dead task staged later was never given to Spark,
-        and must not be acknowledged.
+        Once the batch has a manifest, only the parts in it: one that a dead task staged later was never yielded to
+        Spark, and must not be acknowledged.
         """
         names = self.store.list(self._path(f"{batch}/"))
         found = {int(n[5:]): size for n, size in names.items() if n.startswith("part-") and n[5:].isdigit()}
@@ -139,7 +139,7 @@ class Staging:
             start += section
 
     def write_manifest(self, batch: int) -> list[int]:
-        """Fix the parts of a batch that an earlier run staged; return the same parts however often it is called."""
+        """Fix the parts of a batch that an earlier run staged. Return the same parts however often it is called."""
         listed = json.dumps(sorted(self.parts(batch))).encode()
         self.create(manifest_path(batch), [listed])
         return self._manifest(batch)
@@ -157,14 +157,14 @@ class Staging:
         self.create(path, [serialized(ids, **metadata)])
 
     def read_ids(self, path: str) -> tuple[Digests, dict[str, str]]:
-        """Return the ids in a file, and its metadata; MissingFile if it is gone."""
+        """Return the ids in a file, and its metadata. Raises MissingFile if it is gone."""
         content = self.read(path)
         if content is None:
             raise MissingFile(self._path(path), self.location)
         return deserialized(content, self._path(path))
 
     def record_malformed(self, batch: int, part: int, count: int) -> None:
-        """Record how many payloads of a part could not be decoded; once, however often it is called."""
+        """Record how many payloads of a part could not be decoded. Once, however often it is called."""
         self.create(f"{batch}/malformed-{part}-{count}", [])
 
     def malformed(self, batch: int) -> int:
@@ -173,7 +173,7 @@ class Staging:
         return sum(int(path.rpartition("-")[2]) for path in recorded)
 
     def write_token(self) -> None:
-        """Write the token by which executors know that they see the driver's area, or write it again.
+        """Write the token that tells executors that they see the driver's area, or write it again.
 
         Cleaners of temporary folders remove files that were not written for days. Raises StagingError if the store
         cannot be written to, or overwrites a file that must not exist.
@@ -190,8 +190,8 @@ class Staging:
         """Raise StagingError if this process cannot see the driver's token."""
         if self.read(TOKEN) is None:
             raise StagingError(
-                f"This executor cannot see the driver's staging area `{self.location}`. Give `stagingLocation` a path "
-                "or URL (`gs://`, `s3://`, `az://`) that the driver and all executors share."
+                f"This executor cannot see the driver's staging area `{self.location}`. Set `stagingLocation` to a "
+                f"path or URL (`gs://`, `s3://`, `az://`) that the driver and all executors share."
             )
 
     def epochs(self) -> list[int]:
@@ -203,7 +203,7 @@ class Staging:
         return self._parsed(_LAST_ACKNOWLEDGED, int, 0)
 
     def begin_run(self, now: float, lease_seconds: float) -> float:
-        """Record that a run has begun; return until when a run that was killed may hold leases, or 0.0.
+        """Record that a run has begun. Return until when a run that was killed may hold leases, or 0.0.
 
         now: seconds since the epoch, like the result. lease_seconds: the longest lease.
         """
@@ -219,7 +219,7 @@ class Staging:
             self.delete_file(_UNFINISHED_RUN)
 
     def is_new(self) -> bool:
-        """Return whether nothing was ever staged here; False for a checkpoint that was put back to its start."""
+        """Return whether nothing was ever staged here. False for a checkpoint that was put back to its start."""
         return self.read(_LAST_ACKNOWLEDGED) is None and not self.batches()
 
     def delete_acknowledged(self, batches: Iterable[int], last: int) -> None:
@@ -229,7 +229,7 @@ class Staging:
             self.delete(f"{batch}/")
 
     def begin_after(self, batch: int) -> None:
-        """Begin a new area after a batch of another one, whose batches stay where they are."""
+        """Begin a new area after a batch of another one, whose batches stay if they are."""
         self.write_token()
         self.delete_acknowledged([], batch)
 
@@ -238,7 +238,7 @@ class Staging:
         return sorted(int(name) for name in self.store.folders(f"{self.root}/") if name.isdigit())
 
     def delete(self, prefix: str = "") -> int:
-        """Delete the files of ours under a prefix of this stream's folder; return how many they were."""
+        """Delete the files of ours under a prefix of this stream's folder. Return how many they were."""
         ours = self.files(prefix)
         for path in ours:
             self.delete_file(path)
@@ -256,7 +256,9 @@ class Staging:
         return f"{self.root}/{path}"
 
     def _parsed(self, path: str, parse: Callable[[bytes], T], missing: T) -> T:
-        """Return what a small file says, or `missing` if there is none; DamagedFile if it cannot be parsed."""
+        """Return the parsed content of a small file, or `missing` without a file. Raises DamagedFile if it cannot be
+        parsed.
+        """
         content = self.read(path)
         if content is None:
             return missing

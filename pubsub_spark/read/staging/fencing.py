@@ -3,10 +3,10 @@
     claim(staging)       a run becomes the owner when it starts: it creates `owners/<epoch>`, a number above all others
     taken_over(staging)  the error for a run when a later one has become the owner
 
-The later run wins, because after a crash nobody is left to give the area up; the earlier one, if it lives, fails
-before it plans its next batch, stages its next part or deletes another batch. Whatever it staged before is
-replayed by its successor. Two runs that are in the same moment past their check meet at part 0 of the batch, which is
-create-only, too. Each check is one listing of `owners/`: one a batch, one a pulled part, one a second for deletions.
+The later run wins, because a crashed run cannot release the area. The earlier one, if it lives, fails before it plans
+its next batch, stages its next part or deletes another batch. Whatever it staged before is replayed by its successor.
+Two runs that are in the same moment past their check meet at part 0 of the batch, which is also create-only. Each check
+is one listing of `owners/`: one a batch, one a pulled part, one a second for deletions.
 
 An epoch is the time of the claim in milliseconds, or one more than the epoch before: it grows even where something else
 removes files from the area.
@@ -47,11 +47,11 @@ def taken_over(staging: Staging) -> StagingError | None:
     if latest <= staging.epoch:
         return None
     owner: dict[str, object] = {}
-    with suppress(ValueError):  # empty or damaged, which changes nothing: its name says who is the owner
+    with suppress(ValueError):  # empty or damaged, which changes nothing: its name identifies the owner
         owner = json.loads(bytes(staging.read(f"{OWNERS}/{latest}") or b""))
     process, host, claimed = (owner.get(name, "unknown") for name in ("process", "host", "claimed"))
     return StagingError(
         f"Another query has taken over stream {staging.stream} of `{staging.subscription}` (process {process} on "
         f"`{host}`, since {claimed}), so this one ends. Let one query at a time use a checkpoint location, or a copy "
-        "of it. What this one has not acknowledged, the other replays."
+        "of it. The other run replays the batches that this one has not acknowledged."
     )

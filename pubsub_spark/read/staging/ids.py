@@ -1,8 +1,8 @@
 """Sets of message ids, in memory and as files of the staging area.
 
 There may be millions of ids, so an id is its digest of 128 bits: a table of two uint64 arrays, sorted by the first. The
-chance that two of three million ids share a digest is one in 10^25. A publisher who can forge a hash could have
-messages of another publisher dropped, so the digest is BLAKE2b.
+chance that two of three million ids share a digest is one in 10^25. A publisher that can forge a hash could have
+another publisher's messages dropped, so the digest is BLAKE2b.
 
 Pure: arrays and bytes in and out.
 """
@@ -25,14 +25,14 @@ Digests: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.uint64]]  # shape (
 
 
 def digests(ids: pa.Array) -> Digests:
-    """The digests of an Arrow string array, in its order; a null has one, too."""
+    """Return the digests of an Arrow string array, in its order. A null also has one."""
     texts = ids.cast(pa.binary()).to_pylist()
     found = b"".join(blake2b(text or b"", digest_size=16).digest() for text in texts)
     return np.frombuffer(found, np.uint64).reshape(-1, 2).T
 
 
 def merged(parts: Sequence[Digests]) -> Digests:
-    """The digests of all parts, sorted."""
+    """Return the digests of all parts, sorted."""
     joined = np.concatenate([np.empty((2, 0), np.uint64), *parts], axis=1)
     return np.ascontiguousarray(joined[:, np.argsort(joined[0], kind="stable")])  # which merges sorted parts
 
@@ -46,15 +46,15 @@ def message_ids(receipts: Iterable[pa.RecordBatch]) -> Digests:
 class IdSet:
     """A set of ids that is looked into: sorted digests, and which prefixes occur in them.
 
-    A prefix has so many bits that one in sixteen occurs at the most, up to a million ids. Ids whose prefix does not
-    occur, which are nearly all of those that are not in the set, are told by one look at memory that is small.
+    A prefix has enough bits that at most one in sixteen occurs, up to a million ids. Nearly all ids outside the set
+    have a prefix that does not occur. One look at a small memory finds them.
     """
 
     digests: Digests
 
     @cached_property
     def _prefixes(self) -> tuple[np.uint64, np.ndarray[Any, Any]]:
-        """The bits by which a digest is shifted for its prefix, and a bit for each prefix, eight to a byte."""
+        """The number of bits to shift a digest to its prefix, and a bit for each prefix, eight to a byte."""
         bits = min(max(3, 4 + self.digests.shape[1].bit_length()), _MAX_PREFIX_BITS)
         shift = np.uint64(64 - bits)
         occurs = np.zeros(1 << bits, np.bool_)
@@ -62,7 +62,7 @@ class IdSet:
         return shift, np.packbits(occurs, bitorder="little")
 
     def places(self, wanted: Digests) -> np.ndarray[Any, Any]:
-        """The places in `wanted`, which is sorted, of the ids that are in this set."""
+        """Return the places in `wanted`, which is sorted, of the ids that are in this set."""
         shift, occurs = self._prefixes
         prefixes = wanted[0] >> shift
         looked = np.flatnonzero((occurs[prefixes >> np.uint64(3)] >> (prefixes & np.uint64(7)).astype(np.uint8)) & 1)
@@ -79,7 +79,7 @@ class IdSet:
 
 
 def is_in(wanted: Digests, sets: Iterable[IdSet]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which of the ids are in one of the sets."""
+    """Return which of the ids are in one of the sets."""
     order = np.argsort(wanted[0])  # neighbours look at the same memory
     ordered = wanted[:, order]
     found = np.zeros(len(order), np.bool_)
@@ -89,7 +89,7 @@ def is_in(wanted: Digests, sets: Iterable[IdSet]) -> np.ndarray[tuple[int], np.d
 
 
 def serialized(ids: Digests, **metadata: str | int | float | None) -> bytes:
-    """A file of sorted digests: an Arrow stream, with metadata."""
+    """Return a file of sorted digests: an Arrow stream, with metadata."""
     texts = {name: str(value) for name, value in metadata.items() if value is not None}
     schema = pa.schema([("first", pa.uint64()), ("second", pa.uint64())], texts)
     sink = pa.BufferOutputStream()

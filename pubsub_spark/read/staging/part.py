@@ -20,7 +20,7 @@ from ...codec.envelope import MESSAGES, RECEIPTS, has_text, size
 from ...errors import DamagedFile
 
 Buffer: TypeAlias = bytes | memoryview
-FOOTER_READ_BYTES = 4096  # from the end of a part; nearly all footers are shorter, so one read is enough
+FOOTER_READ_BYTES = 4096  # from the end of a part. Nearly all footers are shorter, so one read is enough
 _MAGIC = b"PSSTAGE1"
 _TAIL = struct.Struct("<I8s")  # length of the JSON footer in bytes, magic
 _SMALL_BYTES = 4096  # of buffers that are joined
@@ -33,9 +33,9 @@ class Footer:
 
     dropped: redeliveries, which have receipts and no rows. oldest: a publish time in seconds since the epoch.
     pull_bytes, pull_seconds: of all responses, and until the last of them. arrived: when that was, by the task's clock,
-    in seconds since the epoch; 0 without one.
+    in seconds since the epoch. 0 without one.
     spark_batch, task_slots: Spark's batchId of the batch, and the number of tasks that run at once, where a task has
-    staged the part; the driver is not told them.
+    staged the part. The driver does not get them.
     has_keys: whether messages have ordering keys.
     redelivered: messages of committed batches that the task has acknowledged at once, which have neither.
     reader: the name of the reader schema of the run that planned the batch, in part 0 (`schemas`).
@@ -167,7 +167,7 @@ def receipts(buffers: Sequence[Buffer]) -> Iterator[pa.RecordBatch]:
 
 
 def record_batches(section: Any, name: str) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a section of a part; DamagedFile if it is no whole Arrow stream."""
+    """Yield the record batches of a section of a part. Raises DamagedFile if it is no whole Arrow stream."""
     try:
         yield from pa.ipc.open_stream(section)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -187,7 +187,7 @@ def footer(part: Any, name: str = "part") -> Footer:
 
 
 def footer_length(end: Any, name: str) -> int:
-    """Return the bytes of the footer and what follows it, as the last bytes of a part say."""
+    """Return the length of the footer and its trailer, from the last bytes of a part."""
     view = memoryview(end).cast("B")
     if len(view) >= _TAIL.size:
         length, magic = _TAIL.unpack(view[-_TAIL.size :])

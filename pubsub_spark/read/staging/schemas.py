@@ -1,6 +1,6 @@
 """The schemas that batches were decoded with, in the staging area: a replay decodes as the first evaluation did.
 
-    schemas/<digest>            a reader schema; the footer of part 0 names it (`reader`)
+    schemas/<digest>            a reader schema. The footer of part 0 names it (`reader`)
     schemas/<digest>-<number>   the answers of the schema service about a revision that messages name, numbered from 0
 
 The driver stages the reader schema of its run (`stage_reader`). A replay decodes with the one that its batch names.
@@ -63,7 +63,7 @@ class StagedSchemas:
         content = bytes(self.staging.read(f"{SCHEMAS}/{name}") or b"")
         if _digest(content) != name:
             _log.warning(
-                "the schema that batch %d of `%s` was decoded with is gone from `%s`; the current one decodes its "
+                "the schema that batch %d of `%s` was decoded with is gone from `%s`. The current one decodes its "
                 "replay, so rows may differ. Exclude `stagingLocation` from cleanup jobs and lifecycle rules",
                 self.batch,
                 self.staging.subscription,
@@ -101,7 +101,7 @@ class StagedSchemas:
         return self._stored(path) or answer
 
     def _stored(self, path: str) -> dict[str, Any] | None:
-        """Return a staged answer, None if there is none yet; a damaged file answers for no batch."""
+        """Return a staged answer, or None. A damaged file answers for no batch."""
         key = self.staging, path
         if key not in _answers and (content := self.staging.read(path)) is not None:
             if len(_answers) >= _MAX_CACHED_ANSWERS:

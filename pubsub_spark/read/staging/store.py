@@ -1,8 +1,8 @@
 """`Store`: where a staging area is kept, a folder or a prefix of `gs://`, `s3://`, `az://` and others, through obstore.
 
-The rule is create-only: `create` succeeds for one writer of a path, and every reader gets the bytes of that one. What
-`create` and `put` have written is durable when they return. obstore's store of local files does not fsync. So a local
-file is written under a temporary name, fsynced and renamed, and its folder is fsynced.
+The rule is create-only: `create` succeeds for one writer of a path, and every reader gets the bytes of that one. Files
+of `create` and `put` are durable when they return. obstore's store of local files does not fsync. So a local file is
+written under a temporary name, fsynced and renamed, and its folder is fsynced.
 
 If the file system or the service refuses a call, the call raises StagingError. An outage of an object store is waited
 for: obstore repeats a request for some seconds. After that a WARNING is logged and new requests, with new signatures
@@ -68,10 +68,10 @@ _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 # For which obstore repeats a request with the signature and token of its first attempt, which expire. An error that
 # comes earlier was not retryable.
 _REQUEST_SECONDS = 10.0
-_METADATA_SECONDS = 20.0  # for which a metadata server is waited for, as for Pub/Sub by the default of `connectTimeout`
-_OUTAGE_SECONDS = 300.0  # for which an outage is waited for without `failAfter`
+_METADATA_SECONDS = 20.0  # the wait for a metadata server, as Pub/Sub's default of `connectTimeout`
+_OUTAGE_SECONDS = 300.0  # the wait through an outage without `failAfter`
 _TEMPORARY = ".unfinished-"  # in the name of a local file until it is durable
-_LEFTOVER_SECONDS = 86400  # after which such a file is that of a dead writer
+_LEFTOVER_SECONDS = 86400  # until such a file counts as a dead writer's
 
 # obstore raises Python's own errors for some stores and its own for others.
 _EXISTS = (FileExistsError, AlreadyExistsError)
@@ -103,15 +103,15 @@ def open_store(
     is_url = scheme in _SCHEMES and location[len(scheme) :].startswith(":///" if scheme == "file" else "://")
     if not is_url and not location.startswith("/"):
         raise StagingError(
-            f"`stagingLocation` `{location}` is neither a whole path nor a URL of a supported store. Give the path "
-            "from `/` on, or a URL of `gs://`, `s3://`, `az://` or `file:///`."
+            f"`stagingLocation` `{location}` is neither a whole path nor a URL of a supported store. Use the path "
+            f"from `/` on, or a URL of `gs://`, `s3://`, `az://` or `file:///`."
         )
     folder = _folder(location)
     mounted = None if folder is None else mounted_folder(folder, sys.platform)
     if mounted is not None and not mounted.exists():
         raise StagingError(
             f"`stagingLocation` `{location}` is a folder of Databricks or of a disk that is not mounted: there is no "
-            f"`{mounted}` on this machine. Give a folder of this machine, or a URL of an object store."
+            f"`{mounted}` on this machine. Use a folder of this machine, or a URL of an object store."
         )
     return Store(location, credentials_json=credentials_json, fail_after=fail_after, mode=mode)
 
@@ -141,8 +141,8 @@ class Store:
     Paths are relative to the location, with `/` between their parts. A prefix is a folder with a final slash, or "" for
     the whole location. Local folders are open to this user alone, and files too unless `mode` says otherwise.
 
-    credentials_json: Google's, for `gs://`; None for the Application Default Credentials. fail_after: seconds for which
-    an outage of an object store is waited for; None for five minutes.
+    credentials_json: Google's, for `gs://`, or None for the Application Default Credentials. fail_after: seconds to
+    wait through an outage of an object store, or None for five minutes.
     """
 
     location: str
@@ -156,7 +156,7 @@ class Store:
         return _folder(self.location) is not None
 
     def create(self, path: str, buffers: Sequence[Buffer]) -> bool:
-        """Write buffers to a path that does not exist; return False if another writer was first.
+        """Write buffers to a path that does not exist. Return False if another writer was first.
 
         A store may accept a write, fail to answer, and refuse its repetition. So True if the same bytes are stored.
         """
@@ -178,7 +178,7 @@ class Store:
         return None
 
     def read_range(self, path: str, start: int, end: int) -> Buffer:
-        """Return the bytes from `start` up to `end` of a file; raise MissingFile if it does not exist."""
+        """Return the bytes from `start` up to `end` of a file. Raise MissingFile if it does not exist."""
         try:
             return self._ask(lambda: memoryview(obstore.get_range(self._store, path, start=start, end=end)), _MISSING)
         except _MISSING:
@@ -194,7 +194,7 @@ class Store:
         return {entry.path.removeprefix(prefix): entry.size for entry in self.entries(prefix)}
 
     def entries(self, prefix: str = "") -> Sequence[Entry]:
-        """Return the files under a prefix; none if a local folder does not exist."""
+        """Return the files under a prefix, or None if a local folder does not exist."""
         metas = self._ask(lambda: [meta for page in obstore.list(self._store, prefix) for meta in page])
         files = (Entry(str(meta["path"]), int(meta["size"]), meta["last_modified"]) for meta in metas)
         return [file for file in files if _TEMPORARY not in file.path]
@@ -210,19 +210,21 @@ class Store:
             self._ask(lambda: obstore.delete(self._store, path), _MISSING)
 
     def prepare(self, folder: str) -> None:
-        """Make a local folder, and remove the leftovers of dead writers; StagingError if it cannot be create-only."""
+        """Make a local folder, and remove the leftovers of dead writers. Raises StagingError if it cannot be
+        create-only.
+        """
         location = _folder(self.location)
         if location is not None:
             self._ask(lambda: _prepare(location / folder, self.location))
 
     @property
     def _store(self) -> Any:
-        """The obstore store; an empty one for a local folder that does not exist, which the first write makes."""
+        """The obstore store. An empty one for a local folder that does not exist, which the first write makes."""
         folder = _folder(self.location)
         return _connected(self) if folder is None or folder.exists() else MemoryStore()
 
     def _write(self, path: str, buffers: Sequence[Buffer], is_new: bool) -> None:
-        """Write a file; raise one of _EXISTS if it must be new and is not."""
+        """Write a file. Raise one of _EXISTS if it must be new and is not."""
         mode: Any = "create" if is_new else "overwrite"
         if self.is_local:
             self._ask(lambda: self._write_durably(path, buffers, is_new), _EXISTS)
@@ -242,7 +244,7 @@ class Store:
             obstore.rename(self._store, temporary, path, overwrite=not is_new)
         finally:
             file.unlink(missing_ok=True)
-            for folder in changed:  # also if another writer was first, who may not have synced them yet
+            for folder in changed:  # also if another writer was first, which may not have synced them yet
                 _sync(folder)
 
     def _ask(self, call: Callable[[], T], passed: tuple[type[Exception], ...] = ()) -> T:
@@ -271,7 +273,7 @@ class Store:
                 if not is_out:
                     is_out = True
                     _log.warning(
-                        "no answer from the staging area `%s` for %.0f s, so the query waits; trying again for up to "
+                        "no answer from the staging area `%s` for %.0f s, so the query waits. Trying again for up to "
                         "%.0f s (last error: %s).%s",
                         self.location,
                         now - began,
@@ -307,13 +309,13 @@ class Store:
                 "Create it, or correct its name."
             )
         return StagingError(
-            f"The staging area `{self.location}` cannot be used: {_reason(error)}. Give `stagingLocation` a path or "
-            f"URL with room, where driver and executors may read, write and delete.{_credentials(self.location)}"
+            f"The staging area `{self.location}` cannot be used: {_reason(error)}. Set `stagingLocation` to a path "
+            f"or URL with room, where driver and executors may read, write and delete.{_credentials(self.location)}"
         )
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of an error; obstore's have many."""
+    """Return the first line of an error. obstore's errors have many."""
     return (str(error).splitlines() or [type(error).__name__])[0].strip().rstrip(".:")
 
 
@@ -324,7 +326,7 @@ def _scheme(location: str) -> str:
 
 
 def _credentials(location: str) -> str:
-    """Return a sentence that says where the credentials of a URL come from, after a space; "" if it has none."""
+    """Return a sentence that says where the credentials of a URL come from, after a space, or "" without credentials."""
     source = _SCHEMES.get(_scheme(location), "")
     return source and f" Its credentials are those of {source}."
 
@@ -337,7 +339,7 @@ def _folder(location: str) -> Path | None:
 
 @lru_cache(maxsize=16)
 def _connected(store: Store) -> Any:
-    """Return the obstore store of a store, one in each process; StagingError if it cannot be opened."""
+    """Return the obstore store of a store, one in each process. Raises StagingError if it cannot be opened."""
     folder, scheme = _folder(store.location), _scheme(store.location)
     settings: dict[str, Any] = {
         "retry_config": {"max_retries": 1000, "retry_timeout": timedelta(seconds=store._request_seconds)}
@@ -352,7 +354,7 @@ def _connected(store: Store) -> Any:
         return from_url(store.location, **settings)
     except Exception as error:
         raise StagingError(
-            f"`stagingLocation` `{store.location}` cannot be opened: {_reason(error)}. Give a path, or a URL of "
+            f"`stagingLocation` `{store.location}` cannot be opened: {_reason(error)}. Use a path, or a URL of "
             f"`gs://`, `s3://`, `az://` or `file://`.{_credentials(store.location)}"
         ) from None
 
@@ -398,7 +400,7 @@ def _prepare(folder: Path, location: str) -> None:
         except OSError as error:
             raise StagingError(
                 f"The file system of `stagingLocation` `{location}` has no hard links ({error.strerror}). Without them "
-                "a part could be written twice. Give a URL of an object store, or a folder of another file system."
+                "a part could be written twice. Use a URL of an object store, or a folder of another file system."
             ) from None
         other.unlink()
 
@@ -417,7 +419,7 @@ def _sync(path: Path) -> None:
 
 
 def _make_private(folder: Path) -> list[Path]:
-    """Make a folder with those above it, open to this user alone; return the folders that have new folders in them.
+    """Make a folder with those above it, open to this user alone. Return the folders that have new folders in them.
 
     Folders that exist stay as they are. The caller syncs the changed folders last: much of it is done by then.
     """

@@ -1,8 +1,8 @@
 """The streams that have files in a staging location, for `pubsub-spark staging`.
 
-A stream is found by the token that its driver wrote (`area`); other files in the location are never touched. A
+A stream is found by the token that its driver wrote (`area`). Other files in the location are never touched. A
 stream whose files have not changed for long is dead or idle: only a person knows which, so nothing is removed without
-being asked for. Removing one never loses a message; messages that were not acknowledged are delivered again.
+being asked for. Removing one never loses a message. Messages that were not acknowledged are delivered again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The pull of one part in a task: what becomes a row, and what is acknowledged at once.
+"""The pull of one part in a task: its rows, and the messages that are acknowledged at once.
 
     its id is in doubt                                  acknowledged at once, no row
     the pull ended after the plan's deadline or has     acknowledged at once, no row
       ordering keys, and the message is staged in an
       earlier batch
-    the same, and it is staged in another part of       no row; its receipt stays with this part
+    the same, and it is staged in another part of       no row. Its receipt stays with this part
       this batch
     such a message has an ordering key                  nothing of this pull is a row, and it is nacked
     any other                                           a row
@@ -42,8 +42,8 @@ from .partitions import PullPartition
 from .spark_context import told_by_spark
 
 _LISTINGS = 5  # of files that are merged meanwhile
-_ACK_SECONDS = 10.0  # in which redeliveries are acknowledged, retries included
-_SURPLUS_WAIT_SECONDS = 0.05  # for a first message; it drains its stream, too
+_ACK_SECONDS = 10.0  # to acknowledge redeliveries, retries included
+_SURPLUS_WAIT_SECONDS = 0.05  # for a first message. It also drains its stream
 _LATEST_PARTS = 2  # that a surplus task looks at
 _excluded: dict[tuple[Staging, str], IdSet] = {}  # by file, for the last part that this process has pulled
 
@@ -62,13 +62,13 @@ class PartitionPull:
     _splits_keys: bool = False  # whether another part of the batch has an earlier message of an ordering key
 
     def __post_init__(self) -> None:
-        # The two wall clocks are compared once; from now on the lease clock counts, which nobody sets.
+        # The two wall clocks are compared once. From now on the lease clock counts, which no operator sets.
         self._deadline = self.runtime.boottime() + self.partition.deadline - self.runtime.wall()
         self._committed = _excluded_ids(self.partition.staging, self.partition.excludes)
         self._builder = self.partition.staging.part_builder()
 
     def run(self) -> tuple[list[pa.RecordBatch], list[Buffer]]:
-        """Pull until the limits of the partition; return the rows and the bytes of the part to stage."""
+        """Pull until the limits of the partition. Return the rows and the bytes of the part to stage."""
         told = told_by_spark()
         result = self._pull(told.get("task_slots"))
         self.leased = self.runtime.boottime() if result.leased is None else result.leased
@@ -106,14 +106,14 @@ class PartitionPull:
         ).run()
 
     def _take(self, received: Received) -> pa.RecordBatch:
-        """Keep messages as they arrive; return the rows, which count for the limits."""
+        """Keep messages as they arrive. Return the rows, which count for the limits."""
         kept = self._without(received, self._committed, ())
         self._kept.append(kept)
         self._builder.add(*kept)  # now, while the messages are in the processor's cache
         return kept.messages
 
     def _without(self, received: Received, committed: Sequence[IdSet], of_batch: Sequence[IdSet]) -> Received:
-        """Return the rows that are in none of the sets, and the receipts to stage; acknowledge the committed ones."""
+        """Return the rows that are in none of the sets, and the receipts to stage. Acknowledge the committed ones."""
         if not committed and not of_batch:
             return received
         messages, receipts = received
@@ -132,7 +132,7 @@ class PartitionPull:
     def _acknowledge(
         self, redelivered: pa.RecordBatch, receipts: pa.RecordBatch
     ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Acknowledge redeliveries; return which of the receipts are not among those that were not accepted."""
+        """Acknowledge redeliveries. Return which of the receipts are not among those that were not accepted."""
         deadline = self.runtime.monotonic() + _ACK_SECONDS
         ack_ids = redelivered.column("ack_id")
         failed = acks.acknowledge(self.connection, self.options.subscription, [ack_ids], deadline, runtime=self.runtime)
@@ -166,8 +166,8 @@ class PartitionPull:
 def first_wait(partition: PullPartition, slots: int | None) -> float:
     """Return the seconds after which the pull of a partition ends without a message.
 
-    A task that begins after others, because there are more than slots, need not find out again what the latest of them
-    have: that the subscription is empty.
+    A task that begins after others, because there are more than slots, need not find out again that the subscription is
+    empty, as the latest of them have.
     """
     staging, batch = partition.staging, partition.batch
     if slots is not None and partition.part > slots:
@@ -196,7 +196,7 @@ def _ids_in_doubt(staging: Staging) -> list[IdSet]:
 
 
 def _excluded_ids(staging: Staging, paths: Sequence[str]) -> list[IdSet]:
-    """Return the ids in these files, of which a reused worker reads those that are new."""
+    """Return the ids in these files. A reused worker reads only new files."""
     ids = {(staging, path): _excluded.get((staging, path)) for path in paths}
     _excluded.clear()
     _excluded.update({key: IdSet(staging.read_ids(key[1])[0]) if each is None else each for key, each in ids.items()})

@@ -9,9 +9,9 @@
     another run owns the area?          -> fail, and nack the pulled messages
     lease over before it is staged?     -> fail, and nack: another task of the batch may have been sent the messages
 
-A task extends the leases of what it pulled only while staging takes long, because the driver knows staged parts alone.
-Connections are opened here and closed before the first record batch is yielded; nothing is left behind in a reused
-worker but the ids in doubt: the next batch excludes most of them, too.
+A task extends the leases of its messages only while staging takes long, because the driver knows staged parts alone.
+Connections are opened here and closed before the first record batch is yielded. Nothing is left behind in a reused
+worker but the ids in doubt: the next batch also excludes most of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .partition_pull import PartitionPull
 from .partitions import DriverPartition, Partition, PullPartition, StagedPartition
 
 _log = logging.getLogger(__name__)
-_EXTENSION_SECONDS = 30.0  # in which an extension is retried; the next one sends what was not answered
+_EXTENSION_SECONDS = 30.0  # to retry an extension. The next one sends the unanswered ids again
 _NACK_SECONDS = 10.0  # messages that are not nacked are delivered again when their lease ends
 
 
@@ -85,7 +85,7 @@ def _staged(staging: Staging, batch: int, part: int) -> Iterator[pa.RecordBatch]
 
 
 def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
-    """Return whether a part is still to be pulled; StagingError if its rows were yielded before and are gone."""
+    """Return whether a part is still to be pulled. Raises StagingError if its rows were yielded before and are gone."""
     staging, batch, part = partition.staging, partition.batch, partition.part
     files = staging.files(f"{batch}/")
     if manifest_path(batch) in files:
@@ -113,7 +113,7 @@ def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
 def _pulled(
     partition: PullPartition, options: ReadOptions, backend: Backend, runtime: Runtime
 ) -> Iterator[pa.RecordBatch]:
-    """Pull and stage a part; yield the messages of whichever attempt has staged it first."""
+    """Pull and stage a part. Yield the messages of whichever attempt has staged it first."""
     staging = partition.staging
     if not _may_pull(partition, options):
         return
@@ -164,7 +164,7 @@ def _expired(partition: PullPartition, options: ReadOptions, seconds: float) -> 
 def _leases_extended(
     connection: Connection, options: ReadOptions, buffers: list[Buffer], runtime: Runtime
 ) -> Iterator[None]:
-    """Extend the leases of a part again and again while it is being staged; a store that is quick costs no request."""
+    """Extend the leases of a part repeatedly while it is being staged. A quick store costs no request."""
     staged = runtime.event()
     lease = pull_lease_seconds(options.max_fetch_period)
 

@@ -31,7 +31,7 @@ class PullPartition(InputPartition):
     """A share of the trigger's budget for one task to pull, or to read if an earlier attempt has staged it.
 
     deadline: seconds since the epoch, until when no message can be a redelivery, unless its id is in doubt.
-    excludes: paths of the files of ids in doubt; their messages are acknowledged at once and are no rows. committed:
+    excludes: paths of the files of ids in doubt. Their messages are acknowledged at once and are no rows. committed:
     batch, number and length of the other parts that may be delivered again after the deadline.
     driver_content: part 0, whose rows come before this part's. streams: StreamingPulls of the task.
     first_wait: seconds after which a pull ends without a message, unless `idleTimeout` is shorter. period: seconds
@@ -74,6 +74,6 @@ Partition = DriverPartition | PullPartition | StagedPartition
 
 
 def replay_partitions(staging: Staging, batch: int, staged: Sequence[int], reader: str | None) -> list[StagedPartition]:
-    """Return the partitions of a replay, in the order of the first time; one whose task staged nothing has no rows."""
+    """Return the partitions of a replay, in the order of the first time. One whose task staged nothing has no rows."""
     groups = [[0, 1], *([part] for part in range(2, max(staged, default=-1) + 1))]
     return [StagedPartition(staging, batch, [part for part in group if part in staged], reader) for group in groups]

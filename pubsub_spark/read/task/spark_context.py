@@ -1,4 +1,4 @@
-"""What Spark tells a task: the batch, and from the application's settings the number of tasks that run at once.
+"""Spark's context of a task: the batch, and from the application's settings the number of tasks that run at once.
 
 The driver's side of a source is a Python process that Spark tells nothing about the cluster. A task of a streaming
 query has the application's settings as its local properties (Spark 4.0 and later), so that it can tell the driver, in
@@ -20,7 +20,7 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[(\d+),(\d+),\d+\]")
 
 
 def told_by_spark() -> dict[str, int | None]:
-    """Return Spark's batchId and the tasks that run at once, as fields of a footer; {} outside of a task."""
+    """Return Spark's batchId and the tasks that run at once, as fields of a footer, or {} outside of a task."""
     context = TaskContext.get()
     if context is None:
         return {}
@@ -30,9 +30,9 @@ def told_by_spark() -> dict[str, int | None]:
 
 
 def task_slots(setting: Callable[[str], str | None], cores: int) -> int | None:
-    """Return the number of tasks that run at once; None if the settings do not say.
+    """Return the number of tasks that run at once, or None if the settings do not say.
 
-    setting: the value of a setting of Spark, None where it is not set. cores: of this machine, for `local[*]`.
+    setting: the value of a setting of Spark, or None if it is not set. cores: of this machine, for `local[*]`.
     https://spark.apache.org/docs/latest/configuration.html
     """
     master = (setting("spark.master") or "").replace(" ", "")

@@ -353,4 +353,4 @@ def test_store_that_fails_for_a_while_delays_the_acks(running: Running, caplog: 
         assert running.acknowledging(AckTimes(tick=0.01, set_aside=0.0)).flush(LONG)
 
     assert ["ack-a"] == running.service.acked_ids
-    assert 2 == caplog.text.count("cannot be read; trying again in 0 s")
+    assert 2 == caplog.text.count("cannot be read. Trying again in 0 s")

@@ -100,7 +100,7 @@ def test_deleted_batch_that_is_asked_for_again_is_a_loss(
         active().partitions(3, None)
     with caplog.at_level(logging.WARNING):
         assert [] == active(failOnDataLoss="false").partitions(3, None)
-    assert "continuing without them (failOnDataLoss=false)" in caplog.text
+    assert "Continuing without them (failOnDataLoss=false)" in caplog.text
 
 
 def test_run_that_was_taken_over_plans_no_batch(running: Running, active: Active):

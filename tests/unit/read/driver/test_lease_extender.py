@@ -294,7 +294,7 @@ def test_fault_while_receipts_are_read_is_logged_and_tried_again(running: Runnin
     running.before = fail
     running.extending()
     running.advance(DUE)
-    running.until(lambda: "trying again" in caplog.text)
+    running.until(lambda: "Trying again" in caplog.text)
     running.advance(2.0)
     until_extended(running, DUE + 2.0, (1, 0))
 

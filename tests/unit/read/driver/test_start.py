@@ -153,7 +153,7 @@ def test_checkpoint_that_is_behind_may_continue_in_a_new_stream(
     with started(2, failOnDataLoss="false") as run:
         assert "stream" != run.staging.stream
         assert 2 == run.staging.last_acknowledged()
-    assert "continuing without them (failOnDataLoss=false)" in caplog.text
+    assert "Continuing without them (failOnDataLoss=false)" in caplog.text
 
 
 def test_start_that_fails_closes_the_connection_and_claims_nothing(staging: Staging, started: Started):
@@ -195,4 +195,4 @@ def test_loss_is_an_error_or_a_warning(staging: Staging, caplog: pytest.LogCaptu
     assert "asynchronous progress tracking" in str(e.value)
     with caplog.at_level(logging.WARNING):
         assert 3 == check_not_behind(options(failOnDataLoss="false"), 2, staging)
-    assert "continuing without them (failOnDataLoss=false)" in caplog.text
+    assert "Continuing without them (failOnDataLoss=false)" in caplog.text

@@ -117,7 +117,7 @@ def test_object_store_that_refuses(monkeypatch: pytest.MonkeyPatch, call: str):
         raise PermissionDeniedError("403 Forbidden\n\nDebug source: of many lines")
 
     monkeypatch.setattr(obstore, call, refused)
-    with pytest.raises(StagingError, match=r"`memory:///x` cannot be used: 403 Forbidden\. Give `stagingLocation`"):
+    with pytest.raises(StagingError, match=r"`memory:///x` cannot be used: 403 Forbidden\. Set `stagingLocation`"):
         USES[call](Store("memory:///x"))
 
 
@@ -157,7 +157,7 @@ def test_outage_of_an_object_store_is_waited_for(
     assert [] == s3_faults.statuses
     lost, found = told(caplog)
     assert f"no answer from the staging area `{bucket.url}/x`" in lost
-    assert "trying again for up to 300 s" in lost
+    assert "Trying again for up to 300 s" in lost
     assert f"{status}" in lost
     assert f"the staging area `{bucket.url}/x` answers again" in found
 
@@ -446,7 +446,7 @@ def test_unwritable_area_is_a_sentence():
 
 def test_store_that_cannot_create_is_a_sentence():
     """A store of plain HTTP has no create-only writes, which obstore says with an error of Python's own."""
-    with pytest.raises(StagingError, match=r"`http://127\.0\.0\.1:1/x` cannot be used: .*Give `stagingLocation`"):
+    with pytest.raises(StagingError, match=r"`http://127\.0\.0\.1:1/x` cannot be used: .*Set `stagingLocation`"):
         Staging(open_store("http://127.0.0.1:1/x"), SUBSCRIPTION, "s").write_token()
 
 
@@ -473,8 +473,8 @@ def test_location_of_another_kind_is_refused(location: str):
         open_store(location)
 
     assert (
-        f"`stagingLocation` `{location}` is neither a whole path nor a URL of a supported store. Give the path from "
-        "`/` on, or a URL of `gs://`, `s3://`, `az://` or `file:///`."
+        f"`stagingLocation` `{location}` is neither a whole path nor a URL of a supported store. Use the path from "
+        f"`/` on, or a URL of `gs://`, `s3://`, `az://` or `file:///`."
     ) == str(refused.value)
 
 
