@@ -24,19 +24,19 @@ from .connection import Connection, channel_options
 
 __all__ = ["Backend", "Connection", "EmulatorBackend", "GcpBackend", "from_options"]
 
-_PROBE_AFTER_SECONDS = 10.0  # an emulator may take HTTP/2's keepalive for an attack; Google's does
+_PROBE_AFTER_SECONDS = 10.0  # an emulator may take HTTP/2's keepalive for an attack, as Google's does
 GLOBAL_ENDPOINT = "pubsub.googleapis.com:443"
 
 
 class Backend(Protocol):
-    """An endpoint of Pub/Sub and the credentials for it; picklable."""
+    """An endpoint of Pub/Sub and the credentials for it, as picklable values."""
 
     @property
     def address(self) -> str:
         """The endpoint as `host:port`, for error messages."""
 
     def connect(self) -> Connection:
-        """An open connection, to be closed in the process that opened it."""
+        """Return an open connection, to be closed in the process that opened it."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class EmulatorBackend:
     connect_timeout: float = 20.0
 
     def connect(self) -> Connection:
-        """An insecure connection to the emulator."""
+        """Return an insecure connection to the emulator."""
         import grpc
 
         options = [
@@ -75,11 +75,12 @@ class GcpBackend:
 
     @property
     def address(self) -> str:
-        """The endpoint as `host:port`, for error messages; that of mutual TLS is known to a Connection only."""
+        """The endpoint as `host:port`, for error messages. Only a Connection knows the endpoint of mutual TLS."""
         return self.endpoint or f"pubsub.{self.universe}:443"
 
     def connect(self) -> Connection:
-        """A connection on the channel of google-cloud-pubsub's own client: TLS, tokens, client certificates, keepalive.
+        """Return a connection on the channel of google-cloud-pubsub's own client: TLS, tokens, client certificates,
+        keepalive.
 
         Raises ForbiddenError without usable credentials.
         """
@@ -90,7 +91,7 @@ class GcpBackend:
 
 
 def from_options(options: ServiceOptions) -> Backend:
-    """The backend that the options ask for; OptionsError when the credentials cannot be read."""
+    """Return the backend that the options ask for. Raises OptionsError if the credentials cannot be read."""
     if options.is_emulator:
         assert options.endpoint is not None, "options refuse an emulator without endpoint"
         return EmulatorBackend(options.endpoint, options.connect_timeout)

@@ -79,25 +79,27 @@ class Admin:
         self._schemas = SchemaServiceClient(transport=SchemaServiceGrpcTransport(channel=channel))
 
     def topic(self, name: str) -> types.Topic:
-        """The topic of a full name."""
+        """Return the topic of a full name."""
         return cast("types.Topic", self.get("topics", name))
 
     def subscription(self, name: str) -> types.Subscription:
-        """The subscription of a full name."""
+        """Return the subscription of a full name."""
         return cast("types.Subscription", self.get("subscriptions", name))
 
     def schema(self, name: str) -> types.Schema:
-        """The schema of a full name, with its definition; `name` may end in `@revision`."""
+        """Return the schema of a full name, with its definition. `name` may end in `@revision`."""
         return cast("types.Schema", self.get("schemas", name))
 
     def get(self, collection: Collection, name: str) -> Any:
-        """A resource; a schema with its definition, and `name` may end in `@revision`."""
+        """Return a resource, a schema with its definition. A schema's `name` may end in `@revision`."""
         field = KINDS[collection].field
         request = {"name": name, "view": types.SchemaView.FULL} if collection == "schemas" else {field: name}
         return self._call(collection, f"get_{field}", request, "look at", name)
 
     def listed(self, collection: Collection, project: str, most: int | None = None) -> list[Any]:
-        """The resources of a collection in a project (its id): all, or `most` of them; schemas without definitions."""
+        """Return the resources of a collection in a project (its id): all, or `most` of them. Schemas without
+        definitions.
+        """
         parent = "parent" if collection == "schemas" else "project"
         request: dict[str, Any] = {parent: f"projects/{project}", "page_size": min(_PAGE, most or _PAGE)}
         found: list[Any] = []
@@ -105,19 +107,19 @@ class Admin:
             pager = self._call(
                 collection, f"list_{collection}", request, f"list the {collection} of", project, "Project"
             )
-            page = next(pager.pages)  # the first; each of the others is a call of its own, with its own retries
+            page = next(pager.pages)  # only the first: each of the others is a call with its own retries
             found += getattr(page, collection)
             if not page.next_page_token or (most is not None and len(found) >= most):
                 return found[:most]
             request["page_token"] = page.next_page_token
 
     def create(self, collection: Collection, request: Any, name: str) -> Any:
-        """The resource as created."""
+        """Return the resource as created."""
         method = f"create_{KINDS[collection].field}"
         return self._call(collection, method, request, "create", name, others=_used_by(request))
 
     def update(self, collection: Collection, resource: Any, paths: Iterable[str]) -> Any:
-        """The resource after the fields of `paths` were set to those of `resource`."""
+        """Return the resource after the fields of `paths` were set to those of `resource`."""
         field = KINDS[collection].field
         request = {field: resource, "update_mask": field_mask_pb2.FieldMask(paths=sorted(paths))}
         return self._call(collection, f"update_{field}", request, "update", resource.name, others=_used_by(resource))
@@ -134,12 +136,12 @@ class Admin:
         self._call("subscriptions", "seek", {"subscription": name, field: target}, "seek", name, others=others)
 
     def commit_schema(self, name: str, schema: types.Schema) -> types.Schema:
-        """The new revision of a schema."""
+        """Return the new revision of a schema."""
         request = {"name": name, "schema": schema}
         return cast("types.Schema", self._call("schemas", "commit_schema", request, "commit a revision of", name))
 
     def roll_back_schema(self, name: str, revision: str) -> types.Schema:
-        """The new revision of a schema, with the definition of an old one (its id)."""
+        """Return the new revision of a schema, with the definition of an old one (its id)."""
         request = {"name": name, "revision_id": revision}
         others = [("Schema", name)]
         return cast("types.Schema", self._call("schemas", "rollback_schema", request, "roll back", name, others=others))
@@ -149,7 +151,7 @@ class Admin:
         self._call("schemas", "delete_schema_revision", {"name": name}, "delete", name)
 
     def schema_revisions(self, name: str) -> list[types.Schema]:
-        """The revisions of a schema with their definitions, the newest first."""
+        """Return the revisions of a schema with their definitions, the newest first."""
         request = {"name": name, "view": types.SchemaView.FULL, "page_size": _MAX_REVISIONS}
         return list(self._call("schemas", "list_schema_revisions", request, "look at", name))
 
@@ -169,13 +171,15 @@ class Admin:
             self._call("schemas", "validate_message", request, "validate a message in", project, "Project")
 
     def publish(self, topic: str, messages: Sequence[types.PubsubMessage], seconds: float | None = None) -> list[str]:
-        """The ids of messages that were published in one request, within `seconds` (by default `connect_timeout`)."""
+        """Return the ids of messages that were published in one request, within `seconds` (by default
+        `connect_timeout`).
+        """
         request = {"topic": topic, "messages": messages}
         response = self._call("topics", "publish", request, "publish to", topic, seconds=seconds)
         return list(response.message_ids)
 
     def pull(self, subscription: str, most: int, wait_seconds: float) -> list[types.ReceivedMessage]:
-        """Up to `most` messages, leased to the caller; [] after `wait_seconds` without any."""
+        """Return up to `most` messages, leased to the caller, or [] after `wait_seconds` without any."""
         request = {"subscription": subscription, "max_messages": most}
         try:
             response = self._subscriber.pull(request=request, timeout=wait_seconds, retry=None)
@@ -191,7 +195,7 @@ class Admin:
         self._call("subscriptions", "acknowledge", request, "acknowledge on", subscription)
 
     def lease(self, subscription: str, ack_ids: Sequence[str], seconds: int) -> None:
-        """Set the leases of messages to end in so many seconds (up to 600)."""
+        """Set the leases of messages to end in `seconds` (up to 600)."""
         request = {"subscription": subscription, "ack_ids": ack_ids, "ack_deadline_seconds": seconds}
         self._call("subscriptions", "modify_ack_deadline", request, "acknowledge on", subscription)
 
@@ -200,7 +204,7 @@ class Admin:
         self.lease(subscription, ack_ids, 0)
 
     def granted(self, collection: Collection, name: str, permissions: Sequence[str]) -> frozenset[str] | None:
-        """Those of the permissions that the caller has on a resource; None if the service does not tell."""
+        """Return those of the permissions that the caller has on a resource, or None if the service does not tell."""
         client = getattr(self, KINDS[collection].client)
         request = {"resource": name, "permissions": permissions}
         try:
@@ -214,8 +218,8 @@ class Admin:
     def check_permission(self, verb: str, collection: Collection, name: str, permission: str) -> None:
         """Raise ForbiddenError unless the caller has a permission on a resource.
 
-        verb: what it is for, such as "pull from". A service that does not answer is a WARNING. An emulator may not know
-        the call, and has no permissions.
+        verb: the use of the permission, such as "pull from". A service that does not answer is a WARNING. An emulator
+        may not know the call, and has no permissions.
         """
         try:
             granted = self.granted(collection, name, [permission])
@@ -238,9 +242,10 @@ class Admin:
         others: Sequence[tuple[str, str]] = (),
         seconds: float | None = None,
     ) -> Any:
-        """The response of a call, retried for `seconds` (by default `connect_timeout`); PubSubError when it fails.
+        """Return the response of a call, retried for `seconds` (by default `connect_timeout`). Raises PubSubError if it
+        fails.
 
-        others: kinds and full names of the other resources in the request; NOT_FOUND may mean them, and names the id.
+        others: kinds and full names of the other resources in the request. NOT_FOUND may mean them, and names the id.
         """
         call, word = getattr(getattr(self, KINDS[collection].client), method), word or KINDS[collection].word
         retryable = RETRYABLE_FOR_PUBLISH if method == "publish" else RETRYABLE

@@ -40,12 +40,12 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 def channel_options(address: str) -> list[tuple[str, int]]:
-    """Return gRPC's options for a channel to `host:port`; one to this machine uses no proxy."""
+    """Return gRPC's options for a channel to `host:port`. A channel to this machine uses no proxy."""
     return [*_CHANNEL_OPTIONS, ("grpc.enable_http_proxy", int(not is_loopback(host_of(address))))]
 
 
 def proxy_variable(address: str, environ: Mapping[str, str]) -> str | None:
-    """Return the environment variable by which gRPC calls `host:port` through a proxy, or None."""
+    """Return the environment variable that makes gRPC call `host:port` through a proxy, or None."""
     host = host_of(address)
     exempt = [entry.strip() for entry in (environ.get("no_grpc_proxy") or environ.get("no_proxy") or "").split(",")]
     if is_loopback(host) or any(entry and host.endswith(entry) for entry in exempt):
@@ -59,12 +59,12 @@ def _headers(field: str, name: str) -> Metadata:
 
 
 class Connection:
-    """An open channel to one Pub/Sub endpoint; a context manager.
+    """An open channel to one Pub/Sub endpoint, as a context manager.
 
-    Calls return gRPC's own call objects: `result()` of a unary one gives response bytes or raises grpc.RpcError.
+    Calls return gRPC's own call objects: `result()` of a unary one returns response bytes or raises grpc.RpcError.
 
-    probe_after: seconds without a response on a stream after which its user asks whether the service is still there;
-    infinity where HTTP/2's keepalive finds that out.
+    probe_after: seconds without a response on a stream after which its user asks whether the service is still there.
+    Infinity if HTTP/2's keepalive finds that out.
     """
 
     def __init__(
@@ -87,19 +87,19 @@ class Connection:
         return Admin(self._channel, self.address, self.connect_timeout, proxy_variable(self.address, os.environ))
 
     def publish(self, topic: str, request: bytes, timeout: float) -> Any:
-        """Send a PublishRequest; a future of PublishResponse bytes. timeout: seconds."""
+        """Send a PublishRequest and return a future of PublishResponse bytes. timeout: seconds."""
         return self._publish.future(request, timeout=timeout, metadata=_headers("topic", topic))
 
     def acknowledge(self, subscription: str, request: bytes, timeout: float) -> Any:
-        """Send an AcknowledgeRequest; a future. timeout: seconds."""
+        """Send an AcknowledgeRequest and return a future. timeout: seconds."""
         return self._acknowledge.future(request, timeout=timeout, metadata=_headers("subscription", subscription))
 
     def modify_ack_deadline(self, subscription: str, request: bytes, timeout: float) -> Any:
-        """Send a ModifyAckDeadlineRequest; a future. timeout: seconds."""
+        """Send a ModifyAckDeadlineRequest and return a future. timeout: seconds."""
         return self._modify.future(request, timeout=timeout, metadata=_headers("subscription", subscription))
 
     def streaming_pull(self, subscription: str, requests: Iterator[bytes]) -> Any:
-        """Open a StreamingPull; the call is an iterator of StreamingPullResponse bytes, ended by `cancel()`."""
+        """Open a StreamingPull. The call is an iterator of StreamingPullResponse bytes, ended by `cancel()`."""
         return self._streaming_pull(requests, metadata=_headers("subscription", subscription))
 
     def close(self) -> None:

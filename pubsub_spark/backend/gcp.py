@@ -1,8 +1,8 @@
 """The channel to Google Cloud: credentials, the tokens of its calls, TLS. Runs where a connection is opened.
 
 Google's own client makes the channel, so endpoints of universes and mutual TLS, client certificates, keepalive and
-message sizes are its own. `Tokens` differs: it says of a call without a token which server gave none and whether that
-is an outage. gRPC would log each one with a traceback.
+message sizes are its own. `Tokens` differs: for a call without a token it names the server that returned none, and
+whether that is an outage. gRPC would log each one with a traceback.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def open_channel(
     """Return a channel to Pub/Sub and its address. Raises ForbiddenError without usable credentials.
 
     credentials_json: None for the Application Default Credentials. endpoint: `host:port`, or None for the universe's.
-    timeout: seconds, for a metadata server that does not answer and for a token server.
+    timeout: seconds to wait for a metadata server or a token server.
     """
     address = endpoint or f"pubsub.{universe}:443"
 
@@ -62,11 +62,11 @@ def open_channel(
     except GoogleAuthError as error:
         reason = ": ".join(map(str, error.args)) or type(error).__name__  # some are raised with their cause
         if credentials_json is not None:
-            remedy = "Correct those that the options give."
+            remedy = "Correct the credentials in the options."
         elif endpoint is None:
-            remedy = "Give `credentialsFile`, or `endpoint` for an emulator."
+            remedy = "Set `credentialsFile`, or `endpoint` for an emulator."
         else:
-            remedy = "Give `credentialsFile`, or `backend=emulator` if it is an emulator."
+            remedy = "Set `credentialsFile`, or `backend=emulator` if it is an emulator."
         raise ForbiddenError(
             f"No usable credentials for `{address}`: {reason.splitlines()[0].rstrip('.')}. {remedy}"
         ) from None
@@ -106,7 +106,7 @@ class Tokens:
 
 
 class _TokenRequest:
-    """The HTTP requests for one token; remembers the URL of the last one, and its status once there is an answer."""
+    """The HTTP requests for one token. Remembers the URL of the last one, and its status once there is an answer."""
 
     def __init__(self, request: Request, timeout: float) -> None:
         self._request = request

@@ -49,7 +49,7 @@ def load(credentials_json: str | None, used_for: str, timeout: float) -> Any:
             has_warned = True
             _log.warning(
                 "no credentials for `%s` yet: there is no credentials file, and the metadata server `%s` does not "
-                "answer; trying for %g s",
+                "answer. Trying for %g s",
                 *(used_for, server, timeout),
             )
         time.sleep(pause)

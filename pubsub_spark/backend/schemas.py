@@ -1,7 +1,7 @@
 """The schema of a topic's messages: SchemaSettings to a `TopicSchema`, with the revision that readers and writers use.
 
-The revision is the newest that the topic allows (or a given one), chosen once on the driver, so that all tasks of a
-query agree. SchemaSettings: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#schemasettings
+The revision is the newest that the topic allows (or that of an option), chosen once on the driver, so that all tasks of
+a query agree. SchemaSettings: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#schemasettings
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from . import Backend
 if TYPE_CHECKING:
     from .admin import Admin
 
-_INLINE = "inline"  # the revision id of a definition that was given as an option
+_INLINE = "inline"  # the revision id of a definition in an option
 
 
 def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSchema | None:
-    """The schema of a topic (a full name), None when it has none; SchemaError when it cannot be used.
+    """Return the schema of a topic (a full name), or None if it has none. Raises SchemaError if it cannot be used.
 
-    revision: the id of the revision to use in place of the newest allowed one.
+    revision: the id of the revision to use instead of the newest allowed one.
     """
     settings = admin.topic(topic).schema_settings
     if not settings.schema:
         return None
     if settings.schema == names.DELETED_SCHEMA:
         raise SchemaError(
-            f"The schema of topic `{topic}` was deleted. Give it another or none; a reader can leave out `decode`."
+            f"The schema of topic `{topic}` was deleted. Set another schema or none. A reader can leave out `decode`."
         )
     encoding = ENCODINGS_BY_NUMBER.get(settings.encoding)
     if encoding is None:
@@ -50,8 +50,8 @@ def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSche
 
 
 def for_reading(admin: Admin, options: ReadOptions) -> TopicSchema:
-    """The schema for `decode=topic`: of `schema` (a name or a definition), else that of `topicId`, else that of the
-    subscription's topic.
+    """Return the schema for `decode=topic`: of `schema` (a name or a definition), else that of `topicId`, else that of
+    the subscription's topic.
     """
     given: Encoding = "JSON" if options.schema_encoding == "JSON" else "BINARY"
     if options.schema is not None and options.schema_definition is not None:
@@ -73,7 +73,7 @@ def for_reading(admin: Admin, options: ReadOptions) -> TopicSchema:
 
 
 def named(admin: Admin, name: str) -> SchemaRevision:
-    """A schema revision by its full name, the newest unless it ends in `@revision`."""
+    """Return a schema revision by its full name, the newest unless it ends in `@revision`."""
     schema = admin.schema(name)
     kind = SCHEMA_TYPES_BY_NUMBER.get(schema.type_)
     if kind is None:
@@ -85,11 +85,12 @@ def named(admin: Admin, name: str) -> SchemaRevision:
 
 
 def fetcher(backend: Backend) -> Callable[[str], SchemaRevision]:
-    """A function from a name to its schema revision, for decoders; LookupError when there is or can be none.
+    """Return a function from a name to its schema revision, for decoders. Raises LookupError if there is or can be
+    none.
 
-    The name is of a message's attributes, and whoever wrote them must not stop the query: one that the service calls
-    invalid is of no revision. A refused right or a service that does not answer says nothing about the message: that
-    error fails the task.
+    The name comes from a message's attributes, and their publisher must not stop the query: a name that the service
+    calls invalid has no revision. A refused right or a service that does not answer says nothing about the message:
+    that error fails the task.
     """
 
     def fetch(name: str) -> SchemaRevision:

@@ -31,10 +31,10 @@ RETRYABLE = frozenset(
 )
 # The service may end a stream when its token expires. There is a new token by then, and a limit for refused ones.
 RETRYABLE_FOR_STREAM = RETRYABLE | {Code.UNAUTHENTICATED}
-# A Publish is cancelled by the service alone. Streams are cancelled by ourselves, and not retried by Google's client.
+# A Publish is cancelled by the service alone. We cancel streams ourselves, and Google's client does not retry them.
 RETRYABLE_FOR_PUBLISH = RETRYABLE | {Code.CANCELLED}
 
-# Code -> (class, sentence). {resource} is a full name in backticks, {detail} what the service said.
+# Code -> (class, sentence). {resource} is a full name in backticks, {detail} the service's own message.
 _SENTENCES: dict[grpc.StatusCode, tuple[type[PubSubError], str]] = {
     Code.NOT_FOUND: (
         MissingError,
@@ -83,15 +83,16 @@ _TOKEN_REFUSED = (
     "Application Default Credentials, which may be revoked or expired{clock}.",
 )
 
-# Parts of sentences, by what the detail says.
+# Parts of error messages, chosen by a pattern in the detail.
 _TIME = re.compile(r"expired|not yet valid|too early|timeframe|in the future|\b(iat|exp|nbf)\b", re.IGNORECASE)
 _PLAINTEXT = re.compile(r"WRONG_VERSION_NUMBER")
 
 _SCHEMA_DELETED = (
     ResourceError,
-    "{resource} takes no messages, because its schema was deleted. Give the topic another schema, or none. ({detail})",
+    "{resource} takes no messages, because its schema was deleted. Set another schema on the topic, or none. "
+    "({detail})",
 )
-_SCHEMA_IS_DELETED = re.compile(r"schema.*deleted", re.IGNORECASE)  # what NOT_FOUND says of a topic that is there
+_SCHEMA_IS_DELETED = re.compile(r"schema.*deleted", re.IGNORECASE)  # NOT_FOUND about a topic that exists
 
 _ROLES = {
     "publish to": "`roles/pubsub.publisher`",
@@ -109,7 +110,8 @@ _ROLES = {
 def no_token(url: str | None, status: int | None, reason: str) -> str:
     """Return why there is no token for a call: an outage, or for good.
 
-    url: what was asked last, None without any request. status: of its HTTP answer, or None. reason: google-auth's.
+    url: the last request's, or None without any request. status: the HTTP status of its response, or None. reason:
+    google-auth's.
     """
     reason = reason[:_MAX_REASON]
     if url is None:
@@ -123,7 +125,7 @@ def no_token(url: str | None, status: int | None, reason: str) -> str:
 
 
 def is_credential_failure(code: grpc.StatusCode, detail: str) -> bool:
-    """Whether a status that streams are reopened for means that the credentials are refused; an outage does not."""
+    """Return whether a status for which streams are reopened means refused credentials. An outage does not."""
     return code is Code.UNAUTHENTICATED or (
         code is Code.UNAVAILABLE and _NO_TOKEN in detail and not _IS_OUTAGE.search(detail)
     )
@@ -132,9 +134,9 @@ def is_credential_failure(code: grpc.StatusCode, detail: str) -> bool:
 def failure(
     code: grpc.StatusCode, detail: str, verb: str, kind: str, name: str, address: str, proxy: str | None = None
 ) -> PubSubError:
-    """The error to raise for a final status.
+    """Return the error to raise for a final status.
 
-    verb: what was asked, such as "pull from"; kind and name: the resource, such as "Subscription", its full name.
+    verb: the call, such as "pull from". kind and name: the resource, such as "Subscription", and its full name.
     proxy: the environment variable that names the proxy of the call, if there is one.
     """
     cls, sentence = _SENTENCES.get(code, _OTHERWISE)
@@ -153,7 +155,7 @@ def failure(
             code=code.name,
             detail=detail.strip().rstrip(".") or code.name,
             proxy=f" `{proxy}` is set, so the call goes through a proxy." if proxy else "",
-            tls=" It does not speak TLS: give `backend=emulator` if it is an emulator."
+            tls=" It does not speak TLS: set `backend=emulator` if it is an emulator."
             * bool(_PLAINTEXT.search(detail)),
             clock=", and the clock of this machine" * bool(_TIME.search(detail)),
         )

@@ -1,8 +1,8 @@
 """Dead letters: the messages published to a dead-letter topic for those that break a limit or cannot be decoded.
 
 A dead letter must itself be within the limits: the first 9 MB of the data, the attributes that fit, and attributes of
-ours that give the reason. It has no ordering key (one stuck key would hold back the next dead letter): an attribute has
-the message's. Dead letters are rare, so they are made row by row.
+ours with the reason. It has no ordering key (one stuck key would hold back the next dead letter): an attribute has the
+message's. Dead letters are rare, so they are made row by row.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ ERROR_ATTRIBUTE = "pubsub_spark_error"
 SIZE_ATTRIBUTE = "pubsub_spark_data_bytes"
 ORDERING_KEY_ATTRIBUTE = "pubsub_spark_ordering_key"
 INCOMPLETE_ATTRIBUTE = "pubsub_spark_incomplete"
-"""Names the fields of the message that its dead letter does not have in full; absent if it has all."""
+"""Names the fields of the message that its dead letter does not have in full. Absent if it has all."""
 
 _MAX_DATA_BYTES = 9_000_000
 
 
 def dead_letters(messages: pa.RecordBatch, reasons: Iterable[tuple[int, Mapping[str, str]]]) -> pa.RecordBatch:
-    """The dead letters for some of the messages, each given by its row and the attributes that say what is wrong."""
+    """Return the dead letters for some of the messages, each identified by its row, with attributes that name the
+    problem.
+    """
     data, attributes = [], []
     for row, reason in reasons:
         [message] = messages.slice(row, 1).to_pylist()

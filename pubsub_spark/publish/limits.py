@@ -1,8 +1,8 @@
 """Pub/Sub's limits on messages, and the serialized size of each message, checked before anything is published.
 
 Pure functions of columns: each limit is one numpy expression over an Arrow batch, so a batch within the limits costs a
-few passes over its lengths. Sizes are those in the serialized PublishRequest, equal to what `ptars` writes to the byte,
-so messages can be batched into requests before they are encoded.
+few passes over its lengths. Sizes are those in the serialized PublishRequest, byte for byte the output of `ptars`, so
+messages can be batched into requests before they are encoded.
 
 Source of the limits: https://cloud.google.com/pubsub/quotas#resource_limits
 """
@@ -46,13 +46,13 @@ class MapEntries(NamedTuple):
 
     @classmethod
     def of(cls, maps: pa.MapArray) -> MapEntries:
-        """The entries of maps without nulls among them."""
+        """Return the entries of maps without nulls among them."""
         offsets = maps.offsets.to_numpy().astype(np.int64)
         first, length = int(offsets[0]), int(offsets[-1] - offsets[0])
         return cls(maps.keys.slice(first, length), maps.items.slice(first, length), offsets - first)
 
     def where(self, kept: Mask) -> MapEntries:
-        """The entries that the mask keeps."""
+        """Return the entries that the mask keeps."""
         offsets = np.concatenate([[0], np.cumsum(kept)])[self.offsets]
         return MapEntries(self.keys.filter(pa.array(kept)), self.values.filter(pa.array(kept)), offsets)
 
@@ -62,18 +62,18 @@ class MapEntries(NamedTuple):
         return np.diff(self.offsets)
 
     def row_of(self, entry: int) -> int:
-        """The row to which an entry belongs."""
+        """Return the row of an entry."""
         return int(np.searchsorted(self.offsets, entry, side="right")) - 1
 
 
 def byte_lengths(array: pa.Array) -> Ints:
-    """The bytes of each string or binary; 0 for a null."""
+    """Return the bytes of each string or binary, 0 for a null."""
     found = pc.binary_length(array)
     return np.asarray((found.fill_null(0) if found.null_count else found).to_numpy(), dtype=np.int64)
 
 
 def _varint_bytes(values: Ints) -> Ints:
-    """The bytes of each value as a varint; for values below 2**35."""
+    """Return the bytes of each value below 2**35 as a varint."""
     size = np.ones(len(values), dtype=np.int64)
     largest = int(values.max(initial=0))
     for bits in (7, 14, 21, 28):
@@ -83,12 +83,12 @@ def _varint_bytes(values: Ints) -> Ints:
 
 
 def _field_bytes(sizes: Ints) -> Ints:
-    """The bytes of length-delimited fields with a one-byte tag; a field of no bytes is not written."""
+    """Return the bytes of length-delimited fields with a one-byte tag. A field of no bytes is not written."""
     return np.where(sizes > 0, 1 + _varint_bytes(sizes) + sizes, 0)
 
 
 def message_sizes(messages: pa.RecordBatch) -> Ints:
-    """The bytes of each message in a serialized PublishRequest."""
+    """Return the bytes of each message in a serialized PublishRequest."""
     total = _field_bytes(byte_lengths(messages.column("data")))
     if "ordering_key" in messages.schema.names:
         total += _field_bytes(byte_lengths(messages.column("ordering_key")))
@@ -101,12 +101,12 @@ def message_sizes(messages: pa.RecordBatch) -> Ints:
 
 
 def topic_field_bytes(topic: str) -> int:
-    """The bytes of a PublishRequest before its first message: the topic's name."""
+    """Return the bytes of a PublishRequest before its first message: the topic's name."""
     return int(_field_bytes(np.array([len(topic.encode())], dtype=np.int64))[0])
 
 
 def is_empty(messages: pa.RecordBatch) -> Mask:
-    """The messages without data and without attributes, which Pub/Sub refuses."""
+    """Return the messages without data and without attributes, which Pub/Sub refuses."""
     empty: Mask = byte_lengths(messages.column("data")) == 0
     if "attributes" in messages.schema.names:
         empty &= MapEntries.of(messages.column("attributes")).counts == 0
@@ -114,9 +114,11 @@ def is_empty(messages: pa.RecordBatch) -> Mask:
 
 
 def violations(messages: pa.RecordBatch, sizes: Ints, topic_bytes: Ints | int) -> list[LimitViolation]:
-    """The messages that are too large or use a reserved name, in the order of the rows; one violation a message.
+    """Return the messages that are too large or use a reserved name, in the order of the rows, with one violation for
+    each message.
 
-    sizes: `message_sizes`; topic_bytes: `topic_field_bytes` of each message's topic, for a message must fit a request.
+    sizes: `message_sizes`. topic_bytes: `topic_field_bytes` of each message's topic, because a message must fit a
+    request.
     """
     found: dict[int, LimitViolation] = {}
 

@@ -1,7 +1,7 @@
 """Publish requests: messages batched into serialized PublishRequests.
 
 A request carries messages of one topic and, if they have an ordering key, of one key, within the options' count and
-bytes. The slices are made from the messages' sizes alone; then `ptars` encodes the requests in Rust, some megabytes
+bytes. The slices are made from the messages' sizes alone. Then `ptars` encodes the requests in Rust, some megabytes
 at a time.
 
 Messages with ordering keys are sorted by key, stably, so that the messages of a key stay in the order of the rows.
@@ -44,9 +44,9 @@ class Ranges(NamedTuple):
 
 
 def batch_ranges(sizes: Ints, max_messages: int, max_bytes: int, group_starts: Ints | None = None) -> Ranges:
-    """The ranges of requests with at most so many messages and bytes; a larger message is alone in one.
+    """Return the ranges of requests within both limits. A message above `max_bytes` has a range by itself.
 
-    group_starts: where each group begins; no range has messages of two groups.
+    group_starts: where each group begins. No range has messages of two groups.
     """
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     groups = () if group_starts is None else group_starts.tolist()
@@ -57,9 +57,9 @@ def batch_ranges(sizes: Ints, max_messages: int, max_bytes: int, group_starts: I
 def encoded_requests(
     messages: pa.RecordBatch, sizes: Ints, topic: str | None, max_messages: int, max_bytes: int
 ) -> Iterator[EncodedRequest]:
-    """The requests that carry these messages, lazily: encoded a few megabytes at a time.
+    """Yield the requests that carry these messages, lazily: encoded a few megabytes at a time.
 
-    topic: of all messages, None when there is a column `topic`.
+    topic: the topic of all messages, or None if there is a column `topic`.
     """
     if not len(messages):
         return
@@ -91,7 +91,9 @@ def encoded_requests(
 
 
 def _dictionary(messages: pa.RecordBatch, column: str, default: str | None) -> tuple[list[str], npt.NDArray[np.int32]]:
-    """The distinct values of a column and the index of each message's value; the default where there is no column."""
+    """Return the distinct values of a column and the index of each message's value. Without the column all have the
+    default.
+    """
     if column not in messages.schema.names:
         assert default is not None, "without a topic of all there is a column of topics"
         return [default], np.zeros(len(messages), dtype=np.int32)
@@ -100,7 +102,7 @@ def _dictionary(messages: pa.RecordBatch, column: str, default: str | None) -> t
 
 
 def _ranges_by_group(groups: Ints, sizes: Ints, max_messages: int, max_bytes: int) -> tuple[Ints, Ranges]:
-    """The order in which messages are published, and the ranges in that order: one range of every group in turn."""
+    """Return the order of publishing and the ranges in that order: one range of every group in turn."""
     by_group = np.argsort(groups, kind="stable")
     sorted_groups = groups[by_group]
     group_starts = np.flatnonzero(np.concatenate([[True], sorted_groups[1:] != sorted_groups[:-1]]))
@@ -123,7 +125,7 @@ def _encode(topics: list[str], messages: pa.StructArray, starts: Ints, end: int)
 
 @lru_cache(maxsize=1)
 def _handler() -> Any:
-    """The `ptars` handler of PublishRequest, made once per process."""
+    """Return the `ptars` handler of PublishRequest, made once per process."""
     from google.pubsub_v1.types import PublishRequest
     from ptars import HandlerPool
 

@@ -1,6 +1,6 @@
 """The column mapping: which column of a DataFrame is which field of a message.
 
-Decided once, on the driver, from the schema and the options alone; every problem is found before one is raised. Columns
+Decided once, on the driver, from the schema and the options alone. Every problem is found before one is raised. Columns
 are named as the fields of `PubsubMessage` and found as Spark's resolver finds them: whatever their case, unless two
 differ in nothing else.
 
@@ -11,10 +11,10 @@ The payload of a message (with `encode=topic` there is no first case):
     else                              the whole row, encoded in the same way
 
 A row is encoded without the columns that become other fields of the message: `attributes`, `ordering_key`, and `topic`
-where no option names the topic. Where the topic's schema has a field of such a name, the column is both.
+if no option names the topic. If the topic's schema has a field of such a name, the column is both.
 
 With `columns=databricks` the payload is `payload` and `attributes` is a JSON object. Without it, columns that are named
-as in Databricks' source or in Kafka's are refused: they would become fields of a JSON object that nobody wants.
+as in Databricks' source or in Kafka's are refused: they would become fields of a JSON object by mistake.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from pyspark.sql import types as spark
 from ..errors import SchemaError
 from ..options import WriteOptions
 
-# Columns that our own reader adds and a publisher cannot set; ignored, so that a stream can be published as read.
+# Columns that our own reader adds and a publisher cannot set. They are ignored, so that a stream can be published as
+# read.
 _DELIVERY_COLUMNS = frozenset({"message_id", "publish_time", "delivery_attempt", "schema_revision", "decode_error"})
 _DATABRICKS_DELIVERY_COLUMNS = frozenset({"messageid", "publishtimestampinmillis"})
 # Columns of Spark's Kafka source and sink. A payload of Kafka's is a `value` that is text or binary.
@@ -46,13 +47,13 @@ _TEXT_TYPES = (
     spark.DateType,
 )
 _TEXT_TYPES_PHRASE = "a string, an integer, a boolean or a date"
-# Where the whole row is encoded, a column of such a name may be meant as a field of the payload, of any type.
-_FIELD_HINT = "; if it is a field of the message, send the message as a struct `value`"
+# If the whole row is encoded, a column of such a name may be meant as a field of the payload, of any type.
+_FIELD_HINT = " (if it is a field of the message, send the message as a struct `value`)"
 
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """The positions of the columns that make a message; None where the DataFrame has no such column."""
+    """The positions of the columns that make a message, or None if the DataFrame has no such column."""
 
     payload_kind: Literal["data", "value", "row"]
     payload: tuple[int, ...]
@@ -67,7 +68,7 @@ class ColumnMapping:
 
     @classmethod
     def of(cls, schema: spark.StructType, options: WriteOptions) -> ColumnMapping:
-        """The mapping of a DataFrame's columns. Raises SchemaError with everything that is wrong with them."""
+        """Return the mapping of a DataFrame's columns. Raises SchemaError with every problem."""
         mapper = _Mapper(schema, options)
         mapping = mapper.mapping()
         if mapper.problems:
@@ -75,10 +76,10 @@ class ColumnMapping:
         return mapping
 
     def for_schema(self, fields: Iterable[str]) -> ColumnMapping:
-        """The mapping for a topic schema with these fields.
+        """Return the mapping for a topic schema with these fields.
 
-        A column that is sent as an attribute or as the ordering key is part of the payload, too, if there is a field of
-        its name, and not if there is none.
+        A column that is sent as an attribute or as the ordering key is also part of the payload if the schema has a
+        field of its name.
         """
         if self.payload_kind != "row":
             return self
@@ -88,13 +89,13 @@ class ColumnMapping:
         return replace(self, payload=kept)
 
     def payload_type(self, schema: pa.Schema) -> pa.StructType:
-        """The type of the rows that are encoded, for a DataFrame of this Arrow schema."""
+        """Return the type of the encoded rows of a DataFrame with this Arrow schema."""
         if self.payload_kind == "row":
             return pa.struct([schema.field(at) for at in self.payload])
         return schema.field(self.payload[0]).type
 
     def column_of(self, field: str) -> str:
-        """The column of the DataFrame that a field of the message comes from, for error messages."""
+        """Return the column of the DataFrame that a field of the message comes from, for error messages."""
         if field == "data":
             return "the row" if self.payload_kind == "row" else f"`{self.names[self.payload[0]]}`"
         position = {"attributes": self.attributes, "ordering_key": self.ordering_key, "topic": self.topic}[field]
@@ -102,7 +103,7 @@ class ColumnMapping:
 
 
 class _Mapper:
-    """The mapping of one DataFrame, step by step; `problems` has what is wrong with its columns."""
+    """The mapping of one DataFrame, step by step. `problems` has the problems of its columns."""
 
     def __init__(self, schema: spark.StructType, options: WriteOptions) -> None:
         self.problems: list[str] = []
@@ -120,7 +121,7 @@ class _Mapper:
         self._field_hint = _FIELD_HINT if self._data is None and self._value is None else ""
 
     def mapping(self) -> ColumnMapping:
-        """The mapping, which holds when there are no problems."""
+        """Return the mapping, which holds when there are no problems."""
         self._check_payload()
         self._check_attributes()
         attribute_columns = self._attribute_columns()
@@ -162,7 +163,7 @@ class _Mapper:
         return tuple((name, position) for name, position in found if position is not None)
 
     def _ordering(self) -> tuple[int | None, tuple[str, ...]]:
-        """The column of the ordering key, and the path of the key within it."""
+        """Return the column of the ordering key, and the path of the key within it."""
         if self._options.ordering_field is not None:
             return self._ordering_field(self._options.ordering_field)
         if self._options.ordering_key is not None:
@@ -172,7 +173,9 @@ class _Mapper:
         return self._ordering_key, ()
 
     def _ordering_field(self, field: tuple[str, ...]) -> tuple[int | None, tuple[str, ...]]:
-        """The column of a field of the payload, and the path within it; a problem when there is none of text."""
+        """Return the column of a field of the payload and the path within it. A field that is missing or has no text is
+        a problem.
+        """
         in_row = self._value is None
         position, path = (self._find(field[0]), field[1:]) if in_row else (self._value, field)
         kind: spark.DataType | None = None if position is None else self._fields[position].dataType
@@ -192,7 +195,7 @@ class _Mapper:
         if self._topic is None:
             self.problems.append(
                 "there is neither the option `topicId` nor a column `topic` (Spark passes no option of a catalog's "
-                "table: `INSERT INTO t WITH (topicId = '...')` gives it)"
+                "table: use `INSERT INTO t WITH (topicId = '...')`)"
             )
         else:
             self._check(self._topic, (spark.StringType,), f"a string{self._field_hint}")
@@ -201,10 +204,12 @@ class _Mapper:
     def _payload(
         self, ordering_key: int | None, topic: int | None, attribute_columns: set[int]
     ) -> tuple[Literal["data", "value", "row"], tuple[int, ...]]:
-        """The kind of the payload, and its columns. The arguments are the columns of other fields of the message."""
+        """Return the kind of the payload, and its columns. The arguments are the columns of other fields of the
+        message.
+        """
         names, data, value = self._names, self._data, self._value
         if data is not None and value is not None:
-            self.problems.append(f"`{names[data]}` and `{names[value]}` are both a message; drop one")
+            self.problems.append(f"`{names[data]}` and `{names[value]}` are both a message. Drop one")
         chosen = value if data is None else data
         if chosen is not None:
             if not self._options.ignore_extra_columns:
@@ -252,7 +257,7 @@ def _not_attributes(field: spark.StructField) -> Iterator[str]:
 
 
 def _foreign_payload(fields: Sequence[spark.StructField]) -> Iterator[str]:
-    """The problem of a DataFrame whose columns are named as in Kafka's or Databricks' source, if they are."""
+    """Yield the problem of a DataFrame whose columns are named as in Kafka's or Databricks' source, if they are."""
     types = {field.name.lower(): field.dataType for field in fields}
     bytes_or_text = (spark.BinaryType, spark.StringType)
     if isinstance(types.get("payload"), spark.BinaryType):

@@ -28,8 +28,8 @@ from .publisher import Publisher
 from .row_encoder import RowEncoder
 
 # Messages with several keys or topics are buffered up to this size before they are batched into requests: with 1000
-# keys and 200 bytes a message, requests of 200 messages instead of the 10 that an Arrow batch of 10,000 rows has for
-# each key.
+# keys, an Arrow batch of 10,000 rows has 10 messages for each key. At 200 bytes a message, buffering makes requests of
+# 200.
 _MAX_BUFFERED_BYTES = 40 * 2**20
 
 
@@ -107,7 +107,7 @@ class _DataWriter:
             raise DataError(f"{self._where(error.row)}: {error.complaint}.") from None
 
     def _with_full_topics(self, messages: pa.RecordBatch) -> pa.RecordBatch:
-        """The same messages with the full names of their topics."""
+        """Return the same messages with the full names of their topics."""
         if self._plan.mapping.topic is None:
             return messages
         column = messages.column("topic")
@@ -124,7 +124,7 @@ class _DataWriter:
         return with_column(messages, "topic", pa.array(full_names, pa.string()).take(encoded.indices))
 
     def _with_ids(self, messages: pa.RecordBatch) -> pa.RecordBatch:
-        """The same messages, none of them empty, with the attribute by which a repeated message is recognised."""
+        """Return the same messages, none of them empty, with the attribute that identifies a repeated message."""
         empty = limits.is_empty(messages)
         if empty.any():
             what = "is null or empty, and there are no attributes: Pub/Sub takes no message with neither"
@@ -139,13 +139,15 @@ class _DataWriter:
         return with_column(messages, "attributes", attributes)
 
     def _within_limits(self, messages: pa.RecordBatch, sizes: limits.Ints) -> tuple[pa.RecordBatch, limits.Ints]:
-        """The messages that Pub/Sub will take; others fail the task, are dropped, or go to the dead-letter topic."""
+        """Return the messages within Pub/Sub's limits. Others fail the task, are dropped, or go to the dead-letter
+        topic.
+        """
         options = self._plan.options
         found = limits.violations(messages, sizes, self._topic_field_bytes(messages))
         if not found:
             return messages, sizes
         if options.on_oversize == "error":
-            more = f" {len(found) - 1} more rows of its Arrow batch are refused too." if len(found) > 1 else ""
+            more = f" {len(found) - 1} more rows of its Arrow batch are also refused." if len(found) > 1 else ""
             error = self._row_error(found[0].row, found[0].field, found[0].complaint)
             raise DataError(f"{error} Change it, or set `onOversize` to `drop` or `deadletter`.{more}")
         if options.on_oversize == "deadletter":
@@ -177,5 +179,5 @@ class _DataWriter:
         return f"{self._where(violation.row)}: {column} {violation.complaint}."
 
     def _where(self, row: int) -> str:
-        """A row of the Arrow batch, as it is named in errors."""
+        """Return a row of the Arrow batch, as it is named in errors."""
         return f"Row {self._rows + row} of partition {self._partition.partition}"

@@ -1,7 +1,7 @@
 """Rows as JSON objects, by the conventions of Spark's `to_json`, column by column.
 
-Null fields are left out, null elements and map values are written; binary is base64; a timestamp is ISO 8601 with
-milliseconds and the session's zone, `2026-01-31T12:00:00.000Z`; NaN and the infinities are strings. Very large and very
+Null fields are left out, null elements and map values are written. Binary is base64. A timestamp is ISO 8601 with
+milliseconds and the session's zone, `2026-01-31T12:00:00.000Z`. NaN and the infinities are strings. Very large and very
 small doubles are spelled `1e+20` where Java spells `1.0E20`: the same number. A date or time outside the years 1 to
 9999 has no such text.
 """
@@ -30,11 +30,11 @@ _UNSUPPORTED = (
 _UNSUPPORTED_NAMES = frozenset({"VariantType", "GeographyType", "GeometryType"})  # not in every Spark that we run on
 _DAYS_IN_RANGE = (-719_162, 2_932_896)  # the years 1 to 9999
 _MICROSECONDS_IN_RANGE = (_DAYS_IN_RANGE[0] * 86_400_000_000, (_DAYS_IN_RANGE[1] + 1) * 86_400_000_000 - 1)
-_OUTSIDE = "is outside the years 1 to 9999, in which JSON's dates and times lie"
+_OUTSIDE = "is outside the years 1 to 9999, the range of JSON's dates and times"
 
 
 def unsupported(path: str, kind: spark.DataType) -> Iterator[str]:
-    """The parts of a column of this type that cannot be written as JSON, a phrase each."""
+    """Yield the parts of a column of this type that cannot be written as JSON, a phrase each."""
     if isinstance(kind, spark.StructType):
         for field in kind.fields:
             yield from unsupported(f"{path}.{field.name}", field.dataType)
@@ -50,7 +50,7 @@ def unsupported(path: str, kind: spark.DataType) -> Iterator[str]:
 
 
 def to_json(rows: pa.StructArray) -> pa.StringArray:
-    """The JSON object of each row, null for a null row. Raises RowError for a date or time that has no text."""
+    """Return the JSON object of each row, null for a null row. Raises RowError for a date or time that has no text."""
     try:
         return _struct(rows)
     except Unwritable as found:
@@ -74,7 +74,7 @@ def _date(values: pa.Array) -> pa.StringArray:
 
 
 def _time(values: pa.Array) -> pa.StringArray:
-    text = values.cast(pa.time64("ns")).cast(pa.string())  # nine decimals, of which Spark leaves out the last zeros
+    text = values.cast(pa.time64("ns")).cast(pa.string())  # nine decimals, but Spark leaves out the last zeros
     return writer.joined('"', pc.ascii_rtrim(pc.ascii_rtrim(text, "0"), "."), '"')
 
 
@@ -93,7 +93,7 @@ def _local(values: pa.Array) -> pa.Array:
     try:
         return pc.local_timestamp(values.cast(pa.timestamp("us", tz=to_arrow_zone(zone))))
     except pa.ArrowInvalid:
-        what = f"The session's time zone `{zone}` is not known here"
+        what = f"The session's time zone `{zone}` is not known"
         example = "a region such as `Europe/Vienna` or an offset such as `+01:00`"
         raise DataError(f"{what}; set `spark.sql.session.timeZone` to {example}.") from None
 
@@ -111,7 +111,9 @@ def _check_years(values: pa.Array, first: int, last: int) -> None:
 
 
 def _offset(seconds_east: int) -> str:
-    """The offset from UTC in ISO 8601; before 1900 some zones had offsets with seconds, and those are written, too."""
+    """Return the offset from UTC in ISO 8601. Offsets with seconds, which some zones had before 1900, are written with
+    them.
+    """
     if not seconds_east:
         return "Z"
     minutes, seconds = divmod(abs(seconds_east), 60)

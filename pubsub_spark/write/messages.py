@@ -24,7 +24,7 @@ _ATTRIBUTES = pa.map_(pa.string(), pa.string())
 
 
 def to_messages(batch: pa.RecordBatch, mapping: ColumnMapping, encode: EncodeRows) -> pa.RecordBatch:
-    """The messages of an Arrow batch of rows. Raises RowError for a row that cannot be a message.
+    """Return the messages of an Arrow batch of rows. Raises RowError for a row that cannot be a message.
 
     No value is null, except in `topic`, which the caller checks.
     """
@@ -62,20 +62,20 @@ def _check_text(batch: pa.RecordBatch, mapping: ColumnMapping) -> None:
             for row in range(len(column)):
                 value = column.take([row])
                 if not _is_text(value):
-                    what = "holds a string that is not UTF-8; repair it with `make_valid_utf8`, or send it as binary"
+                    what = "holds a string that is not UTF-8. Repair it with `make_valid_utf8`, or send it as binary"
                     raise RowError(row, f"`{_text_path(name, value)}` {what}")
 
 
 def _is_text(column: pa.Array) -> bool:
     try:
-        column.validate(full=True)  # of what Spark writes only its strings can be wrong
+        column.validate(full=True)  # in Spark's output only strings can be invalid
     except pa.ArrowInvalid:
         return False
     return True
 
 
 def _text_path(path: str, value: pa.Array) -> str:
-    """The path of the string that is not UTF-8, in a column of one row."""
+    """Return the path of the string that is not UTF-8, in a column of one row."""
     if pa.types.is_struct(value.type):
         for field, member in zip(value.type, value.flatten(), strict=True):
             if not _is_text(member):
@@ -102,12 +102,12 @@ def _text(column: pa.Array) -> pa.StringArray:
 
 
 def _publishable(maps: pa.MapArray) -> pa.MapArray:
-    """The same maps, none null, without the entries whose value is null and those that Pub/Sub adds by itself."""
+    """Return the same maps, none null, without null values and without the entries that Pub/Sub adds by itself."""
     if maps.type != _ATTRIBUTES:
-        maps = maps.cast(_ATTRIBUTES)  # Spark writes large strings where it is told to
+        maps = maps.cast(_ATTRIBUTES)  # Spark writes large strings if it is configured to
     absent = np.asarray(maps.is_null().to_numpy(zero_copy_only=False))
     if maps.null_count:
-        maps = maps.take(pa.array(np.arange(len(maps))))  # a null may hide entries; a taken one does not
+        maps = maps.take(pa.array(np.arange(len(maps))))  # a null may hide entries, but a taken one does not
     entries = MapEntries.of(maps)
     added = pc.starts_with(entries.keys, SCHEMA_PREFIX)
     if not (absent.any() or entries.values.null_count or pc.any(added).as_py()):
@@ -117,7 +117,7 @@ def _publishable(maps: pa.MapArray) -> pa.MapArray:
 
 
 def _attributes_of_json(texts: pa.Array) -> pa.MapArray:
-    """The maps of JSON objects, null for a null text. Raises RowError for one that is no object of strings."""
+    """Return the maps of JSON objects, null for a null text. Raises RowError for one that is no object of strings."""
     distinct = _text(texts).dictionary_encode()
     maps: list[list[tuple[str, str]] | None] = []
     for index, text in enumerate(distinct.dictionary.to_pylist()):
@@ -130,7 +130,7 @@ def _attributes_of_json(texts: pa.Array) -> pa.MapArray:
 
 
 def _entries_of_json(text: str) -> list[tuple[str, str]] | None:
-    """The entries of a JSON object of strings; None for another text, and where a string is half a surrogate pair."""
+    """Return the entries of a JSON object of strings, or None for another text and for half a surrogate pair."""
     try:
         found = json.loads(text)
         if isinstance(found, dict):
@@ -142,7 +142,7 @@ def _entries_of_json(text: str) -> list[tuple[str, str]] | None:
 
 
 def with_attributes(maps: pa.MapArray | None, extra: list[tuple[str, pa.StringArray]]) -> pa.MapArray:
-    """The maps with further entries, each replacing an entry of its name; a null value adds nothing to its row."""
+    """Return the maps with further entries. Each replaces an entry of its name. A null value adds nothing to its row."""
     rows = len(extra[0][1])
     present = [np.asarray(values.is_valid().to_numpy(zero_copy_only=False)) for _, values in extra]
     if maps is None:
@@ -172,12 +172,12 @@ def with_attributes(maps: pa.MapArray | None, extra: list[tuple[str, pa.StringAr
 
 
 def with_column(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
-    """The batch with a column added, or put in the place of the one of that name."""
+    """Return the batch with a column added, or put in the place of the one of that name."""
     return pa.RecordBatch.from_pydict(dict(zip(batch.schema.names, batch.columns, strict=True)) | {name: column})
 
 
 def concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of one or more batches with the same columns as one batch."""
+    """Return the rows of one or more batches with the same columns as one batch."""
     if len(batches) == 1:
         return batches[0]
     names = batches[0].schema.names

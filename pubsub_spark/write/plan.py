@@ -1,10 +1,10 @@
 """The plan of a write: made on the driver, pickled to the tasks.
 
-Whatever is wrong with the columns is found here, once, before any task runs. The service is asked for the topic and its
-schema only where rows are encoded: a caller who may publish need not be allowed to get the topic.
+Every problem with the columns is found here, once, before any task runs. The service is asked for the topic and its
+schema only if rows are encoded, because a publisher need not be allowed to get the topic.
 
 Spark makes a stream's writer twice a micro-batch, in two Python processes on the driver. So that each does not ask the
-service each time, a process caches a stream's schema for ten seconds; a batch write always asks. The cache must be
+service each time, a process caches a stream's schema for ten seconds. A batch write always asks. The cache must be
 short: Spark uses the process again for the next query, which may have been started because the topic has another
 schema now.
 """
@@ -42,12 +42,12 @@ class WritePlan:
 
 
 def plan_batch_write(options: WriteOptions, backend: Backend, schema: StructType) -> WritePlan:
-    """The plan of `df.write`. Raises SchemaError for columns that cannot be published."""
+    """Return the plan of `df.write`. Raises SchemaError for columns that cannot be published."""
     return _plan(options, backend, schema, _get_topic_schema)
 
 
 def plan_stream_write(options: WriteOptions, backend: Backend, schema: StructType) -> WritePlan:
-    """The plan of a micro-batch of `df.writeStream`. Raises SchemaError for columns that cannot be published."""
+    """Return the plan of a micro-batch of `df.writeStream`. Raises SchemaError for columns that cannot be published."""
     return _plan(options, backend, schema, _get_cached_topic_schema)
 
 
@@ -66,7 +66,7 @@ def _plan(options: WriteOptions, backend: Backend, schema: StructType, get_schem
     elif options.encode != "topic":
         _check_json(mapping, schema)
     elif options.topic is None:
-        raise SchemaError("`encode=topic` needs one topic for all rows: give `topicId`, or encode into `data`.")
+        raise SchemaError("`encode=topic` needs one topic for all rows: set `topicId`, or encode into `data`.")
     else:
         raise SchemaError(f"Topic `{options.topic}` has no schema for `encode=topic`. Leave it out to send JSON.")
     return WritePlan(options, backend, mapping, topic_schema)
@@ -91,7 +91,7 @@ def _check_described(options: WriteOptions, found: TopicSchema | None) -> None:
 
 
 def _get_topic_schema(backend: Backend, topic: str) -> TopicSchema | None:
-    """The schema of a topic, None where it has none."""
+    """Return the schema of a topic, or None if it has none."""
     from ..backend import schemas
 
     with backend.connect() as connection:
@@ -99,7 +99,7 @@ def _get_topic_schema(backend: Backend, topic: str) -> TopicSchema | None:
 
 
 def _get_cached_topic_schema(backend: Backend, topic: str) -> TopicSchema | None:
-    """The schema of a topic, at most ten seconds old unless the service does not answer."""
+    """Return the schema of a topic, at most ten seconds old unless the service does not answer."""
     now = time.monotonic()
     cached_at, cached = _schema_cache.get((backend, topic), (None, None))
     if cached_at is None or now - cached_at > _SCHEMA_CACHE_SECONDS:
@@ -107,7 +107,7 @@ def _get_cached_topic_schema(backend: Backend, topic: str) -> TopicSchema | None
             cached = _get_topic_schema(backend, topic)
         except ServiceError:
             if cached_at is None:
-                raise  # else the stream goes on with the schema that it has, and asks again for the next micro-batch
+                raise  # else the stream keeps its schema, and asks again for the next micro-batch
         else:
             _schema_cache[backend, topic] = now, cached
     return cached
@@ -118,5 +118,5 @@ def _to_arrow(schema: StructType) -> pa.Schema:
 
     try:
         return to_arrow_schema(schema, timezone="UTC")
-    except TypeError:  # 4.0 has no such parameter; UTC is its default
+    except TypeError:  # 4.0 has no such parameter, and UTC is its default
         return to_arrow_schema(schema)

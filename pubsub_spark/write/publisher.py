@@ -1,11 +1,11 @@
 """The publisher of a task: sends requests, retries them on the service's retryable codes, counts message ids.
 
-Runs in a task. `RequestQueue` decides which requests may be sent; this puts a lock, gRPC's callbacks and a scheduler of
-retries around it. The task's own thread adds requests and blocks while flow control asks it to; responses are handled
+Runs in a task. `RequestQueue` decides which requests may be sent. This puts a lock, gRPC's callbacks and a scheduler of
+retries around it. The task's own thread adds requests and blocks while flow control asks it to. Responses are handled
 on gRPC's thread, which then sends the next requests.
 
-The promise: `finish` returns only when the service has given a message id for every message that was sent. A call
-whose response was lost is sent again, so a message may be published twice: at least once.
+The promise: `finish` returns only when the service has assigned a message id to every message that was sent. A call
+whose response was lost is sent again, so a message may be published twice (at-least-once delivery).
 
 A task always ends. Each call has a deadline. After the first request that fails for good, the queued requests of other
 ordering keys have `publishTimeout` to be published. An exception on gRPC's or the scheduler's thread ends the task.
@@ -30,17 +30,17 @@ from .metrics import WriteMetrics
 from .request_queue import RequestQueue
 from .retry_scheduler import RetryScheduler
 
-# The memory of the outstanding requests of a task (`RequestQueue` counts it). Enough for the requests of a few hundred
-# ordering keys to queue for their turn; little beside the Arrow batches that they were made of.
+# The memory of the outstanding requests of a task (`RequestQueue` counts it). Enough for the queued requests of a few
+# hundred ordering keys, and little compared with their Arrow batches.
 MAX_OUTSTANDING_BYTES = 32 * 2**20
-# The deadline of a call, unless half of `publishTimeout` is longer; a call that hangs is sent again after it.
+# The deadline of a call, unless half of `publishTimeout` is longer. A call that hangs is sent again after it.
 _CALL_TIMEOUT_SECONDS = 30.0
 _NO_RESPONSE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 _MAX_IDS_IN_ERROR = 3
 
 
 class Publisher:
-    """The publish calls of one task; a context manager. Use it from one thread."""
+    """The publish calls of one task, as a context manager. Use it from one thread."""
 
     def __init__(self, connection: Connection, max_in_flight: int, publish_timeout: float) -> None:
         self._connection = connection
@@ -57,7 +57,7 @@ class Publisher:
         self._messages = self._bytes = self._requests = self._retries = 0
 
     def send(self, request: EncodedRequest) -> None:
-        """Publish a request, now or when its turn comes; blocks while flow control asks. Raises the first failure."""
+        """Publish a request, now or when its turn comes. Blocks while flow control asks. Raises the first failure."""
         with self._changed:
             if not self._queue.has_capacity:
                 self._wait_for(lambda: self._queue.has_drained or self._error is not None)
@@ -69,7 +69,7 @@ class Publisher:
             self.finish()
 
     def finish(self) -> WriteMetrics:
-        """The metrics, once every message has its id. Raises the first failure when no request is outstanding."""
+        """Wait until no request is outstanding. Return the metrics, or raise the first failure."""
         with self._changed:
             self._wait_for(lambda: not self._queue.has_outstanding)
             if self._error is not None:
@@ -77,7 +77,7 @@ class Publisher:
             return WriteMetrics(self._messages, self._bytes, self._requests, self._retries)
 
     def finish_outstanding(self) -> str:
-        """A sentence about the confirmed messages, once no request is outstanding."""
+        """Wait until no request is outstanding. Return a sentence about the confirmed messages."""
         with self._changed:
             self._wait_for(lambda: not self._queue.has_outstanding)
             return self._confirmed_sentence()
@@ -91,7 +91,7 @@ class Publisher:
         self._retry_scheduler.close()
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition; raises an exception of another thread that ends the task."""
+        """Wait for a condition. Raises an exception of another thread that ends the task."""
         self._changed.wait_for(lambda: self._thread_error is not None or condition())
         if self._thread_error is not None:
             raise self._thread_error
@@ -118,14 +118,14 @@ class Publisher:
             call.add_done_callback(partial(self._on_response, request))
 
     def _on_response(self, request: EncodedRequest, call: Any) -> None:
-        """Handle the end of a call; runs on gRPC's thread, which would swallow an exception."""
+        """Handle the end of a call. Runs on gRPC's thread, which would swallow an exception."""
         try:
             self._handle_response(request, call)
         except BaseException as error:
             self._fail_task(error)
 
     def _on_retries_due(self, requests: list[EncodedRequest]) -> None:
-        """Send requests again; runs on the scheduler's thread."""
+        """Send requests again. Runs on the scheduler's thread."""
         try:
             with self._changed:
                 if self._closed:
@@ -160,8 +160,8 @@ class Publisher:
             if code is grpc.StatusCode.OK and len(ids) == request.messages:
                 self._confirm(request, ids)
             elif code is grpc.StatusCode.OK:
-                sentence = f"`{self._connection.address}` gave {len(ids)} message ids for {request.messages} messages"
-                self._fail(request, ServiceError(f"{sentence} published to Topic `{request.topic}`."))
+                sentence = f"`{self._connection.address}` returned {len(ids)} message ids for {request.messages}"
+                self._fail(request, ServiceError(f"{sentence} messages published to Topic `{request.topic}`."))
             else:
                 self._retry_or_fail(request, code, detail)
             sendable = self._take_sendable()
@@ -201,7 +201,7 @@ class Publisher:
 
 
 def _message_ids(response: bytes) -> list[str]:
-    """The ids in a serialized PublishResponse; none where the bytes are not one."""
+    """Return the ids in a serialized PublishResponse, or None if the bytes are not one."""
     from google.protobuf.message import DecodeError
 
     try:

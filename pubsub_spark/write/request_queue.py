@@ -2,15 +2,15 @@
 
 Three rules, as in Google's PublisherClient:
 
-- at most `max_in_flight` requests are in flight;
-- one request of an ordering key (of a topic) is in flight or waits for its retry; the next leaves the key's queue when
-  it is confirmed, so the messages of a key arrive in their order;
-- flow control: the caller adds no request while `has_capacity` is false, and then waits until `has_drained`, so the
-  memory of a task does not grow with the rows it writes. Counted is the memory that Python needs for a request, not its
+- At most `max_in_flight` requests are in flight.
+- One request of an ordering key (of a topic) is in flight or waits for its retry. The next leaves the key's queue when
+  it is confirmed, so the messages of a key arrive in their order.
+- Flow control: the caller adds no request while `has_capacity` is false, and then waits until `has_drained`, so the
+  memory of a task does not grow with the rows it writes. It counts the memory that Python needs for a request, not its
   body alone: with one small message for each of many keys, the objects are most of it.
 
 After a request has failed for good the caller adds nothing more. The queue of its key is dropped, and so are queued
-requests without a key; requests of other keys are still sent, so each key ends with a prefix of its messages.
+requests without a key. Requests of other keys are still sent, so each key ends with a prefix of its messages.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ..publish.requests import EncodedRequest
 
 TopicAndKey = tuple[str, str]
 
-# The objects that Python keeps for an outstanding request beside its body: the request, its key, its place in the
-# queues and in the scheduler's heap, its attempts. Measured with tracemalloc while 20,000 keys await a retry.
+# The objects that Python keeps for an outstanding request in addition to its body: the request, its key, its place in
+# the queues and in the scheduler's heap, its attempts. Measured with tracemalloc while 20,000 keys await a retry.
 _OBJECT_BYTES = 1000
-# The share of the memory that is still used when a caller that waited goes on.
+# The share of the memory that is still used when a caller that waited continues.
 _RESUME_SHARE = 0.75
 
 
 def memory_bytes(request: EncodedRequest) -> int:
-    """The memory of an outstanding request, for flow control."""
+    """Return the memory of an outstanding request, for flow control."""
     return len(request.body) + _OBJECT_BYTES
 
 
@@ -41,8 +41,8 @@ class RequestQueue:
         self._max_in_flight = max_in_flight
         self._max_outstanding_bytes = max_outstanding_bytes
         self._sendable: deque[EncodedRequest] = deque()
-        # A key is in here while one of its requests is outstanding; its queue has those behind that one, None if there
-        # are none: an empty deque takes 760 bytes.
+        # A key is in here while one of its requests is outstanding. Its queue has the later ones, or is None instead of
+        # empty: an empty deque takes 760 bytes.
         self._key_queues: dict[TopicAndKey, deque[EncodedRequest] | None] = {}
         self._in_flight = 0
         self._awaiting_retry = 0
@@ -56,7 +56,9 @@ class RequestQueue:
 
     @property
     def has_drained(self) -> bool:
-        """Whether a caller that waits for capacity may go on: with some of it, so as not to wake for every response."""
+        """Whether a caller that waits for capacity may continue. It needs a quarter of it, so as not to wake for every
+        response.
+        """
         return self.outstanding_bytes < self._max_outstanding_bytes * _RESUME_SHARE
 
     @property
@@ -65,7 +67,7 @@ class RequestQueue:
         return bool(self._sendable or self._in_flight or self._awaiting_retry)
 
     def add(self, request: EncodedRequest) -> None:
-        """Queue a request; `take_sendable` returns it when its turn comes."""
+        """Queue a request. `take_sendable` returns it when its turn comes."""
         self.outstanding_bytes += memory_bytes(request)
         if request.ordering_key:
             key = (request.topic, request.ordering_key)
@@ -80,7 +82,7 @@ class RequestQueue:
         self._sendable.append(request)
 
     def take_sendable(self) -> list[EncodedRequest]:
-        """The requests to send now; each counts as in flight from here on."""
+        """Return the requests to send now. Each counts as in flight from here on."""
         taken = []
         while self._sendable and self._in_flight < self._max_in_flight:
             taken.append(self._sendable.popleft())
@@ -88,7 +90,7 @@ class RequestQueue:
         return taken
 
     def confirm(self, request: EncodedRequest) -> None:
-        """Remove a request in flight that was published; the next of its key becomes sendable."""
+        """Remove a request in flight that was published. The next of its key becomes sendable."""
         self._in_flight -= 1
         self.outstanding_bytes -= memory_bytes(request)
         if request.ordering_key:
@@ -100,7 +102,7 @@ class RequestQueue:
                 self._key_queues.pop(key, None)
 
     def await_retry(self) -> None:
-        """Take a request out of flight that failed for now; its key keeps waiting for it, others may be sent."""
+        """Take a request out of flight that failed for now. Its key keeps waiting for it, others may be sent."""
         self._in_flight -= 1
         self._awaiting_retry += 1
 

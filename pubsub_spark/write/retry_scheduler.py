@@ -1,7 +1,7 @@
 """The retry scheduler of a task: one thread, and a heap of the requests that await their retry.
 
 Runs in a task. The thread is started by the first retry and ends with `close`. It is one thread however many requests
-await their retry; in an outage there may be one for every ordering key.
+await their retry. In an outage there may be one for every ordering key.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RetryScheduler:
                 self._changed.notify()
 
     def close(self) -> None:
-        """End the thread; requests that await their retry are forgotten."""
+        """End the thread. Requests that await their retry are forgotten."""
         with self._changed:
             self._closed = True
             self._heap.clear()

@@ -1,4 +1,4 @@
-"""The payloads of rows: encoded by the topic's schema where it has one, else as JSON. Runs in tasks."""
+"""The payloads of rows: encoded by the topic's schema if it has one, else as JSON. Runs in tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RowEncoder:
-    """The encoder of a task's rows, compiled for their types when the first of them comes."""
+    """The encoder of a task's rows, compiled for their types when the first one arrives."""
 
     def __init__(self, topic_schema: TopicSchema | None, options: WriteOptions) -> None:
         self._topic_schema = topic_schema
@@ -25,7 +25,7 @@ class RowEncoder:
         self._encoder: Encoder | None = None
 
     def __call__(self, rows: pa.StructArray) -> pa.Array:
-        """A payload for each row, null for a null row. Raises RowError naming row and column."""
+        """Return a payload for each row, null for a null row. Raises RowError naming row and column."""
         if self._topic_schema is None:
             return to_json(rows)
         if self._encoder is None:

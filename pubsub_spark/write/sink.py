@@ -24,7 +24,7 @@ Options = TypeVar("Options", ReadOptions, WriteOptions)
 
 
 def parsed(cls: type[Options], given: Mapping[str, str], environ: Mapping[str, str]) -> Options:
-    """The options, those that an AsyncAPI document gives among them; OptionsError with every problem found."""
+    """Return the options, including those of an AsyncAPI document. Raises OptionsError with every problem found."""
     if "asyncapi" not in (name.lower() for name in given):
         return cls.parse(given, environ)
     try:
@@ -44,11 +44,11 @@ class PubSubSink(DataSource):
         self._environ = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The writer of `df.write`."""
+        """Return the writer of `df.write`."""
         options = parsed(WriteOptions, self._given, self._environ)
         return PubSubBatchWriter(options, from_options(options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """The writer of `df.writeStream`."""
+        """Return the writer of `df.writeStream`."""
         options = parsed(WriteOptions, self._given, self._environ)
         return PubSubStreamWriter(options, from_options(options), schema, overwrite)

@@ -1,4 +1,4 @@
-"""The metrics of all writes of a program, for the program: `WriteSummary`, a Spark accumulator.
+"""`WriteSummary`: the metrics of all writes of a program, in a Spark accumulator.
 
     summary = WriteSummary(spark)
     df.write.format(summary.format).mode("append").option("topicId", "t").save()
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class WriteSummary:
-    """The metrics of all writes so far: write to `format` in place of `pubsub`, read `value` at any time.
+    """The metrics of all writes so far: write to `format` instead of `pubsub`, read `value` at any time.
 
     Counts the tasks that ended well, of batch writes and of streams. Raises RuntimeError for a session of Spark
     Connect, which has no accumulators.

@@ -1,4 +1,4 @@
-"""Java's names of time zones, in which Spark gives the session's zone, as names that Arrow knows.
+"""Java's names of time zones, which Spark uses for the session's zone, as names that Arrow knows.
 
 Java takes offsets in many spellings, alone or after `UTC`, `GMT` or `UT`, and Spark also the old three-letter ids
 (`ZoneId.SHORT_IDS`). Regions have the same name in both.
@@ -46,7 +46,7 @@ _SHORT_IDS = {
 
 
 def to_arrow_zone(zone: str) -> str:
-    """The zone's name in Arrow; a region is returned as it is."""
+    """Return the zone's name in Arrow. A region is returned as it is."""
     offset = _OFFSET.fullmatch(zone)
     if offset is None:
         return _SHORT_IDS.get(zone, zone)

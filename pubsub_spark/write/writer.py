@@ -1,11 +1,11 @@
 """Spark's writer classes, for `df.write` and for `df.writeStream`.
 
-    driver      PubSubBatchWriter(...)   makes the write plan, raises every problem with the columns; pickled
+    driver      PubSubBatchWriter(...)   makes the write plan, raises every problem with the columns, is pickled
     each task   write(batches)           publishes the rows of a partition -> PublishCommitMessage
     driver      commit(messages)         logs the sum of the tasks' metrics
 
 The guarantee is at-least-once: a task ends well only when every message has its id, and a task that is attempted again
-publishes all of its rows again. `idAttribute` gives each message an id that is the same in every attempt.
+publishes all of its rows again. `idAttribute` assigns each message an id that is the same in every attempt.
 
 Spark makes a stream's writer twice a micro-batch, once to plan it and once to commit it.
 """
@@ -34,7 +34,7 @@ from .plan import WritePlan, plan_batch_write, plan_stream_write
 
 _log = logging.getLogger(__name__)
 
-# The local properties that Spark's micro-batch execution gives its tasks (the same in 4.0 and 4.3).
+# The local properties that Spark's micro-batch execution sets for its tasks (the same in 4.0 and 4.3).
 _QUERY_ID_PROPERTY = "sql.streaming.queryId"
 _BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
@@ -46,7 +46,7 @@ _ARROW_BATCH_ROWS = 10_000
 
 @dataclass
 class PublishCommitMessage(datasource.WriterCommitMessage):
-    """The commit message of a task: the metrics of its partition, every message of which has its id."""
+    """The commit message of a task: the metrics of its partition. Each of its messages has an id."""
 
     partition: int
     attempt: int
@@ -62,7 +62,7 @@ class PubSubBatchWriter(datasource.DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, backend: Backend, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise OptionsError(
-                ['`mode("overwrite")` cannot be done: a topic keeps what was published to it; use `mode("append")`']
+                ['`mode("overwrite")` is not supported, because a topic keeps its messages. Use `mode("append")`']
             )
         self._plan = plan_batch_write(options, backend, schema)
         self._write_id = uuid.uuid4().hex
@@ -79,13 +79,13 @@ class PubSubBatchWriter(datasource.DataSourceArrowWriter):
         _log_commit(self._plan, "", messages)
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
-        """Log what was published before the write failed; it cannot be taken back."""
+        """Log the number of messages that were published before the write failed. They cannot be taken back."""
         logs.to_stderr(self._plan.options.log_level)
-        _log.warning("the write failed; tasks that ended well had published %s", _sum(messages))
+        _log.warning("the write failed. Tasks that ended well had published %s", _sum(messages))
 
 
 class PubSubStreamWriter(_StreamWriter):  # type: ignore[misc]
-    """The writer of `df.writeStream.format("pubsub")`, append mode; `accumulator_id` as above."""
+    """The writer of `df.writeStream.format("pubsub")`, append mode. `accumulator_id` as above."""
 
     accumulator_id: int | None = None
 
@@ -93,8 +93,8 @@ class PubSubStreamWriter(_StreamWriter):  # type: ignore[misc]
         if overwrite:
             raise OptionsError(
                 [
-                    '`outputMode("complete")` cannot be done: a topic keeps what was published to it; '
-                    'use `outputMode("append")`, or write each result from `foreachBatch`'
+                    '`outputMode("complete")` is not supported, because a topic keeps its messages. '
+                    'Use `outputMode("append")`, or write each result from `foreachBatch`'
                 ]
             )
         self._schema = schema
@@ -113,9 +113,9 @@ class PubSubStreamWriter(_StreamWriter):  # type: ignore[misc]
         _log_commit(self._plan, f"batch {batchId} ", messages)
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
-        """Log what was published before the micro-batch failed; it cannot be taken back."""
+        """Log the number of messages that were published before the micro-batch failed. They cannot be taken back."""
         logs.to_stderr(self._plan.options.log_level)
-        _log.warning("batch %d failed; tasks that ended well had published %s", batchId, _sum(messages))
+        _log.warning("batch %d failed. Tasks that ended well had published %s", batchId, _sum(messages))
 
 
 def _write(
@@ -156,7 +156,7 @@ def _context() -> TaskContext:
 
 
 def _to_arrow(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of the rows, for Spark 4.0, which gives rows to a stream's writer."""
+    """Arrow batches of the rows, because Spark 4.0 passes rows to a stream's writer."""
     from pyspark.sql.conversion import LocalDataToArrowConversion
 
     while chunk := list(islice(rows, _ARROW_BATCH_ROWS)):

@@ -353,7 +353,7 @@ def test_a_key_that_is_none_is_said_in_a_sentence():
     with pytest.raises(ForbiddenError, match=r"No usable credentials for .*: Unable to load PEM file\.") as raised:
         from_options(ReadOptions.parse(given, {})).connect()
 
-    assert str(raised.value).endswith(". Correct those that the options give.")
+    assert str(raised.value).endswith(". Correct the credentials in the options.")
     assert "ValueError" not in str(raised.value)
 
 

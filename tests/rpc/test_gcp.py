@@ -147,7 +147,7 @@ def test_a_metadata_server_that_is_late(
         pass
 
     [line] = [record.getMessage() for record in caplog.records if record.name == google_credentials.__name__]
-    assert f"the metadata server `{server.address}` does not answer; trying for 20 s" in line
+    assert f"the metadata server `{server.address}` does not answer. Trying for 20 s" in line
     assert 0 < clock.now < 20
 
 

@@ -275,7 +275,7 @@ def test_an_address_where_nobody_listens_is_named(spark: SparkSession, topic: To
 def test_overwrite_is_refused(spark: SparkSession, topic: Topic):
     """A topic cannot be emptied by its publisher."""
     rows = spark.range(1).selectExpr("string(id) data")
-    with pytest.raises(Exception, match=r"`mode\(\"overwrite\"\)` cannot be done: a topic keeps what was published"):
+    with pytest.raises(Exception, match=r"`mode\(\"overwrite\"\)` is not supported, because a topic keeps"):
         rows.write.format("pubsub").mode("overwrite").options(**topic.options).save()
 
 
@@ -322,7 +322,7 @@ def test_a_stream_publishes_each_batch(spark: SparkSession, topic: Topic, batche
 @pytest.mark.parametrize(
     ("mode", "sentence"),
     [
-        ("complete", r"`outputMode\(\"complete\"\)` cannot be done: a topic keeps what was published to it"),
+        ("complete", r"`outputMode\(\"complete\"\)` is not supported, because a topic keeps its messages"),
         ("update", "does not support Update mode"),
     ],
 )

@@ -81,7 +81,7 @@ def test_deleted_schema_is_not_a_missing_topic():
         failure(grpc.StatusCode.NOT_FOUND, text, "publish to", "Topic", name, "host:443") for text in texts
     )
 
-    assert str(deleted).startswith(f"Topic `{name}` takes no messages, because its schema was deleted. Give the topic")
+    assert str(deleted).startswith(f"Topic `{name}` takes no messages, because its schema was deleted. Set another")
     assert isinstance(missing, MissingError)
 
 

@@ -124,7 +124,7 @@ def test_encode_topic_takes_data_as_a_column():
             {"attributeColumns": "a"},
             "`a` is `double`, but must be a string, an integer, a boolean or a date",
         ),
-        (schema(data=BINARY, value=schema(a=LONG)), {}, "`data` and `value` are both a message; drop one"),
+        (schema(data=BINARY, value=schema(a=LONG)), {}, "`data` and `value` are both a message. Drop one"),
         (schema(attributes=SPARK_ATTRIBUTES), {}, "no column `data`, `value` or any other to make a message of"),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_bad_row_stops_its_arrow_batch_before_anything_is_sent(pubsub):
 
     assert (
         "Row 3 of partition 3: `attributes` has the key `googx`, but names that begin with `goog` are Google's own. "
-        "Change it, or set `onOversize` to `drop` or `deadletter`. 1 more rows of its Arrow batch are refused too. "
+        "Change it, or set `onOversize` to `drop` or `deadletter`. 1 more rows of its Arrow batch are also refused. "
         "Before that, 2 messages of this task were confirmed, the first of them `0`, `1`." == str(caught.value)
     )
     assert [b"a", b"b"] == pubsub.data
@@ -324,7 +324,7 @@ def test_a_string_that_is_not_utf8_is_named(pubsub, columns, named):
     """Spark takes any bytes for a string; JSON, schemas, attributes and keys do not."""
     fine = rows(**{name: column.take([0, 0]) for name, column in columns.items()})
     with pytest.raises(
-        DataError, match=f"^Row 3 of partition 3: `{named}` holds a string that is not UTF-8; repair it"
+        DataError, match=f"^Row 3 of partition 3: `{named}` holds a string that is not UTF-8. Repair it"
     ):
         run(pubsub, [fine, rows(**columns)], projectId="p")
 

@@ -180,7 +180,7 @@ def test_years_that_iso_8601_does_not_have(kind, rows, named):
         to_json(pa.StructArray.from_arrays([column], ["v"]))
     assert 2 == caught.value.row
     assert (
-        f"column `{named}` is outside the years 1 to 9999, in which JSON's dates and times lie"
+        f"column `{named}` is outside the years 1 to 9999, the range of JSON's dates and times"
         == caught.value.complaint
     )
 

@@ -151,7 +151,7 @@ def test_a_missing_id_fails_the_task(pubsub):
     """Fewer ids than messages is no success."""
     pubsub.answer = lambda request: len(request.messages) - 1
 
-    with pytest.raises(ServiceError, match="`fake:1` gave 9 message ids for 10 messages published to Topic `projects/"):
+    with pytest.raises(ServiceError, match="`fake:1` returned 9 message ids for 10 messages published to Topic"):
         published(pubsub, [""] * 10)
 
 
@@ -161,7 +161,7 @@ def test_an_answer_that_is_none_fails_the_task(pubsub):
     answered.set_result(b"<html>")
     pubsub.publish = lambda topic, body, timeout: answered
 
-    with pytest.raises(ServiceError, match="`fake:1` gave 0 message ids for 10 messages published"):
+    with pytest.raises(ServiceError, match="`fake:1` returned 0 message ids for 10 messages published"):
         published(pubsub, [""] * 10)
 
 

@@ -41,10 +41,10 @@ def test_columns_are_looked_at_when_it_is_made(writer):
 @pytest.mark.parametrize(
     ("writer", "sentence"),
     [
-        (PubSubBatchWriter, r'`mode\("overwrite"\)` cannot be done: .*; use `mode\("append"\)`'),
+        (PubSubBatchWriter, r'`mode\("overwrite"\)` is not supported, .*\. Use `mode\("append"\)`'),
         (
             PubSubStreamWriter,
-            r'`outputMode\("complete"\)` cannot be done: .*; use `outputMode\("append"\)`, or',
+            r'`outputMode\("complete"\)` is not supported, .*\. Use `outputMode\("append"\)`, or',
         ),
     ],
 )
@@ -101,7 +101,7 @@ def test_an_abort_says_what_cannot_be_taken_back(caplog):
     """Tasks that failed have no message; the others' messages are out."""
     PubSubBatchWriter(OPTIONS, BACKEND, BYTES, overwrite=False).abort([None, written(1, messages=3)])
 
-    assert caplog.messages[0].startswith("the write failed; tasks that ended well had published 3 messages")
+    assert caplog.messages[0].startswith("the write failed. Tasks that ended well had published 3 messages")
 
 
 def test_a_summary_needs_classic_spark():
