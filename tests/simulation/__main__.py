@@ -11,7 +11,7 @@ from tests.simulation import exhaustive, history, runner
 
 
 def main() -> int:
-    """Run histories as the arguments ask; the number of those that broke an invariant is the exit code, 0 or 1."""
+    """Run histories as the arguments ask. The number of those that broke an invariant is the exit code, 0 or 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--histories", type=int, default=1000, help="how many seeds")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")

@@ -1,7 +1,7 @@
-"""The cases of docs/guarantee.md in which a row may be repeated, each as a predicate on what happened.
+"""The cases of docs/guarantee.md that allow a repeated row, each as a predicate on the record.
 
-A repeat that no case names breaks invariant I5. A case may only look at the record: what the service, the store and
-Spark did. `sentence` is the line of guarantee.md.
+A repeat that no case names breaks invariant I5. A case may only look at the record: the actions of the service, the
+store and Spark. `sentence` is the line of guarantee.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Case:
-    """A case in which a repeat is allowed."""
+    """A case that allows a repeat."""
 
     name: str
     sentence: str
@@ -92,5 +92,5 @@ CASES: tuple[Case, ...] = (
 
 
 def name_of(record: Record, repeat: Repeat) -> str | None:
-    """Return the name of the first case that explains a repeat, None if none does."""
+    """Return the name of the first case that explains a repeat, or None if none does."""
     return next((case.name for case in CASES if case.explains(record, repeat)), None)

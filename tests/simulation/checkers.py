@@ -39,7 +39,7 @@ def undelivered(record: Record) -> list[str]:
 
 
 def check_repeats(record: Record) -> Counter[str]:
-    """Check I5; the number of repeats of each case."""
+    """Check I5. Returns the number of repeats of each case."""
     named: Counter[str] = Counter()
     for message_id, commits in record.committed.items():
         for (first, before), (again, after) in pairwise(commits):
@@ -57,7 +57,7 @@ def check_repeats(record: Record) -> Counter[str]:
 
 
 def check_keys(record: Record) -> None:
-    """Check the order of each key, unless the service has forgotten what is outstanding (after a seek)."""
+    """Check the order of each key, unless the service has forgotten its outstanding messages (after a seek)."""
     if not record.notes["seek"] and not record.notes["recreated"]:
         _check_order(record)
         _check_partitions(record)

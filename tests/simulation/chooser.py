@@ -50,7 +50,7 @@ class Seeded:
 
 
 class Fixed:
-    """The first alternative each time, and no chance: for what an enumeration leaves alone."""
+    """The first alternative each time, without chance: for decisions that an enumeration does not vary."""
 
     def chance(self, probability: float) -> bool:
         return False
@@ -66,7 +66,7 @@ class Fixed:
 
 
 class Enumerated:
-    """All combinations of decisions: run a history, then `advance()` to the next, until there is none."""
+    """All combinations of decisions: run a history, then `advance()` to the next, until all are done."""
 
     def __init__(self) -> None:
         self._prefix: list[tuple[int, int]] = []  # the decision taken, and the number of alternatives
@@ -91,7 +91,7 @@ class Enumerated:
         return low if self.below(2) == 0 else high
 
     def advance(self) -> bool:
-        """Go to the next combination; whether there is one."""
+        """Go to the next combination. Returns whether there is one."""
         self._at = 0
         while self._prefix:
             taken, count = self._prefix.pop()

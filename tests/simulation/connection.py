@@ -31,7 +31,7 @@ def _backend(key: int) -> SimBackend:
 
 
 class SimBackend:
-    """The `Backend` of a history; pickled by reference."""
+    """The `Backend` of a history. Pickled by reference."""
 
     def __init__(self, service: Service, connect_timeout: float = 20.0, probe_after: float = math.inf) -> None:
         self.address = ADDRESS
@@ -44,7 +44,7 @@ class SimBackend:
         return SimConnection(self._service, process, self._connect_timeout, self._probe_after)
 
     def close(self) -> None:
-        """Forget this backend; the history is over."""
+        """Forget this backend. The history is over."""
         _backends.pop(id(self), None)
 
     def __reduce__(self) -> Any:
@@ -297,7 +297,7 @@ class SimAdmin:
             self._service.seek(target.timestamp() - EPOCH)
 
     def _ask(self, verb: str, kind: str, name: str) -> None:
-        """Wait for an answer; ServiceError if there is none."""
+        """Wait for an answer. Raises ServiceError without an answer."""
         service, hub = self._service, self._service.hub
         if self._process.dead or hub.is_over:
             raise ProcessGone

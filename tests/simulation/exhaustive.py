@@ -1,9 +1,8 @@
 """All histories of two messages, two batches, one crash and one late attempt.
 
-Enumerated are the protocol and the trigger, every point at which the driver is killed (each call of the store and the
-service, each message that arrives, each write of Spark's logs and of the sink, or none), every point at which the first
-attempt of a pulling task is suspended, and for how long. Threads run in the order in which they can, and nothing else
-goes wrong.
+Enumerated are the protocol, the trigger and two faults. The driver is killed at any point: each call of the store and
+the service, each message that arrives, each write of Spark's logs and of the sink, or never. The first attempt of a
+pulling task is suspended at any point, for each duration. Threads run as soon as they can, and nothing else fails.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tests.simulation.service import SUBSCRIPTION
 from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Query
 from tests.simulation.world import Setup, World
 
-_LATE_SECONDS = (20.0, 700.0)  # while the batch is being evaluated again; when its leases are over
+_LATE_SECONDS = (20.0, 700.0)  # while the batch is being evaluated again, and after its leases
 _TRIGGERS = ((PROCESSING_TIME, True), (AVAILABLE_NOW, True), (AVAILABLE_NOW, False), (ONCE, True))
 _LEASES_SECONDS = 700.0
 
@@ -81,7 +80,7 @@ def _operate(world: World, query: Query, choices: Enumerated) -> None:
 
 
 def _once(choices: Enumerated, happens: Callable[[], None]) -> Callable[[], None]:
-    """Return what decides at each operation whether something happens there; it happens once at most."""
+    """Return the chooser that decides at each operation whether something happens there. It happens once at most."""
     has_happened: list[bool] = []
 
     def decide() -> None:
@@ -93,7 +92,7 @@ def _once(choices: Enumerated, happens: Callable[[], None]) -> Callable[[], None
 
 
 def _make_late(application: Application, process: Process, choices: Enumerated) -> None:
-    """Have the first attempt be suspended at one of its operations; it lives on when its driver is gone."""
+    """Have the first attempt be suspended at one of its operations. It lives on when its driver is gone."""
     if not application.outlives:
         application.outlives.add(process)
         process.on_operation = _once(choices, lambda: application.suspend(process, choices.pick(_LATE_SECONDS)))

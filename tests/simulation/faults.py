@@ -1,10 +1,10 @@
 """Which faults a history has, and how often each happens.
 
-A swarm: a history draws a few kinds and a rate for each, and the others are off. A history in which everything goes
-wrong at once finds less than thousands in which three things do.
+A swarm: a history draws a few kinds and a rate for each, and the others are off. A history with every fault at once
+finds less than thousands with three faults each.
 
 Never injected, because no connector could keep its promise: a service that loses a message or takes an ack back after
-its retention; a store whose create-only writes overwrite, or that loses a file which it still lists.
+its retention. A store whose create-only writes overwrite, or that loses a file which it still lists.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ KINDS: dict[str, tuple[str, float]] = {
 
 @dataclass
 class Faults:
-    """The faults of one history. rates: by kind; those that are left out never happen."""
+    """The faults of one history. rates: by kind. Those that are left out never happen."""
 
     chooser: Chooser
     rates: dict[str, float] = field(default_factory=dict)
@@ -72,6 +72,6 @@ class Faults:
         return cls(chooser, {kind: rate for kind, rate in rates.items() if kind not in without})
 
     def hits(self, kind: str) -> bool:
-        """Whether a fault of this kind happens now."""
+        """Return whether a fault of this kind happens now."""
         rate = self.rates.get(kind)
         return rate is not None and self.are_on and self.chooser.chance(rate)

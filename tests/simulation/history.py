@@ -1,8 +1,8 @@
 """One history: a seed draws a world, then faults happen in it, then it is quiet and everything must be delivered.
 
     safety    one to four runs of the query with the drawn faults: started, stopped, killed, suspended, seconds or days
-              apart; after each step the invariants I1 and I2 are checked
-    liveness  faults off; two runs (more if Spark asks for one batch a run); then I3, I5, I6 and the ordering keys
+              apart. After each step the invariants I1 and I2 are checked
+    liveness  faults off. Two runs (more if Spark asks for one batch a run). Then I3, I5, I6 and the ordering keys
 
 A `Plan` can leave things out, so that a failed history can be made smaller (`shrink`).
 """
@@ -34,7 +34,7 @@ _LOSSES = ("file removed", "rolled back", "other staging", "new checkpoint")
 
 @dataclass(frozen=True)
 class Plan:
-    """A seed, and what differs from what it draws. without: kinds of faults that are left out."""
+    """A seed, and the differences from its draws. without: kinds of faults that are left out."""
 
     seed: int
     runs: int | None = None
@@ -108,7 +108,7 @@ def _query(chooser: Chooser) -> Query:
 
 
 def _options(chooser: Chooser, messages: int) -> ReadOptions:
-    """The options of a query: those that decide about batches, small so that a few messages reach every limit."""
+    """Return the options of a query: those that decide about batches, small so that a few messages reach every limit."""
     return ReadOptions(
         endpoint=ADDRESS,
         subscription_id=SUBSCRIPTION,
@@ -120,7 +120,7 @@ def _options(chooser: Chooser, messages: int) -> ReadOptions:
 
 
 class History:
-    """The operator of one history, who starts, stops and breaks things."""
+    """The operator of one history: starts, stops and breaks things."""
 
     def __init__(self, plan: Plan, world: World) -> None:
         self.world = world
@@ -154,7 +154,7 @@ class History:
             count -= together
 
     def _run_with_faults(self, is_last: bool) -> bool:
-        """Run the query for a while; False if it runs on, into the quiet time."""
+        """Run the query for a while. Returns False if it runs on, into the quiet time."""
         chooser, faults = self._chooser, self._faults
         self._break_things()
         if faults.hits("other options"):
@@ -278,7 +278,7 @@ class History:
     # The quiet time
 
     def _calm(self) -> None:
-        """Turn the faults off; wait until what was suspended runs again and late attempts have ended."""
+        """Turn the faults off. Wait until suspended processes run again and late attempts have ended."""
         hub, service = self.world.hub, self.world.service
         self._record.tell("operator", "turns the faults off")
         self._faults.are_on = False
@@ -295,7 +295,7 @@ class History:
         self.world.wait(max(self._chooser.pick((0.0, _LEASES_SECONDS)), self.world.settings.max_backoff))
 
     def _run_quietly(self) -> None:
-        """Run the query until everything is delivered, and check what must be true then."""
+        """Run the query until everything is delivered, and check the final invariants."""
         world = self.world
         running = next((each for each in world.applications if each.is_alive), None)
         for other in world.applications:
@@ -318,7 +318,7 @@ class History:
         self._check_end()
 
     def _quiet_runs(self) -> int:
-        """Return after how many runs everything is delivered: two; more if Spark asks for one batch a run.
+        """Return after how many runs everything is delivered: two. More if Spark asks for one batch a run.
 
         Then it is the run after the next, or one run for each message if there are more than fit into a batch, or if
         acks of ordering keys have to come first. A batch that was not committed takes a run of its own, and so does the
@@ -332,7 +332,7 @@ class History:
         return SINGLE_BATCH_RUNS + (messages if left > fits else 0)
 
     def _follow_the_advice(self, application: Application) -> None:
-        """Do what a StagingError says: go on without the lost batches, or start a new checkpoint."""
+        """Follow the advice of a StagingError: continue without the lost batches, or start a new checkpoint."""
         record = self._record
         lost = any(record.notes[kind] for kind in ("file removed", "rolled back", "other staging"))
         if application.error is None or not lost:

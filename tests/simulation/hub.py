@@ -1,6 +1,6 @@
-"""Machines, processes and threads of a history; the scheduler, and virtual time.
+"""Machines, processes and threads of a history. The scheduler, and virtual time.
 
-A thread is a greenlet that runs until it waits (`Hub.wait`); the hub then chooses the next one that can run. Time moves
+A thread is a greenlet that runs until it waits (`Hub.wait`). The hub then chooses the next one that can run. Time moves
 to the next event only when no thread can run, or now and then when the chooser says so: then threads are slow.
 
     Machine    a monotonic clock that stands still while the machine sleeps, and a wall clock that may be wrong
@@ -8,7 +8,7 @@ to the next event only when no thread can run, or now and then when the chooser 
     Thread     a greenlet
 
 A killed process never runs again, and none of its `finally` blocks has an effect: its greenlets are kept until the end
-of the history, where they are unwound while everything that they could reach raises `ProcessGone`.
+of the history, if they are unwound while everything that they could reach raises `ProcessGone`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from tests.simulation.chooser import Chooser
 
 EPOCH = 1_800_000_000.0  # the wall clock at the beginning of a history, in seconds
-_SLOW_SECONDS = 5.0  # that a thread is slow at the most
+_SLOW_SECONDS = 5.0  # the longest delay of a slow thread
 _TICK = 1e-6  # seconds that a look at the clock takes, so that no loop is endless in no time
 
 
@@ -32,11 +32,11 @@ class ProcessGone(GreenletExit):
 
 
 class StuckError(Exception):
-    """A history that does not go on: nothing will ever happen, or it has taken more steps than it may."""
+    """A stuck history: nothing will ever happen, or it has exceeded its number of steps."""
 
 
 class Machine:
-    """A computer with its clocks. base: its monotonic time at the beginning; skew: how wrong its wall clock is."""
+    """A computer with its clocks. base: its monotonic time at the beginning. skew: how wrong its wall clock is."""
 
     def __init__(self, name: str, base: float = 1000.0, skew: float = 0.0) -> None:
         self.name, self.base, self.skew = name, base, skew
@@ -45,7 +45,7 @@ class Machine:
         self.processes: dict[Process, None] = {}  # in order, so that a seed is one history
 
     def sleep(self, hub: Hub, seconds: float) -> None:
-        """Run none of the processes for so long; the monotonic clock stands still."""
+        """Run none of the processes for so long. The monotonic clock stands still."""
         if self.is_asleep:
             return
         self.is_asleep = True
@@ -67,7 +67,7 @@ class Machine:
 
 
 class Thread:
-    """A simulated thread; `join` and `is_alive` are those of `threading.Thread`."""
+    """A simulated thread. `join` and `is_alive` are those of `threading.Thread`."""
 
     __slots__ = (
         "_ends",
@@ -120,7 +120,8 @@ class Process:
     """Threads that share a fate.
 
     operations: how often they have asked for something outside, or were sent something. at: what happens to the process
-    at such an operation, by its number. on_operation: called at each. on_failure: called with what a thread has raised.
+    at such an operation, by its number. on_operation: called at each. on_failure: called with the exception of a
+    thread.
     """
 
     def __init__(self, hub: Hub, name: str, machine: Machine) -> None:
@@ -147,7 +148,7 @@ class Process:
         return thread
 
     def kill(self) -> None:
-        """End the process where it is, as `kill -9` does."""
+        """End the process at once, as `kill -9` does."""
         if not self.dead:
             self.dead = True
             self.machine.processes.pop(self, None)
@@ -156,7 +157,7 @@ class Process:
             self.hub.leave_if_dead()
 
     def operation(self) -> None:
-        """Record that the process has just asked for something outside; it may not live to see the answer."""
+        """Record that the process has just asked for something outside. It may not live to see the answer."""
         self.operations += 1
         happens = self.at.get(self.operations)
         if happens is not None:
@@ -189,7 +190,7 @@ class Hub:
     def __init__(self, chooser: Chooser, slow_threads: float = 0.0, is_fair: bool = False) -> None:
         self.chooser = chooser
         self.slow_threads = slow_threads  # the probability that time passes while a thread could run
-        self.is_fair = is_fair  # whether threads run in the order in which they could
+        self.is_fair = is_fair  # whether threads run as soon as they can
         self.now = 0.0
         self.steps = 0
         self.step_limit = 400_000
@@ -217,11 +218,11 @@ class Hub:
         return self._current
 
     def after(self, seconds: float, happens: Callable[[], object]) -> None:
-        """Have something happen later, whoever lives then."""
+        """Schedule an event, independent of any process."""
         heapq.heappush(self._events, (self.now + seconds, next(self._ties), happens, None, 0))
 
     def wait(self, until: float = math.inf) -> bool:
-        """Wait until somebody wakes this thread; False if the time came first."""
+        """Wait until another thread wakes this one. Returns False if the time came first."""
         if self.is_over:
             raise ProcessGone
         thread = self.running()
@@ -251,7 +252,7 @@ class Hub:
             self.ready.append(thread)
 
     def leave_if_dead(self) -> None:
-        """Let another thread run if this one was just killed or suspended by what it did itself, outside of a wait."""
+        """Let another thread run if this one was just killed or suspended by its own action, outside of a wait."""
         thread = self._current
         if thread is None or getcurrent() is not thread.greenlet or thread.waiting:
             return
@@ -261,7 +262,7 @@ class Hub:
             self.greenlet.switch()
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Let the history go on until something is so; StuckError if it never will be."""
+        """Let the history continue until a condition holds. Raises StuckError if it never will be."""
         while not is_over():
             self.step()
 
@@ -294,7 +295,7 @@ class Hub:
         happens()
 
     def _is_slow(self) -> bool:
-        """Whether the next event happens before the next thread runs, though one could."""
+        """Return whether the next event happens before the next thread runs, though one could."""
         if not self.slow_threads or not self._events or self._events[0][0] > self.now + _SLOW_SECONDS:
             return False
         return self.chooser.chance(self.slow_threads)

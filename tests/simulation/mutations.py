@@ -1,9 +1,9 @@
-"""Faults put into the code for the duration of some histories; each must be caught, or the simulator proves nothing.
+"""Faults put into the code for the duration of some histories. Each must be caught, or the simulator proves nothing.
 
     python -m tests.simulation.mutations [NAME ...]
 
-A mutation is a name, the invariants of which one must break, and a patch. Those here change what the code is told or
-what it does at its edges (store, connection, Spark's calls), so that they hold for any code inside.
+A mutation is a name, a patch, and invariants. At least one of these must break. The mutations here change inputs and
+outputs at the edges of the code (store, connection, Spark's calls), so that they hold for any code inside.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Patch = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True)
 class Mutation:
-    """A fault in the code. breaks: the invariants of which it breaks one."""
+    """A fault in the code. breaks: invariants, at least one of which it breaks."""
 
     name: str
     breaks: tuple[str, ...]
@@ -46,11 +46,11 @@ class Mutation:
 
 
 def replaced(target: Any, name: str, make: Callable[[Any], Any]) -> Patch:
-    """Return the patch that replaces an attribute by what `make` makes of it."""
+    """Return the patch that replaces an attribute by the result of `make`."""
     return lambda: mock.patch.object(target, name, make(getattr(target, name)))
 
 
-# What the store does
+# The store
 
 
 def _overwrites(create: Any) -> Any:
@@ -75,7 +75,7 @@ def _deletes_nothing(delete: Any) -> Any:
     return lambda self, path: None
 
 
-# What is sent to Pub/Sub
+# Requests to Pub/Sub
 
 
 def _answered(is_sent: Callable[[SimConnection], bool]) -> Callable[[Any], Any]:
@@ -94,12 +94,12 @@ def _answered(is_sent: Callable[[SimConnection], bool]) -> Callable[[Any], Any]:
     return make
 
 
-# What Spark is told
+# Answers to Spark
 
 
 @contextmanager
 def _driver(change: Callable[[Any, str, Any], Any]) -> Iterator[None]:
-    """Wrap the driver: change(driver, name of the call, its real result) returns what Spark is told."""
+    """Wrap the driver: change(driver, name of the call, its real result) returns the result for Spark."""
     make = product.driver
 
     class Wrapped:
@@ -128,7 +128,7 @@ def _skips_the_last_partition(driver: Any, name: str, result: Any, *arguments: A
 
 @contextmanager
 def _reading(change: Callable[[Any, list[Any]], list[Any]]) -> Iterator[None]:
-    """Wrap the reading of a partition: change(partition, record batches) returns what Spark is given."""
+    """Wrap the reading of a partition: change(partition, record batches) returns the record batches for Spark."""
     read = product.read
 
     def mutated(partition: Any, *arguments: Any) -> Iterator[Any]:
@@ -142,7 +142,7 @@ def _is_replay(partition: Any) -> bool:
     return type(partition).__name__ == "StagedPartition"
 
 
-# What the ledger and its surroundings decide
+# Decisions of the ledger and around it
 
 
 def _nothing(_: Any) -> Any:
@@ -308,7 +308,7 @@ def _caught_by_name(name: str) -> tuple[str, tuple[int, Violation] | None]:
 
 
 def main() -> int:
-    """Run the mutations that the arguments name, or all; the exit code says whether all were caught."""
+    """Run the mutations that the arguments name, or all. The exit code says whether all were caught."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutations")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--jobs", type=int, default=2)

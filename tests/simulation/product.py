@@ -1,4 +1,4 @@
-"""What the simulator uses of the code under test. Nothing else of `read/` is imported by it, but `Runtime`."""
+"""The parts of the code under test that the simulator uses. Nothing else of `read/` is imported by it, but `Runtime`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Budget", "MissingFile", "Offset", "begin", "driver", "read"]
 
 
 def begin() -> None:
-    """Forget what this process has kept of the last history."""
+    """Clear the caches of this process, left from the last history."""
     partition_pull._excluded.clear()
     partition_reader._check_token_once.cache_clear()
 
@@ -57,7 +57,7 @@ def driver(
 def read(
     partition: Any, options: ReadOptions, backend: Any, runtime: Runtime, reader: TopicSchema | None
 ) -> Iterator[pa.RecordBatch]:
-    """Read a partition in a task. reader: what its run decodes with, if it does."""
+    """Read a partition in a task. reader: the schema that its run decodes with, or None."""
     messages = partition_reader.read(partition, options, backend, runtime)
     if reader is None:
         return messages

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tests.simulation.hub import Hub
 
-Row = tuple[str, Any]  # message id; data, or the decoded fields by name
+Row = tuple[str, Any]  # message id and data, or the decoded fields by name
 Rows = tuple[Row, ...]
 Batch = tuple[str, int]  # stream and number, as in the end offset
 
@@ -36,7 +36,7 @@ class Message:
 
 
 class Commit(NamedTuple):
-    """A committed batch: when, of which checkpoint, Spark's number, its rows by partition as the sink has them."""
+    """A committed batch: time, checkpoint, Spark's number, its rows in the sink by partition."""
 
     at: float
     checkpoint: str
@@ -75,7 +75,7 @@ class Record:
         self.notes[kind].append((self.hub.now, value))
 
     def violate(self, invariant: str, what: str) -> None:
-        """Record the first broken invariant; the history ends with it."""
+        """Record the first broken invariant. The history ends with it."""
         if self.violation is None and not self.hub.is_over:
             self.violation = Violation(invariant, what)
             self.tell("checker", "%s: %s", invariant, what)
@@ -99,7 +99,7 @@ class Record:
                 watch(each, by)
 
     def evaluate(self, batch: Batch, area: str, partition: int, rows: Rows, by: str) -> None:
-        """Record that an attempt has given Spark the rows of a partition, which are staged in an area."""
+        """Record that an attempt has yielded the rows of a partition to Spark, which are staged in an area."""
         known = self.evaluations[batch, area].setdefault(partition, rows)
         self.tell(by, "batch %s partition %s: rows %s", batch[1], partition, short([row[0] for row in rows]))
         before, after = ([row[0] for row in each] for each in (known, rows))
@@ -121,13 +121,15 @@ class Record:
         self.tell("spark", "commits batch %s of checkpoint %s", commit.batch[1], commit.checkpoint)
 
     def lines(self) -> list[str]:
-        """Return the timeline as text: virtual time, process, what it did."""
+        """Return the timeline as text: virtual time, process, action."""
         width = max((len(who) for _, who, _, _ in self.timeline), default=0)
         return [f"{at:12.3f} s  {who:<{width}}  {what % values}" for at, who, what, values in self.timeline]
 
 
 def _have_same_values(before: Rows, after: Rows) -> bool:
-    """Whether rows have the same data, or decoded fields: the columns of a replay are those of the run, maybe more."""
+    """Return whether rows have the same data, or decoded fields: the columns of a replay are those of the run, maybe
+    more.
+    """
     for (_, one), (_, other) in zip(before, after, strict=True):
         if isinstance(one, dict):
             if any(one[name] != other[name] for name in one.keys() & other.keys()):

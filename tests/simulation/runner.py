@@ -12,12 +12,12 @@ from tests.simulation import history
 from tests.simulation.history import Outcome, Plan
 from tests.simulation.shrink import shrink
 
-_CHUNK = 50  # histories that a process is given at a time
+_CHUNK = 50  # histories that a process gets at a time
 
 
 @dataclass
 class Summary:
-    """What a number of histories came to. failures: their reports, smallest history first."""
+    """The result of a number of histories. failures: their reports, smallest history first."""
 
     histories: int = 0
     steps: int = 0
@@ -69,7 +69,7 @@ def run(seeds: Iterable[int], seconds: float = float("inf"), keep_going: bool = 
 
 
 def report(outcome: Outcome, lines: int = 80) -> str:
-    """Return what a person needs to see of a failed history: itself, and a smaller one with its timeline."""
+    """Return the report of a failed history: itself, and a smaller one with its timeline."""
     smaller = shrink(outcome)
     return "\n".join(
         [_headline(outcome), *_timeline(outcome, 15), "", "smaller:", _headline(smaller), *_timeline(smaller, lines)]

@@ -1,6 +1,6 @@
-"""The `Runtime` of a simulated process: what `threading`, `queue` and `time` are elsewhere, on the hub's greenlets.
+"""The `Runtime` of a simulated process: `threading`, `queue` and `time` on the hub's greenlets.
 
-A thread that takes a free lock goes on: threads change only where they wait, as in code that holds no lock while it
+A thread that takes a free lock continues: threads change only if they wait, as in code that holds no lock while it
 waits for something outside.
 """
 
@@ -28,7 +28,7 @@ class _Waiters:
         self._threads: deque[Thread] = deque()
 
     def wait(self, until: float) -> bool:
-        """Wait to be woken; False if it is `until` first."""
+        """Wait to be woken. Returns False if it is `until` first."""
         thread = self._hub.running()
         self._threads.append(thread)
         if self._hub.wait(until):

@@ -18,7 +18,7 @@ _MOST_REVISIONS = 5
 
 @dataclass
 class Revision:
-    """A revision. since: virtual time from which it is shown; is_deleted: whether it is not any more."""
+    """A revision. since: the virtual time when the service begins to show it. is_deleted: whether it is not any more."""
 
     number: int
     since: float
@@ -26,7 +26,7 @@ class Revision:
 
     @property
     def schema(self) -> SchemaRevision:
-        """What SchemaService returns."""
+        """The responses of SchemaService."""
         default = 100 * self.number
         fields = [{"name": f"f{n}", "type": ["int", "null"], "default": default} for n in range(self.number)]
         record = {"type": "record", "name": "Order", "fields": [{"name": "n", "type": "int"}, *fields]}
@@ -46,7 +46,7 @@ class Schema:
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Return the attributes that the service gives such a message."""
+        """Return the attributes that the service adds to such a message."""
         return {
             "googclient_schemaname": NAME,
             "googclient_schemaencoding": "JSON",
@@ -59,12 +59,12 @@ class Schema:
             self.revisions.append(Revision(len(self.revisions), since))
 
     def delete(self, index: int) -> None:
-        """Delete a revision; the service keeps the newest."""
+        """Delete a revision. The service keeps the newest."""
         if index < len(self.revisions) - 1:
             self.revisions[index].is_deleted = True
 
     def find(self, name: str, now: float) -> SchemaRevision | None:
-        """Return the revision of a full name, the newest without one; None if the service does not show it."""
+        """Return the revision of a full name, the newest without one, or None if the service does not show it."""
         shown = [each.schema for each in self.revisions if not each.is_deleted and each.since <= now]
         _, _, revision = name.partition("@")
         found = [each for each in shown if revision in ("", each.revision_id)]
@@ -72,5 +72,5 @@ class Schema:
 
     @property
     def reader(self) -> TopicSchema:
-        """What a query that starts now decodes with."""
+        """The schema of a query that starts now."""
         return TopicSchema("JSON", self.revisions[-1].schema)

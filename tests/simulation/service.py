@@ -1,7 +1,7 @@
 """Pub/Sub: the emulator's pure `Broker` on virtual time, behind a network that delays and loses.
 
-A request is on its way for a moment, takes effect, and its answer is on its way for another. Whoever sent it may be
-dead by then. What the service does is recorded at the moment of its effect.
+A request is on its way for a moment, takes effect, and its answer is on its way for another. Its sender may be dead by
+then. Actions of the service are recorded at the moment of their effect.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Receiver(Protocol):
     name: str
 
     def receive(self, response: bytes | None, error: SimRpcError | None = None) -> None:
-        """Take a response; None is the headers, an error the end, and b"" the end with OK."""
+        """Take a response. None is the headers, an error the end, and b"" the end with OK."""
 
 
 class Stream:
@@ -81,7 +81,7 @@ class Stream:
         self._arrives = 0.0  # when the last response arrives: none overtakes another
 
     def request(self, raw: bytes) -> None:
-        """Apply a request; the first opens the stream."""
+        """Apply a request. The first opens the stream."""
         service = self._service
         if self.ended or self.silent or self._subscription is not None or service.is_silent:
             return
@@ -105,13 +105,13 @@ class Stream:
         self.pump()
 
     def half_close(self) -> None:
-        """Send nothing more; the stream ends with OK."""
+        """Send nothing more. The stream ends with OK."""
         self._half_closed = True
         if not self.silent and not self._service.is_silent:
             self.end(None)
 
     def pump(self) -> None:
-        """Send what there is."""
+        """Send the available messages."""
         service, subscription, consumer = self._service, self._subscription, self._consumer
         if subscription is None or consumer is None or self.ended or self._half_closed:
             return
@@ -151,7 +151,7 @@ class Stream:
             self._send(b"", error)
 
     def leave(self) -> None:
-        """Forget the client, which is gone; what it holds stays leased."""
+        """Forget the client, which is gone. Its messages stay leased."""
         self.ended = True
         if self._subscription is not None and self._consumer is not None:
             self._service.broker.leave(self._subscription, self._consumer, self._service.now)
@@ -248,12 +248,12 @@ class Service:
         self.changed()
 
     def acknowledge(self, raw: bytes, by: str) -> SimRpcError | None:
-        """Apply an AcknowledgeRequest; the error to answer, if any."""
+        """Apply an AcknowledgeRequest. Returns the error to answer, if any."""
         request = _ACK_REQUEST.FromString(raw)
         return self._apply(request.subscription, request.ack_ids, by, self._ack)
 
     def modify(self, raw: bytes, by: str) -> SimRpcError | None:
-        """Apply a ModifyAckDeadlineRequest; the error to answer, if any."""
+        """Apply a ModifyAckDeadlineRequest. Returns the error to answer, if any."""
         request = _MODIFY_REQUEST.FromString(raw)
         seconds = request.ack_deadline_seconds
 
@@ -333,7 +333,7 @@ class Service:
         self.changed()
 
     def resend(self) -> None:
-        """Go on after a silence: what was sent meanwhile is lost, and the service knows that its streams are gone."""
+        """Continue after a silence: messages sent meanwhile are lost, and the service knows that its streams are gone."""
         self.end_streams()
         self.changed()
 
@@ -349,6 +349,6 @@ def part_ids(part: Any) -> list[str]:
 
 
 def _body(data: bytes, key: str, attributes: Mapping[str, str]) -> bytes:
-    """A serialized PubsubMessage."""
+    """Return a serialized PubsubMessage."""
     message = _MESSAGE(data=data, ordering_key=key, attributes=attributes)
     return bytes(message.SerializeToString(deterministic=True))

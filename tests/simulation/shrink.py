@@ -1,6 +1,6 @@
 """A smaller history that breaks the same invariant: fewer kinds of faults, fewer runs, fewer messages.
 
-A history is drawn from its seed, so a change of the plan changes what follows: each smaller plan is tried with a few
+A history is drawn from its seed, so a change of the plan changes all later draws: each smaller plan is tried with a few
 seeds near by, and the first that breaks the same invariant is the new smallest.
 """
 

@@ -1,11 +1,11 @@
 """Spark's micro-batch engine: offset log, batches, commit log, and a sink, as a query driver sees them.
 
-    Spark 4.2+     latestOffset(start) on every trigger, first thing on restart; start is the end of the last batch
-    Spark 4.0/4.1  latestOffset() without it; a restart begins with partitions(end, end) of the last offset-log entry
+    Spark 4.2+     latestOffset(start) on every trigger, first thing on restart. Start is the end of the last batch
+    Spark 4.0/4.1  latestOffset() without it. A restart begins with partitions(end, end) of the last offset-log entry
 
-In both, the offset log is written when a batch is planned, the commit log when its sink has written it, and a batch
-that the offset log has and the commit log has not is run again after a restart, without asking for an offset. The
-source is not told of a commit but by the next `latestOffset`.
+In both, the offset log is written when a batch is planned, and the commit log when its sink has written it. After a
+restart, a batch in the offset log alone is run again, without asking for an offset. The source is not told of a commit
+but by the next `latestOffset`.
 
 An application is a driver process and a process for each attempt of a task. A checkpoint and a sink outlive them.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 4  # of a task, as spark.task.maxFailures
 _SLOTS = 2  # tasks that run at once
-_FIRST_IDLE_SECONDS, _MAX_IDLE_SECONDS = 0.1, 20.0  # between two idle triggers; in Spark 10 ms
+_FIRST_IDLE_SECONDS, _MAX_IDLE_SECONDS = 0.1, 20.0  # between two idle triggers, in Spark 10 ms
 
 PROCESSING_TIME, AVAILABLE_NOW, ONCE = "processingTime", "availableNow", "once"
 
@@ -69,7 +69,7 @@ class Sink:
 
 @dataclass
 class Query:
-    """What a user has written. passes_start: whether Spark is 4.2 or later.
+    """The user's query. passes_start: whether Spark is 4.2 or later.
 
     buffered: how many messages the driver stream buffers, so that a few messages make a backlog for tasks to pull.
     """
@@ -97,7 +97,7 @@ class Query:
 class Application:
     """One start of a query: its processes, until they have ended.
 
-    ended: whether the query is over, by itself, by `stop`, by an error or by a kill. error: what it failed with.
+    ended: whether the query is over, by itself, by `stop`, by an error or by a kill. error: its failure.
     """
 
     def __init__(self, world: World, query: Query, name: str) -> None:
@@ -136,7 +136,7 @@ class Application:
             process.kill()
 
     def _driver_is_gone(self) -> None:
-        """Executors end with their driver, at once or when they notice; a late attempt lives on."""
+        """Executors end with their driver, at once or when they notice. A late attempt lives on."""
         if self.ended:
             return
         self.ended = True
@@ -206,7 +206,7 @@ class Application:
                 self._wakes.wait_for(lambda: self.stopping, pause)
 
     def _trigger(self, driver: Any) -> bool:
-        """Ask for an offset, and run the batch up to it; whether there was one."""
+        """Ask for an offset, and run the batch up to it. Returns whether there was one."""
         query, log = self.query, self.checkpoint
         start = log.offset(self._number) if self._number >= 0 else driver.initial_offset()
         if query.trigger == ONCE and query.passes_start:
@@ -335,7 +335,7 @@ class Application:
             self.on_attempt(process)
 
     def has_committed(self, batch: tuple[str, int]) -> bool:
-        """Whether the checkpoint has a batch in its commit log."""
+        """Return whether the checkpoint has a batch in its commit log."""
         return any((each.stream, each.batch) == batch for each in map(self.checkpoint.offset, self.checkpoint.commits))
 
     def plan_faults(self, process: Process, kill: str) -> None:
@@ -377,7 +377,7 @@ class Application:
 
 
 def _rows(batch: pa.RecordBatch) -> list[Row]:
-    """Return ids and data, or what was decoded of it."""
+    """Return ids and data, or ids and decoded values."""
     ids = batch.column("message_id").to_pylist()
     if "value" not in batch.schema.names:
         return list(zip(ids, batch.column("data").to_pylist(), strict=True))

@@ -26,7 +26,7 @@ def _store(key: int) -> SimStore:
 
 
 class SimStore:
-    """One store; pickled by reference. is_local: whether it is a folder of the machine, which may lose power."""
+    """One store. Pickled by reference. is_local: whether it is a folder of the machine, which may lose power."""
 
     def __init__(self, hub: Hub, faults: Faults, record: Record, location: str, is_local: bool = False) -> None:
         self.location, self.is_local = location, is_local
@@ -37,7 +37,7 @@ class SimStore:
         _stores[id(self)] = self
 
     def create(self, path: str, content: Sequence[Any]) -> bool:
-        """Write a file that does not exist; False if another writer was first."""
+        """Write a file that does not exist. Returns False if another writer was first."""
         joined = b"".join(bytes(buffer) for buffer in content)
         answers: list[bool] = []
 
@@ -87,7 +87,7 @@ class SimStore:
         self._record.tell("cleaner", "removes %s", path)
 
     def _lost(self, path: str) -> None:
-        """Record that a file is gone or cut short that nobody has deleted. Paths end in `stream/batch/file`."""
+        """Record that a file is gone or cut short without a deletion. Paths end in `stream/batch/file`."""
         self._record.note("file removed", path)
         folders = path.split("/")
         if len(folders) > 2 and folders[-2] == "schemas":
@@ -109,11 +109,11 @@ class SimStore:
             )
 
     def close(self) -> None:
-        """Forget this store; the history is over."""
+        """Forget this store. The history is over."""
         _stores.pop(id(self), None)
 
     def _ask(self, effect: Callable[[], T], verb: str, path: str, written: bytes | None = None) -> T:
-        """Return what a call answers, after a while."""
+        """Return the answer of a call, after a while."""
         hub, faults = self._hub, self._faults
         if hub.is_over:
             raise ProcessGone

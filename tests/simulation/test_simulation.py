@@ -1,4 +1,4 @@
-"""Histories in each run of the tests, as many as fit into a minute and a half; all those of two messages."""
+"""Histories in each run of the tests, as many as fit into a minute and a half. All those of two messages."""
 
 from __future__ import annotations
 
@@ -79,6 +79,6 @@ def test_a_thousand_restarts(trigger, passes_start):
 
 
 def test_a_seed_is_one_history():
-    """The same seed gives the same history, step by step."""
+    """The same seed makes the same history, step by step."""
     one, two = (history.run(Plan(7)).record.lines() for _ in range(2))
     assert one == two

@@ -1,4 +1,4 @@
-"""What a history happens in: service, stores, machines, a checkpoint and a sink, and the starts of one query."""
+"""The world of a history: service, stores, machines, a checkpoint and a sink, and the starts of one query."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STOP_SECONDS = 300.0  # two minutes of a slow sink, and the rest of its batch
 
 @dataclass(frozen=True)
 class Setup:
-    """What there is at the beginning. skews: how wrong the clock of each machine is, in seconds."""
+    """The objects at the beginning. skews: how wrong the clock of each machine is, in seconds."""
 
     settings: Settings
     probe_after: float = 10.0
@@ -34,7 +34,7 @@ class Setup:
 
 
 class World:
-    """The world of one history, and what an operator can do in it."""
+    """The world of one history, and the actions of an operator in it."""
 
     def __init__(self, chooser: Chooser, faults: Faults, setup: Setup, is_fair: bool = False) -> None:
         self.chooser, self.faults, self.settings = chooser, faults, setup.settings
@@ -54,7 +54,7 @@ class World:
         self._is_over = False
 
     def run(self, operate: Callable[[], None], seed: int) -> None:
-        """Run the history: what the operator does, until that ends or an invariant is broken."""
+        """Run the history: the operator's actions, until they end or an invariant is broken."""
         hub = self.hub
 
         def run_operator() -> None:
@@ -116,7 +116,7 @@ class World:
         return not checkers.undelivered(self.record) and not self.backlog
 
     def run_quietly(self, application: Application, seconds: float = 3600.0) -> None:
-        """Wait for what a run does in a quiet world, and check I4."""
+        """Wait for the effect of a run in a quiet world, and check I4."""
         end = self.hub.now + seconds
         runs_on = application.query.runs_on
         while application.is_alive and self.hub.now < end:
@@ -135,7 +135,7 @@ class World:
                 )
 
     def check_end(self) -> None:
-        """Check what must be true in the end."""
+        """Check the invariants of the end."""
         record = self.record
         if missing := checkers.undelivered(record):
             record.violate("I3", f"after the quiet runs {len(missing)} messages are no rows: {missing[:5]}")
