@@ -1,24 +1,23 @@
-"""Apache Spark's connector for Google Cloud Pub/Sub, on PySpark's Python Data Source API.
+"""A Google Cloud Pub/Sub connector for Apache Spark, on PySpark's Python Data Source API.
 
-A map of this package, in the order of the data (the ack takes the same path backwards); docs/design.md has the why:
+The map, in the order of the data. Acks take the same path backwards. docs/design.md has the reasons:
 
-    source     PubSubDataSource: name, schema, readers and writers
-    options    every option once          errors  the hierarchy, drawn          names  resource names
-    service_options   those that reading and writing share, and their parsing
-    backend/   which Pub/Sub: GCP or an emulator; channel, credentials, the hot calls, the rest
-    read/      session (the driver's side: start here), stream_reader, offset, partitions, driver_stream
-               partition_reader (a task's side), pull, streaming_pull, staging, staged_part
-               leases (pure), ack_worker, acks, lease_extender, deduplication, recent_ids, claims
-               batch_reader (`spark.read`)
-    codec/     columns of a message; Avro and Protobuf payloads
-    write/     writer (start here), plan (driver), data_writer (a task), column_mapping, messages, row_encoder
-               request_queue (pure), publisher, retry_scheduler, metrics, summary
-    publish/   limits, dead_letters, requests: pure, for `write/` and for the dead letters of `read/`
-    emulator/  a Pub/Sub server in pure Python (of its own; the connector never imports it)
-    registration  `register(spark)`, for sessions that do not find the source by themselves
-    table_function  SQL's `read_pubsub(...)`
-    cli/       the `pubsub-spark` command        memory  how a long-lived process keeps memory
-    slices     ranges of a column, bounded in entries and bytes
+    registration     `register(spark)`, for sessions that do not find the source by themselves
+    source           `PubSubDataSource`: name, schema, readers and writers
+    table_function   SQL's `read_pubsub(...)`
+    options          every option once. `service_options`: those of reading and writing. `declare`: their parsing
+    asyncapi/        options and resources from an AsyncAPI document
+    backend/         the only door to Google's client: channel, credentials, hot calls, admin calls
+    read/            subscription to rows. Start with `driver/query_driver` and `driver/ledger`
+    codec/           columns of a message, and Avro, Protobuf and JSON payloads as columns
+    schema/          schemas of Pub/Sub: parsing, validation, compatibility
+    write/           rows to messages. Start with `writer`
+    publish/         limits, dead letters and requests (pure), for `write/` and the dead letters of `read/`
+    cli/, demo/      the `pubsub-spark` command, and its demo
+    emulator/        a Pub/Sub server in pure Python. The connector never imports it
+    errors, logs     the hierarchy of errors, and the log of a process
+    names, slices    resource names, and ranges of a column bounded in entries and bytes
+    memory           malloc and garbage collection of long-lived processes
 """
 
 from importlib.metadata import PackageNotFoundError, version

@@ -53,17 +53,17 @@ def _quantity(text: str, kind: str, example: str) -> float:
 
 
 def duration(text: str) -> float:
-    """The seconds of a duration such as `10s`; ValueError with the rest of a sentence."""
+    """Return the seconds of a duration such as `10s`. Raises ValueError with the rest of a sentence."""
     return _quantity(text, "duration", "`500ms`, `10s` or `5m`")
 
 
 def size(text: str) -> int:
-    """The bytes of a size such as `64m` or `1g`; ValueError when it is none."""
+    """Return the bytes of a size such as `64m` or `1g`. Raises ValueError for another text."""
     return int(min(_quantity(text, "size", "`64m` or `1g`"), 2.0 * _LONG))  # a float may be infinite
 
 
 def timestamp(text: str) -> datetime.datetime:
-    """The time of an ISO 8601 text, UTC without a zone; ValueError with the rest of a sentence."""
+    """Return the time of an ISO 8601 text, UTC without a zone. Raises ValueError with the rest of a sentence."""
     try:
         if text.isdigit() and len(text) > len("20260131"):  # Kafka's milliseconds: those of March 2024 would be in 1711
             raise ValueError
@@ -108,7 +108,9 @@ class Option:
     secret: bool = False
 
     def parse(self, text: str) -> Any:
-        """The parsed value of `text`; ValueError with the rest of a sentence that begins with the option's name."""
+        """Return the parsed value of `text`. Raises ValueError with the rest of a sentence that begins with the
+        option's name.
+        """
         if self.kind == "choice":
             chosen = next((choice for choice in self.choices if choice.lower() == text.lower()), None)
             if chosen is None:
@@ -143,7 +145,7 @@ class Option:
         return f"| {kind} | {self.default} | {self.sentence}{bounds} |"
 
     def _shown(self, value: float) -> str:
-        """A bound as a user would write it: `31d`, not 2.6784e+06."""
+        """Return a bound as a user would write it: `31d`, not 2.6784e+06."""
         if self.kind == "duration":
             seconds = _UNITS["duration"]
             unit = next((u for u in ("d", "h", "m") if value >= seconds[u] and value % seconds[u] == 0), "s")
@@ -163,7 +165,7 @@ def declare(
     choices: tuple[str, ...] = (),
     secret: bool = False,
 ) -> Any:
-    """A dataclass field that carries its option; `shown` is the default as a user would write it."""
+    """Return a dataclass field that carries its option. `shown` is the default as a user would write it."""
     if shown is None:
         shown = {True: "true", False: "false"}[default] if isinstance(default, bool) else str(default)
         shown = "" if default in (None, ()) else shown
@@ -178,18 +180,18 @@ class Declared:
     elsewhere: ClassVar[Mapping[str, str]] = {}  # option names of another product, and the reply to each
 
     def items(self) -> Iterator[tuple[Option, Any]]:
-        """The options, each with its parsed value."""
+        """Yield the options, each with its parsed value."""
         for name, option in declared(type(self)).items():
             yield option, getattr(self, name)
 
     @classmethod
     def declared(cls) -> tuple[Option, ...]:
-        """All options of this class, in the order of the table of docs/options.md."""
+        """Return all options of this class, in the order of the table of docs/options.md."""
         return tuple(declared(cls).values())
 
     @classmethod
     def values(cls, given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-        """The parsed values of `given` (any case of names, values as text), and a sentence for each mistake."""
+        """Return the parsed values of `given` (any case of names, values as text), and a sentence for each mistake."""
         fields = {option.name.lower(): (name, option) for name, option in declared(cls).items()}
         values: dict[str, Any] = {}
         problems: list[str] = []
@@ -209,7 +211,7 @@ class Declared:
 
 
 def declared(options: type[Any]) -> dict[str, Option]:
-    """The declared options of a dataclass by the names of its fields."""
+    """Return the declared options of a dataclass by the names of its fields."""
     return {fld.name: fld.metadata["option"] for fld in dataclasses.fields(options) if "option" in fld.metadata}
 
 
@@ -242,13 +244,13 @@ def _unknown(key: str, options: type[Declared]) -> str:
 
 
 def _hint(key: str, names: Iterable[str], otherwise: str) -> str:
-    """The end of a sentence about an unknown name: the nearest known name, if one is near."""
+    """Return the end of a sentence about an unknown name: the nearest known name, if one is near."""
     lowered = {name.lower(): name for name in names}
     nearest = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
     return f"; did you mean `{lowered[nearest[0]]}`?" if nearest else f"; {otherwise}"
 
 
 def table(options: type[Any]) -> str:
-    """The Markdown table of the declared options of a class."""
+    """Return the Markdown table of the declared options of a class."""
     rows = [f"| `{option.name}` {option.cells}" for option in declared(options).values()]
     return "\n".join(["| option | kind | default | meaning |", "|---|---|---|---|", *rows])

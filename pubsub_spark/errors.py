@@ -1,21 +1,21 @@
-"""The errors of the connector, by who can mend what is wrong.
+"""The errors of the connector, by the role that can fix the problem.
 
     PubSubError
     ├── OptionsError        the caller's: options that cannot work, all complaints at once
-    ├── AsyncApiError       the document's of `asyncapi` and `apply`: all that is wrong with it, with its lines
+    ├── AsyncApiError       the document's of `asyncapi` and `apply`: all its problems, with their lines
     ├── DataError           the data's: a row that cannot be published, a payload that cannot be decoded
-    │   ├── RowError        one of the rows that are being encoded; their task says which that is of its partition
+    │   ├── RowError        a row that is being encoded. The task adds its number in the partition
     │   └── SchemaError     a schema that cannot be used: not found, not supported, does not fit the columns
-    ├── ResourceError       the project's: a topic, subscription or schema that is unfit for what was asked
+    ├── ResourceError       the project's: a topic, subscription or schema that is unfit for the call
     │   ├── MissingError    it does not exist
-    │   ├── InvalidError    it cannot exist, or not with what was asked
+    │   ├── InvalidError    it cannot exist, or not with these settings
     │   └── ForbiddenError  the caller may not do this with it
     ├── StagingError        the cluster's: a staging area that executors cannot see, or a batch that is gone
     │   ├── MissingFile     a file of the staging area does not exist any more
-    │   └── DamagedFile     a file of the staging area cannot be read as what it is
+    │   └── DamagedFile     a file of the staging area cannot be read in its format
     └── ServiceError        the service's: it did not answer, or gave up after retries
 
-Each message is one sentence (or two) to a person at three in the morning: what happened, to which thing (full name,
+Each message is one or two sentences to a person at three in the morning: what happened, to which resource (full name,
 in backticks), what to do. They cross process boundaries as text, so the sentence is all there is.
 """
 
@@ -29,7 +29,7 @@ class PubSubError(Exception):
 
 
 class OptionsError(PubSubError):
-    """The options given to `format("pubsub")` cannot work; lists every problem found."""
+    """The options of `format("pubsub")` cannot work. Lists every problem found."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -74,7 +74,7 @@ class SchemaError(DataError):
 
 
 class ResourceError(PubSubError):
-    """A topic, subscription or schema cannot be used for what was asked."""
+    """A topic, subscription or schema cannot be used for the call."""
 
 
 class MissingError(ResourceError):
@@ -86,7 +86,7 @@ class InvalidError(ResourceError):
 
 
 class ForbiddenError(ResourceError):
-    """The caller has no permission for what was asked."""
+    """The caller has no permission for the call."""
 
 
 class StagingError(PubSubError):
@@ -109,7 +109,7 @@ class MissingFile(StagingError):  # noqa: N818 - it says what is missing
 
 
 class DamagedFile(StagingError):  # noqa: N818
-    """A file of the staging area is empty, truncated or not of our format. reason: what its parser says."""
+    """A file of the staging area is empty, truncated or not of our format. reason: its parser's message."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path = path

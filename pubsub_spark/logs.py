@@ -24,9 +24,9 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
 
 def to_stderr(level: str | None) -> None:
-    """Write the log of `pubsub_spark` to this process's stderr, unless somebody has set up another.
+    """Write the log of `pubsub_spark` to this process's stderr, unless another is set up.
 
-    level: a name of LEVELS. None is INFO, or what somebody has set up.
+    level: a name of LEVELS. None means INFO, or the level that is already set up.
     """
     log = logging.getLogger("pubsub_spark")
     if not log.handlers and not logging.getLogger().handlers:

@@ -1,6 +1,6 @@
 """Resource names of Pub/Sub: `projects/{project}/{collection}/{id}`.
 
-Pure text, no I/O. Users write a short id or a full name; everything behind the options sees full names only.
+Pure text, no I/O. Users write a short id or a full name. Everything behind the options sees full names only.
 Source of the rules: https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names
 """
 
@@ -35,7 +35,7 @@ DELETED_SCHEMA = "_deleted-schema_"
 
 
 class Name(NamedTuple):
-    """A parsed resource name; `str(name)` is the full name again."""
+    """A parsed resource name. `str(name)` is the full name again."""
 
     project: str
     collection: Collection
@@ -46,12 +46,12 @@ class Name(NamedTuple):
 
 
 def is_id(text: str) -> bool:
-    """Whether `text` is a legal id of a topic, subscription, snapshot or schema."""
+    """Return whether `text` is a legal id of a topic, subscription, snapshot or schema."""
     return _ID.fullmatch(text) is not None
 
 
 def parse(full_name: str, collection: Collection) -> Name:
-    """The parts of a full name; ValueError when it is not a legal name of that collection."""
+    """Return the parts of a full name. Raises ValueError if it is not a legal name of that collection."""
     match = _FULL.fullmatch(full_name)
     if match is None or match["collection"] != collection:
         raise ValueError(f"`{full_name}` is not of the form `projects/PROJECT/{collection}/ID`")
@@ -61,7 +61,7 @@ def parse(full_name: str, collection: Collection) -> Name:
 
 
 def full(id_or_name: str, project: str | None, collection: Collection) -> str:
-    """The full name for an id or a full name that a user gave; ValueError says what is wrong with it."""
+    """Return the full name for a user's id or full name. Raises ValueError with the problem."""
     if "/" in id_or_name:
         return str(parse(id_or_name, collection))
     if not is_id(id_or_name):

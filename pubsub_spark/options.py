@@ -2,9 +2,9 @@
 
 A field of `ReadOptions` or `WriteOptions` is the declaration. Parsing, the errors and the table of docs/options.md are
 read from it, so they cannot disagree. `parse` finds every problem before it raises, and refuses names it does not know:
-a misspelt option that is silently ignored costs somebody a night.
+a misspelt option that is silently ignored costs the operator a night.
 
-Pure: the environment is an argument. Runs on the driver; the parsed object is pickled to the executors, so everything
+Pure: the environment is an argument. Runs on the driver. The parsed object is pickled to the executors, so everything
 in it is a plain value and secrets are kept out of its `repr`.
 """
 
@@ -127,7 +127,7 @@ class ReadOptions(ServiceOptions):
         "duration",
         None,
         "How long a running query waits for Pub/Sub, or for the object store of `stagingLocation`, before it fails.",
-        shown="never for Pub/Sub: it warns and goes on trying; 5m for the store",
+        shown="never for Pub/Sub (a WARNING and retries), 5m for the store",
         low=1,
     )
     staging_location: str | None = declare(
@@ -147,7 +147,7 @@ class ReadOptions(ServiceOptions):
         "failOnDataLoss",
         "boolean",
         True,
-        "Fail when Spark asks again for a batch that was acknowledged and deleted; `false` gives an empty batch.",
+        "Fail if Spark asks again for a batch that was acknowledged and deleted. With `false` that batch is empty.",
     )
     starting_timestamp: datetime.datetime | None = declare(
         "startingTimestamp",
@@ -175,28 +175,28 @@ class ReadOptions(ServiceOptions):
         "decode",
         "choice",
         "none",
-        "`topic` adds `value`, decoded with the topic's schema; `json`, with the columns of `schema`.",
+        "`topic` adds `value`, decoded with the topic's schema. `json` decodes with the columns of `schema`.",
         choices=("none", "topic", "json"),
     )
     mode: str = declare(
         "mode",
         "choice",
         "PERMISSIVE",
-        "What a payload that cannot be decoded does: a null `value`, no row, or a failure.",
+        "The effect of a payload that cannot be decoded: a null `value`, no row, or a failure.",
         choices=("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
     )
     schema: str | None = declare(
         "schema",
         "string",
         None,
-        "For `decode=topic` a schema's name, or its Avro or Protobuf text; for `decode=json` a DDL or a JSON schema.",
+        "With `decode=topic` a schema's name, or its Avro or Protobuf text. With `decode=json` a DDL or a JSON schema.",
         shown="the topic's",
     )
     schema_encoding: str | None = declare(
         "schemaEncoding",
         "choice",
         None,
-        "Encoding of messages without attributes when `schema` is given.",
+        "Encoding of messages without attributes if `schema` is set.",
         shown="BINARY",
         choices=("BINARY", "JSON"),
     )
@@ -208,7 +208,7 @@ class ReadOptions(ServiceOptions):
         shown="the newest that the topic allows",
     )
     dead_letter_topic: str | None = declare(
-        "deadLetterTopic", "string", None, "Topic to which payloads that cannot be decoded are published."
+        "deadLetterTopic", "string", None, "Topic for payloads that cannot be decoded."
     )
     max_messages: int = declare("maxMessages", "integer", 1000, "Batch read only: the most messages to read.", low=1)
     enable_message_ordering: bool = declare(
@@ -232,24 +232,24 @@ class ReadOptions(ServiceOptions):
         yield from self._named("startingSnapshot", self.starting_snapshot, "snapshots")
         yield from self._named("deadLetterTopic", self.dead_letter_topic, "topics")
         if self.starting_timestamp is not None and self.starting_snapshot is not None:
-            yield "`startingTimestamp` and `startingSnapshot` are given, but a stream starts in one place; keep one"
+            yield "`startingTimestamp` and `startingSnapshot` are both set, but a stream starts in one place. Keep one"
         if self.dead_letter_topic is not None and self.decode == "none":
-            yield "`deadLetterTopic` takes payloads that cannot be decoded; it needs `decode=topic`"
+            yield "`deadLetterTopic` is for payloads that cannot be decoded. It needs `decode=topic`"
         yield from self._unused_schema_options()
         if self.columns == "databricks" and self.decode != "none":
-            yield f"`columns=databricks` has no column for decoded values; drop it, or drop `decode={self.decode}`"
+            yield f"`columns=databricks` has no column for decoded values. Drop it, or drop `decode={self.decode}`"
 
     def _unused_schema_options(self) -> Iterator[str]:
-        """The complaints about options of a schema that would change nothing."""
+        """Yield the complaints about options of a schema that would change nothing."""
         if self.decode == "none" and self.schema is not None and self.asyncapi is None:
-            yield "`schema` says how payloads are decoded; it needs `decode=topic` or `decode=json`"
+            yield "`schema` says how payloads are decoded. It needs `decode=topic` or `decode=json`"
         of_topic = {"schemaRevision": self.schema_revision, "schemaEncoding": self.schema_encoding}
         if self.decode != "topic":
             yield from (f"`{name}` needs `decode=topic`" for name, value in of_topic.items() if value is not None)
         elif self.schema is None and self.schema_encoding is not None:
-            yield "`schemaEncoding` needs `schema`; without it the topic says the encoding"
+            yield "`schemaEncoding` needs `schema`. Without it the topic has the encoding"
         elif self.schema_definition is not None and self.schema_revision is not None:
-            yield "`schemaRevision` is one of a schema resource; `schema` is a definition, which has none"
+            yield "`schemaRevision` is one of a schema resource. `schema` is a definition, which has none"
 
     @property
     def subscription(self) -> str:
@@ -259,19 +259,19 @@ class ReadOptions(ServiceOptions):
 
     @property
     def topic(self) -> str | None:
-        """The full name of the topic, if one was given."""
+        """The full name of the topic, or None."""
         return self._full(self.topic_id, "topics")
 
     @property
     def schema_definition(self) -> Literal["AVRO", "PROTOCOL_BUFFER"] | None:
-        """The language of the definition that `schema` is, None when it is a name or not given."""
+        """The language of the definition that `schema` is, or None if it is a name or not set."""
         if (self.schema or "").lstrip().startswith(("{", "[")):
             return "AVRO"
         return "PROTOCOL_BUFFER" if _PROTOBUF.search(self.schema or "") else None
 
     @property
     def dead_letter(self) -> str | None:
-        """The full name of the dead-letter topic, if one was given."""
+        """The full name of the dead-letter topic, or None."""
         return self._full(self.dead_letter_topic, "topics")
 
 
@@ -298,7 +298,7 @@ class WriteOptions(ServiceOptions):
         "attributeColumns", "list", (), "Columns that are sent as attributes, e.g. `country,kind`."
     )
     id_attribute: str | None = declare(
-        "idAttribute", "string", None, "Attribute with a deterministic id by which repeated messages are recognised."
+        "idAttribute", "string", None, "Attribute with a deterministic id that identifies repeated messages."
     )
     encode: str | None = declare(
         "encode",
@@ -345,7 +345,7 @@ class WriteOptions(ServiceOptions):
         "onOversize",
         "choice",
         "error",
-        "What a message over a limit of Pub/Sub does.",
+        "The effect of a message above a limit of Pub/Sub: a failure, no message, or a dead letter.",
         choices=("error", "drop", "deadletter"),
     )
     dead_letter_topic: str | None = declare("deadLetterTopic", "string", None, "Topic for `onOversize=deadletter`.")
@@ -357,7 +357,7 @@ class WriteOptions(ServiceOptions):
         if self.on_oversize == "deadletter" and self.dead_letter_topic is None:
             yield "`deadLetterTopic` is required with `onOversize=deadletter`"
         if self.columns == "databricks" and self.encode == "topic":
-            yield "`columns=databricks` sends `payload` as it is; drop it, or drop `encode=topic`"
+            yield "`columns=databricks` sends `payload` as it is. Drop it, or drop `encode=topic`"
         for option, attribute in [
             ("idAttribute", self.id_attribute),
             *(("attributeColumns", column) for column in self.attribute_columns),
@@ -367,10 +367,10 @@ class WriteOptions(ServiceOptions):
 
     @property
     def topic(self) -> str | None:
-        """The full name of the topic, None when each row names its own."""
+        """The full name of the topic, or None if each row names its own."""
         return self._full(self.topic_id, "topics")
 
     @property
     def dead_letter(self) -> str | None:
-        """The full name of the topic for messages that break a limit, if one was given."""
+        """The full name of the topic for messages that break a limit, or None."""
         return self._full(self.dead_letter_topic, "topics")

@@ -49,7 +49,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _register(spark: SparkSession, source: type[DataSource]) -> bool:
-    """Register a source; False where its name is taken: on Spark 4.0 also by itself, when Spark has found it."""
+    """Register a source. Returns False if its name is taken: on Spark 4.0 also by itself, if Spark has found it."""
     try:
         spark.dataSource.register(source)
     except AnalysisException as error:
@@ -120,5 +120,5 @@ def _is_ours(spark: SparkSession, name: str) -> bool:
 
 
 def _columns(spark: SparkSession, name: str) -> list[str]:
-    """The columns of a format, which Spark asks a Python source for in a worker."""
+    """Return the columns of a format, which Spark asks a Python source for in a worker."""
     return spark.read.format(name).options(**_NO_SUBSCRIPTION).load().columns

@@ -15,8 +15,8 @@ from . import logs, names
 from .declare import Declared, declare
 from .errors import OptionsError
 
-# Spark passes these to a Python source among the user's own options; they are its own: those of a query, and the
-# properties of a table of its catalog, which has the user's options a second time as `option.<name>`.
+# Spark's own options, which it passes to a Python source among the user's: those of a query, and the properties of a
+# table of its catalog. A table has the user's options a second time as `option.<name>`.
 _SPARK_OWN = frozenset(
     {"checkpointlocation", "queryname", "provider", "owner", "location", "comment", "collation", "external"}
     | {"is_managed_location", "table_type", "serialization.format"}
@@ -37,7 +37,7 @@ def host_of(endpoint: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine by its name or address alone; nothing is resolved."""
+    """Return whether a host is this machine by its name or address alone. Nothing is resolved."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -50,16 +50,16 @@ class ServiceOptions(Declared):
     """The options of both reading and writing: endpoint and credentials."""
 
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "serviceCredential": "names a credential of Unity Catalog, which Databricks gives to its own connector alone; "
-        "give `credentials`, `credentialsFile`, or `clientEmail` with its key",
-        "kafka.bootstrap.servers": "is Kafka's; the address of an emulator or of a regional endpoint is `endpoint`",
-        "subscribe": "is Kafka's; a subscription is read with `subscriptionId`",
-        "startingOffsets": "is Kafka's; a subscription has its own position, or give `startingTimestamp` or "
+        "serviceCredential": "names a credential of Unity Catalog, which Databricks passes only to its own "
+        "connector. Set `credentials`, `credentialsFile`, or `clientEmail` with its key",
+        "kafka.bootstrap.servers": "is Kafka's. The address of an emulator or of a regional endpoint is `endpoint`",
+        "subscribe": "is Kafka's. A subscription is read with `subscriptionId`",
+        "startingOffsets": "is Kafka's. A subscription has its own position, or set `startingTimestamp` or "
         "`startingSnapshot`",
-        "maxOffsetsPerTrigger": "is Kafka's; the limit of a micro-batch is `maxMessagesPerTrigger`",
-        "minPartitions": "is Kafka's; the number of tasks that pull is `numFetchPartitions`",
-        "topic": "is Kafka's; a topic is named by `topicId`",
-        "path": "is not used: `save`, `load` and `start` take none here; name a topic with `topicId`, a subscription "
+        "maxOffsetsPerTrigger": "is Kafka's. The limit of a micro-batch is `maxMessagesPerTrigger`",
+        "minPartitions": "is Kafka's. The number of tasks that pull is `numFetchPartitions`",
+        "topic": "is Kafka's. A topic is named by `topicId`",
+        "path": "is not used: `save`, `load` and `start` accept none here. Name a topic with `topicId`, a subscription "
         "with `subscriptionId`",
     }
 
@@ -67,7 +67,7 @@ class ServiceOptions(Declared):
         "projectId",
         "string",
         None,
-        "The Google Cloud project of resources given by id.",
+        "The Google Cloud project of resources that are named by their id.",
         shown="`GOOGLE_CLOUD_PROJECT`",
     )
     backend: str | None = declare(
@@ -96,7 +96,7 @@ class ServiceOptions(Declared):
         "credentials", "string", None, "Credentials in JSON, or that JSON in base64.", secret=True
     )
     client_email: str | None = declare(
-        "clientEmail", "string", None, "Databricks' way to give a service account: its e-mail."
+        "clientEmail", "string", None, "Databricks' way to name a service account: its e-mail."
     )
     client_id: str | None = declare("clientId", "string", None, "Databricks' way: the service account's client id.")
     private_key: str | None = declare(
@@ -106,7 +106,7 @@ class ServiceOptions(Declared):
         "privateKeyId", "string", None, "Databricks' way: the id of the private key.", secret=True
     )
     asyncapi: str | None = declare(
-        "asyncapi", "string", None, "Path on the driver of an AsyncAPI document whose `message` gives other options."
+        "asyncapi", "string", None, "Path on the driver of an AsyncAPI document whose `message` sets other options."
     )
     message: str | None = declare(
         "message", "string", None, "The name of a message in the document of `asyncapi`.", shown="the only one"
@@ -132,12 +132,13 @@ class ServiceOptions(Declared):
     )
 
     def problems(self) -> Iterator[str]:
-        """The complaints about options that do not fit together, a sentence each."""
+        """Yield the complaints about options that do not fit together, a sentence each."""
         if self.message is not None and self.asyncapi is None:
             yield "`asyncapi` is required with `message`: the path of the document"
         given = self._given_credentials()
         if len(given) > 1:
-            yield f"{' and '.join(f'`{name}`' for name in given)} are given, but only one can say who calls; keep one"
+            names = " and ".join(f"`{name}`" for name in given)
+            yield f"{names} are set, but there can be only one credential. Keep one"
         if self.private_key is not None and self.client_email is None:
             yield "`clientEmail` is required with `privateKey`"
         parts = {"clientEmail": self.client_email, "clientId": self.client_id, "privateKeyId": self.private_key_id}
@@ -147,8 +148,9 @@ class ServiceOptions(Declared):
             yield f"`endpoint` must be `host:port` without `http://`, the port 1 to 65535, got `{self.endpoint}`"
         elif self.backend is None and not (given or self.is_emulator or self._is_googles()):
             yield (
-                f"`endpoint` `{self.endpoint}` is neither in `{self.universe}` nor on this machine. If it is Pub/Sub, "
-                "give credentials or `backend=gcp`; if an emulator, `backend=emulator` or PUBSUB_EMULATOR_HOST"
+                f"`endpoint` `{self.endpoint}` is neither in `{self.universe}` nor on this machine. If it is "
+                f"Pub/Sub, set credentials or `backend=gcp`. If it is an emulator, set `backend=emulator` or "
+                f"PUBSUB_EMULATOR_HOST"
             )
         if self.backend == "emulator" and self.endpoint is None:
             yield "`endpoint` is required with `backend=emulator`, e.g. `localhost:8085`, or set PUBSUB_EMULATOR_HOST"
@@ -169,14 +171,14 @@ class ServiceOptions(Declared):
 
     @classmethod
     def parse(cls, given: Mapping[str, str], environ: Mapping[str, str]) -> Self:
-        """The options that `given` (any case of names, values as text) and the environment make.
+        """Return the options that `given` (any case of names, values as text) and the environment make.
 
         Raises OptionsError with every problem found.
         """
         plain = {key: text for key, text in given.items() if not key.lower().startswith(_TABLE_OPTION)}
         of_table = {key[len(_TABLE_OPTION) :]: text for key, text in given.items() if key not in plain}
         own = of_table | plain
-        # A table's `path` is Spark's own, too; without a table's `provider` it is what `save` or `load` was given.
+        # A table's `path` is also Spark's own. Without a table's `provider` it is the argument of `save` or `load`.
         names_of_spark = _SPARK_OWN | ({"path"} if "provider" in map(str.lower, own) else set())
         values, problems = cls.values({key: text for key, text in own.items() if key.lower() not in names_of_spark})
         emulator = environ.get("PUBSUB_EMULATOR_HOST")
@@ -190,7 +192,7 @@ class ServiceOptions(Declared):
         problems.extend(parsed.problems())
         if problems and not own:
             problems.append(
-                "no option at all was given. Spark does not pass the options of a catalog's table to a Python source: "
+                "no option at all was set. Spark does not pass the options of a catalog's table to a Python source: "
                 "read and write with `WITH (...)` behind the table's name, or from a view that was made by `CREATE "
                 "TEMPORARY VIEW v USING pubsub OPTIONS (...)`"
             )

@@ -15,7 +15,8 @@ import numpy.typing as npt
 def slices(
     offsets: npt.NDArray[np.integer[Any]], max_entries: int, max_bytes: int, group_starts: Iterable[int] = ()
 ) -> Iterator[tuple[int, int]]:
-    """Start and end of each slice: at most `max_entries` entries and `max_bytes` bytes; a larger entry is alone in one.
+    """Yield the start and end of each slice: at most `max_entries` entries and `max_bytes` bytes. A larger entry is a
+    slice by itself.
 
     offsets: where each entry begins in memory, and the end of the last. group_starts: entries, ascending, before
     which a slice ends.

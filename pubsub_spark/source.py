@@ -1,7 +1,7 @@
 """`format("pubsub")`: name, schema, and the readers and writers. Wiring only.
 
-Spark makes and pickles a data source often; the constructor keeps the options and what the driver's environment
-says, and nothing is opened before Spark asks for a schema, a reader or a writer.
+Spark makes and pickles a data source often. The constructor keeps the options and the driver's environment. Nothing is
+opened before Spark asks for a schema, a reader or a writer.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class PubSubDataSource(PubSubSink):
 
     @classmethod
     def name(cls) -> str:
-        """The short name of the format."""
+        """Return the short name of the format."""
         return "pubsub"
 
     def schema(self) -> StructType:
-        """The columns of a message (docs/options.md), with `value` when the topic's schema decodes it."""
+        """Return the columns of a message (docs/options.md), with `value` when the topic's schema decodes it."""
         return self._shape(parsed(ReadOptions, self._given, self._environ)).spark_schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of `spark.read`, which acknowledges nothing."""
+        """Return the reader of `spark.read`, which acknowledges nothing."""
         return PubSubBatchReader(*self._reading(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The reader of `spark.readStream`."""
+        """Return the reader of `spark.readStream`."""
         return PubSubStreamReader(*self._reading(schema))
 
     def _reading(self, schema: StructType) -> tuple[ReadOptions, Any, Rows]:
@@ -53,16 +53,17 @@ class PubSubDataSource(PubSubSink):
         if rows.spark_schema != schema:
             raise OptionsError(
                 [
-                    'a schema of your own cannot be given to format("pubsub"); its columns are '
-                    f"`{rows.spark_schema.simpleString()}`. Leave out `.schema(...)` and select what you need; of a "
-                    "table, which keeps the columns of its CREATE TABLE, give the same options in `WITH (...)`, or "
-                    "create it anew"
+                    'format("pubsub") does not accept `.schema(...)`. Its columns are '
+                    f"`{rows.spark_schema.simpleString()}`. Leave it out and select the columns you need. A table "
+                    f"keeps the columns of its CREATE TABLE: use the same options in `WITH (...)`, or create it again"
                 ]
             )
         return options, from_options(options), rows
 
     def _shape(self, options: ReadOptions) -> Rows:
-        """The columns of the rows, kept and pickled with the source: all of a query must use one schema revision."""
+        """Return the columns of the rows, kept and pickled with the source: all of a query must use one schema
+        revision.
+        """
         if self._rows is None:
             backend = from_options(options)
             schema: TopicSchema | JsonSchema | None = None
@@ -80,7 +81,7 @@ class PubSubSparkDataSource(PubSubDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The second name of the format."""
+        """Return the second name of the format."""
         return "pubsub_spark"
 
 

@@ -1,8 +1,8 @@
 """The table function `read_pubsub(...)` of SQL: a batch read, with the options as named arguments.
 
 A Python table function of Spark runs once and ends, so it reads what `spark.read` reads: up to `maxMessages` messages,
-which are given back. Options are parsed, the subscription is looked at and the schema is chosen in `analyze`, once, on
-the driver; the reader travels with the result of the analysis to the task.
+which are returned to the subscription. Options are parsed, the subscription is looked at and the schema is chosen in
+`analyze`, once, on the driver. The reader travels with the result of the analysis to the task.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class ReadPubSub:
 
     @staticmethod
     def analyze(**arguments: AnalyzeArgument) -> ReadAnalysis:
-        """The columns that the options ask for. Raises OptionsError, and what `PubSubBatchReader.check` does."""
+        """Return the columns that the options ask for. Raises OptionsError, and the errors of
+        `PubSubBatchReader.check`.
+        """
         moving = [name for name, argument in arguments.items() if not _is_constant(argument)]
         if moving:
             raise OptionsError([f"`{name}` must be a constant in `{NAME}`, not a column" for name in moving])
@@ -50,21 +52,21 @@ class ReadPubSub:
         return ReadAnalysis(schema, reader=reader)
 
     def eval(self, **_: Any) -> Iterator[tuple[Any, ...]]:
-        """The rows of up to `maxMessages` messages."""
-        assert self._reader is not None, "Spark makes the function with what `analyze` returned"
+        """Yield the rows of up to `maxMessages` messages."""
+        assert self._reader is not None, "Spark makes the function with the result of `analyze`"
         for batch in self._reader.read(InputPartition(0)):
             columns = (column.to_pylist(maps_as_pydicts="strict") for column in batch.columns)
             yield from zip(*columns, strict=True)
 
 
 def register_function(spark: SparkSession) -> None:
-    """Register the function in a session; which kind of function that is the session's kind says (Connect or not)."""
-    # Rows are made one by one here; with `useArrow` Spark would ask for pandas, and warn where it is missing.
+    """Register the function in a session. The kind of function depends on the kind of session (Connect or not)."""
+    # Rows are made one by one here. With `useArrow` Spark would ask for pandas, and warn if it is missing.
     spark.udtf.register(NAME, cast("UserDefinedTableFunction", udtf(ReadPubSub, useArrow=False)))
 
 
 def _is_constant(argument: AnalyzeArgument) -> bool:
-    """Whether an argument has one value for all rows; Spark 4.0 says so in its value alone."""
+    """Return whether an argument has one value for all rows. Spark 4.0 says so in its value alone."""
     return bool(getattr(argument, "isConstantExpression", True)) and not argument.isTable
 
 

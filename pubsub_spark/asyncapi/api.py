@@ -1,11 +1,11 @@
-"""An AsyncAPI document as what Pub/Sub has: schemas, topics, subscriptions, and the messages that it describes.
+"""An AsyncAPI document as Pub/Sub's resources: schemas, topics, subscriptions, and the messages that it describes.
 
-    channel with a googlepubsub binding     a topic; its id is the channel's `address` (3.x), or its name
+    channel with a googlepubsub binding     a topic. Its id is the channel's `address` (3.x), or its name
     operation that receives                 a subscription of its channel's topic, named as the operation
-    message, its binding's `schema.name`    a schema; a payload in Avro or Protocol Buffers is its definition
+    message, its binding's `schema.name`    a schema. A payload in Avro or Protocol Buffers is its definition
 
-An application receives what others send to it: `action: receive` in 3.x, and `publish` in 2.x, whose words are those
-of the other side. Names are ids of the project, or full names.
+An application receives other applications' messages: `action: receive` in 3.x, and `publish` in 2.x, whose words are
+those of the other side. Names are ids of the project, or full names.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ..schema.schema_types import SchemaType, parse
 from .bindings import PROTOCOL, ChannelBinding, MessageBinding, channel_binding, check_empty, message_binding, traits
 from .document import Value, load
 
-# What a payload's `schemaFormat` begins with, and the schema type of Pub/Sub.
+# The beginning of a payload's `schemaFormat`, and the schema type of Pub/Sub.
 _FORMATS: dict[str, SchemaType] = {
     "application/vnd.apache.avro": "AVRO",
     "application/vnd.google.protobuf": "PROTOCOL_BUFFER",
 }
 _TYPE_WORDS: dict[str, SchemaType] = {"avro": "AVRO", "protobuf": "PROTOCOL_BUFFER"}
-_ORDERING = "x-enable-message-ordering"  # of an operation, where no message has an `orderingKey`
+_ORDERING = "x-enable-message-ordering"  # of an operation, if no message has an `orderingKey`
 
 
 @dataclass(frozen=True)
 class Schema:
-    """A schema. definition: None where the document only names it, and it must exist."""
+    """A schema. definition: None if the document only names it, and it must exist."""
 
     name: str
     type: SchemaType | None = None
@@ -43,7 +43,7 @@ class Schema:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic, and what its channel's binding says of it."""
+    """A topic, with the settings of its channel's binding."""
 
     name: str
     binding: ChannelBinding
@@ -65,12 +65,12 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Message:
-    """A message of a topic, and what its binding says of it."""
+    """A message of a topic, with the settings of its binding."""
 
     name: str
     topic: str
     binding: MessageBinding
-    fields: frozenset[str] | None = None  # of the payload on the first level; None where they are not known
+    fields: frozenset[str] | None = None  # of the payload on the first level, or None if they are not known
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,9 @@ class Api:
 
 
 def read(path: str | Path, project: str | None) -> Api:
-    """The resources and messages of a document; AsyncApiError with every problem. project: of names that are ids."""
+    """Return the resources and messages of a document. Raises AsyncApiError with every problem. project: of names that
+    are ids.
+    """
     document = load(path)
     api = _Reader(document, project).read()
     if document.documents.problems:
@@ -117,11 +119,11 @@ class _Reader:
                 if topic is not None:
                     self._add_message(name, message, topic)
                 else:
-                    message_binding(message)  # its complaints, beside those about the channel
+                    message_binding(message)  # its complaints, in addition to those about the channel
         channels = self.document.get("channels")
         if channels.value and not self.api.topics and not self.document.documents.problems:
             channels.complain(
-                f"no channel is one of Pub/Sub: give one a `{PROTOCOL}` binding (`{{}}` is enough), or a server the "
+                f"no channel is one of Pub/Sub: add a `{PROTOCOL}` binding (`{{}}` is enough), or a server the "
                 f"protocol `{PROTOCOL}`"
             )
         for name, operation, channel, action in self._operations():
@@ -155,7 +157,7 @@ class _Reader:
         return topic
 
     def _channel_messages(self, channel: Value) -> Iterator[tuple[str, Value]]:
-        """The messages of a channel with their names."""
+        """Yield the messages of a channel with their names."""
         if not self.document.documents.is_version_2:
             yield from channel.get("messages").entries()
             return
@@ -220,7 +222,7 @@ class _Reader:
             place.complain(f"Schema `{schema.name}` has another definition elsewhere in the document")
 
     def _payload(self, message: Value) -> tuple[SchemaType | None, str | None]:
-        """The schema type and definition of a payload that Pub/Sub has a schema for."""
+        """Return the schema type and definition of a payload that Pub/Sub has a schema for."""
         payload = message.get("payload")
         if self.document.documents.is_version_2:
             formats = [each.text("schemaFormat") for each in (message, *traits(message))]
@@ -254,7 +256,7 @@ class _Reader:
         self.api.subscriptions[full] = Subscription(full, topic, bool(ordering.value) if ordering else keyed)
 
     def _full(self, place: Value, name: str, collection: names.Collection) -> str | None:
-        """The full name; None, and a complaint, where it is none."""
+        """Return the full name, or None and add a complaint."""
         try:
             return names.full(name, self.project, collection)
         except ValueError as error:
@@ -263,7 +265,7 @@ class _Reader:
 
 
 def _is_mapping(value: Value) -> bool:
-    """Whether a value is a mapping; a complaint where it is another one."""
+    """Return whether a value is a mapping. Another value is a complaint."""
     found = value.followed()
     if found and not isinstance(found.value, dict):
         value.complain(f"this must be a mapping, got {type(found.value).__name__}")
@@ -271,10 +273,12 @@ def _is_mapping(value: Value) -> bool:
 
 
 def _plain(value: Value, above: frozenset[tuple[Path, tuple[str | int, ...]]] = frozenset()) -> object:
-    """A value with all references in it followed; a complaint where one leads back to what it is in (`above`)."""
+    """Return a value with all references in it followed. One that leads back to a value around it (`above`) is a
+    complaint.
+    """
     found = value.followed()
     if (found.file, found.keys) in above:
-        value.complain("this `$ref` leads back to what it is in; an Avro type is named by its `name`")
+        value.complain("this `$ref` leads back to its own value. Refer to an Avro type by its `name`")
         return None
     above |= {(found.file, found.keys)}
     if isinstance(found.value, dict):
@@ -285,11 +289,11 @@ def _plain(value: Value, above: frozenset[tuple[Path, tuple[str | int, ...]]] = 
 
 
 def _fields(message: Value, kind: SchemaType | None, definition: str | None) -> frozenset[str] | None:
-    """The names of a payload's fields on the first level; None where they are not known."""
+    """Return the names of a payload's fields on the first level, or None if they are not known."""
     if kind is not None and definition is not None:
         try:
             return frozenset(field.name for field in codec_of(kind).value_type(parse(kind, definition)))
-        except (ValueError, SchemaError):  # the plan says what is wrong with the definition
+        except (ValueError, SchemaError):  # the plan names the problem of the definition
             return None
     properties = message.get("payload", "schema", "properties") or message.get("payload", "properties")
     return frozenset(properties.value) if isinstance(properties.value, dict) else None

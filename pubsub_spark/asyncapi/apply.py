@@ -1,4 +1,4 @@
-"""A plan carried out on a project, and what the project has, by the calls of `backend.admin`."""
+"""A project's resources, and a plan carried out on them, by the calls of `backend.admin`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def existing(admin: Admin, api: Api) -> Existing:
-    """The existing resources of those that a document describes."""
+    """Return the existing resources of those that a document describes."""
     return Existing(
         _found(lambda name: admin.get("schemas", name), api.schemas),
         _found(lambda name: admin.get("topics", name), api.topics),
@@ -36,7 +36,7 @@ def _found(get: Callable[[str], Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def carry_out(admin: Admin, step: Step) -> None:
-    """Create or update one resource; PubSubError when the service refuses."""
+    """Create or update one resource. Raises PubSubError if the service refuses."""
     match step.resource:
         case Schema():
             _schema(admin, step, step.resource)

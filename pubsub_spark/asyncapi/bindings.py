@@ -1,6 +1,6 @@
-"""The googlepubsub bindings of AsyncAPI: what may stand in them, by version.
+"""The googlepubsub bindings of AsyncAPI: their properties, by version.
 
-The rules are JSON Schemas of our own, checked by jsonschema; names that begin with `x-` are extensions and ignored.
+The rules are JSON Schemas of our own, checked by jsonschema. Names that begin with `x-` are extensions and ignored.
 Sources: https://github.com/asyncapi/bindings/tree/master/googlepubsub (0.2.0), and its version 0.1.0.
 """
 
@@ -61,7 +61,7 @@ _RULES: dict[tuple[Kind, str], dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class ChannelBinding:
-    """The googlepubsub binding of a channel. topic: of version 0.1.0. What is None is not said."""
+    """The googlepubsub binding of a channel. topic: of version 0.1.0. None means that the binding does not set it."""
 
     topic: str | None = None
     labels: dict[str, str] | None = None
@@ -84,7 +84,7 @@ class MessageBinding:
 
 
 def channel_binding(owner: Value) -> ChannelBinding | None:
-    """The binding of a channel, None where it has none of ours or a wrong one, which is a complaint."""
+    """Return the binding of a channel, or None if it has none of ours or a wrong one, which is a complaint."""
     found = _checked(owner, "channel")
     if found is None:
         return None
@@ -103,7 +103,7 @@ def channel_binding(owner: Value) -> ChannelBinding | None:
 
 
 def message_binding(owner: Value) -> MessageBinding | None:
-    """The binding of a message, None where it has none of ours or a wrong one, which is a complaint."""
+    """Return the binding of a message, or None if it has none of ours or a wrong one, which is a complaint."""
     found = _checked(owner, "message")
     if found is None:
         return None
@@ -117,7 +117,7 @@ def check_empty(owner: Value, kind: Kind) -> None:
 
 
 def traits(owner: Value) -> list[Value]:
-    """The traits of a message or an operation, in their order."""
+    """Return the traits of a message or an operation, in their order."""
     stated = owner.get("traits")
     if stated and not isinstance(stated.value, list):
         stated.complain(f"this must be a list, got `{stated.value}`")
@@ -126,7 +126,7 @@ def traits(owner: Value) -> list[Value]:
 
 
 def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
-    """The binding of an object and of its traits, None without one of ours; a wrong one is a complaint.
+    """Return the binding of an object and of its traits, None without one of ours. A wrong one is a complaint.
 
     Traits are merged as the specification says: in 3.x the object's own properties win, in 2.x those of its traits.
     """
@@ -139,7 +139,7 @@ def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
 
 
 def _stated(owner: Value, kind: Kind) -> dict[str, Any] | None:
-    """The binding of an object itself, None where it has none of ours or a wrong one, which is a complaint."""
+    """Return the binding of an object itself, or None if it has none of ours or a wrong one, which is a complaint."""
     bindings = owner.get("bindings")
     if bindings and not isinstance(bindings.value, dict):
         bindings.complain(f"this must be a mapping, got `{bindings.value}`")
@@ -147,7 +147,7 @@ def _stated(owner: Value, kind: Kind) -> dict[str, Any] | None:
         return None
     binding = bindings.get(PROTOCOL)
     if not isinstance(binding.value, dict):
-        if binding or bindings.value[PROTOCOL] is None:  # a `$ref` that leads nowhere is told already
+        if binding or bindings.value[PROTOCOL] is None:  # a `$ref` that leads nowhere is already a complaint
             got = f"got `{binding.value}`" if binding else "and is empty: write `{}`"
             binding.complain(f"this must be a mapping, {got}")
         return None
@@ -173,7 +173,7 @@ def _merged(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema, in which unknown properties are refused on every level."""
+    """Return the schema, which refuses unknown properties on every level."""
     if "properties" not in schema:
         return schema
     closed = {name: _closed(each) for name, each in schema["properties"].items()}
@@ -185,7 +185,7 @@ def _sentence(error: ValidationError) -> str:
         case "additionalProperties":
             known = ", ".join(sorted(error.schema["properties"]))
             unknown = sorted(set(error.instance) - set(error.schema["properties"]) - _extensions(error.instance))
-            return f"`{unknown[0]}` is not a property of this binding; it has {known or 'none'}"
+            return f"`{unknown[0]}` is not a property of this binding. It has {known or 'none'}"
         case "required":
             missing = next(name for name in error.validator_value if name not in error.instance)
             return f"`{missing}` is required"

@@ -1,7 +1,7 @@
 """An AsyncAPI document as values that know their place: file, path and line.
 
-YAML is read by PyYAML (JSON is YAML; what JSON has no type for, such as a date, is text), and a `$ref` is followed
-inside the document and into other files, never to the network; a circle of references is an error. A file ending in
+YAML is read by PyYAML (JSON is YAML. Types that JSON lacks, such as dates, are text), and a `$ref` is followed
+inside the document and into other files, never to the network. A circle of references is an error. A file ending in
 `.proto` is one text. Every complaint about a document has a place, and all of them come together in one
 AsyncApiError.
 """
@@ -26,7 +26,7 @@ _TEXT_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "m
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a document, or None where there is none, and its place. keys: the path from the root of its file."""
+    """A value of a document or None, and its place. keys: the path from the root of its file."""
 
     value: Any
     documents: Documents = field(repr=False)
@@ -38,13 +38,13 @@ class Value:
 
     @property
     def place(self) -> str:
-        """File (where it is another than the document's), line and path, for a complaint."""
+        """The file (if it is not the document's own), line and path, shown in complaints."""
         path = ".".join(map(str, self.keys)) or "the document"
         file = "" if self.file == self.documents.root else f"`{self.file}`, "
         return f"{file}line {self.documents.line(self.file, self.keys)}, `{path}`"
 
     def get(self, *keys: str) -> Value:
-        """The value under these keys, each `$ref` on the way followed."""
+        """Return the value under these keys, each `$ref` on the way followed."""
         found = self.followed()
         for key in keys:
             value = found.value.get(key) if isinstance(found.value, dict) else None
@@ -52,7 +52,9 @@ class Value:
         return found
 
     def entries(self) -> Iterator[tuple[str, Value]]:
-        """The entries of a mapping, or of a list by their index; none of anything else. References are not followed."""
+        """Yield the entries of a mapping, or of a list by their index. Other values have no entries. References are not
+        followed.
+        """
         found = self.followed()
         keys: Iterable[str | int] = found.value if isinstance(found.value, dict) else ()
         if isinstance(found.value, list):
@@ -61,7 +63,9 @@ class Value:
             yield str(key), Value(found.value[key], self.documents, found.file, (*found.keys, key))
 
     def followed(self) -> Value:
-        """The value that a `$ref` leads to; itself where it is none, or leads nowhere, which is a complaint."""
+        """Return the value that a `$ref` leads to, or the value itself if it is no `$ref`. One that leads nowhere is a
+        complaint.
+        """
         found, seen = self, {(self.file, self.keys)}
         while isinstance(found.value, dict) and isinstance(found.value.get("$ref"), str):
             target = self.documents.target(found, found.value["$ref"])
@@ -82,7 +86,7 @@ class Value:
             self.documents.problems.append(complaint)
 
     def text(self, *keys: str, default: str | None = None) -> str | None:
-        """The text under these keys; the default, and perhaps a complaint, where there is none."""
+        """Return the text under these keys, or the default. A required text that is missing is a complaint."""
         found = self.get(*keys)
         if found.value is None or isinstance(found.value, str):
             return default if found.value is None else found.value
@@ -101,7 +105,7 @@ class Documents:
 
     @cached_property
     def content(self) -> Value:
-        """The whole document; AsyncApiError when it cannot be read."""
+        """The whole document. Raises AsyncApiError if it cannot be read."""
         value = self._read(self.root, None)
         if not isinstance(value, dict):
             raise AsyncApiError(str(self.root), self.problems or ["this must be a mapping with `asyncapi`."])
@@ -109,19 +113,19 @@ class Documents:
 
     @property
     def is_version_2(self) -> bool:
-        """Whether the document is of AsyncAPI 2.x, and not 3.x."""
+        """Whether the document is of AsyncAPI 2.x instead of 3.x."""
         return (self.content.text("asyncapi") or "").startswith("2")
 
     def line(self, file: Path, keys: tuple[str | int, ...]) -> int:
-        """The line of a value, or of the nearest one above it."""
+        """Return the line of a value, or of the nearest one above it."""
         while keys and (file, keys) not in self._lines:
             keys = keys[:-1]
         return self._lines.get((file, keys), 1)
 
     def target(self, source: Value, reference: str) -> Value | None:
-        """The value that a reference names; None, and a complaint, when there is none."""
+        """Return the value that a reference names, or None and add a complaint."""
         if "://" in reference.partition("#")[0]:
-            source.complain(f"`$ref` to `{reference}` would need the network; refer to a file")
+            source.complain(f"`$ref` to `{reference}` would need the network. Refer to a file")
             return None
         name, _, pointer = reference.partition("#")
         file = (source.file.parent / name).resolve() if name else source.file
@@ -142,7 +146,7 @@ class Documents:
         return Value(value, self, file, keys)
 
     def _read(self, file: Path, source: Value | None) -> Any:
-        """The content of a file; None, and a complaint, when it cannot be read."""
+        """Return the content of a file, or None and add a complaint if it cannot be read."""
         if file not in self._files:
             self._files[file] = None
             try:
@@ -159,7 +163,8 @@ class Documents:
             except (yaml.YAMLError, UnicodeDecodeError) as error:
                 self._complain(source, f"`{file}` is neither YAML nor JSON: {' '.join(str(error).split())}")
             except RecursionError:
-                self._complain(source, f"`{file}` is nested too deeply, or an alias (`*name`) stands in what it names")
+                problem = "is nested too deeply, or an alias (`*name`) is inside the value that it names"
+                self._complain(source, f"`{file}` {problem}")
             except ValueError as error:
                 self._complain(source, f"`{file}` cannot be used: {error}")
         return self._files[file]
@@ -171,10 +176,10 @@ class Documents:
             source.complain(sentence)
 
     def _value(self, file: Path, node: yaml.Node, keys: tuple[str | int, ...]) -> Any:
-        """The value of a YAML node, whose line is noted."""
+        """Return the value of a YAML node, whose line is noted."""
         self._lines[file, keys] = node.start_mark.line + 1
         if len(self._lines) > _MOST_VALUES:
-            raise ValueError(f"with what its aliases repeat it has more than {_MOST_VALUES:,} values")
+            raise ValueError(f"with the values that its aliases repeat, it has more than {_MOST_VALUES:,} values")
         if isinstance(node, yaml.MappingNode):
             value: dict[str, Any] = {}
             inherited: dict[str, Any] = {}
@@ -192,7 +197,7 @@ class Documents:
         return node.value if node.tag in _TEXT_TAGS else _SCALARS.construct_object(node, deep=True)
 
     def _merged(self, file: Path, key: yaml.Node, node: yaml.Node, keys: tuple[str | int, ...]) -> dict[str, Any]:
-        """The entries of YAML's merge key: of one mapping, or of several, the first before the others."""
+        """Return the entries of YAML's merge key: of one mapping, or of several, the first before the others."""
         merged = self._value(file, node, keys)
         entries: dict[str, Any] = {}
         for each in reversed(merged if isinstance(merged, list) else [merged]):
@@ -206,7 +211,7 @@ _SCALARS = yaml.constructor.SafeConstructor()
 
 
 def load(path: str | Path) -> Value:
-    """A document; AsyncApiError when it cannot be read or is no AsyncAPI document of version 2 or 3."""
+    """Return a document. Raises AsyncApiError if it cannot be read or is no AsyncAPI document of version 2 or 3."""
     content = Documents(Path(path).resolve()).content
     version = content.text("asyncapi") or ""
     if version.partition(".")[0] not in ("2", "3"):

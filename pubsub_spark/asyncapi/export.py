@@ -1,4 +1,4 @@
-"""The AsyncAPI document of what a project has: a channel for each topic, an operation for each subscription. Pure."""
+"""The AsyncAPI document of a project's resources: a channel for each topic, an operation for each subscription. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def document(
     subscriptions: Iterable[Any],
     as_json: bool = False,
 ) -> str:
-    """The document of AsyncAPI 3.0.0, as YAML or as JSON.
+    """Return the document of AsyncAPI 3.0.0, as YAML or as JSON.
 
     schemas: by full name, with definitions. Subscriptions of deleted topics are left out: nothing sends to them.
     """

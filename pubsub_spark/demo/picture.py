@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from .report import pivot
 
-# The delay of the darkest colour; a handful of late evening flights would otherwise bleach all the rest.
+# The delay of the darkest colour. A handful of late evening flights would otherwise bleach all the rest.
 _DARKEST_MINUTES = 40
 
 
@@ -74,7 +74,7 @@ def draw_steps(
 
 
 def show(path: Path) -> None:
-    """Show a picture in the cell of a notebook (Jupyter, Databricks); elsewhere print where it is."""
+    """Show a picture in the cell of a notebook (Jupyter, Databricks). Elsewhere print its path."""
     if "ipykernel" in sys.modules:
         shown: Any = import_module("IPython.display")
         shown.display(shown.Image(filename=str(path)))

@@ -15,7 +15,7 @@ from rich.text import Text
 
 @contextmanager
 def bar(console: Console, verb: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar; yields the function that sets how much is done."""
+    """Show a progress bar. Yields the function that sets its position."""
     columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(verb, total=total)
@@ -41,7 +41,7 @@ def watch(count: Callable[[], int], advance: Callable[[int], None]) -> Iterator[
 
 
 def pivot(departures: pa.Table, column: str) -> tuple[list[int], list[str], dict[tuple[int, str], float]]:
-    """The hours, the carriers, and the value of `column` for each pair that has one."""
+    """Return the hours, the carriers, and the value of `column` for each pair that has one."""
     hours, carriers, values = (departures[name].to_pylist() for name in ("hour", "carrier", column))
     cells = dict(zip(zip(hours, carriers, strict=True), values, strict=True))
     return sorted(set(hours)), sorted(set(carriers)), cells
@@ -74,7 +74,7 @@ def _heat(value: float | None) -> Text:
 
 
 def print_proof(console: Console, source: Mapping[str, int], result: Mapping[str, int]) -> bool:
-    """Print the totals of both sides next to each other; returns whether all are equal."""
+    """Print the totals of both sides next to each other. Returns whether all are equal."""
     console.print("Is everything there?", style="italic")
     table = Table(box=None, pad_edge=False)
     table.add_column("")

@@ -1,6 +1,6 @@
 """The demo's Pub/Sub: the embedded emulator, or any Pub/Sub emulator that listens at an address.
 
-Topic, schema and subscription are made with Google's own clients, unchanged, as any application would; their names are
+Topic, schema and subscription are made with Google's own clients, unchanged, as any application would. Their names are
 new in every run and they are deleted at the end.
 """
 
@@ -52,15 +52,16 @@ class PubSub:
     def idle_seconds(self) -> float:
         """The seconds without a new message after which the demo stops reading.
 
-        Google's emulator hands messages also to streams that have just ended, hundreds at a time, and gives them out
-        again when that lease is over, a minute later. Ours does not, so there the first query must find everything.
+        Google's emulator hands messages also to streams that have just ended, hundreds at a time, and delivers them
+        again when that lease ends, a minute later. Ours does not, so there the first query must find everything.
         """
         return 90.0 if self.emulator is None else 0.0
 
     def published(self, spark: SparkSession, total: int) -> Callable[[], int]:
-        """A function that returns the number of messages published so far.
+        """Return a function that returns the number of messages published so far.
 
-        The embedded emulator counts them. Others have no such call; there it is the rows of Spark's finished tasks.
+        The embedded emulator counts them. Others have no such call, so there the rows of Spark's finished tasks are
+        counted.
         """
         if self.emulator is not None:
             emulator, subscription = self.emulator, self.subscription

@@ -124,7 +124,7 @@ def test_table_with_other_columns_says_why(spark: SparkSession, emulator: Emulat
     spark.sql(here(TABLES[0], emulator))
     given = f"subscriptionId = '{catalog.subscription}', endpoint = '{emulator.endpoint}', decode = 'json'"
 
-    with pytest.raises(AnalysisException, match=r"give the same options in `WITH \(...\)`, or create it anew"):
+    with pytest.raises(AnalysisException, match=r"use the same options in `WITH \(...\)`, or create it again"):
         spark.sql(f"SELECT * FROM flights WITH ({given}, schema = 'a INT')").collect()
 
 

@@ -130,7 +130,7 @@ def test_a_staging_area_that_refuses_is_one_sentence(monkeypatch: pytest.MonkeyP
     result = CliRunner().invoke(app, ["staging", *command, location])
 
     assert 1 == result.exit_code
-    assert result.stderr.startswith(f"The staging area `{location}` cannot be used: 403 Forbidden. Give")
+    assert result.stderr.startswith(f"The staging area `{location}` cannot be used: 403 Forbidden. Set")
     assert 1 == result.stderr.count("\n")
 
 

@@ -54,13 +54,13 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
         ({"onoversize": "drop"}, "`onOversize` is an option of writing, not of reading"),
         (
             {"path": "my-sub"},
-            "`path` is not used: `save`, `load` and `start` take none here; name a topic with `topicId`, a "
+            "`path` is not used: `save`, `load` and `start` accept none here. Name a topic with `topicId`, a "
             "subscription with `subscriptionId`",
         ),
         (
             {"serviceCredential": "c"},
-            "`serviceCredential` names a credential of Unity Catalog, which Databricks gives to its own connector "
-            "alone; give `credentials`, `credentialsFile`, or `clientEmail` with its key",
+            "`serviceCredential` names a credential of Unity Catalog, which Databricks passes only to its own "
+            "connector. Set `credentials`, `credentialsFile`, or `clientEmail` with its key",
         ),
         ({"maxMessages": "many"}, "`maxMessages` must be a whole number, got `many`"),
         ({"maxMessages": "0"}, "`maxMessages` must be 1 or more, got `0`"),
@@ -87,7 +87,7 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
             {"startingTimestamp": "1711123100000"},
             "`startingTimestamp` must be a timestamp such as `2026-01-31T00:00:00Z`, got `1711123100000`",
         ),
-        ({"schema": "a INT"}, "`schema` says how payloads are decoded; it needs `decode=topic` or `decode=json`"),
+        ({"schema": "a INT"}, "`schema` says how payloads are decoded. It needs `decode=topic` or `decode=json`"),
         ({"schemaRevision": "1a2b3c4d"}, "`schemaRevision` needs `decode=topic`"),
         (
             {"decode": "json", "schema": "carrier STRING", "schemaEncoding": "JSON"},
@@ -95,11 +95,11 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
         ),
         (
             {"decode": "topic", "schemaEncoding": "JSON"},
-            "`schemaEncoding` needs `schema`; without it the topic says the encoding",
+            "`schemaEncoding` needs `schema`. Without it the topic has the encoding",
         ),
         (
             {"decode": "topic", "schema": '{"type": "int"}', "schemaRevision": "1a2b3c4d"},
-            "`schemaRevision` is one of a schema resource; `schema` is a definition, which has none",
+            "`schemaRevision` is one of a schema resource. `schema` is a definition, which has none",
         ),
         (
             {"topicId": "my-topic"},
@@ -107,7 +107,7 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
         ),
         (
             {"deadLetterTopic": TOPIC},
-            "`deadLetterTopic` takes payloads that cannot be decoded; it needs `decode=topic`",
+            "`deadLetterTopic` is for payloads that cannot be decoded. It needs `decode=topic`",
         ),
         *(
             (
@@ -178,7 +178,7 @@ def test_options_of_sparks_kafka_source_name_ours(theirs: str, ours: str):
     """An option of the Kafka source, in lower case as Spark hands it over, is answered with the one to use."""
     [problem] = problems(subscriptionId=SUBSCRIPTION, **{theirs.lower(): "1"})
 
-    assert (f"`{theirs}` is Kafka's; ", ours) == (problem[: len(theirs) + 15], problem[-len(ours) :])
+    assert (f"`{theirs}` is Kafka's. ", ours) == (problem[: len(theirs) + 15], problem[-len(ours) :])
 
 
 @pytest.mark.parametrize("text", ["localhost:1", "[::1]:65535", "us-east1-pubsub.googleapis.com:443", "10.0.0.1:8085"])
@@ -278,7 +278,7 @@ def test_secrets_are_not_shown():
 
 def test_who_calls_is_said_once():
     [sentence] = problems(subscriptionId=SUBSCRIPTION, credentials="{}", credentialsFile="key.json")
-    assert "`credentialsFile` and `credentials` are given, but only one can say who calls" in sentence
+    assert "`credentialsFile` and `credentials` are set, but there can be only one credential" in sentence
 
 
 def test_oversize_messages_need_somewhere_to_go():

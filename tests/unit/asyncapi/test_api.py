@@ -186,7 +186,7 @@ def test_document_of_another_protocol_is_told(tmp_path: Path):
     """A document without any channel of Pub/Sub says what makes one; one without channels is empty."""
     path = tmp_path / "api.yaml"
     path.write_text("asyncapi: 3.0.0\nchannels: {flights: {address: flights}}\n")
-    with pytest.raises(AsyncApiError, match="no channel is one of Pub/Sub: give one a `googlepubsub` binding"):
+    with pytest.raises(AsyncApiError, match="no channel is one of Pub/Sub: add a `googlepubsub` binding"):
         read(path, "p")
 
     path.write_text("asyncapi: 3.0.0\nchannels: {}\n")

@@ -83,7 +83,7 @@ it:
 @pytest.mark.parametrize(
     ("kind", "binding", "sentence"),
     [
-        ("channel", {"topics": 1}, "`topics` is not a property of this binding; it has bindingVersion, labels,"),
+        ("channel", {"topics": 1}, "`topics` is not a property of this binding. It has bindingVersion, labels,"),
         ("channel", {"topic": "t-1"}, "`topic` is not a property of this binding"),
         ("channel", {"bindingVersion": "0.3.0"}, "`bindingVersion` must be 0.1.0 or 0.2.0, got `0.3.0`"),
         ("channel", {"bindingVersion": "0.1.0"}, "`topic` is required"),
@@ -105,7 +105,7 @@ it:
             {"bindingVersion": "0.1.0", "schema": {"name": "s", "type": "thrift"}},
             "this must be avro or protobuf, got `thrift`",
         ),
-        ("operation", {"ack": True}, "`ack` is not a property of this binding; it has bindingVersion"),
+        ("operation", {"ack": True}, "`ack` is not a property of this binding. It has bindingVersion"),
     ],
 )
 def test_wrong_binding_is_told_with_its_place(tmp_path: Path, kind: str, binding: object, sentence: str):

@@ -39,7 +39,7 @@ def test_references_are_followed_inside_and_to_files(tmp_path: Path):
     ("reference", "sentence"),
     [
         ("#/nowhere", "line 3, `x`: `$ref` to `#/nowhere` leads nowhere."),
-        ("https://example.com/a.yaml", "would need the network; refer to a file."),
+        ("https://example.com/a.yaml", "would need the network. Refer to a file."),
         ("missing.yaml", "cannot be read: No such file or directory."),
         ("#/x", "line 3, `x`: `$ref` to `#/x` leads back to itself."),
         ("#/circle", "line 3, `x`: `$ref` to `#/x` leads back to itself."),
@@ -65,7 +65,10 @@ def test_reference_that_leads_nowhere_has_its_place(tmp_path: Path, reference: s
         ("asyncapi: 1.2.0\n", "line 1, `asyncapi`: `asyncapi` must be a version 2.x or 3.x, got `1.2.0`"),
         ("info: {}\n", "`asyncapi` must be a version 2.x or 3.x, got ``"),
         ("", "this must be a mapping with `asyncapi`"),
-        ("asyncapi: 3.0.0\na: &a [*a]\n", "is nested too deeply, or an alias (`*name`) stands in what it names"),
+        (
+            "asyncapi: 3.0.0\na: &a [*a]\n",
+            "is nested too deeply, or an alias (`*name`) is inside the value that it names",
+        ),
         ("asyncapi: 3.0.0\na: {<<: 1}\n", "`<<` in line 2 names no mapping"),
     ],
 )
@@ -87,7 +90,7 @@ def test_few_lines_of_aliases_are_not_millions_of_values(tmp_path: Path):
     lines = [f"{name}: &{name} [{', '.join([f'*{before}'] * 20)}]" for before, name in itertools.pairwise("abcdefgh")]
     path = written(tmp_path, "\n".join(["asyncapi: 3.0.0", "a: &a 1", *lines]))
 
-    with pytest.raises(AsyncApiError, match="with what its aliases repeat it has more than 500,000 values"):
+    with pytest.raises(AsyncApiError, match="with the values that its aliases repeat, it has more than 500,000 values"):
         load(path)
 
 
