@@ -1,14 +1,16 @@
-"""Arrow arrays made of parts: structs of their children, values of some rows, values and reasons."""
+"""Arrow arrays made of parts: structs of their children, values of some rows, values and reasons; and offsets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+_WIDTHS: Final[dict[int, type[Any]]] = {32: np.int32, 64: np.int64}
 
 
 def structs(type_: pa.StructType, length: int, children: Sequence[pa.Array], like: pa.Array | None = None) -> Any:
@@ -25,9 +27,26 @@ def named_structs(children: dict[str, pa.Array], length: int, like: pa.Array | N
 
 def at_rows(values: pa.Array, rows: npt.NDArray[np.integer[Any]], count: int) -> pa.Array:
     """`count` values: `values` at `rows`, null elsewhere."""
-    index, absent = np.zeros(count, np.int64), np.ones(count, np.bool_)
-    index[rows], absent[rows] = np.arange(len(rows)), False
+    absent = np.ones(count, np.bool_)
+    absent[rows] = False
+    if pa.types.is_primitive(values.type) and values.type.bit_width in _WIDTHS and not values.null_count:
+        width = _WIDTHS[values.type.bit_width]  # numpy spreads numbers in a third of the time of Arrow's `take`
+        data = np.zeros(count, width)
+        data[rows] = np.frombuffer(values.buffers()[1], width, len(values), values.offset * data.itemsize)
+        valid = pa.py_buffer(np.packbits(~absent, bitorder="little"))
+        return pa.Array.from_buffers(values.type, count, [valid, pa.py_buffer(data)])
+    index = np.zeros(count, np.int32)
+    index[rows] = np.arange(len(rows), dtype=np.int32)
     return values.take(pa.array(index, mask=absent))
+
+
+def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
+    """The offsets where the items of a binary, list or map array begin and end in its buffer or its values."""
+    if not len(array):
+        return np.zeros(1, np.int64)  # Arrow may leave the buffer out
+    width: type[Any] = np.int64 if pa.types.is_large_list(array.type) else np.int32
+    size = np.dtype(width).itemsize
+    return np.frombuffer(array.buffers()[1], width, len(array) + 1, array.offset * size).astype(np.int64)
 
 
 def with_reasons(values: pa.StructArray, reasons: dict[int, str]) -> tuple[pa.StructArray, pa.StringArray]:

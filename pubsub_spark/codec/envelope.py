@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pubsub_spark.codec.arrays import offsets_of
+
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _ATTRIBUTES = pa.map_(pa.string(), pa.string())
 
@@ -131,7 +133,7 @@ def attribute(messages: pa.RecordBatch, name: str) -> pa.StringArray:
     first, last = _span(maps)
     keys, values = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
     found = np.flatnonzero(np.asarray(pc.equal(keys, name)))
-    counts = np.diff(_offsets(maps))
+    counts = np.diff(offsets_of(maps))
     rows = np.repeat(np.arange(len(maps)), counts)[found]
     if len(found) == len(maps) and (np.diff(rows) == 1).all():
         return values.take(pa.array(found))
@@ -159,15 +161,8 @@ def has_text(array: pa.StringArray) -> bool:
 
 def _span(array: pa.Array) -> tuple[int, int]:
     """The first offset and the last of an array with offsets."""
-    offsets = _offsets(array)
+    offsets = offsets_of(array)
     return int(offsets[0]), int(offsets[-1])
-
-
-def _offsets(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """The offsets of an array that has them, one more than its values."""
-    if not len(array):
-        return np.zeros(1, np.int32)
-    return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
 
 
 def _null_where(array: pa.Array, absent: pa.BooleanArray) -> pa.Array:

@@ -8,18 +8,7 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf.json_format import MessageToJson
 
-from pubsub_spark.codec.protobuf.column_tree import (
-    Array,
-    Column,
-    Duration,
-    Enum,
-    Json,
-    Map,
-    Node,
-    Scalar,
-    Struct,
-    Timestamp,
-)
+from pubsub_spark.codec.protobuf.column_tree import Array, Column, Enum, Json, Map, Node, Scalar, Struct, Time
 from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED, arrow_type
 
 
@@ -63,7 +52,7 @@ def _converter(node: Node, path: str) -> Callable[[Any], Any]:
             return lambda value: value
         case Enum():
             return node.name_of
-        case Timestamp() | Duration():
+        case Time():
             return lambda value: _micros(value, node, path)
         case Json():
             return lambda value: _json(value, path)

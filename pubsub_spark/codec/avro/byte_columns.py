@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pubsub_spark.codec.avro.cursor_arrays import offsets_of
+from pubsub_spark.codec.arrays import offsets_of
 from pubsub_spark.schema.avro.cursors import offsets
 
 Octets: TypeAlias = npt.NDArray[np.uint8]

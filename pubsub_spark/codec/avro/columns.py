@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pubsub_spark.codec.arrays import at_rows, offsets_of
 from pubsub_spark.codec.avro import decimals
-from pubsub_spark.codec.avro.cursor_arrays import Read, numbers, offsets_of, read_items, repeats, segments, spread
+from pubsub_spark.codec.avro.cursor_arrays import Read, numbers, read_items, repeats, segments
 from pubsub_spark.codec.avro.resolution import check_logical, enum_symbols, time_scale, unresolvable
 from pubsub_spark.codec.avro.types import column_of, variants, widened
 from pubsub_spark.schema.avro.array_items import empty_items
@@ -350,8 +351,8 @@ def _written_union(writer: Union, reader: Node, path: Path) -> Read:
         if not columns:
             return pa.nulls(len(cursors), type_)
         if len(columns) == 1:
-            return spread(columns[0], places[0], len(cursors))
-        return spread(pa.concat_arrays(columns), np.concatenate(places), len(cursors))
+            return at_rows(columns[0], places[0], len(cursors))
+        return at_rows(pa.concat_arrays(columns), np.concatenate(places), len(cursors))
 
     return read
 

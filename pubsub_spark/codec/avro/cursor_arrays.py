@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pubsub_spark.codec.arrays import at_rows
 from pubsub_spark.schema.avro.array_items import item_steps
 from pubsub_spark.schema.avro.cursors import Bits, Cursors, Longs
 from pubsub_spark.schema.avro.schema_tree import Array, Map
 
 Read = Callable[[Cursors], pa.Array]
-
-_WIDTHS: Final[dict[int, type[Any]]] = {32: np.int32, 64: np.int64}
 
 
 def segments(cursors: Cursors, length: Longs) -> pa.BinaryArray:
@@ -97,33 +96,9 @@ def repeats(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> Bits:
     return twice
 
 
-def offsets_of(array: pa.Array) -> Longs:
-    """The offsets where the items of a binary, list or map array begin and end in its buffer or its values."""
-    if not len(array):
-        return np.zeros(1, np.int64)  # Arrow may leave the buffer out
-    width: type[Any] = np.int64 if pa.types.is_large_list(array.type) else np.int32
-    size = np.dtype(width).itemsize
-    return np.frombuffer(array.buffers()[1], width, len(array) + 1, array.offset * size).astype(np.int64)
-
-
 def numbers(values: npt.NDArray[Any], type: pa.DataType) -> pa.Array:  # noqa: A002 (Arrow's word)
     """An array over numpy's memory, without a copy; `type` has the width of the values."""
     return pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(values)])
-
-
-def spread(values: pa.Array, which: Longs, count: int) -> pa.Array:
-    """`count` items: `values` at `which`, null elsewhere."""
-    absent = np.ones(count, np.bool_)
-    absent[which] = False
-    if pa.types.is_primitive(values.type) and values.type.bit_width in _WIDTHS and not values.null_count:
-        width = _WIDTHS[values.type.bit_width]  # numpy spreads numbers in a third of the time of Arrow's `take`
-        data = np.zeros(count, width)
-        data[which] = np.frombuffer(values.buffers()[1], width, len(values), values.offset * data.itemsize)
-        valid = pa.py_buffer(np.packbits(~absent, bitorder="little"))
-        return pa.Array.from_buffers(values.type, count, [valid, pa.py_buffer(data)])
-    index = np.zeros(count, np.int32)
-    index[which] = np.arange(len(which), dtype=np.int32)
-    return values.take(pa.array(index, mask=absent))
 
 
 def merge(arrays: list[pa.Array], places: list[Longs]) -> pa.Array:
@@ -131,6 +106,4 @@ def merge(arrays: list[pa.Array], places: list[Longs]) -> pa.Array:
     if len(arrays) == 1 and (len(places[0]) < 2 or (np.diff(places[0]) == 1).all()):
         return arrays[0]
     place = np.concatenate(places)
-    index = np.empty(len(place), np.int32)
-    index[place] = np.arange(len(place), dtype=np.int32)
-    return pa.concat_arrays(arrays).take(pa.array(index))
+    return at_rows(pa.concat_arrays(arrays), place, len(place))

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pubsub_spark.codec.avro.cursor_arrays import offsets_of
+from pubsub_spark.codec.arrays import offsets_of
 from pubsub_spark.schema.avro.cursors import Bits
 
 _WIDTH = 16  # bytes of Arrow's decimal128

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pubsub_spark.codec.arrays import offsets_of
 from pubsub_spark.codec.avro import byte_columns, decimals
 from pubsub_spark.codec.avro.byte_columns import Buffer, ByteColumn, Present
 from pubsub_spark.codec.avro.columns import constant
-from pubsub_spark.codec.avro.cursor_arrays import offsets_of
 from pubsub_spark.codec.avro.types import column_of, variants, widened
 from pubsub_spark.codec.rows import Unwritable, child, find_columns, fits, inside, spelled, unfit
 from pubsub_spark.errors import SchemaError

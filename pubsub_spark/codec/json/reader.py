@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from pubsub_spark.codec.arrays import at_rows, named_structs
+from pubsub_spark.codec.arrays import at_rows, named_structs, offsets_of
 from pubsub_spark.schema.definition import InvalidMessage
 
 Values = list[Any]  # JSON values of one field of all messages; None where it is null or absent
@@ -141,7 +141,7 @@ class JsonReader(NamedTuple):
         """The column of messages that Arrow can read and that all have the common form."""
         assert self.plan
         require(pc.min(pc.binary_length(texts)).as_py() >= len("{}"))
-        offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+        offsets = offsets_of(texts)
         data = np.frombuffer(texts.buffers()[2], np.uint8)
         require(bool((data[offsets[:-1]] == _OPEN).all() and (data[offsets[1:] - 1] == _CLOSE).all()))
         joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), b"\n")

@@ -17,18 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from pubsub_spark.codec.arrays import structs
 from pubsub_spark.codec.protobuf import ptars_schema
-from pubsub_spark.codec.protobuf.column_tree import (
-    Array,
-    Column,
-    Duration,
-    Enum,
-    Json,
-    Map,
-    Node,
-    Scalar,
-    Struct,
-    Timestamp,
-)
+from pubsub_spark.codec.protobuf.column_tree import Array, Column, Enum, Json, Map, Node, Scalar, Struct, Time
 from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED
 
 
@@ -62,7 +51,7 @@ def _values(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Ar
             return array.view(type_) if kind in UNSIGNED else array
         case Enum():
             return _enum_names(array, node)
-        case Timestamp() | Duration():
+        case Time():
             return _micros(array, type_, path)
         case Json():
             return _json(array, node, path)
@@ -151,7 +140,7 @@ def object_values(value: Any, node: Node, path: str) -> Any:
         case Map(key, item):
             keys = {each: object_values(each, key, f"{path}{{}}") for each in value}  # all UTF-8, so they compare
             return [{"key": each, "value": object_values(value[each], item, f"{path}{{}}")} for each in sorted(keys)]
-        case Timestamp() | Duration():
+        case Time():
             return {"seconds": value.seconds, "nanos": value.nanos}
         case Json():
             return type(value).SerializePartialToString(value)

@@ -62,17 +62,10 @@ class Enum:
 
 
 @dataclass(frozen=True, slots=True)
-class Timestamp:
-    """A Timestamp: a message with the fields `seconds` and `nanos`, here with their field numbers."""
+class Time:
+    """A Timestamp or Duration (`name`): a message with the fields `seconds` and `nanos`, here with their numbers."""
 
-    seconds: int
-    nanos: int
-
-
-@dataclass(frozen=True, slots=True)
-class Duration:
-    """A Duration: a message with the fields `seconds` and `nanos`, here with their field numbers."""
-
+    name: str
     seconds: int
     nanos: int
 
@@ -108,7 +101,7 @@ class Struct:
     unmapped: tuple[str, ...] = ()
 
 
-Node = Scalar | Enum | Timestamp | Duration | Json | Array | Map | Struct
+Node = Scalar | Enum | Time | Json | Array | Map | Struct
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +201,7 @@ def _enum(enum: EnumDescriptor) -> Enum:
     return Enum(enum.name, names, {value.name: value.number for value in enum.values}, is_closed(enum))
 
 
-def time_node(message: Descriptor) -> Timestamp | Duration | None:
+def time_node(message: Descriptor) -> Time | None:
     """The node of a message that Spark takes for a time: by its own name and two fields, whatever the package."""
     if message.name not in ("Timestamp", "Duration") or len(message.fields) != 2:
         return None
@@ -217,5 +210,4 @@ def time_node(message: Descriptor) -> Timestamp | Duration | None:
         return None
     if any(is_repeated(f) or f.has_default_value or declared_oneof(f) for f in message.fields):
         return None
-    seconds, nanos = (field.number for field in message.fields)
-    return Timestamp(seconds, nanos) if message.name == "Timestamp" else Duration(seconds, nanos)
+    return Time(message.name, *(field.number for field in message.fields))

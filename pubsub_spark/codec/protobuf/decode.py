@@ -98,7 +98,10 @@ class ProtobufDecoder:
         if self._json_reader:
             data, reasons = self._json_reader.read(data.fill_null(b""))
         data = data.fill_null(b"")
-        blocks = [self._block(data.slice(start, count), start, reasons) for start, count in _blocks(data)]
+        blocks = [
+            self._block(data.slice(start, end - start), start, reasons)
+            for start, end in slices(arrays.offsets_of(data), BLOCK_ROWS, BLOCK_BYTES)
+        ]
         return arrays.with_reasons(pa.concat_arrays(blocks or [pa.array([], self.type)]), reasons)
 
     def _block(self, data: pa.Array, start: int, reasons: dict[int, str]) -> pa.StructArray:
@@ -230,15 +233,8 @@ def _emptied(data: pa.Array, rows: list[int]) -> pa.Array:
 
 def _framed_places(data: pa.Array) -> list[int]:
     """The offsets in the envelope of `data` where its messages begin and, last, where it ends."""
-    lengths = pc.binary_length(data).to_numpy(zero_copy_only=False)
+    lengths = np.diff(arrays.offsets_of(data))
     framed_lengths = lengths + (len(ENVELOPE_TAG) + 1)
     for bits in (7, 14, 21, 28):  # a length takes one byte more from here on
         framed_lengths += lengths >> bits > 0
-    return [0, *np.cumsum(framed_lengths, dtype=np.int64).tolist()]
-
-
-def _blocks(data: pa.Array) -> Iterator[tuple[int, int]]:
-    """The blocks as (first row, rows): at most BLOCK_ROWS and, unless it is one row, BLOCK_BYTES each."""
-    ends = np.cumsum(pc.binary_length(data).to_numpy(zero_copy_only=False), dtype=np.int64)
-    for start, end in slices(np.concatenate([[0], ends]), BLOCK_ROWS, BLOCK_BYTES):
-        yield start, end - start
+    return [0, *np.cumsum(framed_lengths).tolist()]

@@ -23,18 +23,17 @@ from pubsub_spark.codec.protobuf import ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import (
     Array,
     Column,
-    Duration,
     Enum,
     Json,
     Map,
     Node,
     Scalar,
     Struct,
-    Timestamp,
+    Time,
     build_column_tree,
 )
 from pubsub_spark.codec.protobuf.json import compile_writer
-from pubsub_spark.codec.protobuf.types import DURATION, SCALARS, TIMESTAMP, UNSIGNED, arrow_type
+from pubsub_spark.codec.protobuf.types import SCALARS, TIMES, UNSIGNED, arrow_type
 from pubsub_spark.codec.rows import Unwritable, find_columns, fits, inside, unfit
 from pubsub_spark.errors import DataError, RowError, SchemaError
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
@@ -42,8 +41,10 @@ from pubsub_spark.schema.protobuf import json_mapping
 from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
 
 # Years 1 to 9999, and ten thousand years either way: what Timestamp and Duration may hold (google/protobuf/*.proto).
-TIMESTAMP_RANGE_SECONDS: Final = (-62_135_596_800, 253_402_300_799)
-DURATION_RANGE_SECONDS: Final = (-315_576_000_000, 315_576_000_000)
+_SECONDS: Final = {
+    "Timestamp": (-62_135_596_800, 253_402_300_799),
+    "Duration": (-315_576_000_000, 315_576_000_000),
+}
 
 _TEXT: Final = (pa.string(), pa.large_string())
 
@@ -146,12 +147,9 @@ def _compile(node: Node, source: pa.DataType, path: str, ignore_extra: bool) -> 
                 return partial(_numbers, node)
             if pa.types.is_signed_integer(source) and source.bit_width <= 32:
                 return partial(_checked_numbers, node)
-        case Timestamp():
-            if pa.types.is_timestamp(source) and fits(TIMESTAMP, source):
-                return _timestamps
-        case Duration():
-            if source == DURATION:
-                return _durations
+        case Time(name):
+            if fits(TIMES[name], source):
+                return partial(_seconds_and_nanos, name)
         case Json():
             if source in _TEXT:
                 return partial(_json_bytes, node)
@@ -229,31 +227,18 @@ def _checked_numbers(enum: Enum, array: pa.Array) -> pa.Int32Array:
     return array
 
 
-def _timestamps(array: pa.Array) -> pa.StructArray:
-    micros = _int64(array)
-    return _seconds_and_nanos(array, np.floor_divide(micros, 1_000_000), micros, TIMESTAMP_RANGE_SECONDS)
-
-
-def _durations(array: pa.Array) -> pa.StructArray:
-    micros = _int64(array)
-    seconds = np.sign(micros) * (np.abs(micros) // 1_000_000)  # both parts have the sign of the whole
-    return _seconds_and_nanos(array, seconds, micros, DURATION_RANGE_SECONDS)
-
-
-def _seconds_and_nanos(
-    array: pa.Array, seconds: npt.NDArray[np.int64], micros: npt.NDArray[np.int64], bounds: tuple[int, int]
-) -> pa.StructArray:
-    outside = np.flatnonzero((seconds < bounds[0]) | (seconds > bounds[1]))
+def _seconds_and_nanos(name: str, array: pa.Array) -> pa.StructArray:
+    """The two fields of a Timestamp or Duration."""
+    micros: npt.NDArray[np.int64] = array.cast(pa.int64()).fill_null(0).to_numpy()
+    rest = np.fmod(micros, 1_000_000) if name == "Duration" else micros % 1_000_000  # a Duration's has its sign
+    seconds = (micros - rest) // 1_000_000
+    least, most = _SECONDS[name]
+    outside = np.flatnonzero((seconds < least) | (seconds > most))
     if len(outside):
         bad = int(outside[0])
         raise Unwritable(bad, f"is {micros[bad]} microseconds, more than its field holds")
-    nanos = ((micros - seconds * 1_000_000) * 1_000).astype(np.int32)
+    nanos = (rest * 1_000).astype(np.int32)
     return named_structs({"seconds": pa.array(seconds), "nanos": pa.array(nanos)}, len(array), array)
-
-
-def _int64(array: pa.Array) -> npt.NDArray[np.int64]:
-    values: npt.NDArray[np.int64] = array.cast(pa.int64()).fill_null(0).to_numpy()
-    return values
 
 
 def _json_bytes(node: Json, array: pa.Array) -> pa.BinaryArray:

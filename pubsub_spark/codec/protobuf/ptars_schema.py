@@ -22,24 +22,14 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from ptars import HandlerPool, PtarsConfig
 
-from pubsub_spark.codec.protobuf.column_tree import (
-    Array,
-    Column,
-    Duration,
-    Enum,
-    Json,
-    Map,
-    Node,
-    Scalar,
-    Struct,
-    Timestamp,
-)
+from pubsub_spark.codec.protobuf.column_tree import Array, Column, Enum, Json, Map, Node, Scalar, Struct, Time
 
 # ptars allocates, per batch, a slot for every field number up to the highest, in every message of its schema; beyond
 # this many (4 MiB of them) messages are read as Python objects (`row_reader`) instead.
 MAX_FIELD_SLOTS: Final = 1 << 18
 
 _PACKAGE: Final = "pubsub_spark_ptars"
+_ROOT: Final = f".{_PACKAGE}.Root"
 _FLOATING: Final = ("double", "float")
 
 
@@ -47,21 +37,24 @@ def batch_reader(struct: Struct) -> Any | None:
     """The handler that turns envelopes into batches of one list of structs; None when numbers are too high for it."""
     if _slots(struct) > MAX_FIELD_SLOTS:
         return None
-    row = _message("Row", struct.columns, writing=False)
-    rows = _field("rows", 1, FieldDescriptorProto.TYPE_MESSAGE, f".{_PACKAGE}.Root.Row", repeated=True)
-    return _handler(DescriptorProto(name="Root", field=[rows], nested_type=[row]))
+    root = DescriptorProto(name="Root")
+    _add(root, _ROOT, "rows", 1, Array(struct), writing=False)
+    return _handler(root)
 
 
 def payload_writer(struct: Struct) -> Any:
     """The handler that turns batches into payloads."""
-    return _handler(_message("Root", struct.columns, writing=True))
+    root = DescriptorProto(name="Root")
+    _add_members(root, _ROOT, struct, writing=True)
+    return _handler(root)
 
 
 @cache
 def envelope_writer() -> Any:
     """The handler that turns a list of payloads into the envelope that holds them."""
-    messages = _field("messages", 1, FieldDescriptorProto.TYPE_BYTES, repeated=True)
-    return _handler(DescriptorProto(name="Root", field=[messages]))
+    root = DescriptorProto(name="Root")
+    _add(root, _ROOT, "messages", 1, Array(Scalar("bytes")), writing=True)
+    return _handler(root)
 
 
 def call(function: Callable[[Any], Any], argument: Any) -> Any:
@@ -81,7 +74,6 @@ def field_name(column: Column | FieldDescriptor) -> str:
 
 def _handler(root: DescriptorProto) -> Any:
     """The handler of ptars for a message."""
-    _qualify(root, f".{_PACKAGE}")
     file = FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3", message_type=[root])
     pool = DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
@@ -90,82 +82,45 @@ def _handler(root: DescriptorProto) -> Any:
     return HandlerPool([descriptor.file], config=config).get_for_message(descriptor)
 
 
-def _qualify(message: DescriptorProto, scope: str) -> None:
-    """Give the types of all fields, which are names of nested messages, their full names."""
-    scope = f"{scope}.{message.name}"
-    for field in message.field:
-        if field.type_name and not field.type_name.startswith("."):
-            field.type_name = f"{scope}.{field.type_name}"
-    for nested in message.nested_type:
-        _qualify(nested, scope)
-
-
-def _message(name: str, columns: tuple[Column, ...], writing: bool) -> DescriptorProto:
-    """The message that has these columns as its fields."""
-    message = DescriptorProto(name=name)
-    for column in sorted(columns, key=lambda column: column.number):  # the order in which protobuf writes fields
-        _add(message, field_name(column), column.number, column.node, column.presence, writing)
-    return message
-
-
-def _add(message: DescriptorProto, name: str, number: int, node: Node, presence: bool, writing: bool) -> None:
-    """Add a field for `node`, and the message that it needs."""
+def _add(
+    message: DescriptorProto, scope: str, name: str, number: int, node: Node, presence: bool = False, *, writing: bool
+) -> None:
+    """Add a field for `node`, and the message that it needs; scope: the full name of `message`."""
     repeated = isinstance(node, Array | Map)
     element = node.element if isinstance(node, Array) else node
-    nested = _nested(f"M{number}", element, writing)
-    if nested is not None:
-        message.nested_type.append(nested)
-        message.field.append(_field(name, number, FieldDescriptorProto.TYPE_MESSAGE, nested.name, repeated))
-        return
-    field = _field(name, number, _scalar_type(element), repeated=repeated)
+    field = message.field.add(name=name, number=number)
+    field.label = FieldDescriptorProto.LABEL_REPEATED if repeated else FieldDescriptorProto.LABEL_OPTIONAL
+    match element:
+        case Scalar(kind):
+            field.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
+        case Enum():
+            field.type = FieldDescriptorProto.TYPE_INT32
+        case Json():
+            field.type = FieldDescriptorProto.TYPE_BYTES
+        case _:
+            field.type = FieldDescriptorProto.TYPE_MESSAGE
+            field.type_name = f"{scope}.M{number}"
+            _add_members(message.nested_type.add(name=f"M{number}"), field.type_name, element, writing)
+            return
     signed_zero = writing and isinstance(element, Scalar) and element.kind in _FLOATING
     if not repeated and (presence or signed_zero):
         field.proto3_optional = True
         field.oneof_index = len(message.oneof_decl)
         message.oneof_decl.add(name=f"_{name}")
-    message.field.append(field)
 
 
-def _nested(name: str, node: Node, writing: bool) -> DescriptorProto | None:
-    """The message that a node is in the schema for ptars; None for a scalar."""
+def _add_members(message: DescriptorProto, scope: str, node: Node, writing: bool) -> None:
+    """Add the fields of a node that is a message."""
     match node:
         case Struct(columns=columns):
-            return _message(name, columns, writing)
-        case Timestamp(seconds, nanos) | Duration(seconds, nanos):
-            message = DescriptorProto(name=name)
-            for field, number, kind in sorted([("seconds", seconds, "int64"), ("nanos", nanos, "int32")], key=_number):
-                _add(message, field, number, Scalar(kind), False, writing)
-            return message
+            for column in sorted(columns, key=lambda column: column.number):  # as protobuf writes them
+                _add(message, scope, field_name(column), column.number, column.node, column.presence, writing=writing)
+        case Time(_, seconds, nanos):
+            for number, name, kind in sorted([(seconds, "seconds", "int64"), (nanos, "nanos", "int32")]):
+                _add(message, scope, name, number, Scalar(kind), writing=writing)
         case Map(key, value):
-            entry = DescriptorProto(name=name)
-            _add(entry, "key", 1, key, writing, writing)
-            _add(entry, "value", 2, value, writing, writing)
-            return entry
-    return None
-
-
-def _number(item: tuple[str, int, str]) -> int:
-    return item[1]
-
-
-def _scalar_type(node: Node) -> Any:
-    """The field type of a node that is not a message."""
-    match node:
-        case Scalar(kind):
-            return FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
-        case Enum():
-            return FieldDescriptorProto.TYPE_INT32
-        case Json():
-            return FieldDescriptorProto.TYPE_BYTES
-    raise AssertionError(f"{node} is a message in the schema for ptars")
-
-
-def _field(name: str, number: int, type_: Any, type_name: str = "", repeated: bool = False) -> FieldDescriptorProto:
-    label = FieldDescriptorProto.LABEL_REPEATED if repeated else FieldDescriptorProto.LABEL_OPTIONAL
-    field = FieldDescriptorProto(name=name, number=number, type=type_, label=label)
-    if type_name:
-        field.type_name = type_name
-    return field
+            _add(message, scope, "key", 1, key, presence=writing, writing=writing)
+            _add(message, scope, "value", 2, value, presence=writing, writing=writing)
 
 
 def _slots(node: Node) -> int:
@@ -175,6 +130,6 @@ def _slots(node: Node) -> int:
             return max((c.number for c in columns), default=0) + sum(_slots(c.node) for c in columns)
         case Array(inner) | Map(value=inner):
             return _slots(inner)
-        case Timestamp(seconds, nanos) | Duration(seconds, nanos):
+        case Time(_, seconds, nanos):
             return max(seconds, nanos)
     return 0

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pubsub_spark.codec.protobuf.column_tree import Array, Duration, Enum, Json, Map, Node, Scalar, Struct, Timestamp
+from pubsub_spark.codec.protobuf.column_tree import Array, Enum, Json, Map, Node, Scalar, Struct, Time
 
 SCALARS: Final[dict[str, pa.DataType]] = {
     "double": pa.float64(),
@@ -35,8 +35,7 @@ UNSIGNED: Final[dict[str, pa.DataType]] = {
     "uint64": pa.uint64(),
     "fixed64": pa.uint64(),
 }
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-DURATION: Final = pa.duration("us")
+TIMES: Final[dict[str, pa.DataType]] = {"Timestamp": pa.timestamp("us", tz="UTC"), "Duration": pa.duration("us")}
 
 # The largest number of seconds whose microseconds, whatever the nanos, fit 64 bits: 292,000 years either way.
 MAX_SECONDS: Final = 9_223_372_036_850
@@ -49,10 +48,8 @@ def arrow_type(node: Node) -> pa.DataType:
             return SCALARS[kind]
         case Enum() | Json():
             return pa.string()
-        case Timestamp():
-            return TIMESTAMP
-        case Duration():
-            return DURATION
+        case Time(name):
+            return TIMES[name]
         case Array(element):
             return pa.list_(pa.field("element", arrow_type(element), nullable=False))
         case Map(key, value):
@@ -70,7 +67,7 @@ def ptars_type(node: Node) -> pa.DataType:
             return pa.int32()
         case Json():
             return pa.binary()
-        case Timestamp() | Duration():
+        case Time():
             return pa.struct([("seconds", pa.int64()), ("nanos", pa.int32())])
         case Array(element):
             return pa.list_(ptars_type(element))
