@@ -17,11 +17,12 @@ from pathlib import Path
 
 import grpc
 import pytest
-from h2.events import DataReceived, StreamReset
+from h2.events import DataReceived, PingReceived, ResponseReceived, StreamReset, TrailersReceived
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.handlers.streaming_pull import Stream
+from pubsub_spark.emulator.runtime import unanswered
 from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 from tests.rpc.frames import FrameClient
 
@@ -463,3 +464,52 @@ def test_processes_are_started_beside_an_emulator():
     ended = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=120, check=False)
 
     assert 0 == ended.returncode, ended.stderr[-1000:]
+
+
+def read_frames(raw: FrameClient, until: type, stream: int) -> list[tuple[type, int]]:
+    """The kinds of the events until one of a stream, each with its stream; PINGs are left unanswered."""
+    found: list[tuple[type, int]] = []
+    while (until, stream) not in found:
+        found += [(type(each), getattr(each, "stream_id", 0)) for each in raw.h2.receive_data(raw.socket.recv(65_536))]
+    return found
+
+
+def test_message_follows_the_response_to_its_publish(raw, monkeypatch):
+    """An open stream receives a message after its publisher has read the response, which the ack of a PING tells."""
+    monkeypatch.setattr(unanswered, "MAX_SECONDS", 60)
+    publish = protos.PublishRequest(topic=TOPIC, messages=[protos.PubsubMessage(data=b"x")]).SerializeToString()
+    get = protos.GetTopicRequest(topic=TOPIC).SerializeToString()
+    stream = protos.StreamingPullRequest(subscription=SUB, stream_ack_deadline_seconds=60).SerializeToString()
+    raw.call(STREAMING_PULL, stream, end=False)
+    read_frames(raw, ResponseReceived, 1)
+    raw.flush()
+
+    for call in range(3, 43, 4):
+        raw.call("/google.pubsub.v1.Publisher/Publish", publish, call)
+        read = read_frames(raw, TrailersReceived, call)
+        if (PingReceived, 0) not in read:
+            read += read_frames(raw, PingReceived, 0)
+        acks = raw.h2.data_to_send()
+        raw.call("/google.pubsub.v1.Publisher/GetTopic", get, call + 2)
+        read += read_frames(raw, TrailersReceived, call + 2)
+
+        assert (DataReceived, 1) not in read
+        raw.socket.sendall(acks[:10])
+        raw.socket.sendall(acks[10:])
+        read_frames(raw, DataReceived, 1)
+
+
+def test_publisher_that_leaves_delays_nothing(emulator, raw, monkeypatch):
+    """A publisher that closes its connection before it has read the response is not waited for."""
+    monkeypatch.setattr(unanswered, "MAX_SECONDS", 60)
+    publish = protos.PublishRequest(topic=TOPIC, messages=[protos.PubsubMessage(data=b"x")]).SerializeToString()
+    stream = protos.StreamingPullRequest(subscription=SUB, stream_ack_deadline_seconds=60).SerializeToString()
+    raw.call(STREAMING_PULL, stream, end=False)
+    read_frames(raw, ResponseReceived, 1)
+    publisher = FrameClient(emulator.endpoint)
+    publisher.call("/google.pubsub.v1.Publisher/Publish", publish)
+    read_frames(publisher, TrailersReceived, 1)
+
+    publisher.close()
+
+    read_frames(raw, DataReceived, 1)

@@ -24,6 +24,8 @@ from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.emulator import EmulatorFailedError
+from pubsub_spark.emulator.runtime import unanswered
+from pubsub_spark.emulator.runtime.unanswered import Answer
 from pubsub_spark.emulator.sinks import push_request
 from pubsub_spark.emulator.sinks.push_request import FIRST_WINDOW_REQUESTS
 from pubsub_spark.emulator.sinks.push_worker import Poster
@@ -137,6 +139,20 @@ def test_message_is_pushed_and_acked(emulator, endpoint, push):
     assert ("aGVsbG8=", {"k": "v"}) == (document["message"]["data"], document["message"]["attributes"])
     assert message_id == document["message"]["messageId"] == document["message"]["message_id"]
     wait_until(lambda: [True] == acked(emulator))
+
+
+def test_push_follows_the_response_to_its_publish(emulator, endpoint, push, monkeypatch):
+    """A message is leased to be pushed, and is sent when the response to its Publish was written."""
+    monkeypatch.setattr(unanswered, "MAX_SECONDS", 60)
+    push()
+    running, answer = emulator._running, Answer()
+    request = protos.PublishRequest(topic=TOPIC, messages=[protos.PubsubMessage(data=b"x")])
+    running.services.publisher.publish(request.SerializeToString(), answer)
+    wait_until(lambda: len(answer.barriers) == 1)
+
+    assert [] == endpoint.requests
+    running.engine.unanswered.written(answer)
+    endpoint.wait_for(1)
 
 
 def test_the_oldest_format_has_labels_and_milliseconds(emulator, endpoint, push):

@@ -18,6 +18,7 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.handlers import subscriber as handlers
+from pubsub_spark.emulator.runtime import unanswered
 from tests.rpc.certificate import self_signed
 from tests.rpc.conftest import wait_until
 
@@ -227,6 +228,19 @@ def test_waiting_pull_gets_the_message_that_comes(rest, emulator):
         status, body = pulled.result(timeout=10)
 
     assert (200, "YQ==") == (status, body["receivedMessages"][0]["message"]["data"])
+
+
+def test_pull_that_waits_receives_what_rest_publishes(rest, emulator, monkeypatch):
+    """The response to a Publish over REST lets its message go: a Pull that waits receives it at once."""
+    monkeypatch.setattr(unanswered, "MAX_SECONDS", 60)
+    set_up(emulator)
+    with ThreadPoolExecutor(1) as pool, socket.create_connection((emulator.host, emulator.port), timeout=10) as pulling:
+        begin_pull(emulator, pulling)
+        answer = pool.submit(pulling.recv, 65_536)
+
+        assert 200 == rest("POST", f"/v1/{TOPIC}:publish", {"messages": [{"data": "YQ=="}]})[0]
+
+        assert b"YQ==" in answer.result(timeout=10)
 
 
 def test_empty_pull_answers_before_clients_give_up(rest, emulator, monkeypatch):

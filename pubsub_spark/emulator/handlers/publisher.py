@@ -18,6 +18,7 @@ from pubsub_spark.emulator.runtime import transforms
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.javascript import Transformable, TransformError
 from pubsub_spark.emulator.runtime.transforms import Runner
+from pubsub_spark.emulator.runtime.unanswered import Answer
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.schema_store import Revision
@@ -120,8 +121,11 @@ class Publisher:
             broker.detach_subscription(subscription, resource)
             return protos.DetachSubscriptionResponse()
 
-    def publish(self, raw: bytes) -> bytes:
-        """Publish all messages or none: everything is checked before the first one is given an id."""
+    def publish(self, raw: bytes, answer: Answer | None = None) -> bytes:
+        """Publish all messages or none: everything is checked before the first one is given an id.
+
+        Consumers receive the messages after `answer` was written.
+        """
         limits.check_payload(len(raw))
         limits.check_at_most("request_size", len(raw), limits.MAX_PUBLISH_BYTES)
         request = protos.PublishRequest.FromString(raw)
@@ -133,16 +137,22 @@ class Publisher:
             encoding, revisions = self._schema_rules(topic)
         runner = self._engine.transforms.runner(topic.name, topic.resource)
         if runner is not None:
-            return self._publish_transformed(request, topic, runner)
+            return self._publish_transformed(request, topic, runner, answer)
         bodies = wire_format.bodies_of_data_alone(raw) or _bodies(request)
         if encoding is not None:
             schema = topic.resource.schema_settings.schema
             bodies = _validated(bodies, messages, schema, encoding, revisions, range(len(messages)))
-        with self._engine.open() as (broker, now):
-            ids = broker.publish(find_topic(broker, request.topic), bodies, messages[0].ordering_key, now)
-        return wire_format.publish_response(ids)
+        return wire_format.publish_response(self._published(request, bodies, answer))
 
-    def _publish_transformed(self, request: Any, topic: Topic, runner: Runner) -> bytes:
+    def _published(self, request: Any, bodies: list[bytes], answer: Answer | None) -> range:
+        """Publish checked messages; the ids."""
+        with self._engine.open() as (broker, now):
+            topic = find_topic(broker, request.topic)
+            if answer is not None:
+                self._engine.unanswered.add(answer, topic.name)
+            return broker.publish(topic, bodies, request.messages[0].ordering_key, now)
+
+    def _publish_transformed(self, request: Any, topic: Topic, runner: Runner, answer: Answer | None) -> bytes:
         """Publish what the topic's transforms make of the messages; the schema is that of what they make.
 
         A dropped message has an id like the others, of a range of its own. Where one fails nothing is published.
@@ -161,12 +171,12 @@ class Publisher:
                 key = message.ordering_key
                 made.messages.add(data=outcome.data, attributes=dict(outcome.attributes), ordering_key=key)
         kept = [index for index, outcome in enumerate(outcomes) if outcome is not None]
-        ids = iter(self._publish_made(made, topic, kept) if made.messages else ())
+        ids = iter(self._publish_made(made, topic, kept, answer) if made.messages else ())
         dropped = (str(next(self._dropped_ids)) if outcome is None else str(next(ids)) for outcome in outcomes)
         response: bytes = protos.PublishResponse(message_ids=dropped).SerializeToString()
         return response
 
-    def _publish_made(self, request: Any, topic: Topic, indexes: Sequence[int]) -> range:
+    def _publish_made(self, request: Any, topic: Topic, indexes: Sequence[int], answer: Answer | None) -> range:
         """Publish messages that transforms have made, `indexes` those of their originals; the ids."""
         bodies = _bodies(request)
         with self._engine.open():
@@ -174,8 +184,7 @@ class Publisher:
         if encoding is not None:
             schema = topic.resource.schema_settings.schema
             bodies = _validated(bodies, request.messages, schema, encoding, revisions, indexes)
-        with self._engine.open() as (broker, now):
-            return broker.publish(find_topic(broker, request.topic), bodies, request.messages[0].ordering_key, now)
+        return self._published(request, bodies, answer)
 
     def _check_schema(self, topic: Any) -> None:
         settings = topic.schema_settings

@@ -24,6 +24,7 @@ from pubsub_spark.emulator.handlers.subscriber import AT_ONCE, Subscriber, check
 from pubsub_spark.emulator.resources import limits
 from pubsub_spark.emulator.runtime.engine import Engine, Session, Wakeup
 from pubsub_spark.emulator.runtime.transforms import Runner
+from pubsub_spark.emulator.runtime.unanswered import Barrier
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.delivery import Batch, Consumer
 from pubsub_spark.emulator.state.subscription import MOST_MESSAGES, Subscription
@@ -85,6 +86,7 @@ class Stream:
         self._half_closed = False
         self._confirmations: list[Any] = []
         self._confirming = False  # whether the last response has confirmations
+        self._barrier: Barrier | None = None  # of the last response, which is sent behind it
         self._unsent = range(0)  # numbers of the last response, until it was accepted
         self.first_request = b""
         self.messages = 0  # delivered so far, or about to be
@@ -117,6 +119,8 @@ class Stream:
                 if response is not None:
                     if self._confirming:
                         await self._engine.written()
+                    if self._barrier is not None:
+                        await self._barrier.passed()
                     await self._call.send(response)
                     self._unsent = range(0)
                 elif self._half_closed:
@@ -192,6 +196,7 @@ class Stream:
                     broker.wait(subscription, consumer)
                 return None
             self._unsent = batch.numbers
+            self._barrier = self._subscriber.barrier(broker, subscription) if batch else None
             self.messages += len(batch)
             confirmations, self._confirmations = self._confirmations, []
             self._confirming = bool(confirmations)

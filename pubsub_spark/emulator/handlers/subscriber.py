@@ -23,6 +23,7 @@ from pubsub_spark.emulator.runtime.engine import Engine, Wakeup
 from pubsub_spark.emulator.runtime.faults import Faults
 from pubsub_spark.emulator.runtime.javascript import Transformable, TransformError
 from pubsub_spark.emulator.runtime.transforms import Runner, transformable
+from pubsub_spark.emulator.runtime.unanswered import Barrier
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Batch
@@ -137,13 +138,12 @@ class Subscriber:
                     check_still_pullable(broker, subscription)
                     runner = self.runner(subscription)
                     batch = broker.take(subscription, consumer, now, most if runner is None else min(most, AT_ONCE))
+                    barrier = self.barrier(broker, subscription) if batch else None
                     is_over = now >= ends or consumer.closed
-                    if runner is None and (batch or is_over):
-                        return self.received(subscription, batch)
                     if not batch and not is_over:
                         broker.wait(subscription, consumer)
-                if runner is not None and batch:
-                    response = await self.transformed(subscription, batch, runner)
+                if batch:
+                    response = await self._response(subscription, batch, barrier, runner)
                     if response or is_over:
                         return response
                 elif is_over:
@@ -153,6 +153,21 @@ class Subscriber:
         finally:
             with self._engine.open() as (broker, now):
                 broker.leave(subscription, consumer, now)
+
+    async def _response(
+        self, subscription: Subscription, batch: Batch, barrier: Barrier | None, runner: Runner | None
+    ) -> bytes:
+        """The messages of a batch as a response, behind its barrier; when the client leaves they are returned."""
+        if barrier is not None:
+            try:
+                await barrier.passed()
+            except BaseException:
+                with self._engine.open() as (broker, now):
+                    broker.release(subscription, batch.numbers, now)
+                raise
+        if runner is None:
+            return self.received(subscription, batch)
+        return await self.transformed(subscription, batch, runner)
 
     def acknowledge(self, raw: bytes) -> bytes:
         limits.check_payload(len(raw), limits.MAX_ACK_REQUEST_BYTES)
@@ -202,6 +217,10 @@ class Subscriber:
     def received(self, subscription: Subscription, batch: Batch) -> bytes:
         """A batch as `received_messages` of a response."""
         return wire_format.ack_ids_of(subscription.name).received(batch.numbers, batch.frames, batch.attempts)
+
+    def barrier(self, broker: Broker, subscription: Subscription) -> Barrier | None:
+        """The barrier of the Publishes whose messages may be in a batch that was just taken; inside `open`."""
+        return self._engine.unanswered.barrier(broker.origin_of(subscription.name).name)
 
     def runner(self, subscription: Subscription) -> Runner | None:
         """The runner of a subscription's transforms; None when it has none."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pubsub_spark.emulator.runtime.unanswered import Answer
+
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 
@@ -18,6 +20,7 @@ class RpcContext:
     cancelled: bool = False  # the client gave up, or is gone
     request: bytes = b""  # serialized; of a stream the first, when it has ended
     messages: int = 0  # that a stream delivered, when it has ended
+    answer: Answer | None = None  # of a Publish, from a transport that reports when it was written
 
     @property
     def rpc(self) -> str:

@@ -56,13 +56,20 @@ class Dispatcher:
                 if rpc.waits:
                     return await rpc.handler(raw, context)
                 if (thread := rpc.thread(raw)) is not None:
-                    return await asyncio.get_running_loop().run_in_executor(thread, rpc.handler, raw)
-                return await self.run(lambda: rpc.handler(raw)) if rpc.is_slow(raw) else rpc.handler(raw)
+                    return await asyncio.get_running_loop().run_in_executor(thread, rpc.handler, raw, context)
+                if rpc.is_slow(raw):
+                    return await self.run(lambda: rpc.handler(raw, context))
+                return rpc.handler(raw, context)
             finally:  # an error, too, may say what was done: which ack ids have not failed
                 await self._engine.written()
 
         response: bytes = await self._intercepted(context, proceed)
         return response
+
+    def answered(self, context: RpcContext) -> None:
+        """The response of a Publish was written, or its client has left: consumers may receive its messages."""
+        if context.answer is not None:
+            self._engine.unanswered.written(context.answer)
 
     async def stream(self, call: StreamCall, context: RpcContext) -> None:
         """Carry out a StreamingPull until it ends."""
@@ -124,6 +131,11 @@ class Dispatcher:
         """The number of open streams."""
         with self._engine.open():
             return len(self._streams)
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether a stream is open."""
+        return bool(self._streams)
 
     def streams_by_subscription(self) -> Counter[str]:
         """The number of open streams of each subscription."""

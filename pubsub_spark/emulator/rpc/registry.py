@@ -22,12 +22,14 @@ from pubsub_spark.emulator.handlers.publisher import Publisher
 from pubsub_spark.emulator.handlers.schemas import SchemaService
 from pubsub_spark.emulator.handlers.snapshots import Snapshots
 from pubsub_spark.emulator.handlers.subscriber import Subscriber
+from pubsub_spark.emulator.rpc.context import RpcContext
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
 from pubsub_spark.emulator.state import wire_format
 
 PUBLISHER = "google.pubsub.v1.Publisher"
 SUBSCRIBER = "google.pubsub.v1.Subscriber"
+PUBLISH = f"/{PUBLISHER}/Publish"
 STREAMING_PULL = f"/{SUBSCRIBER}/StreamingPull"
 
 # RPCs that may take more than a few milliseconds: they compile schemas, or go through a backlog.
@@ -48,7 +50,7 @@ _MAX_NAME_BYTES = 1000
 class Rpc(NamedTuple):
     """An RPC's handler, and where it runs."""
 
-    handler: Callable[..., Any]  # takes the request's bytes, and the context when it `waits`; returns the response's
+    handler: Callable[..., Any]  # takes the request's bytes and the context, returns the response's bytes
     is_slow: Callable[[bytes], bool]  # whether this request belongs on the pool
     waits: bool = False  # the handler is a coroutine function
     thread: Callable[[bytes], Executor | None] = lambda _: None  # that alone may run this request
@@ -84,12 +86,15 @@ class Registry:
                 is_slow = partial(_has_transforms, route.request, _WITH_TRANSFORMS[name])
             table[route.rpc] = Rpc(_parsing(route.request, handler), is_slow)
         subscriber = self.subscriber
-        publish = Rpc(self.publisher.publish, self._is_slow_publish, thread=self._transforming_thread)
-        table[f"/{PUBLISHER}/Publish"] = publish
+        publish = Rpc(self._publish, self._is_slow_publish, thread=self._transforming_thread)
+        table[PUBLISH] = publish
         table[f"/{SUBSCRIBER}/Pull"] = Rpc(subscriber.pull, _never, waits=True)
-        table[f"/{SUBSCRIBER}/Acknowledge"] = Rpc(subscriber.acknowledge, _never)
-        table[f"/{SUBSCRIBER}/ModifyAckDeadline"] = Rpc(subscriber.modify_ack_deadline, _never)
+        table[f"/{SUBSCRIBER}/Acknowledge"] = Rpc(_ignoring_context(subscriber.acknowledge), _never)
+        table[f"/{SUBSCRIBER}/ModifyAckDeadline"] = Rpc(_ignoring_context(subscriber.modify_ack_deadline), _never)
         return table
+
+    def _publish(self, raw: bytes, context: RpcContext) -> bytes:
+        return self.publisher.publish(raw, context.answer)
 
     def _is_slow_publish(self, raw: bytes) -> bool:
         """Whether a Publish is large or may need a schema: it does where its topic has one, or is not the first
@@ -116,12 +121,16 @@ class Registry:
             self._engine.restart_clock()
 
 
-def _parsing(request: Any, handler: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
-    def parse_and_handle(raw: bytes) -> bytes:
+def _parsing(request: Any, handler: Callable[[Any], Any]) -> Callable[[bytes, RpcContext], bytes]:
+    def parse_and_handle(raw: bytes, _: RpcContext) -> bytes:
         response: bytes = handler(request.FromString(raw)).SerializeToString()
         return response
 
     return parse_and_handle
+
+
+def _ignoring_context(handler: Callable[[bytes], bytes]) -> Callable[[bytes, RpcContext], bytes]:
+    return lambda raw, _: handler(raw)
 
 
 def _never(_: bytes) -> bool:

@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.transforms import Transforms
+from pubsub_spark.emulator.runtime.unanswered import Unanswered
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.events import Event
@@ -84,6 +85,7 @@ class Engine:
         self.broker = state.broker
         self.clock = clock
         self.transforms = Transforms()
+        self.unanswered = Unanswered()
         self.journal: Journal | None = None
         self.failure: BaseException | None = None
         self.on_failure: Callable[[], None] = lambda: None

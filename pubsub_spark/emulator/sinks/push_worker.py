@@ -22,6 +22,7 @@ import urllib3
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.javascript import TransformError
 from pubsub_spark.emulator.runtime.transforms import transformable
+from pubsub_spark.emulator.runtime.unanswered import Barrier
 from pubsub_spark.emulator.sinks import push_request
 from pubsub_spark.emulator.sinks.oidc import LIFETIME_SECONDS, Signer
 from pubsub_spark.emulator.sinks.push_request import Endpoint, PushMessage, Window
@@ -105,6 +106,7 @@ class Pusher:
         self._signer = signer
         self._consumer = engine.consumer()
         self._window = Window()
+        self._barrier: Barrier | None = None  # of the last messages, which are sent behind it
         self._poster = Poster(endpoint.url)
         self._token_lock = threading.Lock()  # not the engine's: a key takes a while to generate
         self._token = ""
@@ -135,6 +137,8 @@ class Pusher:
     def _run(self) -> None:
         # A thread each and not a pool: Python waits for a pool's threads before it exits, and an endpoint may be slow.
         while (batch := self._next()) is not None:
+            if self._barrier is not None:
+                self._barrier.wait()
             for each in batch:
                 self._start(self._deliver, *each)
         self._poster.close()
@@ -147,6 +151,8 @@ class Pusher:
                 room = min(self._window.room(now), MAX_THREADS - self._window.outstanding)
                 taken = self._take(broker, room, now)
                 if taken:
+                    topic = broker.origin_of(self.subscription.name).name
+                    self._barrier = self._engine.unanswered.barrier(topic)
                     for _ in taken:
                         self._window.started()
                     seconds = self.subscription.settings.ack_deadline

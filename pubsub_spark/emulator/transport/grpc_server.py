@@ -22,8 +22,9 @@ from pubsub_spark.emulator.api.errors import RpcError, invalid
 from pubsub_spark.emulator.handlers.streaming_pull import StreamOverError
 from pubsub_spark.emulator.rpc.context import RpcContext
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
-from pubsub_spark.emulator.rpc.registry import STREAMING_PULL
+from pubsub_spark.emulator.rpc.registry import PUBLISH, STREAMING_PULL
 from pubsub_spark.emulator.rpc.status import details, sentence
+from pubsub_spark.emulator.runtime.unanswered import Answer
 from pubsub_spark.emulator.transport.listener import LOOPBACK, GrpcConnection
 
 _MAX_STREAMS = 256  # on one connection
@@ -78,12 +79,24 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _unary(self, method: str, _: Any, call: Any) -> bytes:
         connection, context = self._context(method, call)
+        if method == PUBLISH:
+            context.answer = Answer()
+            task = asyncio.current_task()  # grpc.aio's own, which ends when it has written the response
+            assert task is not None
+            task.add_done_callback(lambda _: self._answered(connection, context))
         await connection.room(_MAX_UNSENT_BYTES)
         response = await _answered(call, self._ask(call, context))
         if response:
             connection.hold(len(response))
             call.add_done_callback(lambda _: connection.release(len(response)))
         return response
+
+    def _answered(self, connection: GrpcConnection, context: RpcContext) -> None:
+        """The response of a Publish was written: without a stream there is nobody who could be faster than it."""
+        if self._dispatcher.has_streams:
+            connection.when_read(lambda: self._dispatcher.answered(context))
+        else:
+            self._dispatcher.answered(context)
 
     async def _ask(self, call: Any, context: RpcContext) -> bytes:
         request: Any = await call.read()

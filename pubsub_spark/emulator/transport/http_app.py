@@ -35,13 +35,16 @@ from pubsub_spark.emulator.api import routes
 from pubsub_spark.emulator.api.errors import RpcError
 from pubsub_spark.emulator.rpc.context import Metadata, RpcContext
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
+from pubsub_spark.emulator.rpc.registry import PUBLISH
 from pubsub_spark.emulator.rpc.status import details, sentence
+from pubsub_spark.emulator.runtime.unanswered import Answer
 from pubsub_spark.emulator.transport import transcoding, verbs
 from pubsub_spark.emulator.transport.origin import Guard
 from pubsub_spark.emulator.transport.verbs import Verb
 
 _MAX_REQUEST_BYTES = 10_485_760  # the service's own limit
 _LARGE_BYTES = 50_000  # of JSON or of a message: more takes longer than other calls should wait
+_CONTEXT = "pubsub_spark.context"  # in the scope of a Publish: its RpcContext
 _PULL = "/google.pubsub.v1.Subscriber/Pull"  # the one RPC that waits
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
@@ -167,6 +170,13 @@ class JsonApi(_Api):
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            if (context := scope.get(_CONTEXT)) is not None:
+                self._dispatcher.answered(context)
+
     async def _answer(self, request: Request) -> Response:
         if request.method not in _METHODS:
             return PlainTextResponse(f"Unsupported method ('{request.method}')\n", 501)
@@ -182,6 +192,8 @@ class JsonApi(_Api):
         try:
             call = await self._run(len(body), lambda: transcoding.read(route, path, query, body, kind))
             context = RpcContext(route.rpc, _metadata(request.headers.items()), _peer(request))
+            if route.rpc == PUBLISH:
+                context.answer, request.scope[_CONTEXT] = Answer(), context
             raw = await self._asked(request, call.request.SerializeToString(), context)
             content = await self._run(len(raw), lambda: transcoding.answer(call, call.route.response.FromString(raw)))
         except RpcError as error:

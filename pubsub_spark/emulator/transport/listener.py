@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import socket
 import ssl
 import tempfile
@@ -24,6 +25,10 @@ _log = logging.getLogger("pubsub_spark.emulator")
 LOOPBACK = "127.0.0.1"
 
 _PREFACE = b"PRI"  # no method of HTTP/1.1 begins like this
+_FRAME_HEADER_BYTES = 9  # of HTTP/2: length (3), type, flags, stream (4)
+_PING = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00"
+_PING_ACK = b"\x00\x00\x08\x06\x01\x00\x00\x00\x00"
+_PING_ACK_BYTES = _FRAME_HEADER_BYTES + 8
 _HELLO_SECONDS = 10  # for a connection to say something, or to agree on keys
 _BACKLOG = 1024
 _BUFFER_BYTES = 1 << 20  # on their way to a connection that is slower than the other
@@ -67,12 +72,72 @@ def tls_context(key: bytes, certificate: bytes) -> ssl.SSLContext:
 
 
 class GrpcConnection:
-    """One client's connection, and the bytes of responses that it has not taken."""
+    """One client's connection: the bytes of responses that it has not taken, and how far it has read them.
 
-    def __init__(self, peer: str) -> None:
+    An HTTP/2 client acknowledges a PING when it has read what was sent before it. That is the one sign that a response
+    has reached it. grpcio sends no PING on demand, so it is put between two frames on their way to the client. Its ack
+    goes on to grpcio, which ignores it.
+    """
+
+    def __init__(self, peer: str, client: asyncio.Transport | None = None) -> None:
         self.peer = peer
+        self._client = client
         self._unsent_bytes = 0
         self._released = asyncio.Event()
+        self._frame_bytes = 0  # to come of the frame that was sent in part
+        self._header = b""  # of a frame, as far as it was sent
+        self._unread: list[Callable[[], None]] = []  # wait for the next PING
+        self._pings: dict[bytes, list[Callable[[], None]]] = {}  # by the bytes of the ack
+        self._received = b""  # the last bytes, for an ack that comes in two pieces
+
+    def when_read(self, then: Callable[[], None]) -> None:
+        """Call `then` when the client has read the responses that grpcio has written, or is gone."""
+        if self._client is None or self._client.is_closing():
+            then()
+            return
+        self._unread.append(then)
+        if len(self._unread) == 1:
+            loop = asyncio.get_running_loop()
+            # The loop reads sockets between two rounds of callbacks: by the second the responses were passed on.
+            loop.call_soon(loop.call_soon, self._ping)
+
+    def _ping(self) -> None:
+        if self._unread and self._client is not None and not (self._frame_bytes or self._header):
+            payload = secrets.token_bytes(8)
+            self._pings[_PING_ACK + payload] = self._unread
+            self._unread = []
+            self._client.write(_PING + payload)
+
+    def sent(self, data: bytes) -> None:
+        """Follow the frames that are passed on to the client."""
+        at = self._frame_bytes
+        while (left := len(data) - at) > 0:
+            missing = _FRAME_HEADER_BYTES - len(self._header)
+            self._header += data[at : at + missing]
+            if left < missing:
+                at = len(data)
+                break
+            at += missing + int.from_bytes(self._header[:3], "big")
+            self._header = b""
+        self._frame_bytes = at - len(data)
+        if self._unread:
+            self._ping()
+
+    def received(self, data: bytes) -> None:
+        """Find the acks of PINGs in what the client sends."""
+        if not self._pings:
+            return
+        text = self._received + data
+        for ack in [each for each in self._pings if each in text]:
+            for then in self._pings.pop(ack):
+                then()
+        self._received = text[1 - _PING_ACK_BYTES :] if self._pings else b""
+
+    def lost(self) -> None:
+        """The client is gone."""
+        for then in (*self._unread, *(each for waiting in self._pings.values() for each in waiting)):
+            then()
+        self._unread, self._pings, self._client = [], {}, None
 
     async def room(self, most_bytes: int) -> None:
         """Wait until fewer bytes than these are held for the client."""
@@ -185,12 +250,13 @@ class _Opening(asyncio.Protocol):
 
     async def _pass_on(self) -> None:
         client = self._transport
+        connection = GrpcConnection(_grpc_address(client.get_extra_info("peername")), client)
         server, _ = await asyncio.get_running_loop().create_connection(
-            lambda: _Half(self._listener, client), LOOPBACK, self._listener.grpc_port
+            lambda: _Half(self._listener, client, connection.sent), LOOPBACK, self._listener.grpc_port
         )
         address = _grpc_address(server.get_extra_info("sockname"))
-        self._listener.connections[address] = GrpcConnection(_grpc_address(client.get_extra_info("peername")))
-        passing = _Half(self._listener, server, address)
+        self._listener.connections[address] = connection
+        passing = _Half(self._listener, server, connection.received, address)
         passing.connection_made(client)
         self._take_over(passing)
 
@@ -208,9 +274,12 @@ class _Opening(asyncio.Protocol):
 class _Half(asyncio.Protocol):
     """One of two joined connections: its bytes are sent on the other, no faster than that takes them."""
 
-    def __init__(self, listener: Listener, other: asyncio.Transport, address: str = "") -> None:
+    def __init__(
+        self, listener: Listener, other: asyncio.Transport, passed: Callable[[bytes], None], address: str = ""
+    ) -> None:
         self._listener = listener
         self._other = other
+        self._passed = passed  # hears of the bytes
         self._address = address  # of the client's half, among the listener's connections
         self._has_ended = False  # whether the connection has sent its last byte
 
@@ -222,6 +291,7 @@ class _Half(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._other.write(data)
+        self._passed(data)
 
     def eof_received(self) -> bool:
         """Pass on the end of one direction; with TLS there is only that of both."""
@@ -240,7 +310,8 @@ class _Half(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         self._listener.open.discard(self._transport)
-        self._listener.connections.pop(self._address, None)
+        if (connection := self._listener.connections.pop(self._address, None)) is not None:
+            connection.lost()
         self._other.close()
 
 

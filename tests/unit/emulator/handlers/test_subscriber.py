@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from google.protobuf import field_mask_pb2, timestamp_pb2
 
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.api.errors import RpcError
+from pubsub_spark.emulator.rpc.context import RpcContext
+from pubsub_spark.emulator.runtime.unanswered import Answer
 from tests.unit.emulator.conftest import DAY, SUBSCRIPTION, TOPIC, data, refused, seconds
 
 
@@ -441,3 +444,21 @@ def test_ack_ids_of_a_request_of_nodes_client_fit(pair):
     assert ("INVALID_ARGUMENT", "Request payload size exceeds the limit: 524288 bytes.") == refused(
         lambda: pair.subscriber.acknowledge(request.SerializeToString())
     )
+
+
+def test_pull_waits_for_the_response_to_the_publish(pair):
+    """A Pull has a message in hand when the response to its Publish was written, and returns it to the queue if its
+    client leaves before that."""
+    answer = Answer()
+    request = protos.PublishRequest(topic=TOPIC, messages=[protos.PubsubMessage(data=b"x")])
+    pair.publisher.publish(request.SerializeToString(), answer)
+
+    async def leave() -> None:
+        pull = protos.PullRequest(subscription=SUBSCRIPTION, max_messages=1).SerializeToString()
+        await asyncio.wait_for(pair.subscriber.pull(pull, RpcContext("Pull")), 0.05)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(leave())
+    pair.engine.unanswered.written(answer)
+    [again] = pair.pull()
+    assert 0 == again.delivery_attempt

@@ -66,7 +66,7 @@ def test_errors_have_a_code(dispatcher, recorder):
     """An unknown method (which no interceptor sees), bytes that are not a request, and an exception of a handler each
     have a status code."""
 
-    def fail(_: bytes) -> bytes:
+    def fail(_: bytes, _context: RpcContext) -> bytes:
         raise ZeroDivisionError
 
     assert "UNIMPLEMENTED" == code(dispatcher, TOPIC, "/nowhere/Nothing")
@@ -89,7 +89,7 @@ def test_slow_handler_runs_on_the_pool(dispatcher):
     """A slow handler runs on the pool, any other on the event loop."""
     threads: list[str] = []
 
-    def handle(raw: bytes) -> bytes:
+    def handle(raw: bytes, _: RpcContext) -> bytes:
         threads.append(threading.current_thread().name)
         return raw
 
