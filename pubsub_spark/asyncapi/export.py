@@ -1,4 +1,4 @@
-"""The AsyncAPI document of a project's resources: a channel for each topic, an operation for each subscription. Pure."""
+"""The AsyncAPI document of a project's resources: channels for topics, operations for subscriptions. Pure."""
 
 from __future__ import annotations
 

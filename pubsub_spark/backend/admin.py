@@ -102,15 +102,15 @@ class Admin:
         """
         parent = "parent" if collection == "schemas" else "project"
         request: dict[str, Any] = {parent: f"projects/{project}", "page_size": min(_PAGE, most or _PAGE)}
-        found: list[Any] = []
+        resources: list[Any] = []
         while True:
             pager = self._call(
                 collection, f"list_{collection}", request, f"list the {collection} of", project, "Project"
             )
             page = next(pager.pages)  # only the first: each of the others is a call with its own retries
-            found += getattr(page, collection)
-            if not page.next_page_token or (most is not None and len(found) >= most):
-                return found[:most]
+            resources += getattr(page, collection)
+            if not page.next_page_token or (most is not None and len(resources) >= most):
+                return resources[:most]
             request["page_token"] = page.next_page_token
 
     def create(self, collection: Collection, request: Any, name: str) -> Any:
@@ -268,11 +268,11 @@ class Admin:
 
 def _used_by(request: Any) -> list[tuple[str, str]]:
     """Kinds and full names of the other resources in a request: NOT_FOUND may mean one of them."""
-    found: list[tuple[str, str]] = []
+    used: list[tuple[str, str]] = []
     for path, word in _USED.items():
         with suppress(AttributeError):  # a message without this field
-            found.append((word, attrgetter(path)(request)))
-    return found
+            used.append((word, attrgetter(path)(request)))
+    return used
 
 
 def _missing(detail: str, others: Sequence[tuple[str, str]]) -> tuple[str, str] | None:

@@ -53,23 +53,23 @@ def for_reading(admin: Admin, options: ReadOptions) -> TopicSchema:
     """Return the schema for `decode=topic`: of `schema` (a name or a definition), else that of `topicId`, else that of
     the subscription's topic.
     """
-    given: Encoding = "JSON" if options.schema_encoding == "JSON" else "BINARY"
+    encoding: Encoding = "JSON" if options.schema_encoding == "JSON" else "BINARY"
     if options.schema is not None and options.schema_definition is not None:
-        return TopicSchema(given, SchemaRevision("schema", _INLINE, options.schema_definition, options.schema))
+        return TopicSchema(encoding, SchemaRevision("schema", _INLINE, options.schema_definition, options.schema))
     if options.schema is not None:
         name = names.full(options.schema, options.project, "schemas")
         revision = named(admin, f"{name}@{options.schema_revision}" if options.schema_revision else name)
-        return TopicSchema(given, revision)
+        return TopicSchema(encoding, revision)
     topic = options.topic or admin.subscription(options.subscription).topic
     if topic == names.DELETED_TOPIC:
         raise SchemaError(
             f"The topic of subscription `{options.subscription}` was deleted, and its schema settings with it. Name "
             "the schema with `schema`, or read without `decode`."
         )
-    found = of_topic(admin, topic, options.schema_revision)
-    if found is None:
+    topic_schema = of_topic(admin, topic, options.schema_revision)
+    if topic_schema is None:
         raise SchemaError(f"Topic `{topic}` has no schema. Name one with `schema`, or read without `decode`.")
-    return found
+    return topic_schema
 
 
 def named(admin: Admin, name: str) -> SchemaRevision:

@@ -68,8 +68,8 @@ class MapEntries(NamedTuple):
 
 def byte_lengths(array: pa.Array) -> Ints:
     """Return the bytes of each string or binary, 0 for a null."""
-    found = pc.binary_length(array)
-    return np.asarray((found.fill_null(0) if found.null_count else found).to_numpy(), dtype=np.int64)
+    lengths = pc.binary_length(array)
+    return np.asarray((lengths.fill_null(0) if lengths.null_count else lengths).to_numpy(), dtype=np.int64)
 
 
 def _varint_bytes(values: Ints) -> Ints:
@@ -120,10 +120,10 @@ def violations(messages: pa.RecordBatch, sizes: Ints, topic_bytes: Ints | int) -
     sizes: `message_sizes`. topic_bytes: `topic_field_bytes` of each message's topic, because a message must fit a
     request.
     """
-    found: dict[int, LimitViolation] = {}
+    by_row: dict[int, LimitViolation] = {}
 
     def note(row: int, field: str, complaint: str) -> None:
-        found.setdefault(row, LimitViolation(row, field, complaint))
+        by_row.setdefault(row, LimitViolation(row, field, complaint))
 
     if "attributes" in messages.schema.names:
         entries = MapEntries.of(messages.column("attributes"))
@@ -131,28 +131,28 @@ def violations(messages: pa.RecordBatch, sizes: Ints, topic_bytes: Ints | int) -
         for row in _where(counts > MAX_ATTRIBUTES):
             note(row, "attributes", f"has {counts[row]} entries, more than the {MAX_ATTRIBUTES} that Pub/Sub takes")
         for entry in _where(keys > MAX_KEY_BYTES):
-            what = f"has a key of {keys[entry]} bytes (`{_start(entries.keys[entry])}`)"
-            note(entries.row_of(entry), "attributes", f"{what}, more than the {MAX_KEY_BYTES} that Pub/Sub takes")
+            complaint = f"has a key of {keys[entry]} bytes (`{_start(entries.keys[entry])}`)"
+            note(entries.row_of(entry), "attributes", f"{complaint}, more than the {MAX_KEY_BYTES} that Pub/Sub takes")
         for entry in _where(values > MAX_VALUE_BYTES):
-            what = f"has a value of {values[entry]} bytes under `{entries.keys[entry]}`"
-            note(entries.row_of(entry), "attributes", f"{what}, more than the {MAX_VALUE_BYTES} that Pub/Sub takes")
+            complaint = f"has a value of {values[entry]} bytes under `{entries.keys[entry]}`, more than the"
+            note(entries.row_of(entry), "attributes", f"{complaint} {MAX_VALUE_BYTES} that Pub/Sub takes")
         for entry in _where(keys == 0):
             note(entries.row_of(entry), "attributes", "has an empty key, and Pub/Sub takes no attribute without a name")
         reserved = pc.starts_with(entries.keys, RESERVED_PREFIX, ignore_case=True)
         for entry in _where(np.asarray(reserved.to_numpy(zero_copy_only=False))):
             if entries.keys[entry].as_py() in TRACE_ATTRIBUTES:
                 continue
-            what = f"has the key `{_start(entries.keys[entry])}`"
-            note(entries.row_of(entry), "attributes", f"{what}, but names that begin with `goog` are Google's own")
+            complaint = f"has the key `{_start(entries.keys[entry])}`"
+            note(entries.row_of(entry), "attributes", f"{complaint}, but names that begin with `goog` are Google's own")
     if "ordering_key" in messages.schema.names:
         keys = byte_lengths(messages.column("ordering_key"))
         for row in _where(keys > MAX_ORDERING_KEY_BYTES):
-            what = f"has {keys[row]} bytes, more than the {MAX_ORDERING_KEY_BYTES} that Pub/Sub takes"
-            note(row, "ordering_key", what)
+            complaint = f"has {keys[row]} bytes, more than the {MAX_ORDERING_KEY_BYTES} that Pub/Sub takes"
+            note(row, "ordering_key", complaint)
     for row in _where(sizes + topic_bytes > MAX_REQUEST_BYTES):
-        what = f"makes a request of {sizes[row] + np.broadcast_to(topic_bytes, sizes.shape)[row]:,} bytes"
-        note(row, "data", f"{what}, more than the {MAX_REQUEST_BYTES:,} that Pub/Sub takes")
-    return sorted(found.values())
+        complaint = f"makes a request of {sizes[row] + np.broadcast_to(topic_bytes, sizes.shape)[row]:,} bytes"
+        note(row, "data", f"{complaint}, more than the {MAX_REQUEST_BYTES:,} that Pub/Sub takes")
+    return sorted(by_row.values())
 
 
 def _where(mask: Mask) -> list[int]:

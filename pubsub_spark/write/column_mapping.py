@@ -155,12 +155,12 @@ class _Mapper:
         if self._is_databricks:
             self._check(self._attributes, (spark.StringType,), "a string, a JSON object")
         else:
-            found = _not_attributes(self._fields[self._attributes])
-            self.problems.extend(f"{problem}{self._field_hint}" for problem in found)
+            problems = _not_attributes(self._fields[self._attributes])
+            self.problems.extend(f"{problem}{self._field_hint}" for problem in problems)
 
     def _attribute_columns(self) -> tuple[tuple[str, int], ...]:
-        found = ((name, self._require("attributeColumns", name)) for name in self._options.attribute_columns)
-        return tuple((name, position) for name, position in found if position is not None)
+        positions = ((name, self._require("attributeColumns", name)) for name in self._options.attribute_columns)
+        return tuple((name, position) for name, position in positions if position is not None)
 
     def _ordering(self) -> tuple[int | None, tuple[str, ...]]:
         """Return the column of the ordering key, and the path of the key within it."""
@@ -182,9 +182,9 @@ class _Mapper:
         for name in path:
             kind = kind[name].dataType if isinstance(kind, spark.StructType) and name in kind.fieldNames() else None
         if not isinstance(kind, _TEXT_TYPES):
-            found = "is not there" if kind is None else f"is `{kind.simpleString()}`"
+            problem = "is not there" if kind is None else f"is `{kind.simpleString()}`"
             self.problems.append(
-                f"the ordering key of the AsyncAPI message is its field `{'.'.join(field)}`, which {found}, but must "
+                f"the ordering key of the AsyncAPI message is its field `{'.'.join(field)}`, which {problem}, but must "
                 f"be {_TEXT_TYPES_PHRASE}"
             )
         return position, path
@@ -226,16 +226,16 @@ class _Mapper:
         return "row", payload
 
     def _find(self, name: str) -> int | None:
-        exact = [at for at, found in enumerate(self._names) if found == name]
-        found = exact or [at for at, found in enumerate(self._names) if found.lower() == name.lower()]
-        if len(found) > 1:
-            self.problems.append(f"{' and '.join(f'`{self._names[at]}`' for at in found)} are both `{name}`")
-        return found[0] if found else None
+        exact = [at for at, column in enumerate(self._names) if column == name]
+        positions = exact or [at for at, column in enumerate(self._names) if column.lower() == name.lower()]
+        if len(positions) > 1:
+            self.problems.append(f"{' and '.join(f'`{self._names[at]}`' for at in positions)} are both `{name}`")
+        return positions[0] if positions else None
 
     def _require(self, option: str, name: str) -> int | None:
         position = self._find(name)
         if position is None:
-            known = ", ".join(f"`{found}`" for found in self._names)
+            known = ", ".join(f"`{column}`" for column in self._names)
             self.problems.append(f"`{option}` names `{name}`, but the columns are {known}")
         else:
             self._check(position, _TEXT_TYPES, _TEXT_TYPES_PHRASE)

@@ -93,11 +93,11 @@ class _DataWriter:
     def _publish(self, batches: list[pa.RecordBatch], sizes: limits.Ints, topic: str | None) -> None:
         """Publish batches and empty the list, so that while they are sent only their requests are in memory."""
         options = self._plan.options
-        made = encoded_requests(
+        requests = encoded_requests(
             concatenated(batches), sizes, topic, options.max_batch_messages, options.max_batch_bytes
         )
         batches.clear()
-        for request in made:
+        for request in requests:
             self._publisher.send(request)
 
     def _to_messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -127,8 +127,8 @@ class _DataWriter:
         """Return the same messages, none of them empty, with the attribute that identifies a repeated message."""
         empty = limits.is_empty(messages)
         if empty.any():
-            what = "is null or empty, and there are no attributes: Pub/Sub takes no message with neither"
-            raise self._row_error(int(empty.argmax()), "data", what)
+            complaint = "is null or empty, and there are no attributes: Pub/Sub takes no message with neither"
+            raise self._row_error(int(empty.argmax()), "data", complaint)
         id_attribute = self._plan.options.id_attribute
         if id_attribute is None:
             return messages
@@ -143,24 +143,25 @@ class _DataWriter:
         topic.
         """
         options = self._plan.options
-        found = limits.violations(messages, sizes, self._topic_field_bytes(messages))
-        if not found:
+        violations = limits.violations(messages, sizes, self._topic_field_bytes(messages))
+        if not violations:
             return messages, sizes
         if options.on_oversize == "error":
-            more = f" {len(found) - 1} more rows of its Arrow batch are also refused." if len(found) > 1 else ""
-            error = self._row_error(found[0].row, found[0].field, found[0].complaint)
+            first, others = violations[0], len(violations) - 1
+            more = f" {others} more rows of its Arrow batch are also refused." if others else ""
+            error = self._row_error(first.row, first.field, first.complaint)
             raise DataError(f"{error} Change it, or set `onOversize` to `drop` or `deadletter`.{more}")
         if options.on_oversize == "deadletter":
-            reasons = ((each.row, {ERROR_ATTRIBUTE: self._sentence(each)}) for each in found)
+            reasons = ((violation.row, {ERROR_ATTRIBUTE: self._sentence(violation)}) for violation in violations)
             published = dead_letters(messages, reasons)
             assert options.dead_letter is not None, "parse() refuses options without it"
             self._publish([published], limits.message_sizes(published), options.dead_letter)
             # A dead letter is published and has its id, but it is not the message.
-            self.adjustment += WriteMetrics(messages=-len(found), dead_lettered=len(found))
+            self.adjustment += WriteMetrics(messages=-len(violations), dead_lettered=len(violations))
         else:
-            self.adjustment += WriteMetrics(dropped=len(found))
+            self.adjustment += WriteMetrics(dropped=len(violations))
         kept = np.ones(len(messages), dtype=np.bool_)
-        kept[[each.row for each in found]] = False
+        kept[[violation.row for violation in violations]] = False
         return messages.filter(pa.array(kept)), sizes[kept]
 
     def _topic_field_bytes(self, messages: pa.RecordBatch) -> limits.Ints | int:

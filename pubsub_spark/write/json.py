@@ -53,8 +53,8 @@ def to_json(rows: pa.StructArray) -> pa.StringArray:
     """Return the JSON object of each row, null for a null row. Raises RowError for a date or time that has no text."""
     try:
         return _struct(rows)
-    except Unwritable as found:
-        raise found.row_error() from None
+    except Unwritable as unwritable:
+        raise unwritable.row_error() from None
 
 
 def _json(values: pa.Array) -> pa.StringArray:
@@ -93,9 +93,9 @@ def _local(values: pa.Array) -> pa.Array:
     try:
         return pc.local_timestamp(values.cast(pa.timestamp("us", tz=to_arrow_zone(zone))))
     except pa.ArrowInvalid:
-        what = f"The session's time zone `{zone}` is not known"
+        problem = f"The session's time zone `{zone}` is not known"
         example = "a region such as `Europe/Vienna` or an offset such as `+01:00`"
-        raise DataError(f"{what}; set `spark.sql.session.timeZone` to {example}.") from None
+        raise DataError(f"{problem}. Set `spark.sql.session.timeZone` to {example}.") from None
 
 
 def _to_millis(local: pa.Array) -> pa.Array:

@@ -62,8 +62,9 @@ def _check_text(batch: pa.RecordBatch, mapping: ColumnMapping) -> None:
             for row in range(len(column)):
                 value = column.take([row])
                 if not _is_text(value):
-                    what = "holds a string that is not UTF-8. Repair it with `make_valid_utf8`, or send it as binary"
-                    raise RowError(row, f"`{_text_path(name, value)}` {what}")
+                    complaint = "holds a string that is not UTF-8"
+                    remedy = "Repair it with `make_valid_utf8`, or send it as binary"
+                    raise RowError(row, f"`{_text_path(name, value)}` {complaint}. {remedy}")
 
 
 def _is_text(column: pa.Array) -> bool:
@@ -132,17 +133,17 @@ def _attributes_of_json(texts: pa.Array) -> pa.MapArray:
 def _entries_of_json(text: str) -> list[tuple[str, str]] | None:
     """Return the entries of a JSON object of strings, or None for another text and for half a surrogate pair."""
     try:
-        found = json.loads(text)
-        if isinstance(found, dict):
-            "".join([*found, *found.values()]).encode()  # raises for a value that is no string, or no UTF-8
-            return list(found.items())
+        entries = json.loads(text)
+        if isinstance(entries, dict):
+            "".join([*entries, *entries.values()]).encode()  # raises for a value that is no string, or no UTF-8
+            return list(entries.items())
     except (ValueError, TypeError, RecursionError):  # the last for brackets in thousands
         pass
     return None
 
 
 def with_attributes(maps: pa.MapArray | None, extra: list[tuple[str, pa.StringArray]]) -> pa.MapArray:
-    """Return the maps with further entries. Each replaces an entry of its name. A null value adds nothing to its row."""
+    """Return the maps with further entries. Each replaces an entry of its name. A null value adds nothing."""
     rows = len(extra[0][1])
     present = [np.asarray(values.is_valid().to_numpy(zero_copy_only=False)) for _, values in extra]
     if maps is None:
@@ -182,5 +183,5 @@ def concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         return batches[0]
     names = batches[0].schema.names
     return pa.RecordBatch.from_pydict(
-        {name: pa.concat_arrays([each.column(name) for each in batches]) for name in names}
+        {name: pa.concat_arrays([batch.column(name) for batch in batches]) for name in names}
     )

@@ -80,9 +80,9 @@ def _check_json(mapping: ColumnMapping, schema: StructType) -> None:
         raise SchemaError("These columns cannot be published: " + "; ".join(problems) + ".")
 
 
-def _check_described(options: WriteOptions, found: TopicSchema | None) -> None:
+def _check_described(options: WriteOptions, topic_schema: TopicSchema | None) -> None:
     """Raise SchemaError unless the topic's schema is that of the message in the AsyncAPI document."""
-    name = None if found is None else found.reader.name.partition("@")[0]
+    name = None if topic_schema is None else topic_schema.reader.name.partition("@")[0]
     if name != options.described_schema:
         raise SchemaError(
             f"Topic `{options.topic}` has {'no schema' if name is None else f'the schema `{name}`'}, but `message` in "

@@ -104,7 +104,7 @@ class Publisher:
     def _confirmed_sentence(self) -> str:
         if not self._messages:
             return "No message of this task was confirmed."
-        ids = ", ".join(f"`{each}`" for each in self._first_ids)
+        ids = ", ".join(f"`{message_id}`" for message_id in self._first_ids)
         return f"Before that, {self._messages:,} messages of this task were confirmed, the first of them {ids}."
 
     def _start_calls(self, sendable: list[EncodedRequest]) -> None:

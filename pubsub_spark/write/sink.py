@@ -23,17 +23,17 @@ _ENVIRONMENT = ("PUBSUB_EMULATOR_HOST", "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_UN
 Options = TypeVar("Options", ReadOptions, WriteOptions)
 
 
-def parsed(cls: type[Options], given: Mapping[str, str], environ: Mapping[str, str]) -> Options:
+def parsed(cls: type[Options], options: Mapping[str, str], environ: Mapping[str, str]) -> Options:
     """Return the options, including those of an AsyncAPI document. Raises OptionsError with every problem found."""
-    if "asyncapi" not in (name.lower() for name in given):
-        return cls.parse(given, environ)
+    if "asyncapi" not in (name.lower() for name in options):
+        return cls.parse(options, environ)
     try:
         from ..asyncapi import message_options
     except ModuleNotFoundError as error:
         raise OptionsError(
             [f"`asyncapi` needs the package `{error.name}`: install pubsub-spark with its extra `asyncapi`"]
         ) from None
-    return message_options.parse(cls, given, environ)
+    return message_options.parse(cls, options, environ)
 
 
 class PubSubSink(DataSource):

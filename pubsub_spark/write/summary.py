@@ -54,13 +54,13 @@ def _counting_sink(name: str, accumulator_id: int) -> type[DataSource]:
             return name
 
         def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-            made = super().writer(schema, overwrite)
-            made.accumulator_id = accumulator_id  # type: ignore[attr-defined]
-            return made
+            writer = super().writer(schema, overwrite)
+            writer.accumulator_id = accumulator_id  # type: ignore[attr-defined]
+            return writer
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-            made = super().streamWriter(schema, overwrite)
-            made.accumulator_id = accumulator_id  # type: ignore[attr-defined]
-            return made
+            writer = super().streamWriter(schema, overwrite)
+            writer.accumulator_id = accumulator_id  # type: ignore[attr-defined]
+            return writer
 
     return CountingSink

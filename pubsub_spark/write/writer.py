@@ -132,10 +132,10 @@ def _write(
     return PublishCommitMessage(partition.partition, _context().attemptNumber(), batch_id, metrics)
 
 
-def _log_commit(plan: WritePlan, what: str, messages: Iterable[datasource.WriterCommitMessage | None]) -> None:
+def _log_commit(plan: WritePlan, prefix: str, messages: Iterable[datasource.WriterCommitMessage | None]) -> None:
     logs.to_stderr(plan.options.log_level)
     target, metrics = plan.options.topic or "the topics of the rows", _sum(messages)
-    _log.info("%spublished to %s: %s", what, target, metrics)
+    _log.info("%spublished to %s: %s", prefix, target, metrics)
     if metrics.dropped:
         _log.warning(
             "%d rows are over a limit of Pub/Sub and were not published to %s, because `onOversize` is `drop`. Set it "

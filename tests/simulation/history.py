@@ -108,7 +108,7 @@ def _query(chooser: Chooser) -> Query:
 
 
 def _options(chooser: Chooser, messages: int) -> ReadOptions:
-    """Return the options of a query: those that decide about batches, small so that a few messages reach every limit."""
+    """Return the options of a query: those of batches are small, so that a few messages reach every limit."""
     return ReadOptions(
         endpoint=ADDRESS,
         subscription_id=SUBSCRIPTION,

@@ -1,4 +1,4 @@
-"""The parts of the code under test that the simulator uses. Nothing else of `read/` is imported by it, but `Runtime`."""
+"""The parts of the code under test that the simulator uses. It imports nothing else of `read/` but `Runtime`."""
 
 from __future__ import annotations
 

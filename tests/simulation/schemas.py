@@ -18,7 +18,7 @@ _MOST_REVISIONS = 5
 
 @dataclass
 class Revision:
-    """A revision. since: the virtual time when the service begins to show it. is_deleted: whether it is not any more."""
+    """A revision. since: the virtual time when the service begins to show it. is_deleted: whether it is gone."""
 
     number: int
     since: float

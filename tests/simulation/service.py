@@ -333,7 +333,7 @@ class Service:
         self.changed()
 
     def resend(self) -> None:
-        """Continue after a silence: messages sent meanwhile are lost, and the service knows that its streams are gone."""
+        """Continue after a silence: messages sent meanwhile are lost, and the service has dropped its streams."""
         self.end_streams()
         self.changed()
 

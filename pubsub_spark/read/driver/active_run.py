@@ -128,7 +128,7 @@ class ActiveRun:
         return False
 
     def partitions(self, batch: int, budget: Budget | None) -> list[Partition]:
-        """Return the partitions of a batch. budget: of a batch that `next_batch` has announced, or None for a replay."""
+        """Return the partitions of a batch. budget: of a batch that `next_batch` announced, or None for a replay."""
         run, plans = self.run, self._planner.plans
         if batch in plans:
             return plans[batch]

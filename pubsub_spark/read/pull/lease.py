@@ -70,7 +70,7 @@ class Arrivals:
     _settled_at: float = -math.inf
 
     def look(self, now: float, waited: float = 0.0) -> float:
-        """Record a look. Return the earliest time of the lease of messages found now. waited: for messages, on purpose."""
+        """Record a look. Return the earliest lease time of messages found now. waited: for messages, on purpose."""
         if now - self.last - waited >= STANDSTILL_SECONDS:
             if self.last >= self._settled_at:
                 self._since = self.last

@@ -326,7 +326,7 @@ def _scheme(location: str) -> str:
 
 
 def _credentials(location: str) -> str:
-    """Return a sentence that says where the credentials of a URL come from, after a space, or "" without credentials."""
+    """Return a sentence that says where the credentials of a URL come from, after a space, or ""."""
     source = _SCHEMES.get(_scheme(location), "")
     return source and f" Its credentials are those of {source}."
 
