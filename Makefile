@@ -4,6 +4,7 @@ VENV  := .venv
 READY := $(VENV)/.ready
 BIN   := $(VENV)/bin
 NODE  := $(VENV)/node_modules
+DOCS  := .venv-docs
 
 # Python/PySpark: the oldest and the newest of both, what Spark 4.2 changed for streaming sources, the lower bound of every
 # dependency in pyproject.toml.
@@ -50,8 +51,8 @@ lint: $(READY)  ## linter, type checker, import contracts and plain English, wit
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python docs/language.py
 
-docs: $(READY)  ## the site of docs/, into build/site
-	$(BIN)/mkdocs build --strict --quiet
+docs: $(DOCS)/.ready  ## the site of docs/, into build/site
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 
 notebooks: java $(READY)  ## the .ipynb of notebooks/, run anew from the .py
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python docs/notebooks.py
@@ -76,11 +77,15 @@ bench: java $(READY)  ## how fast it is on this machine, in ratios taken in one 
 	for what in throughput client latency memory linear; do $(BIN)/python benchmarks/read.py $$what || exit; done
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) .venv-matrix build dist demo-output spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis soak-output
+	rm -rf $(VENV) $(DOCS) .venv-matrix build dist demo-output spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis soak-output
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml .ci/environment
 	@.ci/environment python $(VENV)
+	@touch $@
+
+$(DOCS)/.ready: pyproject.toml .ci/environment
+	@.ci/environment docs $(DOCS)
 	@touch $@
 
 $(NODE): $(READY)

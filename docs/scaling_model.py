@@ -29,12 +29,18 @@ ACK_ID_BYTES = 193  # of a request
 WRITES, WRITES_PER_PART = 8, 4  # puts and listings
 READS, READS_PER_PART = 3, 4
 
-# List prices in euros as known in January 2025, at 0.92 euros a dollar; one region, standard storage, no discounts.
-# https://cloud.google.com/storage/pricing, https://aws.amazon.com/s3/pricing, https://cloud.google.com/pubsub/pricing
-_EUROS = 0.92
-WRITE_EUROS = 0.005 / 1000 * _EUROS  # class A of GCS, PUT and LIST of S3
-READ_EUROS = 0.0004 / 1000 * _EUROS
-PUBSUB_EUROS_PER_TIB = 40 * _EUROS  # of what is delivered to a subscription
+# List prices in dollars, one region, standard storage, no discounts. Read on 2026-09-20 from
+# https://cloud.google.com/storage/pricing (class A and B operations) and https://cloud.google.com/pubsub/pricing.
+WRITE_DOLLARS = 0.005 / 1000
+READ_DOLLARS = 0.0004 / 1000
+PUBSUB_DOLLARS_PER_TIB = 40  # for publishing, and again for delivering
+# Inputs: not read from a price page. Replace them by those of your region and contract.
+MACHINE_DOLLARS_PER_HOUR = 0.134  # a machine with 4 cores and 16 GB
+DATAFLOW_CORE_DOLLARS_PER_HOUR = 0.069  # of a streaming worker
+DATAFLOW_GB_DOLLARS_PER_HOUR = 0.003557
+DATAFLOW_ENGINE_DOLLARS_PER_GB = 0.018  # Streaming Engine, of processed data
+HOURS_PER_MONTH = 730
+TRIGGER_SECONDS = 10  # of the cost table: `trigger(processingTime="10 seconds")`
 # Requests a second that a bucket takes at first in one folder, before it spreads its load.
 # https://cloud.google.com/storage/docs/request-rate
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html
@@ -93,10 +99,9 @@ class Query:
         """Puts and listings of the staging area a second."""
         return (WRITES + WRITES_PER_PART * self.tasks) / self.batch_seconds
 
-    def euros_per_terabyte(self) -> float:
-        """Euros of requests to a bucket for a terabyte of payloads."""
-        writes, reads = WRITES + WRITES_PER_PART * self.tasks, READS + READS_PER_PART * self.tasks
-        return 1e12 / self.batch_bytes * (writes * WRITE_EUROS + reads * READ_EUROS)
+    def dollars_per_terabyte(self) -> float:
+        """Dollars of requests to a bucket for a terabyte of payloads."""
+        return 1e12 / self.batch_bytes * _dollars_per_batch(self.tasks)
 
     def bottleneck(self) -> str:
         """What gives out first, on one core a task."""
@@ -152,14 +157,14 @@ def rates() -> str:
 
 
 def costs() -> str:
-    """Requests and euros of the staging area by streams and bytes of a batch."""
+    """Requests and dollars of the staging area by streams and bytes of a batch."""
     rows = [
         (
             f"{query.streams:,}",
             f"{batch_bytes // 2**20:,} MiB",
             f"{query.writes_per_second:,.0f}",
             ", ".join(f"{query.writes_per_second / most:.0%}" for most in WRITES_PER_SECOND.values()),
-            f"{query.euros_per_terabyte():,.2f}",
+            f"{query.dollars_per_terabyte():,.2f}",
         )
         for streams in STREAMS
         for batch_bytes in (256 * 2**20, 1024 * 2**20, 4096 * 2**20)
@@ -170,7 +175,38 @@ def costs() -> str:
         "`maxBytesPerTrigger`",
         "writes/s",
         "of a folder's first limit (GCS, S3)",
-        "euros per TB, GCS or S3",
+        "dollars per TB",
+    )
+    return _table(head, rows)
+
+
+def _dollars_per_batch(tasks: int) -> float:
+    """Dollars of the requests to a bucket for one batch."""
+    writes, reads = WRITES + WRITES_PER_PART * tasks, READS + READS_PER_PART * tasks
+    return writes * WRITE_DOLLARS + reads * READ_DOLLARS
+
+
+def monthly() -> str:
+    """Dollars a month for steady rates of messages of 1 KB, here and on Dataflow with as many cores."""
+    rows = []
+    for rate, machines in ((1_000, 1), (10_000, 2)):
+        gigabytes = rate * 1000 * HOURS_PER_MONTH * 3600 / 1e9
+        pubsub = gigabytes * 1e9 / 2**40 * PUBSUB_DOLLARS_PER_TIB
+        bucket = HOURS_PER_MONTH * 3600 / TRIGGER_SECONDS * _dollars_per_batch(4 * machines)
+        cluster = machines * MACHINE_DOLLARS_PER_HOUR * HOURS_PER_MONTH
+        worker = 4 * DATAFLOW_CORE_DOLLARS_PER_HOUR + 16 * DATAFLOW_GB_DOLLARS_PER_HOUR
+        dataflow = machines * worker * HOURS_PER_MONTH + gigabytes * DATAFLOW_ENGINE_DOLLARS_PER_GB
+        amounts = (2 * pubsub, cluster, bucket, 2 * pubsub + cluster + bucket, dataflow, 2 * pubsub + dataflow)
+        rows.append((f"{rate:,}", str(machines), *(f"{amount:,.0f}" for amount in amounts)))
+    head = (
+        "messages/s of 1 KB",
+        "machines",
+        "Pub/Sub, publish and deliver",
+        "machines, dollars",
+        "bucket requests",
+        "**total here**",
+        "Dataflow workers and engine",
+        "**total with Dataflow**",
     )
     return _table(head, rows)
 

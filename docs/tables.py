@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from google.pubsub_v1 import types
@@ -23,7 +23,7 @@ from pubsub_spark.backend import GLOBAL_ENDPOINT, EmulatorBackend
 from pubsub_spark.backend.status import failure, no_token
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
-from pubsub_spark.declare import declared, table
+from pubsub_spark.declare import declared
 from pubsub_spark.emulator.options import EmulatorOptions, ServeOptions
 from pubsub_spark.errors import AsyncApiError, OptionsError, PubSubError
 from pubsub_spark.options import ReadOptions, ServiceOptions, WriteOptions
@@ -75,10 +75,91 @@ def _kind(kind: DataType) -> str:
     return "struct" if isinstance(kind, StructType) else kind.simpleString()
 
 
-def options(cls: type[ServiceOptions]) -> str:
-    """The table of a class's own options, without those that reading and writing share."""
-    shared = table(ServiceOptions).splitlines()[2:] if cls is not ServiceOptions else []
-    return "\n".join(line for line in table(cls).splitlines() if line not in shared)
+_SHARED = {
+    "Where": ("projectId", "endpoint", "backend", "connectTimeout"),
+    "Credentials": ("credentialsFile", "credentials", "clientEmail", "clientId", "privateKey", "privateKeyId"),
+    "Document and log": ("asyncapi", "message", "logLevel"),
+}
+_READING = {
+    "Required": ("subscriptionId",),
+    "Decoding and columns": (
+        "decode",
+        "mode",
+        "schema",
+        "schemaEncoding",
+        "schemaRevision",
+        "topicId",
+        "deadLetterTopic",
+        "columns",
+    ),
+    "Size of a batch": (
+        "maxMessagesPerTrigger",
+        "maxBytesPerTrigger",
+        "maxRecordsPerFetch",
+        "maxFetchPeriod",
+        "idleTimeout",
+        "maxMessages",
+    ),
+    "Parallelism": ("numFetchPartitions", "streamsPerPartition"),
+    "Staging, acks, metrics": ("stagingLocation", "maxUnacknowledgedBatches", "failAfter", "metricsLocation"),
+    "Where a stream starts": ("startingTimestamp", "startingSnapshot", "failOnDataLoss"),
+    "A subscription that the query creates or deletes": (
+        "enableMessageOrdering",
+        "enableExactlyOnceDelivery",
+        "filter",
+        "deleteSubscriptionOnStreamStop",
+    ),
+}
+_WRITING = {
+    "Required": ("topicId",),
+    "Payload, attributes, key": (
+        "encode",
+        "columns",
+        "ignoreExtraColumns",
+        "attributeColumns",
+        "orderingKey",
+        "idAttribute",
+    ),
+    "Requests": ("maxBatchMessages", "maxBatchBytes", "maxOutstandingRequests", "publishTimeout"),
+    "Messages over a limit": ("onOversize", "deadLetterTopic"),
+}
+# The options of reading that a batch read uses (`read/batch_reader.py`, `read/rows.py`).
+_BATCH = {
+    "subscriptionId",
+    "maxMessages",
+    "maxBytesPerTrigger",
+    "maxFetchPeriod",
+    "idleTimeout",
+    *_READING["Decoding and columns"],
+}
+
+
+def options(cls: type[ServiceOptions], groups: Mapping[str, Sequence[str]]) -> str:
+    """The options of a class in groups, each with an anchor. ValueError for an option in no group, or in two."""
+    known = {option.name: option for option in declared(cls).values()}
+    shared = {option.name for option in declared(ServiceOptions).values()} if cls is not ServiceOptions else set()
+    grouped = [name for names in groups.values() for name in names]
+    if sorted(grouped) != sorted(known.keys() - shared):
+        raise ValueError(f"options in no group or in two: {sorted(grouped)} and {sorted(known.keys() - shared)}")
+    prefix = getattr(cls, "purpose", "") or "both"
+    is_reading = cls is ReadOptions
+    tables = []
+    for group, names in groups.items():
+        lines = [f"### {group}", "", f"| option |{' query |' if is_reading else ''} kind | default | meaning |"]
+        lines.append("|---|---|---|---|---|" if is_reading else "|---|---|---|---|")
+        for name in names:
+            query = f" {_queries(name)} |" if is_reading else ""
+            cells = known[name].cells.removeprefix("|")
+            lines.append(f'| <a id="{prefix}-{name.lower()}"></a>`{name}` |{query}{cells}')
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def _queries(name: str) -> str:
+    """The kinds of queries that use an option of reading."""
+    if name == "maxMessages":
+        return "batch"
+    return "stream, batch" if name in _BATCH else "stream"
 
 
 def emulator_options() -> str:
@@ -196,21 +277,22 @@ PARTS: dict[str, Callable[[], str]] = {
     "columns": columns,
     "error": error,
     "refusals": refusals,
-    "options: both": lambda: options(ServiceOptions),
-    "options: reading": lambda: options(ReadOptions),
-    "options: writing": lambda: options(WriteOptions),
+    "options: both": lambda: options(ServiceOptions, _SHARED),
+    "options: reading": lambda: options(ReadOptions, _READING),
+    "options: writing": lambda: options(WriteOptions, _WRITING),
     "options: emulator": emulator_options,
     "compatibility: Spark": compatibility.by_spark,
     "compatibility: environments": compatibility.by_environment,
     "scaling: rates": scaling_model.rates,
     "scaling: costs": scaling_model.costs,
+    "scaling: monthly": scaling_model.monthly,
 }
 
 
 def render(page: str) -> str:
     """The page with every part as the code has it; KeyError for a part nobody makes."""
     return re.sub(
-        r"<!-- (?P<name>(?!end)[^>]+) -->\n.*?<!-- end -->",
+        r"<!-- (?P<name>(?!end|not run|run by)[^>]+) -->\n.*?<!-- end -->",
         lambda match: f"<!-- {match['name']} -->\n{PARTS[match['name']]()}\n<!-- end -->",
         page,
         flags=re.DOTALL,

@@ -6,7 +6,7 @@
 
 Each message whose payload can be decoded is one row of the table, however often the job is killed and started again
 with the same checkpoint. The others are copied to the dead-letter topic and acknowledged. A copy may be repeated. If
-Spark has no jar of Delta Lake, the table is Parquet, which a reader may see in the middle of a batch. docs/reading.md
+Spark has no jar of Delta Lake, the table is Parquet, which a reader may see in the middle of a batch. docs/to-table.md
 has the settings for Delta.
 """
 

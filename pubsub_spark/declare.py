@@ -248,9 +248,3 @@ def _hint(key: str, names: Iterable[str], otherwise: str) -> str:
     lowered = {name.lower(): name for name in names}
     nearest = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
     return f"; did you mean `{lowered[nearest[0]]}`?" if nearest else f"; {otherwise}"
-
-
-def table(options: type[Any]) -> str:
-    """Return the Markdown table of the declared options of a class."""
-    rows = [f"| `{option.name}` {option.cells}" for option in declared(options).values()]
-    return "\n".join(["| option | kind | default | meaning |", "|---|---|---|---|", *rows])

@@ -80,14 +80,14 @@ def test_join_of_two_streams(scenario: Scenario, second: str):
 
 
 def test_messages_that_were_published_twice_are_one_row(scenario: Scenario):
-    """What docs/reading.md shows: in one batch, in two, and after a restart; without the attribute each is a row."""
-    page = (ROOT / "docs" / "reading.md").read_text()
+    """As docs/exactly-once.md shows: in one batch, in two, and after a restart. Without the attribute each is a row."""
+    page = (ROOT / "docs" / "exactly-once.md").read_text()
     block = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "dropDuplicates" in block)
     names: dict[str, Any] = {"spark": scenario.spark}
 
     def start(run: Scenario) -> None:
         here = "".join(f'.option("{name}", "{value}")' for name, value in run.options().items())
-        exec(compile(re.sub(r'\.option\("subscriptionId".*?"\)', here, block), "docs/reading.md", "exec"), names)
+        exec(compile(re.sub(r'\.option\("subscriptionId".*?"\)', here, block), "docs/exactly-once.md", "exec"), names)
         checkpoint = str(run.folder / "checkpoint")
         run.query = names["once"].writeStream.foreachBatch(run.sink).option("checkpointLocation", checkpoint).start()
 

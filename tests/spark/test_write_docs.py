@@ -42,7 +42,7 @@ def test_every_block_runs(spark: SparkSession, emulator: Emulator):
 
 
 def test_dead_letters_are_redriven_by_a_job(spark: SparkSession, emulator: Emulator, tmp_path: Path):
-    """The job of docs/reading.md publishes mended messages as they were, and keeps those that were cut in a table."""
+    """The job of docs/dead-letters.md publishes repaired messages, and keeps those that were cut in a table."""
     for name in ("flights", "dead-letters"):
         emulator.create_topic(f"{PROJECT}/topics/{name}")
         emulator.create_subscription(f"{PROJECT}/subscriptions/{name}-in", f"{PROJECT}/topics/{name}")
@@ -54,12 +54,12 @@ def test_dead_letters_are_redriven_by_a_job(spark: SparkSession, emulator: Emula
         {"data": b"{}", "attributes": of_pubsub, "ordering_key": "UA"},
         {"data": b"{", "attributes": of_connector | {"pubsub_spark_incomplete": "data"}},
     )
-    section = (ROOT / "docs" / "reading.md").read_text().partition("### Redriving with Spark")[2]
+    section = (ROOT / "docs" / "dead-letters.md").read_text().partition("### Redriving with Spark")[2]
     [block] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     block = block.replace('.format("pubsub")', f'.format("pubsub").option("endpoint", "{emulator.endpoint}")')
     block = block.replace('.option("subscriptionId"', '.option("idleTimeout", "1s").option("subscriptionId"')
     names: dict[str, Any] = {"spark": spark}
-    exec(compile(block.replace("/tmp/dead-letters", str(tmp_path)), "docs/reading.md", "exec"), names)
+    exec(compile(block.replace("/tmp/dead-letters", str(tmp_path)), "docs/dead-letters.md", "exec"), names)
     names["query"].awaitTermination()
 
     redriven = emulator.messages(f"{PROJECT}/subscriptions/flights-in")

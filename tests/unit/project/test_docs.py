@@ -14,9 +14,11 @@ from pubsub_spark import errors
 from pubsub_spark.cli import app
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from tests.conftest import ROOT
+from tests.spark import test_pages
 from tests.unit.project.conftest import command
 
 README = (ROOT / "README.md").read_text()
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 SHELL_LINES = [
     line.split("#")[0].split()
     for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
@@ -31,7 +33,9 @@ def test_tables_are_the_codes_own():
     pages = [page.read_text() for page in tables.PAGES]
     for page in pages:
         assert tables.render(page) == page, "run `make tables`"
-    assert set(tables.PARTS) == {part for page in pages for part in re.findall(r"<!-- (?!end)(.+?) -->", page)}
+    assert set(tables.PARTS) == {
+        part for page in pages for part in re.findall(r"<!-- (?!end|not run|run by)(.+?) -->", page)
+    }
 
 
 def test_first_screen_has_the_commands():
@@ -73,7 +77,7 @@ def test_options_in_containers_exist(name: str):
     assert [] == [option for option in given if option not in result.output]
 
 
-@pytest.mark.parametrize("document", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path):
     """Every relative link is a file of the repository, every `#anchor` a heading of its document."""
     for target in re.findall(r"\]\((?!https?:)([^)]+)\)", document.read_text()):
@@ -84,11 +88,40 @@ def test_links_lead_somewhere(document: Path):
 
 
 def anchors(document: Path) -> set[str]:
-    """The anchors of a document's headings."""
-    return {
-        re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
-        for heading in re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    """The anchors of a document: its headings, and the rows of its tables that have one."""
+    text = document.read_text()
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings} | {
+        *re.findall(r'<a id="(.+?)">', text)
     }
+
+
+# Pages whose Bash, Python and SQL blocks a test of their own runs. `tests/spark/test_pages.py` runs all others.
+RUN_BY_OTHERS = {
+    "README.md": "spark/test_docs.py, rpc/test_cli_docs.py",
+    "cli.md": "rpc/test_cli_docs.py",
+    "emulator.md": "rpc/test_emulator_docs.py",
+    "errors.md": "spark/test_docs.py",
+    "index.md": "test_quick_start_is_the_readmes",
+    "operations.md": "spark/test_read_features.py, spark/test_docs.py",
+    "sql.md": "spark/test_sql.py",
+    "writing.md": "spark/test_write_docs.py",
+}
+_COMMAND = re.compile(r"(python3?|pip|gcloud|spark-submit|env|export|%\w+|from|import|while|\w+=) ?", re.MULTILINE)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_block_is_run_or_says_why_not(document: Path):
+    """Bash, Python and SQL blocks are run by a test. A command in another block has a comment with the reason."""
+    text = document.read_text()
+    fenced = re.findall(r"(?:<!-- (not run|run by)[^\n]+ -->\n)?^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    runnable = [block for _, language, block in fenced if language in ("bash", "python", "sql")]
+    shown = [block for why, language, block in fenced if language == "text" and not why and _COMMAND.match(block)]
+
+    if "docs" in document.parts[-3:] and runnable:
+        assert (document.name in RUN_BY_OTHERS) != (document.name in test_pages.PAGES), document.name
+    if document.name not in ("CONTRIBUTING.md", "CHANGELOG.md"):
+        assert [] == shown
 
 
 def test_site_is_built(tmp_path: Path):
@@ -100,8 +133,20 @@ def test_site_is_built(tmp_path: Path):
     assert {page.stem for page in ROOT.glob("docs/*.md")} <= {page.stem for page in tmp_path.glob("*.html")}
     assert "stagingLocation" in (tmp_path / "search" / "search_index.json").read_text()
     assert "resource" in (tmp_path / "source" / "conf" / "iam.tf.txt").read_text()
-    for page in tmp_path.glob("*.html"):
+    assert "WriteSummary" in (tmp_path / "api.html").read_text()
+    assert "Unreleased" in (tmp_path / "project" / "changelog.html").read_text()
+    assert (tmp_path / "notebooks" / "1_stream_to_table.html").exists()
+    for page in tmp_path.glob("**/*.html"):
         assert [] == re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"https?:[^\"]+", page.read_text()), page
+
+
+def test_search_finds_parts_of_names():
+    """The search splits names of errors and roles into the words that a reader types."""
+    [separator] = re.findall(r"separator: '(.+)'", (ROOT / "mkdocs.yml").read_text())
+
+    for name in ("[DATA_SOURCE_NOT_FOUND]", "roles/pubsub.subscriber", "`fs.gs.Gs`"):
+        words = {word for word in re.split(separator, name) if word}
+        assert words <= {*re.findall(r"[A-Za-z]+", name)}, words
 
 
 def test_example_schemas_have_the_same_fields():
