@@ -21,14 +21,19 @@ __all__ = [
     "IncompatibleSchema",
     "InvalidMessage",
     "InvalidSchema",
+    "Mismatch",
 ]
 
 
 class _SchemaFinding(ValueError):  # noqa: N818 (about a text or a message; nothing failed)
     """A sentence, which may quote the text or the message; half of a surrogate pair, which UTF-8 lacks, is escaped."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__(sentence.encode(errors="backslashreplace").decode())
+    def __str__(self) -> str:
+        return self.sentence().encode(errors="backslashreplace").decode()
+
+    def sentence(self) -> str:
+        """The sentence as it is."""
+        return super().__str__()
 
 
 class InvalidSchema(_SchemaFinding):
@@ -45,6 +50,25 @@ class ForbiddenImport(InvalidSchema):
 
 class InvalidMessage(_SchemaFinding):
     """The bytes are not a message of the schema in that encoding."""
+
+
+class Mismatch(InvalidMessage):
+    """A value that does not fit its schema; the path is put together while the error travels outwards."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.steps: list[str] = []  # innermost first
+
+    def inside(self, step: str) -> Mismatch:
+        """The same finding, one step further out: `.name`, `[3]` or `['key']` led to the value."""
+        self.steps.append(step)
+        return self
+
+    def sentence(self, root: str = "The message") -> str:
+        """`Field `legs[3].carrier` is not valid UTF-8`; without a path the subject is `root`."""
+        path = "".join(reversed(self.steps)).removeprefix(".")
+        return f"Field `{path}` {self.reason}" if path else f"{root} {self.reason}"
 
 
 class IncompatibleSchema(_SchemaFinding):

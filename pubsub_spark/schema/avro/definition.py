@@ -9,7 +9,6 @@ from typing import Any, Literal
 from pubsub_spark.schema.avro import batch_check, datum, error_locator, json_encoding, parser
 from pubsub_spark.schema.avro.compatibility import unreadable
 from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
-from pubsub_spark.schema.avro.mismatch import Mismatch
 from pubsub_spark.schema.definition import Definition, Encoding, IncompatibleSchema, InvalidMessage
 
 
@@ -38,10 +37,7 @@ class AvroDefinition:
 
     def validate(self, data: bytes, encoding: Encoding) -> None:
         """Raise InvalidMessage unless `data` is exactly one message."""
-        try:
-            error_locator.check(self.root, data) if encoding == "BINARY" else self.read_json(data)
-        except Mismatch as mismatch:
-            raise InvalidMessage(mismatch.sentence()) from None
+        error_locator.check(self.root, data) if encoding == "BINARY" else self.read_json(data)
 
     def first_invalid(self, messages: Sequence[bytes], encoding: Encoding) -> int | None:
         """The index of the first message that `validate` refuses, or None.

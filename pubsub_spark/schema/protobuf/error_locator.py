@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from pubsub_spark.schema.definition import Mismatch
 from pubsub_spark.schema.protobuf.descriptors import is_closed, is_proto3, is_repeated
 
 MAX_NESTING_LEVELS: Final = 100
@@ -35,18 +36,13 @@ def locate_error(data: bytes, message: Descriptor, strict: bool = False) -> str 
 
     strict: a field, or a value of a closed enum, that the schema does not have is an error, too.
     """
-    walk = _PayloadWalk(data, strict)
     try:
-        walk.message(0, len(data), message, "", 1)
-    except _Malformed as error:
+        _PayloadWalk(data, strict).message(message, len(data), 1)
+    except Mismatch as error:
         return str(error)
     except _NumbersExhausted:
         return f"The message is malformed, somewhere behind its first {MAX_NUMBERS:,} numbers"
     return None
-
-
-class _Malformed(ValueError):  # noqa: N818 (a finding, not a failure)
-    """The error in a payload, as a sentence."""
 
 
 class _NumbersExhausted(Exception):  # noqa: N818 (an end, not a failure)
@@ -57,7 +53,6 @@ class _Field(NamedTuple):
     """The properties of a field that the walk needs: asking its descriptor takes longer than the walk."""
 
     descriptor: FieldDescriptor
-    name: str
     wire: int
     is_message: bool
     is_text: bool
@@ -67,9 +62,7 @@ class _Field(NamedTuple):
 def _fields(message: Descriptor) -> dict[int, _Field]:
     """The fields of a message by their numbers."""
     return {
-        field.number: _Field(
-            field, field.name, _wire_type(field), field.type == FieldDescriptor.TYPE_MESSAGE, _is_text(field)
-        )
+        field.number: _Field(field, _wire_type(field), field.type == FieldDescriptor.TYPE_MESSAGE, _is_text(field))
         for field in message.fields
     }
 
@@ -80,154 +73,122 @@ def _is_text(field: FieldDescriptor) -> bool:
 
 
 class _PayloadWalk:
-    """A walk over the bytes of one payload; every method takes the place where it reads and returns where it ended.
-
-    `at` and `end` are offsets into the payload, `path` is the dotted path of the field or message being read.
-    """
+    """A walk over the bytes of one payload: `at` is the offset where the next read begins, `end` where it must end."""
 
     def __init__(self, data: bytes, strict: bool) -> None:
         self.data = data
         self.strict = strict
+        self.at = 0
         self.numbers_left = MAX_NUMBERS
 
-    def message(self, at: int, end: int, message: Descriptor, path: str, depth: int) -> None:
-        """All fields of a message."""
+    def message(self, message: Descriptor | None, end: int, depth: int, group: int = 0) -> None:
+        """All fields of a message; without a descriptor those of an unknown group, whose field number is `group`."""
         if depth > MAX_NESTING_LEVELS:
-            raise _Malformed(f"{_subject(path)} is nested deeper than {MAX_NESTING_LEVELS} levels")
-        data, fields = self.data, _fields(message)
-        while at < end:
-            start = at
-            tag = data[at]
-            if 8 <= tag < 0x80 and self.numbers_left and tag & 7 <= FIXED32:  # a tag of one byte: nearly all are
-                number, wire, at = tag >> 3, tag & 7, at + 1
-                self.numbers_left -= 1
-            else:
-                number, wire, at = self.tag(at, end, path)
+            raise Mismatch(f"is nested deeper than {MAX_NESTING_LEVELS} levels")
+        fields = _fields(message) if message else {}
+        while self.at < end:
+            start = self.at
+            number, wire = self.tag(end)
+            if wire == END_GROUP and group:
+                if number != group:
+                    raise Mismatch(f"ends another group than it began, at byte {start}")
+                return
             if wire == END_GROUP:
-                raise _Malformed(f"{_subject(path)} ends a group that never began, at byte {start}")
+                raise Mismatch(f"ends a group that never began, at byte {start}")
             known = fields.get(number)
-            if known is None:
-                if self.strict:
-                    raise _Malformed(f"{_subject(path)} has field number {number}, which the schema does not know")
-                at = self.skip(at, end, number, wire, path, depth)
+            if known is not None:
+                try:
+                    self.field(known, wire, end, depth)
+                except Mismatch as error:
+                    raise error.inside(f".{known.descriptor.name}") from None
+            elif self.strict:
+                raise Mismatch(f"has field number {number}, which the schema does not know")
             else:
-                here = f"{path}.{known.name}" if path else known.name
-                at = self.field(at, end, known, wire, here, depth)
+                self.skip(number, wire, end, depth)
+        if group:
+            raise Mismatch("does not end the group that it began")
 
-    def field(self, at: int, end: int, known: _Field, wire: int, path: str, depth: int) -> int:
-        """The value of a field that the schema has."""
-        field, expected = known.descriptor, known.wire
-        if wire == BYTES and expected != BYTES and is_repeated(field):
-            return self.packed(at, end, field, expected, path)
-        if wire != expected:
+    def field(self, known: _Field, wire: int, end: int, depth: int) -> None:
+        """The value of a field that the schema has, or its packed values."""
+        field = known.descriptor
+        is_packed = wire == BYTES != known.wire and is_repeated(field)
+        if wire != known.wire and not is_packed:
             if self.strict:
-                raise _Malformed(f"Field `{path}` holds {_NAMES[wire]} where its type has {_NAMES[expected]}")
-            return self.skip(at, end, field.number, wire, path, depth)
-        if wire == VARINT:
-            value, at = self.varint(at, end, path)
-            if self.strict:
-                self.check_enum_value(value, field, path)
-            return at
-        if wire in _WIDTH:
-            return self.fixed(at, end, _WIDTH[wire], path)
-        length, at = self.length(at, end, path)
-        if known.is_message:
-            self.message(at, at + length, field.message_type, path, depth + 1)
-        elif known.is_text:
-            try:
-                self.data[at : at + length].decode()
-            except UnicodeDecodeError:
-                raise _Malformed(f"Field `{path}` is not valid UTF-8") from None
-        return at + length
+                raise Mismatch(f"holds {_NAMES[wire]} where its type has {_NAMES[known.wire]}")
+            self.skip(field.number, wire, end, depth)
+        elif wire == VARINT:
+            self.varint_of(field, end)
+        elif wire != BYTES:
+            self.skip(field.number, wire, end, depth)
+        else:
+            last = self.length(end)
+            if known.is_message:
+                self.message(field.message_type, last, depth + 1)
+            elif known.is_text:
+                try:
+                    self.data[self.at : last].decode()
+                except UnicodeDecodeError:
+                    raise Mismatch("is not valid UTF-8") from None
+            elif is_packed and (last - self.at) % _WIDTH.get(known.wire, 1):
+                raise Mismatch(f"has {last - self.at} bytes of packed values, no multiple of {_WIDTH[known.wire]}")
+            while is_packed and known.wire == VARINT and self.at < last:
+                self.varint_of(field, last)
+            self.at = last
 
-    def packed(self, at: int, end: int, field: FieldDescriptor, wire: int, path: str) -> int:
-        """The packed values of a repeated field."""
-        length, at = self.length(at, end, path)
-        last = at + length
-        if wire in _WIDTH and length % _WIDTH[wire]:
-            raise _Malformed(f"Field `{path}` has {length} bytes of packed values, no multiple of {_WIDTH[wire]}")
-        while wire == VARINT and at < last:
-            value, at = self.varint(at, last, path)
-            if self.strict:
-                self.check_enum_value(value, field, path)
-        return last
-
-    def check_enum_value(self, value: int, field: FieldDescriptor, path: str) -> None:
-        """Refuse a number that a closed enum does not have: upb puts it with the unknown fields."""
-        if field.type == FieldDescriptor.TYPE_ENUM and is_closed(field.enum_type):
+    def varint_of(self, field: FieldDescriptor, end: int) -> None:
+        """A varint; strictly, a number that a closed enum does not have is refused, which upb takes for unknown."""
+        value = self.varint(end)
+        if self.strict and field.type == FieldDescriptor.TYPE_ENUM and is_closed(field.enum_type):
             number = (value & 0xFFFFFFFF) - ((value & 0x80000000) << 1)
             if number not in field.enum_type.values_by_number:
-                raise _Malformed(f"Field `{path}` is {number}, which enum `{field.enum_type.name}` does not have")
+                raise Mismatch(f"is {number}, which enum `{field.enum_type.name}` does not have")
 
-    def skip(self, at: int, end: int, number: int, wire: int, path: str, depth: int) -> int:
-        """The value of a field that the schema does not have."""
+    def skip(self, number: int, wire: int, end: int, depth: int) -> None:
+        """The value of a field of that number, whatever it is."""
         if wire == VARINT:
-            return self.varint(at, end, path)[1]
-        if wire in _WIDTH:
-            return self.fixed(at, end, _WIDTH[wire], path)
-        if wire == BYTES:
-            length, at = self.length(at, end, path)
-            return at + length
-        groups = [number]  # the numbers of the unknown group and of the open groups inside it
-        while groups:
-            if depth + len(groups) > MAX_NESTING_LEVELS:
-                raise _Malformed(f"{_subject(path)} is nested deeper than {MAX_NESTING_LEVELS} levels")
-            if at >= end:
-                raise _Malformed(f"{_subject(path)} does not end the group that it began")
-            start = at
-            number, wire, at = self.tag(at, end, path)
-            if wire == GROUP:
-                groups.append(number)
-            elif wire == END_GROUP:
-                if groups.pop() != number:
-                    raise _Malformed(f"{_subject(path)} ends another group than it began, at byte {start}")
-            else:
-                at = self.skip(at, end, number, wire, path, depth)
-        return at
+            self.varint(end)
+        elif wire == BYTES:
+            self.at = self.length(end)
+        elif wire == GROUP:
+            self.message(None, end, depth + 1, number)
+        elif self.at + _WIDTH[wire] > end:
+            raise Mismatch(f"breaks off: {end - self.at} of {_WIDTH[wire]} bytes")
+        else:
+            self.at += _WIDTH[wire]
 
-    def tag(self, at: int, end: int, path: str) -> tuple[int, int, int]:
-        """A field number, a wire type, and where they end."""
-        tag, after = self.varint(at, end, path)
+    def tag(self, end: int) -> tuple[int, int]:
+        """A field number and a wire type."""
+        start = self.at
+        tag = self.varint(end)
         number, wire = tag >> 3, tag & 7
-        if after - at > 5 or tag >= 1 << 32 or number == 0:
-            raise _Malformed(f"{_subject(path)} has no valid field number at byte {at}")
+        if self.at - start > 5 or tag >= 1 << 32 or number == 0:
+            raise Mismatch(f"has no valid field number at byte {start}")
         if wire > FIXED32:
-            raise _Malformed(f"{_subject(path)} has the unknown wire type {wire} at byte {at}")
-        return number, wire, after
+            raise Mismatch(f"has the unknown wire type {wire} at byte {start}")
+        return number, wire
 
-    def varint(self, at: int, end: int, path: str) -> tuple[int, int]:
-        """A varint, modulo 2^64, and where it ends."""
+    def varint(self, end: int) -> int:
+        """A varint, modulo 2^64."""
         self.numbers_left -= 1
         if self.numbers_left < 0:
             raise _NumbersExhausted
-        if at < end and (byte := self.data[at]) < 0x80:
-            return byte, at + 1
-        value = 0
-        for shift, index in enumerate(range(at, min(end, at + 10))):
-            byte = self.data[index]
+        start, value = self.at, 0
+        for shift, byte in enumerate(self.data[start : min(end, start + 10)]):
             value |= (byte & 0x7F) << (7 * shift)
             if byte < 0x80:
-                return value & 0xFFFFFFFFFFFFFFFF, index + 1
-        if end - at < 10:
-            raise _Malformed(f"{_subject(path)} breaks off in a number at byte {at}")
-        raise _Malformed(f"{_subject(path)} has a number of more than 10 bytes at byte {at}")
+                self.at = start + shift + 1
+                return value & 0xFFFFFFFFFFFFFFFF
+        if end - start < 10:
+            raise Mismatch(f"breaks off in a number at byte {start}")
+        raise Mismatch(f"has a number of more than 10 bytes at byte {start}")
 
-    def fixed(self, at: int, end: int, width: int, path: str) -> int:
-        """A value of `width` bytes."""
-        if at + width > end:
-            raise _Malformed(
-                f"Field `{path}` breaks off: {end - at} of {width} bytes"
-                if path
-                else f"The message breaks off at byte {at}"
-            )
-        return at + width
-
-    def length(self, at: int, end: int, path: str) -> tuple[int, int]:
-        """A length in bytes, and where it ends."""
-        length, after = self.varint(at, end, path)
-        if length > end - after:
-            raise _Malformed(f"{_subject(path)} breaks off: {length} bytes announced at byte {at}, {end - after} there")
-        return length, after
+    def length(self, end: int) -> int:
+        """A length in bytes; where these end."""
+        start = self.at
+        length = self.varint(end)
+        if length > end - self.at:
+            raise Mismatch(f"breaks off: {length} bytes announced at byte {start}, {end - self.at} there")
+        return self.at + length
 
 
 def _wire_type(field: FieldDescriptor) -> int:
@@ -237,8 +198,3 @@ def _wire_type(field: FieldDescriptor) -> int:
     if field.type in _FIXED64:
         return FIXED64
     return FIXED32 if field.type in _FIXED32 else VARINT
-
-
-def _subject(path: str) -> str:
-    """The field at `path`, or the message itself, as the beginning of a sentence."""
-    return f"Field `{path}`" if path else "The message"
