@@ -387,8 +387,21 @@ def test_push_format_stays_unless_it_is_named(client, subscribe):
 
     config = client.subscription().push_config
     assert (f"{endpoint}other", {"x-goog-version": "v1beta2"}) == (config.push_endpoint, dict(config.attributes))
-    client.ask("Subscriber/ModifyPushConfig", subscription=SUB, push_config={})
-    assert protos.PushConfig() == client.subscription().push_config
+
+
+@pytest.mark.parametrize("rpc", ["ModifyPushConfig", "UpdateSubscription"])
+def test_push_format_is_kept_by_a_pull_subscription(client, subscribe, rpc):
+    """A push subscription that becomes a pull subscription, and a push subscription again, has its `x-goog-version`."""
+    first = {"push_endpoint": "http://127.0.0.1:9/", "attributes": {"x-goog-version": "v1beta1"}}
+    subscribe(push_config=first)
+
+    for config in ({}, {"push_endpoint": "http://127.0.0.1:9/other"}):
+        if rpc == "ModifyPushConfig":
+            client.ask("Subscriber/ModifyPushConfig", subscription=SUB, push_config=protos.PushConfig(**config))
+        else:
+            client.update("push_config", push_config=protos.PushConfig(**config))
+        kept = client.subscription().push_config
+        assert (config.get("push_endpoint", ""), first["attributes"]) == (kept.push_endpoint, dict(kept.attributes))
 
 
 def test_push_format_is_always_said(client, subscribe):

@@ -105,7 +105,6 @@ class Subscriber:
             subscription = find(broker, request.subscription)
             changed = deepcopy(subscription.resource)
             changed.push_config.CopyFrom(request.push_config)
-            resource_validation.keep_push_version(changed.push_config, subscription.resource.push_config)
             _configure(broker, subscription, changed, now, self._exports)
             return protos.Empty()
 
@@ -304,6 +303,7 @@ def check_still_pullable(broker: Broker, subscription: Subscription) -> None:
 
 def _configure(broker: Broker, subscription: Subscription, changed: Any, now: float, exports: Collection[str]) -> None:
     """Check the changed resource of a subscription, and apply it."""
+    resource_validation.keep_push_version(changed.push_config, subscription.resource.push_config)
     kept = resource_validation.subscription(changed, exports)
     integrations.keep_state(kept, subscription.resource)
     if kept.dead_letter_policy != subscription.resource.dead_letter_policy:

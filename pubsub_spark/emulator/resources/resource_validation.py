@@ -132,10 +132,11 @@ def _is_web_address(text: str) -> bool:
 
 
 def keep_push_version(changed: Any, kept: Any) -> None:
-    """Keep the push format of the old configuration where the new one does not name one (ModifyPushConfig)."""
+    """Keep the push format of the old configuration if the new one does not name one, also that of a pull subscription,
+    which becomes a push subscription again with it."""
     version = kept.attributes.get(_PUSH_VERSION)
     # Not setdefault: in protobuf 5 a map makes up what is asked for.
-    if changed.push_endpoint and version is not None and _PUSH_VERSION not in changed.attributes:
+    if version is not None and _PUSH_VERSION not in changed.attributes:
         changed.attributes[_PUSH_VERSION] = version
 
 
