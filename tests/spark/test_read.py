@@ -1,4 +1,4 @@
-"""The promise of docs/design.md, end to end. These run on the oldest supported Spark as well as on the newest."""
+"""The promises of docs/guarantee.md, end to end. These run on the oldest supported Spark as well as on the newest."""
 
 from __future__ import annotations
 

@@ -140,13 +140,12 @@ def test_site_is_built(tmp_path: Path):
         assert [] == re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"https?:[^\"]+", page.read_text()), page
 
 
-def test_search_finds_parts_of_names():
-    """The search splits names of errors and roles into the words that a reader types."""
+def test_search_finds_names():
+    """The search's words are the names of errors and roles, without the brackets and paths around them."""
     [separator] = re.findall(r"separator: '(.+)'", (ROOT / "mkdocs.yml").read_text())
 
-    for name in ("[DATA_SOURCE_NOT_FOUND]", "roles/pubsub.subscriber", "`fs.gs.Gs`"):
-        words = {word for word in re.split(separator, name) if word}
-        assert words <= {*re.findall(r"[A-Za-z]+", name)}, words
+    assert "DATA_SOURCE_NOT_FOUND" in re.split(separator, "with `[DATA_SOURCE_NOT_FOUND]` for")
+    assert "pubsub.subscriber" in re.split(separator, "the role `roles/pubsub.subscriber` on")
 
 
 def test_example_schemas_have_the_same_fields():
