@@ -124,7 +124,7 @@ def _shell(block: str, emulator: Emulator) -> None:
         env=environment,
         cwd=ROOT,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert 0 == ended.returncode, ended.stderr
 
