@@ -41,6 +41,7 @@ from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
 from pubsub_spark.emulator.state.delivery import message_of
 from pubsub_spark.emulator.state.events import Event
+from pubsub_spark.emulator.state.history import History
 from pubsub_spark.emulator.state.state import State
 from pubsub_spark.emulator.transport import event_loop, verbs
 from pubsub_spark.emulator.transport.http_app import HttpContent, Page
@@ -72,6 +73,7 @@ class _Parts:
     services: Registry
     recorder: Recorder
     recent_calls: RecentCalls
+    history: History
     dispatcher: Dispatcher
     ending: ExitStack
 
@@ -111,6 +113,8 @@ class Emulator(EmulatorOptions):
                 engine.add_listener(workers.follow)
             metrics = Metrics(engine)
             engine.add_listener(metrics.follow)
+            history = History(engine.now)
+            engine.add_listener(history.follow)
             with engine.open() as (broker, _):
                 state.announce()  # first: to listeners a subscription is created before it is updated
                 integrations.reset_states(broker, running)
@@ -135,7 +139,9 @@ class Emulator(EmulatorOptions):
             ending.callback(loop.on_error.discard, engine.fail)
             self.port = listening.getsockname()[1]
             self.is_restored = journal is not None and not journal.is_empty
-            self._parts = _Parts(engine, faults, services, recorder, recent_calls, dispatcher, ending.pop_all())
+            self._parts = _Parts(
+                engine, faults, services, recorder, recent_calls, history, dispatcher, ending.pop_all()
+            )
         return self
 
     def _begin(self, clock: Clock, ending: ExitStack) -> tuple[State, Journal | None]:
@@ -162,7 +168,7 @@ class Emulator(EmulatorOptions):
         from pubsub_spark.emulator.page import app
 
         running = self._running
-        parts = app.parts(running.engine, running.dispatcher, running.faults, running.recent_calls)
+        parts = app.parts(running.engine, running.dispatcher, running.faults, running.recent_calls, running.history)
         return app.PageApp(parts, self._verbs(), (self.host, *self.allow_hosts))
 
     def _verbs(self) -> dict[str, Verb]:

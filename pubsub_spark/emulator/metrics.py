@@ -207,7 +207,7 @@ class Metrics:
                 yield known[0], count
 
     def _expired(self, event: Expired) -> None:
-        self._of(event.subscription).messages["subscription_expired_ack_deadlines_count"] += event.leases
+        self._of(event.subscription).messages["subscription_expired_ack_deadlines_count"] += len(event.numbers)
 
     def _dead_lettered(self, event: DeadLettered) -> None:
         count = len(event.message_numbers)

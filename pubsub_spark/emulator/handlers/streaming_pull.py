@@ -76,11 +76,14 @@ class Stream:
     _subscription: Subscription
     consumer: Consumer
 
-    def __init__(self, engine: Engine, subscriber: Subscriber, call: StreamCall, streams: set[Stream]) -> None:
+    def __init__(
+        self, engine: Engine, subscriber: Subscriber, call: StreamCall, streams: set[Stream], peer: str = ""
+    ) -> None:
         self._engine = engine
         self._subscriber = subscriber
         self._call = call
         self._streams = streams
+        self._peer = peer
         self._wakeup = Wakeup()
         self._error: RpcError | None = None
         self._half_closed = False
@@ -168,6 +171,7 @@ class Stream:
                 request.max_outstanding_messages,
                 request.max_outstanding_bytes,
                 self._wakeup,
+                f"StreamingPull of {self._peer}",
             )
             broker.join(self._subscription, self.consumer)
             self._streams.add(self)

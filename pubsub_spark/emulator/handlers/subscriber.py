@@ -61,6 +61,9 @@ class Context(Protocol):
     @property
     def deadline(self) -> float | None: ...
 
+    @property
+    def peer(self) -> str: ...
+
 
 class Subscriber:
     """The handlers of google.pubsub.v1.Subscriber."""
@@ -126,7 +129,7 @@ class Subscriber:
             raise invalid_argument("max_messages")
         most = min(request.max_messages, limits.MAX_PULL_MESSAGES)
         wakeup = Wakeup()
-        consumer = self._engine.consumer(wakeup=wakeup)
+        consumer = self._engine.consumer(wakeup=wakeup, name=f"Pull of {context.peer}")
         with self._engine.open() as (broker, now):
             subscription = find_pullable(broker, request.subscription)
             ends = now if request.return_immediately else now + _wait_seconds(context.deadline, now)

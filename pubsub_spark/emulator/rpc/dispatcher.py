@@ -23,7 +23,6 @@ from pubsub_spark.emulator.rpc.context import RpcContext
 from pubsub_spark.emulator.rpc.interceptors import Interceptor, Proceed, stopping
 from pubsub_spark.emulator.rpc.registry import STREAMING_PULL, Registry
 from pubsub_spark.emulator.runtime.engine import Engine
-from pubsub_spark.emulator.state.delivery import Consumer
 
 _log = logging.getLogger("pubsub_spark.emulator")
 
@@ -73,7 +72,7 @@ class Dispatcher:
 
     async def stream(self, call: StreamCall, context: RpcContext) -> None:
         """Carry out a StreamingPull until it ends."""
-        stream = Stream(self._engine, self._subscriber, call, self._streams)
+        stream = Stream(self._engine, self._subscriber, call, self._streams, context.peer)
 
         async def proceed() -> None:
             try:
@@ -121,11 +120,6 @@ class Dispatcher:
         for stream in streams:
             stream.refuse(error)
         return len(streams)
-
-    def stream_consumers(self) -> set[Consumer]:
-        """The consumers of the open streams."""
-        with self._engine.open():
-            return {stream.consumer for stream in self._streams}
 
     def streams(self) -> int:
         """The number of open streams."""

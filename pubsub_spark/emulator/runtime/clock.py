@@ -18,6 +18,11 @@ class Clock:
     def now(self) -> float:
         return self._epoch + time.monotonic()
 
+    @property
+    def ahead(self) -> float:
+        """The seconds by which it is ahead of the machine's clock."""
+        return self.now() - time.time()
+
     def advance_to(self, moment: float) -> None:
         """Set it to `moment`, unless it is later already."""
         self._epoch = max(self._epoch, moment - time.monotonic())

@@ -123,10 +123,16 @@ class Engine:
             self._listeners = [each for each in self._listeners if each != listener]
 
     def consumer(
-        self, ack_deadline: float = 0, max_messages: int = 0, max_size: int = 0, wakeup: Wakeup | None = None
+        self,
+        ack_deadline: float = 0,
+        max_messages: int = 0,
+        max_size: int = 0,
+        wakeup: Wakeup | None = None,
+        name: str = "",
     ) -> Consumer:
-        """A consumer that waits for its wake-up, or without one in `wait`."""
-        consumer = Consumer(ack_deadline, max_messages, max_size, condition=wakeup or threading.Condition(self._lock))
+        """A consumer that waits for its wake-up, or without one in `wait`; `name` is for people."""
+        condition = wakeup or threading.Condition(self._lock)
+        consumer = Consumer(ack_deadline, max_messages, max_size, condition, name)
         with self._lock:
             self._consumers.add(consumer)
         return consumer

@@ -102,7 +102,9 @@ class ExportWorker:
         self._engine = engine
         self._field = field
         self._destination = destination
-        self._consumer: Consumer = engine.consumer(ack_deadline=destination.limits.seconds + _LEASE_MARGIN_SECONDS)
+        self._consumer: Consumer = engine.consumer(
+            ack_deadline=destination.limits.seconds + _LEASE_MARGIN_SECONDS, name="export"
+        )
         self._problem = ProblemLog(subscription.name, "exporting")
         self._resumes_at = 0.0
         self._stopped = False

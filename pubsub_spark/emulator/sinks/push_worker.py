@@ -104,7 +104,7 @@ class Pusher:
         self.endpoint = endpoint
         self._engine = engine
         self._signer = signer
-        self._consumer = engine.consumer()
+        self._consumer = engine.consumer(name=f"push to {endpoint.url}")
         self._window = Window()
         self._barrier: Barrier | None = None  # of the last messages, which are sent behind it
         self._poster = Poster(endpoint.url)

@@ -249,7 +249,7 @@ class Broker:
         """Lease messages to `consumer` within its limits: at most `most`, and none once `size` bytes are reached."""
         batch = subscription.take(consumer, now, most, size)
         if batch:
-            self.events.append(Delivered(subscription.name, batch))
+            self.events.append(Delivered(subscription.name, batch, consumer.name))
         self._schedule(subscription, now)
         return batch
 
@@ -368,7 +368,7 @@ class Broker:
                 subscription.finish_dead_letter(delivery)
         if target is not None:
             message_numbers = [delivery.message.number for delivery in dead]
-            self.events.append(DeadLettered(subscription.name, target.name, message_numbers))
+            self.events.append(DeadLettered(subscription.name, target.name, message_numbers, now))
 
     # Snapshots and seek
 

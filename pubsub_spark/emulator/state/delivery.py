@@ -33,6 +33,7 @@ class Consumer:
     max_messages: int = 0  # 0: no limit
     max_size: int = 0
     condition: Any = None
+    name: str = ""  # for people: `StreamingPull of 127.0.0.1:40704`
     messages: int = 0  # outstanding: sent and neither acked, nacked nor expired
     size: int = 0
     blocked: bool = False  # waits for room

@@ -60,10 +60,11 @@ class Published(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """A batch was leased to a consumer of a subscription."""
+    """A batch was leased to a consumer of a subscription; `to` is the consumer's name."""
 
     subscription: str
     batch: Batch
+    to: str = ""
 
 
 class Acked(NamedTuple):
@@ -89,18 +90,20 @@ class Released(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """The deadlines of so many leases passed; their messages are redelivered."""
+    """The deadlines of leases passed by `at`; their messages are redelivered."""
 
     subscription: str
-    leases: int
+    numbers: Sequence[int]
+    at: float
 
 
 class DeadLettered(NamedTuple):
-    """Messages that failed too often were forwarded to the dead-letter topic."""
+    """Messages that failed too often were forwarded to the dead-letter topic at a time, `at`."""
 
     subscription: str
     topic: str
     message_numbers: Sequence[int]
+    at: float
 
 
 class Sought(NamedTuple):

@@ -343,12 +343,12 @@ class Subscription:
 
     def tick(self, now: float) -> None:
         """Apply what is due: leases that expire, backoffs that end, messages beyond their retention."""
-        expired = 0
+        expired: list[int] = []
         for delivery in self._leases.expired(now):
             self._fail(delivery, now)
-            expired += 1
+            expired.append(delivery.number)
         if expired:
-            self.events.append(Expired(self.name, expired))
+            self.events.append(Expired(self.name, expired, now))
         opened = self._redelivery.open(now) + self._key_queues.open(now)
         if self._snapshot_ends <= now:
             self._snapshot_retention, self._snapshot_ends = 0.0, NEVER

@@ -55,6 +55,8 @@ class Handlers(Registry):
         begun = threading.Event()
 
         class Context:
+            peer = ""
+
             @property
             def deadline(self) -> None:
                 begun.set()

@@ -105,15 +105,15 @@ def test_each_request_is_one_event(broker):
 
 
 def test_leases_that_pass_are_counted(broker):
-    """Leases that expire together are one event with their number."""
+    """Leases that expire together are one event with their numbers and the time."""
     topic, subscription = subscribed(broker, ack_deadline=10)
     broker.publish(topic, [A, B], "", now=0)
-    broker.take(subscription, Consumer(), now=0)
+    batch = broker.take(subscription, Consumer(), now=0)
     broker.events.clear()
 
     broker.tick(now=10)
 
-    assert [Expired(SUB, 2)] == drained(broker)
+    assert [Expired(SUB, [*batch.numbers], 10)] == drained(broker)
 
 
 def test_dead_letters_are_told_with_their_publication(broker):
@@ -129,7 +129,7 @@ def test_dead_letters_are_told_with_their_publication(broker):
     modified, published, dead = drained(broker)
     assert isinstance(published, Published)
     assert DEAD == published.topic
-    assert [Modified(SUB, batch.numbers, 0), DeadLettered(SUB, DEAD, [number])] == [modified, dead]
+    assert [Modified(SUB, batch.numbers, 0), DeadLettered(SUB, DEAD, [number], 0)] == [modified, dead]
 
 
 def test_expired_resources_are_deleted(broker):
