@@ -10,6 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from email.message import Message
+from importlib import metadata
+from importlib.metadata import version
 from queue import SimpleQueue
 from typing import Any
 from urllib.parse import urlencode
@@ -20,6 +23,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.page.app import _documentation
 from pubsub_spark.schema.protobuf.protoc import compile_text
 from tests.rpc.conftest import SUB, TOPIC, Client
 from tests.servers import OwnProcess
@@ -97,8 +101,12 @@ def test_overview_has_every_resource(running, browser):
     page = browser.get("/")
     for name in (TOPIC, SUB, SCHEMA, "projects/other/topics/typed", "projects/p/snapshots/before"):
         assert f'href="/page/{name}"' in page
-    assert "Backlog: 2; 2 at most in the last minute" in page
-    assert "projects/other/topics/typed" not in re.findall(r'scope="row"><a[^>]*>([^<]+)', browser.get("/?project=p"))
+    assert "Messages of the last minute: Backlog 2, at most 2; Outstanding 0, at most 0" in page
+    assert ["other", "p"] == re.findall(r'scope="rowgroup"[^>]*>(\w+)', page.partition('<h2 id="topics">')[2])[:2]
+    assert "projects/other/topics/typed" in re.findall(r'scope="row"><a[^>]*title="([^"]+)', page)
+    assert "projects/other/topics/typed" not in re.findall(
+        r'scope="row"><a[^>]*title="([^"]+)', browser.get("/?project=p")
+    )
     assert "before" not in browser.get("/?find=typed").replace("no-before", "")
 
 
@@ -130,16 +138,22 @@ def test_pages_of_resources(running, browser):
 def test_publish_pull_ack_and_nack(running, browser):
     """A message goes in by a form, is leased, given back, leased again and acked, as the API would do it."""
     page = browser.act("publish", topic=TOPIC, data="hello", attributes="origin=EWR\nnote=a=b", ordering_key="k")
-    assert "The message is published." in page
+    [message] = running.messages(SUB)
+    assert f"Message {message.message_id} is published." in page
 
     page = browser.get(f"/page/{SUB}")
     assert "no consumer is connected" in page
-    for shown in ("hello", "origin=EWR", "note=a=b", "<code>k</code>"):
+    assert "<button disabled>Ack</button>" in page
+    assert "Pull first: only leased messages can be acked or nacked." in page
+    for shown in ("hello", "origin=EWR", "note=a=b", "<code>key k</code>"):
         assert shown in page
     assert [] == browser.leases
 
     page = browser.act("pull", subscription=SUB, max_messages="10")
+    assert "1 message pulled, leased for 10 s." in page
     assert "leased until" in page
+    assert "No message was pulled" in browser.act("pull", subscription=SUB, max_messages="10")
+    assert "<button>Ack</button>" in page
     [lease] = browser.leases
     browser.act("nack", subscription=SUB, lease=lease)
     assert "to be delivered again" in browser.text
@@ -207,9 +221,8 @@ def test_page_says_why_a_message_waits(running, browser):
     running.create_subscription(ordered, TOPIC, enable_message_ordering=True, retry_policy=retry_policy)
 
     def why() -> list[str]:
-        """The last column, without its times."""
-        told = re.findall(r"<td>([^<]*)</td>\s*</tr>", browser.get(f"/page/{ordered}"))
-        return [re.sub(r" until \d{4}-[-\d]+ [:.\d]+ UTC, in \d.*", " until", each) for each in told]
+        """Where each message is, without its times."""
+        return [each.strip() for each in re.findall(r'class="state">([^<]*)<', browser.get(f"/page/{ordered}"))]
 
     running.publish(TOPIC, {"data": b"a", "ordering_key": "k"}, "c")
     browser.act("pull", subscription=ordered, max_messages="10")
@@ -280,7 +293,7 @@ def test_clock_faults_and_chaos(running, browser):
     assert "to be delivered again" in browser.get(f"/page/{SUB}")
 
     browser.act("fail", rpc="Pull", code="ABORTED", count="2", delay="0", message="not now")
-    assert "<td>ABORTED</td>" in browser.text
+    assert '<td data-label="Code">ABORTED</td>' in browser.text
     browser.act("pull", subscription=SUB, max_messages="1")
     assert (409, "ABORTED not now") == (browser.status, browser.error)
     browser.act("chaos", seed="7")
@@ -300,6 +313,150 @@ def test_calls_are_logged(browser):
     assert ["Publish", "Pull"] == re.findall(r'scope="row">(\w+)', page)[:2]
     assert ["OK", "NOT_FOUND"] == re.findall(r'class="(?:ok|failed)">(\w+)', page)[:2]
     assert "Resource not found (resource=none)." in page
+
+
+def test_calls_are_filtered_in_pages(running, browser):
+    """The log has pages, filters by method, status, resource and text, and its resources are links."""
+    client = Client(running.endpoint)
+    for _ in range(60):
+        client.ask("Publisher/GetTopic", topic=TOPIC)
+    client.channel.close()
+    browser.act("pull", subscription="projects/p/subscriptions/none", max_messages="1")
+
+    def methods(**query: str) -> list[str]:
+        return re.findall(r'scope="row">(\w+)', browser.get("/page/calls?" + urlencode(query)))
+
+    assert ["Pull", *["GetTopic"] * 49] == methods()
+    assert 'rel="next" href="/page/calls?calls=2"' in browser.text
+    assert f'href="/page/{TOPIC}" title="{TOPIC}"' in browser.text
+    assert "GetTopic" in methods(calls="2")
+    assert {"GetTopic"} == set(methods(rpc="GetTopic"))
+    assert 'rel="next" href="/page/calls?rpc=GetTopic&amp;calls=2"' in browser.text
+    assert "Pull" == methods(status="NOT_FOUND")[0]
+    assert {"GetTopic"} == set(methods(resource="topics/news", rpc="GetTopic"))
+    assert "Pull" == methods(text="(resource=none)")[0]
+    assert [] == methods(text="no call says this")
+    assert "There is no such call." in browser.text
+
+
+def life(page: str) -> list[list[str]]:
+    """The steps of each message, without their times."""
+    lines = re.findall(r'class="life">(.*?)</p>', page, re.DOTALL)
+    texts = [html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"<time.*?</time>", "", line))) for line in lines]
+    return [[step.strip() for step in text.split("\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}")] for text in texts]
+
+
+def test_life_of_a_message_is_on_its_line(running, browser):
+    """Who received a message, when it came back, and that it was dead-lettered, with a link to where it went."""
+    dead = "projects/p/topics/dead"
+    running.create_topic(dead)
+    policy = {"dead_letter_topic": dead, "max_delivery_attempts": 5}
+    running.create_subscription("projects/p/subscriptions/fragile", TOPIC, dead_letter_policy=policy)
+    running.publish(TOPIC, "a")
+    fragile = "projects/p/subscriptions/fragile"
+    assert f'Dead letters go to <a class="id" href="/page/{dead}"' in browser.get(f"/page/{fragile}")
+
+    browser.act("pull", subscription=fragile, max_messages="1")
+    browser.act("nack", subscription=fragile, lease=browser.leases[0])
+    browser.act("pull", subscription=fragile, max_messages="1")
+    running.advance(11)
+    delivered = "delivered to Pull of this page"
+    assert [["published", delivered, "nacked", delivered, "lease expired"]] == life(browser.get(f"/page/{fragile}"))
+
+    for _ in range(3):
+        browser.act("pull", subscription=fragile, max_messages="1")
+        browser.act("nack", subscription=fragile, lease=browser.leases[0])
+    [steps] = life(browser.get(f"/page/{fragile}?show=done"))
+    assert ["published", "5 more", "nacked"] == steps[:3]
+    assert "dead-lettered to projects/p/topics/dead" == steps[-1]
+    assert f'<a href="/page/{dead}">' in browser.text
+    browser.act("pull", subscription=SUB, max_messages="1")
+    browser.act("ack", subscription=SUB, lease=browser.leases[0])
+    assert [["published", delivered, "acked"]] == life(browser.get(f"/page/{SUB}?show=done"))
+    assert ">a</span>" in browser.text
+
+
+def test_messages_are_searched(running, browser):
+    """A text is found in payloads, attributes and keys, also where the payload is binary; pages keep the search."""
+    running.create_schema(SCHEMA, "AVRO", AVRO)
+    running.create_topic("projects/p/topics/typed", schema=SCHEMA)
+    typed = "projects/p/subscriptions/typed"
+    running.create_subscription(typed, "projects/p/topics/typed")
+    running.publish("projects/p/topics/typed", {"data": b"\x04UA\x02\x0e"}, {"data": b"\x04AA\x02\x10"})
+    running.publish(TOPIC, {"data": b"red", "attributes": {"origin": "EWR"}}, {"data": b"blue", "ordering_key": "k1"})
+    running.publish(TOPIC, *["green"] * 30)
+
+    def found(subscription: str, text: str) -> list[str]:
+        page = browser.get(f"/page/{subscription}?{urlencode({'find': text})}")
+        return [html.unescape(each) for each in re.findall(r'class="preview">([^<]*)', page)]
+
+    assert ["red"] == found(SUB, "EWR")
+    assert ["blue"] == found(SUB, "k1")
+    assert "1 of 32 unacked messages" in browser.text
+    assert 20 == len(found(SUB, "green"))
+    assert "Page 1 of 2" in browser.text and "find=green&amp;messages=2" in browser.text
+    assert ['{ "carrier": "UA", "delay": { "int": 7 } }'] == found(typed, '"int": 7')
+    assert [] == found(SUB, "nowhere")
+    assert "No message has that text." in browser.text
+
+
+def test_messages_of_a_topic_without_a_subscription(running, browser):
+    """The page of a topic shows what was published lately, also if no subscription has it."""
+    running.create_topic("projects/p/topics/alone")
+    assert "Nothing was published lately." in browser.get("/page/projects/p/topics/alone")
+    running.publish("projects/p/topics/alone", "first", "second")
+
+    page = browser.get("/page/projects/p/topics/alone")
+
+    assert ["second", "first"] == re.findall(r'class="preview">(\w+)', page)
+    assert "The topic has no subscription" in page
+
+
+def test_purge_and_reset(running, browser):
+    """A subscription is purged, and the emulator reset, by a button that asks first."""
+    assert "There is nothing to purge." in browser.get(f"/page/{SUB}")
+    running.publish(TOPIC, "a", "b")
+    assert '<button class="danger">Purge</button>' in browser.get(f"/page/{SUB}")
+    assert "Purged: every message published so far is acked." in browser.act("purge", subscription=SUB)
+    assert 0 == running.backlog(SUB)
+
+    running.advance(100)
+    assert 'data-confirm="Delete everything in this emulator?"' in browser.get("/page/controls")
+    assert "Everything is deleted" in browser.act("reset")
+    assert "There is no topic." in browser.text
+    assert "<b data-ahead></b>" in browser.text
+
+
+def test_clock_of_the_header(running, browser):
+    """Every view has the clock, how far it is ahead, and a form that advances it and stays on the view."""
+    assert "<b data-ahead></b>" in browser.get(f"/page/{SUB}")
+    browser.ask("POST", "/page/actions/advance", urlencode({"seconds": "60", "on": f"/page/{SUB}"}))
+    assert f"/page/{SUB}?done=advance" == browser.headers["Location"]
+    assert "<b data-ahead>1 min ahead</b>" in browser.get(f"/page/{SUB}")
+    assert "1 min ahead of the machine's time" in browser.get("/page/controls")
+    browser.ask("POST", "/page/actions/advance", urlencode({"seconds": "1", "on": "//evil.example.com/page/"}))
+    assert "/page/controls?done=advance" == browser.headers["Location"]
+
+
+def test_what_a_person_copies(running, browser, monkeypatch):
+    """The line for the shell, the full names, the version, and the documentation that the package's metadata names."""
+    line = f"export PUBSUB_EMULATOR_HOST={running.endpoint}"
+    page = browser.get("/")
+    assert f'data-copy="{line}"' in page
+    assert f'data-copy="{SUB}"' in browser.get(f"/page/{SUB}")
+    assert f"pubsub-spark {version('pubsub-spark')}" in page
+    assert 'href="https://cloud.google.com/pubsub/docs/reference/rpc"' in page
+    installed = Message()
+    installed["Project-URL"] = "Documentation, https://code.example.com/project#readme"
+    monkeypatch.setattr(metadata, "metadata", lambda _: installed)
+    assert "https://code.example.com/project#readme" == _documentation()
+
+
+def test_sentences_of_what_was_done_are_not_the_addresss(browser):
+    """A link cannot put words into the page: only numbers are taken from it."""
+    for query in ("publish:<b>", "publish", "publish:1:x", "pull:1", "none:1", "pull:a:b"):
+        assert 'role="status"' not in browser.get("/?" + urlencode({"done": query})), query
+    assert "Message 7 is published." in browser.get("/?done=publish:7")
 
 
 @pytest.mark.parametrize(
@@ -419,8 +576,10 @@ def test_streams_show_their_flow_control(running, browser):
     assert 1 == len(next(stream).received_messages)
 
     page = browser.get(f"/page/{SUB}")
-    assert "<td>1 of 1</td>" in page
-    assert re.search(r"<td>\d+ of 5,000</td><td>30 s</td><td>flow-controlled</td>", page)
+    shown = [each.strip() for each in re.findall(r"<td[^>]*>([^<]*)</td>", page)]
+    assert re.search(r'scope="row">StreamingPull of 127.0.0.1:\d+<', page)
+    assert ["1 of 1", "30 s", "flow-controlled"] == [shown[0], *shown[2:4]]
+    assert re.fullmatch(r"\d+ of 5,000", shown[1])
     assert "flow control: every consumer has as much as it takes" in page
     assert "under way" in browser.get("/page/calls")
     browser.act("close-streams", code="ABORTED")
@@ -439,8 +598,9 @@ def test_an_export_cannot_be_pulled(running, browser):
     view = browser.get(f"/page/{name}")
 
     assert "waits to be exported, the state is NOT_FOUND" in view
-    assert "/page/actions/pull" not in view
-    assert "/page/actions/pull" in browser.get(f"/page/{SUB}")
+    assert "<button disabled>Pull</button>" in view
+    assert "Messages of this subscription are delivered by export." in view
+    assert "<button>Pull</button>" in browser.get(f"/page/{SUB}")
 
 
 def test_events_are_live(running, browser):
@@ -456,7 +616,8 @@ def test_events_are_live(running, browser):
     before = event()
     running.publish(TOPIC, "a", "b", "c")
     after = event()
-    assert "3" == after["fields"][SUB]["backlog"]["text"]
+    assert "3" == after["fields"][SUB]["backlog"]
+    assert "3" == after["charts"]["messages"]["values"]["backlog"][-1]
     assert after["messages"] > before["messages"]
     response.close()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from pubsub_spark.schema.definition import Encoding, InvalidMessage
 from pubsub_spark.schema.schema_types import ENCODING_NUMBERS, SCHEMA_TYPE_NUMBERS
 
 _MAX_DIGITS = 19  # of a 64-bit number
+_VIEW = re.compile(r"/|/page/[\w/.~%+-]+")
 _FIELD = "field."  # before the names of the fields that a schema has
 
 
@@ -66,12 +68,16 @@ class VerbCall(NamedTuple):
 
 
 class Action(NamedTuple):
-    """A form: the call that it stands for, the page that it is on, where it leads, and what has been done then."""
+    """A form: the call that it stands for, the page that it is on, where it leads, and what has been done then.
+
+    `numbers` are those of the sentence `done`, from the response of the call.
+    """
 
     call: Callable[[Form, State], Call | VerbCall]
     page: Callable[[Form], str]
     leads_to: Callable[[Form], str]
-    done: str
+    done: Callable[..., str] | str
+    numbers: Callable[[Form, bytes, State], Sequence[int]] = lambda _form, _response, _state: ()
 
 
 def _home(_: Form) -> str:
@@ -80,6 +86,11 @@ def _home(_: Form) -> str:
 
 def _controls(_: Form) -> str:
     return "/page/controls"
+
+
+def _here(form: Form) -> str:
+    """The view that a form of the header was on."""
+    return form["on"] if _VIEW.fullmatch(form["on"]) else "/page/controls"
 
 
 def _of(field: str) -> Callable[[Form], str]:
@@ -202,6 +213,23 @@ def _pull(form: Form, _: State) -> Call:
     return Call("Pull", request)
 
 
+def _pulled(form: Form, response: bytes, state: State) -> tuple[int, int]:
+    """How many messages were pulled, and for how many seconds they are leased."""
+    subscription = state.broker.subscriptions.get(form["subscription"])
+    seconds = int(subscription.settings.ack_deadline) if subscription is not None else 0
+    return len(protos.PullResponse.FromString(response).received_messages), seconds
+
+
+def _say_pulled(messages: int, seconds: int) -> str:
+    if not messages:
+        return "No message was pulled: none could be delivered."
+    return f"{messages:,} message{'s' * (messages != 1)} pulled, leased for {seconds} s."
+
+
+def _published(_: Form, response: bytes, __: State) -> list[int]:
+    return [int(each) for each in protos.PublishResponse.FromString(response).message_ids]
+
+
 def _acknowledge(form: Form, _: State) -> Call:
     return Call("Acknowledge", protos.AcknowledgeRequest(subscription=form["subscription"], ack_ids=_ack_ids(form)))
 
@@ -214,7 +242,7 @@ def _nack(form: Form, _: State) -> Call:
 def _ack_ids(form: Form) -> list[str]:
     chosen = form.every("lease")
     if not chosen:
-        raise invalid("No message is chosen; only leased messages can be, so pull first.")
+        raise invalid("No message is chosen. Pull first: only leased messages can be acked or nacked.")
     text = wire_format.ack_ids_of(form["subscription"]).text
     return [text(_number(lease, "lease")) for lease in chosen]
 
@@ -230,6 +258,17 @@ def _seek(form: Form, _: State) -> Call:
         except (ValueError, OverflowError):
             raise invalid(f"`time` must be a time as 2030-01-31T12:00:00, got `{form['time']}`.") from None
     return Call("Seek", request)
+
+
+def _purge(form: Form, _: State) -> Call:
+    """Seek to the end of time, as the service's consoles purge."""
+    request = protos.SeekRequest(subscription=form["subscription"])
+    request.time.FromDatetime(datetime.max)
+    return Call("Seek", request)
+
+
+def _reset(_: Form, __: State) -> VerbCall:
+    return VerbCall("reset", {})
 
 
 def _advance(form: Form, _: State) -> VerbCall:
@@ -260,15 +299,17 @@ ACTIONS: Mapping[str, Action] = {
     "rollback-schema": Action(_rollback_schema, _of("name"), _of("name"), "The older revision is the newest again."),
     "delete-revision": Action(_delete_revision, _of("name"), _of("name"), "The revision is deleted."),
     "delete": Action(_delete, _of("name"), _home, "It is deleted."),
-    "publish": Action(_publish, _of("topic"), _of("topic"), "The message is published."),
-    "pull": Action(_pull, _SUBSCRIPTION, _SUBSCRIPTION, "What could be delivered is leased now."),
+    "publish": Action(_publish, _of("topic"), _of("topic"), "Message {} is published.", _published),
+    "pull": Action(_pull, _SUBSCRIPTION, _SUBSCRIPTION, _say_pulled, _pulled),
     "ack": Action(_acknowledge, _SUBSCRIPTION, _SUBSCRIPTION, "Acknowledged."),
-    "nack": Action(_nack, _SUBSCRIPTION, _SUBSCRIPTION, "Given back, to be delivered again."),
+    "nack": Action(_nack, _SUBSCRIPTION, _SUBSCRIPTION, "Nacked: to be delivered again."),
     "seek": Action(_seek, _SUBSCRIPTION, _SUBSCRIPTION, "Sought."),
-    "advance": Action(_advance, _controls, _controls, "The clock is advanced."),
+    "purge": Action(_purge, _SUBSCRIPTION, _SUBSCRIPTION, "Purged: every message published so far is acked."),
+    "advance": Action(_advance, _here, _here, "The clock is advanced."),
     "fail": Action(_fail, _controls, _controls, "The fault is injected."),
     "chaos": Action(_chaos, _controls, _controls, "Chaos mode is set."),
     "close-streams": Action(_close_streams, _controls, _controls, "The streams are closed."),
+    "reset": Action(_reset, _controls, _home, "Everything is deleted, and the clock is the machine's again."),
 }
 
 

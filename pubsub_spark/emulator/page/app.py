@@ -8,9 +8,10 @@ nothing. Jinja2 escapes every value; the headers allow this server's own script 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
+from importlib import metadata
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl
@@ -33,6 +34,7 @@ from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
+from pubsub_spark.emulator.state.history import History
 from pubsub_spark.emulator.transport import transcoding
 from pubsub_spark.emulator.transport.origin import Guard
 from pubsub_spark.emulator.transport.verbs import Verb
@@ -67,7 +69,13 @@ class PageApp:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.globals |= {"address": rows.address, "metrics": METRICS}
+        self._templates.globals |= {
+            "rows": rows,
+            "metrics": METRICS,
+            "clock": parts.engine.clock,
+            "version": metadata.version("pubsub-spark"),
+            "documentation": _documentation(),
+        }
         table = [
             Route("/page/static/{name}", _static),
             Route("/page/live", self._events),
@@ -85,7 +93,8 @@ class PageApp:
 
     async def _show(self, request: Request) -> Response:
         query = dict(request.query_params)
-        return await self._rendered(request.scope["path"], query, done=_done(query))
+        host = request.headers.get("host", "")
+        return await self._rendered(request.scope["path"], query, done=_done(query), host=host)
 
     async def _events(self, request: Request) -> Response:
         events = self._parts.live.watch(request.query_params.getlist("name"))
@@ -99,37 +108,41 @@ class PageApp:
         form = Form([])
         try:
             form = await _form(request)
-            await self._carry_out(action, form)
+            numbers = await self._carry_out(action, form)
         except ClientDisconnect:
             return Response()
         except RpcError as error:
-            return await self._refused(action.page(form), name, form, error)
-        return RedirectResponse(action.leads_to(form) + rows.query([("done", name)]), HTTPStatus.SEE_OTHER)
+            return await self._refused(action.page(form), name, form, error, request.headers.get("host", ""))
+        done = ":".join(map(str, (name, *numbers)))
+        return RedirectResponse(action.leads_to(form) + rows.query([("done", done)]), HTTPStatus.SEE_OTHER)
 
-    async def _carry_out(self, action: Action, form: Form) -> None:
-        """Do what a form stands for, as a call like every other."""
+    async def _carry_out(self, action: Action, form: Form) -> Sequence[int]:
+        """Do what a form stands for, as a call like every other; the numbers of the sentence that it was done."""
         run = self._parts.dispatcher.run
         call = await run(lambda: self._call(action, form))
         if isinstance(call, VerbCall):
             body = json.dumps(call.fields).encode()
             await run(lambda: self._verbs[call.verb].run("", body))
-            return
-        await self._parts.dispatcher.unary(call.request.SerializeToString(), RpcContext(_RPCS[call.rpc], (), _PEER))
+            return ()
+        context = RpcContext(_RPCS[call.rpc], (), _PEER)
+        response = await self._parts.dispatcher.unary(call.request.SerializeToString(), context)
+        with self._parts.engine.open():
+            return action.numbers(form, response, self._parts.engine.state)
 
     def _call(self, action: Action, form: Form) -> Call | VerbCall:
         with self._parts.engine.open():
             return action.call(form, self._parts.engine.state)
 
-    async def _refused(self, path: str, action: str, form: Form, error: RpcError) -> Response:
+    async def _refused(self, path: str, action: str, form: Form, error: RpcError, host: str) -> Response:
         status = transcoding.http_status(error.code)
-        return await self._rendered(path, {}, status, error=error, refused=action, form=form)
+        return await self._rendered(path, {}, status, error=error, refused=action, form=form, host=host)
 
     async def _rendered(self, path: str, query: Query, status: int = 200, **values: Any) -> Response:
         try:
             text = await self._parts.dispatcher.run(partial(self._text, path, query, **values))
         except RpcError as error:
             status = HTTPStatus.NOT_FOUND
-            known = {"error": values.get("error") or error, "live": "", "path": path}
+            known = {"error": values.get("error") or error, "live": "", "path": path, "view": "/"}
             text = self._templates.get_template("missing.html").render(_DEFAULTS | known)
         return HTMLResponse(text, status, _HEADERS)
 
@@ -137,21 +150,35 @@ class PageApp:
         view = find_view(self._parts, path, query)
         live = "/page/live" + rows.query([("name", name) for name in view.live])
         address = path + rows.query((name, value) for name, value in query.items() if name != "done")
-        known = _DEFAULTS | {"live": live, "path": address} | view.values | values
+        known = _DEFAULTS | {"live": live, "path": address, "view": path} | view.values | values
         return self._templates.get_template(view.template).render(known)
 
 
-def parts(engine: Engine, dispatcher: Dispatcher, faults: Faults, recent_calls: RecentCalls) -> Parts:
+def parts(engine: Engine, dispatcher: Dispatcher, faults: Faults, recent_calls: RecentCalls, history: History) -> Parts:
     """The parts of a running emulator that the page shows."""
-    return Parts(engine, dispatcher, faults, recent_calls, Live(engine, recent_calls))
+    return Parts(engine, dispatcher, faults, recent_calls, history, Live(engine, recent_calls))
 
 
 _DEFAULTS: dict[str, Any] = {"error": None, "done": "", "refused": "", "form": Form([])}
 
 
 def _done(query: Query) -> str:
-    action = ACTIONS.get(query.get("done", ""))
-    return action.done if action is not None else ""
+    """The sentence for what a form has done; its numbers come from the address, and are nothing but numbers."""
+    name, *numbers = query.get("done", "").split(":")
+    action = ACTIONS.get(name)
+    if action is None or not all(each.isascii() and each.isdigit() for each in numbers):
+        return ""
+    try:
+        given = map(int, numbers)
+        return action.done.format(*given) if isinstance(action.done, str) else action.done(*given)
+    except (IndexError, TypeError, ValueError):
+        return ""
+
+
+def _documentation() -> str:
+    """The address of this package's documentation, as its metadata has it; empty if it has none."""
+    known: list[str] = metadata.metadata("pubsub-spark").get_all("Project-URL", [])
+    return next((each.partition(", ")[2] for each in known if each.startswith("Documentation, ")), "")
 
 
 async def _form(request: Request) -> Form:

@@ -1,4 +1,4 @@
-"""Samples of counters, once a second while somebody looks, as server-sent events; and the charts of the last minute.
+"""Samples of counters, once a second while somebody looks, as server-sent events; and charts of up to a minute.
 
 Runs on the event loop. While nobody looks there is no listener, no task and no sample. A viewer that goes from one page
 to the next leaves for a moment, so sampling goes on for a few seconds after the last one has left. Rates come from the
@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from pubsub_spark.emulator.page.rows import amount, duration, moment
+from pubsub_spark.emulator.page.rows import ahead, amount, duration, time_of_day
 from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.state.broker import Broker
@@ -25,7 +25,8 @@ _log = logging.getLogger("pubsub_spark.emulator")
 _TICK_SECONDS = 1.0
 _LINGER_TICKS = 10
 _SAMPLES = 60
-_WIDTH, _HEIGHT = 120, 24  # of a chart, in units of its own
+_WIDTH, _HEIGHT = 600, 100  # of a chart, in units of its own
+EVERYTHING = "*"  # the sum of all topics and subscriptions
 
 
 class Sample(NamedTuple):
@@ -53,6 +54,24 @@ METRICS = {
     "published": Metric("Published/s", amount),
     "acked": Metric("Acked/s", amount),
     "streams": Metric("Consumers", amount),
+}
+
+
+class Chart(NamedTuple):
+    """A chart of the last minute: its title, and the metrics that are its lines."""
+
+    title: str
+    metrics: tuple[str, ...]
+    tops: tuple[float, ...]  # what the top of the scale may be; beyond the last one, ten times it and so on
+
+
+_AMOUNTS = (2.0, 5.0, 10.0, 20.0)
+_SECONDS = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 21_600.0, 43_200.0, 86_400.0)
+_CHARTS = {
+    "messages": Chart("Messages", ("backlog", "outstanding"), _AMOUNTS),
+    "rates": Chart("Messages a second", ("published", "acked"), _AMOUNTS),
+    "age": Chart("Oldest unacked", ("oldest",), _SECONDS),
+    "published": Chart("Messages a second", ("published",), _AMOUNTS),
 }
 
 
@@ -95,12 +114,12 @@ class Live:
         if self._sampling is not None:
             self._sampling.cancel()
 
-    def fields(self, name: str, broker: Broker, now: float) -> dict[str, dict[str, str]]:
-        """The text and the chart of each metric of a resource; called with the lock held."""
+    def samples(self, name: str, broker: Broker, now: float) -> list[Sample]:
+        """The samples of a resource, with one of now as the last; called with the lock held."""
         sample, known = self._sampled(name, broker, now, Counter(), _TICK_SECONDS), self._samples.get(name, ())
         if sample is not None and known:
             sample = sample._replace(published=known[-1].published, acked=known[-1].acked)
-        return drawn([*known, sample] if sample else [])
+        return [*known, sample] if sample else []
 
     async def _sample(self) -> None:
         loop = asyncio.get_running_loop()
@@ -141,7 +160,9 @@ class Live:
     def _sampled(
         self, name: str, broker: Broker, now: float, counts: Counter[tuple[str, str]], passed: float
     ) -> Sample | None:
-        """The sample of a topic or a subscription; None when there is none of that name."""
+        """The sample of a topic, a subscription or everything; None when there is none of that name."""
+        if name == EVERYTHING:
+            return self._total(broker, now, counts, passed)
         if name in broker.topics:
             return Sample(published=counts["published", name] / passed)
         subscription = broker.subscriptions.get(name)
@@ -156,6 +177,21 @@ class Live:
             counts["published", topic.name] / passed if topic is not None else 0.0,
             counts["acked", name] / passed,
             len(subscription.consumers.connected),
+        )
+
+    def _total(self, broker: Broker, now: float, counts: Counter[tuple[str, str]], passed: float) -> Sample:
+        subscriptions = broker.subscriptions.values()
+        oldest = min((each for each in map(broker.oldest_unacked, subscriptions) if each is not None), default=None)
+        sums = Counter[str]()
+        for (kind, _), count in counts.items():
+            sums[kind] += count
+        return Sample(
+            sum(map(broker.backlog, subscriptions)),
+            sum(map(broker.outstanding, subscriptions)),
+            None if oldest is None else max(0.0, now - oldest),
+            sums["published"] / passed,
+            sums["acked"] / passed,
+            sum(len(each.consumers.connected) for each in subscriptions),
         )
 
     def _listen(self, events: Sequence[Event]) -> None:
@@ -178,40 +214,59 @@ class Live:
             origins = [
                 topic.name for name in names if name in broker.subscriptions and (topic := broker.topic_of(name))
             ]
+        samples = {name: self._samples.get(name, ()) for name in names}
         return {
             "resources": self._resource_changes,
             "messages": sum(self._changes[name] for name in {*names, *origins}),
             "calls": self._recent_calls.changes,
-            "clock": moment(now),
-            "fields": {name: drawn(self._samples.get(name, ())) for name in names},
+            "clock": time_of_day(now)[:8],
+            "ahead": ahead(self._engine.clock.ahead),
+            "fields": {name: texts(known[-1]) for name, known in samples.items() if known},
+            "charts": charts(names[0], samples[names[0]]) if names else {},
         }
 
 
-def drawn(samples: Iterable[Sample]) -> dict[str, dict[str, str]]:
-    """The text, the polyline and the description of each metric; empty where there is no sample."""
-    known = list(samples)
-    if not known:
-        return {}
-    fields: dict[str, dict[str, str]] = {}
-    for field, metric in METRICS.items():
-        values = [getattr(sample, field) for sample in known]
-        highest = max((value for value in values if value is not None), default=None)
-        text = metric.write(values[-1])
-        most = "none" if highest is None else f"{metric.write(highest)} at most"
-        fields[field] = {
-            "text": text,
-            "points": points([value or 0.0 for value in values]),
-            "label": f"{metric.title}: {text}; {most} in the last minute",
-        }
-    return fields
+def texts(sample: Sample) -> dict[str, str]:
+    """The value of each metric as the page writes it."""
+    return {field: metric.write(getattr(sample, field)) for field, metric in METRICS.items()}
 
 
-def points(values: Sequence[float]) -> str:
-    """The points of a polyline, the newest value at the right edge; the highest one touches the upper edge."""
-    highest = max((*values, 1e-9))
-    step = _WIDTH / (_SAMPLES - 1)
-    left = _WIDTH - step * (len(values[-_SAMPLES:]) - 1)
-    return " ".join(
-        f"{left + index * step:.1f},{_HEIGHT - 1 - value / highest * (_HEIGHT - 2):.1f}"
-        for index, value in enumerate(values[-_SAMPLES:])
-    )
+def charts(name: str, samples: Iterable[Sample]) -> dict[str, dict[str, Any]]:
+    """The charts of a topic, a subscription or everything, by their keys; none without a sample."""
+    kept = list(samples)[-_SAMPLES:]
+    kinds = {EVERYTHING: ("messages", "rates"), "topics": ("published",)}
+    keys = kinds.get(name) or kinds.get(name.split("/")[2], ("messages", "rates", "age"))
+    return {key: _drawn(_CHARTS[key], kept) for key in keys} if kept else {}
+
+
+def _drawn(chart: Chart, samples: Sequence[Sample]) -> dict[str, Any]:
+    """The lines, the labels of both axes, the values under a pointer, and a sentence for those who cannot see it."""
+    values = {field: [getattr(sample, field) or 0.0 for sample in samples] for field in chart.metrics}
+    top = scale(max(map(max, values.values())), chart.tops)
+    write = METRICS[chart.metrics[0]].write
+    said = [f"{METRICS[field].title} {write(each[-1])}, at most {write(max(each))}" for field, each in values.items()]
+    return {
+        "title": chart.title,
+        "lines": {field: points(each, top) for field, each in values.items()},
+        "names": {field: METRICS[field].title for field in values},
+        "values": {field: [METRICS[field].write(getattr(each, field)) for each in samples] for field in values},
+        "top": write(top),
+        "middle": write(top / 2),
+        "since": f"{max(1, len(samples) - 1)} s ago",
+        "label": f"{chart.title} of the last minute: {'; '.join(said)}",
+    }
+
+
+def scale(highest: float, tops: Sequence[float]) -> float:
+    """The top of a scale for values up to `highest`: a round number."""
+    factor = 1.0
+    while highest > tops[-1] * factor:
+        factor *= 10
+    return next(top * factor for top in tops if highest <= top * factor)
+
+
+def points(values: Sequence[float], top: float) -> str:
+    """The points of a polyline from the left edge to the right, where the newest value is; level for a single value."""
+    known = list(values) if len(values) > 1 else [*values, *values]
+    step = _WIDTH / (len(known) - 1)
+    return " ".join(f"{index * step:.0f},{_HEIGHT - value / top * _HEIGHT:.1f}" for index, value in enumerate(known))

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
+COLLECTIONS = ("topics", "subscriptions", "schemas", "snapshots")
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -36,6 +37,12 @@ def place(number: int, size: int, total: int) -> tuple[int, int]:
     return min(max(number, 1), pages), pages
 
 
+def is_resource(name: str) -> bool:
+    """Whether a name is that of a topic, subscription, schema or snapshot, which has a page."""
+    fields = name.split("/")
+    return len(fields) == 4 and fields[0] == "projects" and fields[2] in COLLECTIONS
+
+
 def address(name: str) -> str:
     """The path of the page of a resource."""
     return f"/page/{quote(name)}"
@@ -57,6 +64,22 @@ def moment(seconds: float | None) -> str:
         )
     except (ValueError, OverflowError, OSError):  # the clock was advanced beyond the year 9999
         return f"{seconds:,.0f} s after 1970"
+
+
+def time_of_day(seconds: float | None) -> str:
+    """The time of `moment` without its date; empty for none."""
+    text = moment(seconds)
+    return text[11:23] if text.endswith(" UTC") else text
+
+
+def ahead(seconds: float) -> str:
+    """How far the emulator's clock is ahead of the machine's; empty if it is not."""
+    return f"{duration(round(seconds))} ahead" if seconds >= 0.5 else ""
+
+
+def client(name: str) -> str:
+    """A client's address, or a text with one, without gRPC's scheme."""
+    return name.replace("ipv4:", "").replace("ipv6:", "").replace("%5B", "[").replace("%5D", "]")
 
 
 def duration(seconds: float | None) -> str:

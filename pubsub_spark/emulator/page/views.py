@@ -18,24 +18,29 @@ from pubsub_spark.emulator.api.errors import NUMBERS, not_found
 from pubsub_spark.emulator.handlers.publisher import find_topic
 from pubsub_spark.emulator.handlers.subscriber import find
 from pubsub_spark.emulator.page import forms, payloads, rows
-from pubsub_spark.emulator.page.live import Live
+from pubsub_spark.emulator.page.live import EVERYTHING, Live, Sample, charts, texts
 from pubsub_spark.emulator.resources import integrations, limits, resource_validation
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
-from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
+from pubsub_spark.emulator.rpc.recent_calls import RecentCall, RecentCalls
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import EVERY, Faults
-from pubsub_spark.emulator.state import inspection
+from pubsub_spark.emulator.state import history, inspection
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import UNLIMITED, Consumer
+from pubsub_spark.emulator.state.history import History, Step
 from pubsub_spark.emulator.state.inspection import MessageState, Place
-from pubsub_spark.emulator.state.schema_store import Schema
+from pubsub_spark.emulator.state.message import Message
+from pubsub_spark.emulator.state.schema_store import Schema, Schemas
 from pubsub_spark.emulator.state.subscription import Subscription
 from pubsub_spark.schema import compiled_protobuf
 from pubsub_spark.schema.schema_types import ENCODINGS_BY_NUMBER
 
 _ROWS = 25  # resources on a page
 _MESSAGES = 20  # on a page; each is decoded
-_CALLS = 100
+_CALLS = 50
+_UNDER_WAY = "under way"
+_SEARCHED = 10_000  # messages that a search looks at
+_STEPS = 7  # of a message's life on its line
 
 Query = Mapping[str, str]
 
@@ -47,6 +52,7 @@ class Parts(NamedTuple):
     dispatcher: Dispatcher
     faults: Faults
     recent_calls: RecentCalls
+    history: History
     live: Live
 
 
@@ -90,26 +96,34 @@ def _overview(parts: Parts, query: Query) -> View:
             "schemas": listed("schemas", schemas).map(lambda name: _schema_row(schemas.get(name))),
             "snapshots": listed("snapshots", broker.snapshots).map(
                 lambda name: (
-                    {"name": name, "topic": broker.snapshots[name].resource.topic}
-                    | {"expires": rows.moment(broker.snapshots[name].expires)}
+                    _named(name)
+                    | {"topic": broker.snapshots[name].resource.topic, "expires": broker.snapshots[name].expires}
                 )
             ),
         }
+        samples = parts.live.samples(EVERYTHING, broker, now)
     values = {
         "tables": tables,
         "projects": sorted(projects),
         "chosen_project": project,
         "project": project or (min(projects) if projects else "my-project"),
         "find": text,
+        "topics": bool(broker.topics),
+        "charted": EVERYTHING,
+        "charts": charts(EVERYTHING, samples),
         "pager": {kind: partial(_address, "/", query, kind) for kind in tables},
     }
-    return View("overview.html", values, [row["name"] for row in tables["subscriptions"].rows])
+    return View("overview.html", values, [EVERYTHING, *(row["name"] for row in tables["subscriptions"].rows)])
+
+
+def _named(name: str) -> dict[str, Any]:
+    """The beginning of a row of a list, which is grouped by project."""
+    return {"name": name, "project": name.split("/")[1]}
 
 
 def _topic_row(broker: Broker, name: str) -> dict[str, Any]:
     topic = broker.topics[name]
-    return {
-        "name": name,
+    return _named(name) | {
         "schema": topic.resource.schema_settings.schema,
         "subscriptions": len(topic.subscriptions),
         "labels": dict(topic.resource.labels),
@@ -119,17 +133,16 @@ def _topic_row(broker: Broker, name: str) -> dict[str, Any]:
 def _subscription_row(live: Live, broker: Broker, name: str, now: float) -> dict[str, Any]:
     subscription = broker.subscriptions[name]
     resource = subscription.resource
-    return {
-        "name": name,
+    return _named(name) | {
         "topic": resource.topic,
         "kind": "detached" if resource.detached else resource_validation.kind(resource),
-        "fields": live.fields(name, broker, now),
+        "fields": texts(live.samples(name, broker, now)[-1]),
     }
 
 
 def _schema_row(schema: Schema | None) -> dict[str, Any]:
     assert schema is not None
-    return {"name": schema.name, "type": schema.latest.definition.type, "revisions": len(schema.revisions)}
+    return _named(schema.name) | {"type": schema.latest.definition.type, "revisions": len(schema.revisions)}
 
 
 def _topic(parts: Parts, name: str, query: Query) -> View:
@@ -141,18 +154,20 @@ def _topic(parts: Parts, name: str, query: Query) -> View:
         values = {
             "name": name,
             "settings": _settings(topic.resource),
-            "fields": parts.live.fields(name, broker, now),
+            "samples": parts.live.samples(name, broker, now),
             "subscriptions": listed.map(lambda each: _subscription_row(parts.live, broker, each, now)),
             "snapshots": sorted(topic.snapshots),
             "schema": settings.schema,
             "pager": partial(_address, rows.address(name), query, "subscriptions"),
         }
+        latest = parts.history.latest(name)[:_MESSAGES]
     encoding = ENCODINGS_BY_NUMBER.get(settings.encoding, "JSON")
     revision = None
     if schema is not None:
         revision = next(schema.allowed(settings.first_revision_id, settings.last_revision_id), None)
-    values |= {
+    values |= _charted(name, values.pop("samples")) | {
         "encoding": encoding,
+        "latest": [_content(each, parts.engine.state.schemas) for each in latest],
         "form_fields": forms.fields_of(revision.definition) if revision is not None else None,
         "revision": revision.id if revision is not None else "",
     }
@@ -160,72 +175,133 @@ def _topic(parts: Parts, name: str, query: Query) -> View:
 
 
 def _subscription(parts: Parts, name: str, query: Query) -> View:
-    streams = parts.dispatcher.stream_consumers()
+    show_done, text = query.get("show") == "done", query.get("find", "")
     with parts.engine.open() as (broker, now):
         subscription = find(broker, name)
-        listed = inspection.total(subscription)
-        number, pages = rows.place(_number(query.get("messages")), _MESSAGES, listed)
-        found = inspection.messages(subscription, (number - 1) * _MESSAGES, _MESSAGES)
-        schemas = [payloads.schema_of(each.message.attributes, parts.engine.state.schemas) for each in found]
+        resource = subscription.resource
         topic = broker.topic_of(name)
-        snapshots = topic.snapshots if topic is not None else ()
-        kind = resource_validation.kind(subscription.resource)
+        policy = resource.dead_letter_policy
         values = {
             "name": name,
-            "topic": subscription.resource.topic,
-            "filter": subscription.resource.filter,
-            "settings": _settings(subscription.resource),
-            "fields": parts.live.fields(name, broker, now),
-            "consumers": [_consumer(each, streams, kind == "push") for each in subscription.consumers.connected],
-            "snapshots": sorted(snapshots),
-            "can_pull": kind == "pull" and not subscription.resource.detached,
-            "now": rows.moment(now),
+            "topic": resource.topic,
+            "filter": resource.filter,
+            "kind": "detached" if resource.detached else resource_validation.kind(resource),
+            "dead_letter_topic": policy.dead_letter_topic,
+            "attempts": policy.max_delivery_attempts,
+            "settings": _settings(resource),
+            "samples": parts.live.samples(name, broker, now),
+            "consumers": [_consumer(each) for each in subscription.consumers.connected],
+            "snapshots": sorted(topic.snapshots if topic is not None else ()),
+            "no_pull": _no_pull(resource),
+            "unacked": subscription.backlog,
+            "leased": subscription.outstanding,
+            "now": now,
+            "show": "done" if show_done else "",
+            "find": text,
             "pager": partial(_address, rows.address(name), query, "messages"),
+            "tabs": {each: rows.address(name) + rows.query([("show", each), ("find", text)]) for each in ("", "done")},
         }
+        total = inspection.total(subscription)
+        number, pages = rows.place(_number(query.get("messages")), _MESSAGES, total)
+        first, most = (0, _SEARCHED) if text else ((number - 1) * _MESSAGES, _MESSAGES)
+        found = [] if show_done else inspection.messages(subscription, first, most)
+        latest = {each.number: each for each in parts.history.latest(resource.topic)} if show_done else {}
+        entries = parts.history.entries(name)
+        schemas = parts.engine.state.schemas
         ready = _why_ready(subscription)
-        unacked = subscription.backlog
-    values["messages"] = rows.Page(
-        [_message(each, schema, ready, now) for each, schema in zip(found, schemas, strict=True)],
-        number,
-        pages,
-        unacked,
-    )
-    return View("subscription.html", values, [name])
+    if show_done:
+        done = history.done(entries, _MESSAGES)
+        every = history.lives(entries, done)
+        listed = [_done(each, latest.get(each), schemas) | {"life": _life(every[each])} for each in done]
+        listed = [row for row in listed if text in row["searched"]]
+        values["messages"] = rows.Page(listed, 1, 1, len(listed))
+        return View("subscription.html", values | _charted(name, values["samples"]), [name])
+    if text:
+        values["searched"] = f"{len(found):,} of {total:,}" if len(found) < total else ""
+        found = [each for each in found if _matches(each.message, text, schemas)]
+        number, pages = rows.place(_number(query.get("messages")), _MESSAGES, total := len(found))
+        found = found[(number - 1) * _MESSAGES : number * _MESSAGES]
+    every = history.lives(entries, {each.message.number: each.message.published for each in found})
+    listed = [_message(each, schemas, ready, now) | {"life": _life(every[each.message.number])} for each in found]
+    values["messages"] = rows.Page(listed, number, pages, total)
+    return View("subscription.html", values | _charted(name, values["samples"]), [name])
 
 
-def _message(each: MessageState, schema: payloads.SchemaOfMessage | None, ready: str, now: float) -> dict[str, Any]:
-    message = each.message
+def _charted(name: str, samples: list[Sample]) -> dict[str, Any]:
+    """The values and charts of a resource that a view is of."""
+    return {"charted": name, "fields": texts(samples[-1]), "charts": charts(name, samples)}
+
+
+def _no_pull(resource: Any) -> str:
+    """Why messages cannot be pulled; empty if they can."""
+    if resource.detached:
+        return "The subscription is detached from its topic."
+    kind = resource_validation.kind(resource)
+    return "" if kind == "pull" else f"Messages of this subscription are delivered by {kind}."
+
+
+def _content(message: Message, schemas: Schemas) -> dict[str, Any]:
+    """What was published."""
     return {
         "id": message.id,
-        "published": rows.moment(message.published),
-        "age": rows.duration(max(0.0, now - message.published)),
+        "published": message.published,
         "key": message.key,
-        # The schema is said beside the payload.
+        # The schema is named next to the payload.
         "attributes": {name: value for name, value in message.attributes.items() if name not in payloads.SCHEMA_NAMES},
-        "payload": payloads.shown(message.data, schema),
+        "payload": payloads.shown(message.data, payloads.schema_of(message.attributes, schemas)),
         "size": rows.amount(len(message.data)),
-        "deliveries": each.deliveries,
-        "failures": each.failures,
-        "lease": each.lease,
-        "why": _why(each, ready, now),
     }
 
 
-def _why(each: MessageState, ready: str, now: float) -> str:
-    """Where a message is, or why it waits, as a sentence without its stop."""
-    if each.until is not None:
-        rest = f"{rows.moment(each.until)}, in {rows.duration(max(0.0, each.until - now))}"
-        return {
-            Place.LEASED: f"leased until {rest}",
-            Place.BACKING_OFF: f"backs off until {rest}",
-            Place.KEY_BACKING_OFF: f"its ordering key backs off until {rest}",
-        }[each.place]
+def _message(each: MessageState, schemas: Schemas, ready: str, now: float) -> dict[str, Any]:
+    return _content(each.message, schemas) | {
+        "deliveries": each.deliveries,
+        "failures": each.failures,
+        "lease": each.lease,
+        "why": _why(each, ready),
+        "until": each.until,
+        "in": rows.duration(max(0.0, each.until - now)) if each.until is not None else "",
+    }
+
+
+def _done(number: int, message: Message | None, schemas: Schemas) -> dict[str, Any]:
+    """A message that is done with; its content is known if it is among the latest of its topic."""
+    if message is None:
+        return {"id": str(number), "payload": None, "searched": str(number), "lease": None}
+    content = _content(message, schemas)
+    shown = (content["payload"].text, *message.attributes, *message.attributes.values(), message.key, message.id)
+    return content | {"searched": "\n".join(shown), "lease": None}
+
+
+def _matches(message: Message, text: str, schemas: Schemas) -> bool:
+    """Whether a text is in a message: its payload as it was sent or as it is shown, its attributes, its key, its id."""
+    if text.encode() in message.frame or text == message.id:
+        return True
+    schema = payloads.schema_of(message.attributes, schemas)
+    return schema is not None and text in payloads.shown(message.data, schema).text
+
+
+def _life(steps: list[Step]) -> list[dict[str, Any]]:
+    """The steps of a message on one line: the first and the latest ones."""
+    shown = [{"at": each.at, "what": each.what, "who": rows.client(each.who)} for each in steps]
+    if len(shown) <= _STEPS:
+        return shown
+    left_out = {"at": None, "what": f"{len(shown) - _STEPS} more", "who": ""}
+    return [shown[0], left_out, *shown[1 - _STEPS :]]
+
+
+def _why(each: MessageState, ready: str) -> str:
+    """Where a message is, or why it waits; a time follows if it has one."""
     return {
+        Place.LEASED: "leased until",
+        Place.BACKING_OFF: "backs off until",
+        Place.KEY_BACKING_OFF: "its ordering key backs off until",
         Place.RETURNED: f"to be delivered again: {ready}",
         Place.ACKED_BEHIND_GAP: "acked, but an earlier message of its ordering key is not",
         Place.KEY_BUSY: "behind its ordering key: an earlier message of it is leased",
         Place.KEY_READY: f"in the queue of its ordering key: {ready}",
-    }.get(each.place, ready)
+        Place.FRESH: ready,
+    }[each.place]
 
 
 def _why_ready(subscription: Subscription) -> str:
@@ -243,14 +319,13 @@ def _why_ready(subscription: Subscription) -> str:
     return "next to be delivered"
 
 
-def _consumer(consumer: Consumer, streams: set[Consumer], is_push: bool) -> dict[str, str]:
-    kind = "StreamingPull" if consumer in streams else "push" if is_push else "Pull"
+def _consumer(consumer: Consumer) -> dict[str, str]:
     return {
-        "kind": kind,
+        "name": rows.client(consumer.name),
         "messages": _of(consumer.messages, consumer.max_messages),
         "bytes": _of(consumer.size, consumer.max_size),
         "deadline": f"{consumer.ack_deadline:g} s" if consumer.ack_deadline else "the subscription's",
-        "state": "flow-controlled" if not consumer.has_room else "takes messages",
+        "state": "flow-controlled" if not consumer.has_room else "accepts messages",
     }
 
 
@@ -268,7 +343,7 @@ def _schema(parts: Parts, name: str, _: Query) -> View:
     revisions = [
         {
             "id": revision.id,
-            "created": rows.moment(revision.created),
+            "created": revision.created,
             "text": "\n".join(text),
             "diff": list(difflib.unified_diff(before, text, lineterm="", n=3))[2:] if before is not None else [],
         }
@@ -303,39 +378,66 @@ def _snapshot(parts: Parts, name: str, _: Query) -> View:
             "topic": snapshot.resource.topic,
             "settings": _settings(snapshot.resource),
             "unacked": rows.amount(sum(map(len, snapshot.unacked))),
-            "expires": f"{rows.moment(snapshot.expires)}, in {rows.duration(snapshot.expires - now)}",
+            "expires": snapshot.expires,
+            "expires_in": rows.duration(snapshot.expires - now),
             "subscriptions": sorted(snapshot.topic.subscriptions),
         }
     return View("snapshot.html", values, [])
 
 
 def _calls(parts: Parts, query: Query) -> View:
-    text = query.get("rpc", "")
-    newest = [each for each in reversed(list(parts.recent_calls.calls)) if text in each.rpc][:_CALLS]
+    known = list(parts.recent_calls.calls)[::-1]
+    wanted = {name: query.get(name, "") for name in ("rpc", "status", "resource", "text")}
+    found = [each for each in known if _is_wanted(each, wanted)]
+    number, pages = rows.place(_number(query.get("calls")), _CALLS, len(found))
     calls = [
         {
             "rpc": each.rpc,
-            "peer": each.peer,
-            "resource": each.resource if each.resource.startswith("projects/") else "",
-            "began": rows.moment(each.began),
+            "peer": rows.client(each.peer),
+            "resource": _resource(each),
+            "began": each.began,
             "milliseconds": f"{each.seconds * 1000:,.2f}" if each.status else "",
-            "status": each.status or "under way",
+            "status": each.status or _UNDER_WAY,
             "sentence": each.sentence,
         }
-        for each in newest
+        for each in found[(number - 1) * _CALLS : number * _CALLS]
     ]
-    return View("calls.html", {"calls": calls, "rpc": text, "most": _CALLS}, [])
+    values = {
+        "calls": rows.Page(calls, number, pages, len(found)),
+        "known": len(known),
+        "wanted": wanted,
+        "rpcs": sorted({each.rpc for each in known}),
+        "statuses": sorted({each.status or _UNDER_WAY for each in known}),
+        "pager": partial(_address, "/page/calls", query, "calls"),
+    }
+    return View("calls.html", values, [])
+
+
+def _resource(call: RecentCall) -> str:
+    """The resource of a call; empty if its request does not begin with a name."""
+    return call.resource if call.resource.startswith("projects/") else ""
+
+
+def _is_wanted(call: RecentCall, wanted: Mapping[str, str]) -> bool:
+    """Whether a call passes the filters of the page."""
+    status = call.status or _UNDER_WAY
+    return (
+        wanted["rpc"] in ("", call.rpc)
+        and wanted["status"] in ("", status)
+        and wanted["resource"] in _resource(call)
+        and wanted["text"] in " ".join((call.rpc, status, _resource(call), rows.client(call.peer), call.sentence))
+    )
 
 
 def _controls(parts: Parts, _: Query) -> View:
     with parts.engine.open() as (broker, now):
         values = {
-            "now": rows.moment(now),
+            "now": now,
             "seed": broker.chaos_seed,
             "faults": parts.faults.pending(),
             "rpcs": [EVERY, *sorted(parts.dispatcher.names)],
             "codes": list(NUMBERS),
-            "streams": len(parts.dispatcher.stream_consumers()),
+            "streams": parts.dispatcher.streams(),
         }
     return View("controls.html", values, [])
 

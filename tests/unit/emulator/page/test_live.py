@@ -6,28 +6,44 @@ import asyncio
 import json
 
 from pubsub_spark.emulator.page import live
-from pubsub_spark.emulator.page.live import Live, Sample, drawn, points
+from pubsub_spark.emulator.page.live import EVERYTHING, Live, Sample, charts, points, scale, texts
 from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
 from tests.unit.emulator.conftest import SUBSCRIPTION, TOPIC
 
 
-def test_chart_of_a_minute():
-    """The newest value is at the right edge, the highest touches the upper edge."""
-    assert "118.0,23.0 120.0,1.0" == points([0, 5])
-    assert 60 == len(points(range(100)).split())
-    assert "120.0,23.0" == points([0])
+def test_chart_fills_its_width_from_the_first_second():
+    """One value is a level line, two are a line from edge to edge; the scale ends at a round number."""
+    assert "0,50.0 600,50.0" == points([5], 10)
+    assert "0,100.0 600,50.0" == points([0, 5], 10)
+    assert 60 == len(points(range(60), 100).split())
+    assert [2, 5, 50, 2000] == [scale(each, (2, 5, 10, 20)) for each in (0, 2.5, 21, 1500)]
 
 
-def test_fields_say_what_the_chart_shows():
-    """A chart has a sentence for those who cannot see it."""
-    fields = drawn([Sample(backlog=9000), Sample(backlog=7, oldest=75.0)])
+def test_chart_has_a_scale_a_time_axis_and_its_values():
+    """What is drawn is also said: labels of both axes, each value as text, and a sentence."""
+    samples = [Sample(backlog=9000), Sample(backlog=7, oldest=75.0)]
+    drawn = charts(SUBSCRIPTION, samples)
 
-    assert ("7", "Backlog: 7; 9,000 at most in the last minute") == (
-        fields["backlog"]["text"],
-        fields["backlog"]["label"],
+    assert ["messages", "rates", "age"] == list(drawn)
+    assert ("10,000", "5,000", "1 s ago") == tuple(drawn["messages"][each] for each in ("top", "middle", "since"))
+    assert {"backlog": ["9,000", "7"], "outstanding": ["0", "0"]} == drawn["messages"]["values"]
+    assert (
+        "Messages of the last minute: Backlog 7, at most 9,000; Outstanding 0, at most 0" == drawn["messages"]["label"]
     )
-    assert "Oldest unacked: 1 min 15 s; 1 min 15 s at most in the last minute" == fields["oldest"]["label"]
-    assert {} == drawn([])
+    assert ("2 min", "1 min 15 s") == (drawn["age"]["top"], texts(samples[-1])["oldest"])
+    assert ["published"] == list(charts(TOPIC, samples))
+    assert {} == charts(TOPIC, [])
+
+
+def test_everything_is_the_sum(pair):
+    """The chart of the overview adds up topics and subscriptions."""
+    pair.subscription("projects/p/subscriptions/other")
+    pair.publish("a", "b")
+    with pair.engine.open() as (broker, now):
+        [sample] = Live(pair.engine, RecentCalls(pair.engine.now)).samples(EVERYTHING, broker, now + 5)
+
+    assert (4, 0) == (sample.backlog, sample.outstanding)
+    assert 5 <= (sample.oldest or 0) < 6
 
 
 def test_samples_are_taken_while_somebody_looks(pair, monkeypatch):
@@ -51,11 +67,11 @@ def test_samples_are_taken_while_somebody_looks(pair, monkeypatch):
         return first, later
 
     first, later = asyncio.run(look())
-    assert {SUBSCRIPTION: {}, TOPIC: {}} == first["fields"]
+    assert {} == first["fields"] == first["charts"]
     assert later["messages"] > first["messages"]
-    assert "0" == later["fields"][SUBSCRIPTION]["backlog"]["text"]
-    assert "0" != later["fields"][SUBSCRIPTION]["published"]["text"] == later["fields"][TOPIC]["published"]["text"]
-    assert "0" != later["fields"][SUBSCRIPTION]["acked"]["text"]
+    assert "0" == later["fields"][SUBSCRIPTION]["backlog"]
+    assert "0" != later["fields"][SUBSCRIPTION]["published"] == later["fields"][TOPIC]["published"]
+    assert "0" != later["fields"][SUBSCRIPTION]["acked"]
 
 
 def test_failed_sample_ends_the_events_alone(pair, monkeypatch, caplog):
