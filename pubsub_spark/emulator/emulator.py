@@ -43,7 +43,7 @@ from pubsub_spark.emulator.state.delivery import message_of
 from pubsub_spark.emulator.state.events import Event
 from pubsub_spark.emulator.state.history import History
 from pubsub_spark.emulator.state.state import State
-from pubsub_spark.emulator.transport import event_loop, verbs
+from pubsub_spark.emulator.transport import event_loop, origin, verbs
 from pubsub_spark.emulator.transport.http_app import HttpContent, Page
 from pubsub_spark.emulator.transport.listener import address, listen, tls_context
 from pubsub_spark.emulator.transport.servers import Servers
@@ -89,7 +89,9 @@ class Emulator(EmulatorOptions):
     _parts: _Parts | None = None
 
     def start(self) -> Self:
-        """Start to serve; OSError when the port is taken or TLS cannot be served, DataDirError for its directory."""
+        """Start to serve; OSError when the port is taken or TLS cannot be served, DataDirError for its directory,
+        OriginError for an allowed origin that is none.
+        """
         if self._parts is not None:
             raise RuntimeError("The emulator is running; stop it before it is started again.")
         with ExitStack() as ending:
@@ -161,7 +163,8 @@ class Emulator(EmulatorOptions):
             "/oauth2/v1/certs": signer.certificates,
             "/oauth2/v3/certs": signer.jwks,
         }
-        return HttpContent(documents, self._verbs(), metrics, self._page, (self.host, *self.allow_hosts))
+        origins = [origin.site(each) for each in self.allow_origins]
+        return HttpContent(documents, self._verbs(), metrics, self._page, (self.host, *self.allow_hosts), origins)
 
     def _page(self) -> Page:
         """The web page, imported when a browser first asks for it."""

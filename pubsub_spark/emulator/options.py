@@ -43,6 +43,9 @@ class EmulatorOptions:
     allow_hosts: Collection[str] = declare(
         "allow-host", "list", (), "A host name with a dot by which browsers may open the page and `/_emulator/`."
     )
+    allow_origins: Collection[str] = declare(
+        "allow-origin", "list", (), "A site, such as http://localhost:3000, whose pages may call the JSON API (CORS)."
+    )
     record: bool = declare("record", "boolean", False, "Keep every call with its metadata, for `calls`.")
     allow_well_known_imports: bool = declare(
         "allow-well-known-imports",

@@ -22,6 +22,7 @@ from pubsub_spark.emulator.journal.files import DataDirError
 from pubsub_spark.emulator.options import EmulatorOptions, ServeOptions
 from pubsub_spark.emulator.rpc.call_log import JsonFormatter
 from pubsub_spark.emulator.seed_file import SeedFileError
+from pubsub_spark.emulator.transport.origin import OriginError
 from pubsub_spark.memory import keep_freed_memory
 
 _STOPS = {signal.SIGINT, signal.SIGTERM}
@@ -59,7 +60,7 @@ def serve(options: ServeOptions, prepare: Callable[[str], object] | None = None,
             sys.stdout.flush()
             signal.sigwait(_STOPS)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)  # a second one ends it at once
-    except (OSError, SeedFileError, DataDirError, EmulatorFailedError) as problem:
+    except (OSError, SeedFileError, DataDirError, EmulatorFailedError, OriginError) as problem:
         sys.stderr.write(f"{problem}\n")
         return 1
     return 0

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
@@ -75,6 +76,7 @@ class HttpContent(NamedTuple):
     metrics: Callable[[], str]  # in Prometheus' text format, behind the guard
     page: Callable[[], Page]  # made when a browser first asks for it
     allowed_hosts: Collection[str]  # names of this server, besides those that the guard knows
+    allowed_origins: Collection[str]  # sites whose pages may call the API and the verbs
 
 
 class HttpServer:
@@ -94,13 +96,17 @@ class HttpServer:
 
         self._page = PageOnDemand(content.page, content.documents["/"], dispatcher)
         guard = Middleware(Guard, allowed_hosts=content.allowed_hosts)
+        origins = content.allowed_origins
+        cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=_METHODS, allow_headers=["*"])]
+        api = [*(cors if origins else ()), Middleware(Guard, allowed_hosts=None, allowed_origins=origins)]
+        verbs = [*(cors if origins else ()), Middleware(Guard, content.allowed_hosts, allowed_origins=origins)]
         routes = [
             Route("/", self._page, methods=["GET"]),
             Route("/page/{path:path}", self._page),
             *(route(path, document) for path, document in content.documents.items()),
             Route("/metrics", metrics, middleware=[guard]),
-            Mount("/_emulator", app=VerbApi(dispatcher, content.verbs), middleware=[guard]),
-            Mount("", app=JsonApi(dispatcher), middleware=[Middleware(Guard, allowed_hosts=None)]),
+            Mount("/_emulator", app=VerbApi(dispatcher, content.verbs), middleware=verbs),
+            Mount("", app=JsonApi(dispatcher), middleware=api),
         ]
         app = Starlette(routes=routes)
         self._config = uvicorn.Config(

@@ -5,7 +5,7 @@ A page on the web can make a browser send requests to a server on the same machi
     Host     a foreign name that was made to resolve to this machine (DNS rebinding) is refused. Accepted are IP
              literals, names without a dot, `*.localhost`, the host that the server is bound to, and the names allowed.
     Origin   a request that a browser sends for another site names that site, and is refused. The Origin, where there
-             is one, must be the server's own.
+             is one, must be the server's own. The API and the verbs also accept the sites of `allow_origins`.
 
 The API has the second rule alone: containers and proxies reach it under names that nobody told it, and whoever reaches
 the port may use it, as with every emulator.
@@ -15,37 +15,67 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
+class OriginError(ValueError):
+    """A text of `allow_origins` that is not the origin of a site."""
+
+
 class Guard:
     """An ASGI application that answers 403, with one sentence, what the rules refuse; the rest goes to `app`."""
 
-    def __init__(self, app: ASGIApp, allowed_hosts: Collection[str] | None) -> None:
+    def __init__(
+        self, app: ASGIApp, allowed_hosts: Collection[str] | None, allowed_origins: Collection[str] = ()
+    ) -> None:
         self._app = app
+        self._allowed_origins = frozenset(allowed_origins)
         self._allowed_hosts = None if allowed_hosts is None else frozenset(each.lower() for each in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
-        why = refusal(host, origin, scope["scheme"], self._allowed_hosts)
+        why = refusal(host, origin, scope["scheme"], self._allowed_hosts, self._allowed_origins)
         app = self._app if why is None else PlainTextResponse(f"{why}\n", 403)
         await app(scope, receive, send)
 
 
-def refusal(host: str, origin: str | None, scheme: str, allowed_hosts: Collection[str] | None) -> str | None:
+def site(text: str) -> str:
+    """The origin of a site as browsers send it; OriginError when the text is not that of a site."""
+    parts = urlsplit(text.lower().removesuffix("/"))
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.geturl() != f"{parts.scheme}://{parts.netloc}"
+    ):
+        raise OriginError(f"`{text}` is not the origin of a site (`allow_origins`), such as http://localhost:3000.")
+    return parts.geturl()
+
+
+def refusal(
+    host: str,
+    origin: str | None,
+    scheme: str,
+    allowed_hosts: Collection[str] | None,
+    allowed_origins: Collection[str] = (),
+) -> str | None:
     """Why a request with these headers is refused, as one sentence; None when it is accepted.
 
     allowed_hosts: names beside those that are accepted always, in lower case; None accepts every name.
+    allowed_origins: other sites whose pages may send requests.
     """
     if allowed_hosts is not None and not _is_accepted(_name(host).lower(), allowed_hosts):
         return f"The host `{_name(host)}` is not one of this emulator's; start it with `--allow-host {_name(host)}`."
     own = f"{scheme}://{host}"
-    if origin is not None and origin.lower() != own.lower():
-        return f"A request of `{origin}` is refused, because it is another site than `{own}`; open the emulator there."
+    if origin is not None and origin.lower() != own.lower() and origin not in allowed_origins:
+        return (
+            f"A request of `{origin}` is refused, because it is another site than `{own}`. Open the emulator there, or "
+            f"for the JSON API start it with `--allow-origin {origin}`."
+        )
     return None
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from starlette.responses import PlainTextResponse
 
-from pubsub_spark.emulator.transport.origin import Guard, refusal
+from pubsub_spark.emulator.transport.origin import Guard, refusal, site
 
 ALLOWED = frozenset({"emulator.example.com"})
 
@@ -52,9 +52,25 @@ def test_every_host_is_accepted_where_none_are_told():
 def test_other_origins_are_refused(origin):
     """Another scheme, port or host, and an origin that a browser hides, are those of another site."""
     assert (
-        f"A request of `{origin}` is refused, because it is another site than `http://127.0.0.1:8085`; "
-        "open the emulator there."
+        f"A request of `{origin}` is refused, because it is another site than `http://127.0.0.1:8085`. Open the "
+        f"emulator there, or for the JSON API start it with `--allow-origin {origin}`."
     ) == refusal("127.0.0.1:8085", origin, "http", ALLOWED)
+
+
+def test_allowed_origins_are_accepted():
+    """A site that the user has named is accepted, with its scheme and port alone."""
+    allowed = [site("http://LOCALHOST:3000/")]
+
+    assert refusal("127.0.0.1:8085", "http://localhost:3000", "http", ALLOWED, allowed) is None
+    for other in ("http://localhost:3001", "https://localhost:3000", "null"):
+        assert refusal("127.0.0.1:8085", other, "http", ALLOWED, allowed) is not None
+
+
+@pytest.mark.parametrize("text", ["*", "localhost:3000", "http://", "http://a/b", "ftp://a", "http://a?b"])
+def test_other_texts_are_no_origins(text):
+    """Anything but scheme, host and port is refused when the emulator starts."""
+    with pytest.raises(ValueError, match="is not the origin of a site"):
+        site(text)
 
 
 def test_guard_answers_for_the_application():
