@@ -5,6 +5,7 @@ avro/         Avro                    protobuf/     Protocol Buffers      json/ 
 registry      schema@revision to codec: `Decoder`, `Encoder`, and the type of the column `value`
 spark_types   Spark types made from Arrow types
 envelope      the columns around `value`
+rows          rows to encode: the columns of fields, and the row of an error       arrays   parts of Arrow arrays
 projection    values of one revision as the columns of another
 
 Above `schema`, which parses definitions and validates messages.

@@ -49,6 +49,26 @@ def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
     return np.frombuffer(array.buffers()[1], width, len(array) + 1, array.offset * size).astype(np.int64)
 
 
+def list_offsets(lists: pa.Array) -> npt.NDArray[np.int32]:
+    """The offsets of the lists or maps among their flattened items, where a null has no items."""
+    counts = np.diff(offsets_of(lists))
+    if lists.null_count:
+        counts[lists.is_null().to_numpy(zero_copy_only=False)] = 0
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+
+
+def repeats(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    """The maps that have a key twice."""
+    counts = np.diff(offsets)
+    twice = np.zeros(len(counts), np.bool_)
+    if len(counts) and counts.max() > 1:
+        encoded = keys.dictionary_encode()
+        owner = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        pair = np.sort(owner * len(encoded.dictionary) + np.asarray(encoded.indices))
+        twice[pair[1:][pair[1:] == pair[:-1]] // len(encoded.dictionary)] = True
+    return twice
+
+
 def with_reasons(values: pa.StructArray, reasons: dict[int, str]) -> tuple[pa.StructArray, pa.StringArray]:
     """The values, null at the rows that have a reason, and the reasons, null elsewhere; values are not copied."""
     if not reasons:

@@ -106,7 +106,7 @@ class Decoder:
         self._writer = writer or topic_schema
         self._type = topic_schema.arrow_type()
         self._fetch = fetch
-        self._groups: dict[tuple[str, str, str], DecodeMessages | str] = {}
+        self._groups: dict[tuple[str, str, str], DecodeMessages] = {}
 
     def decode(
         self,
@@ -122,58 +122,52 @@ class Decoder:
         writer = self._writer.reader
         revisions = revisions.fill_null(writer.revision_id)
         encodings = encodings.fill_null(self._writer.encoding)
-        names = (
-            pa.array([writer.name]).take(pa.array(np.zeros(len(data), np.int32)))
-            if names is None
-            else names.fill_null(writer.name)
-        )
+        names = pa.repeat(writer.name, len(data)) if names is None else names.fill_null(writer.name)
         if data.null_count:
             data = data.fill_null(b"")
         values: list[pa.StructArray] = []
         errors: list[pa.StringArray] = []
         places: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
         for group, place in _groups(names, revisions, encodings):
-            decode = self._decoder(*group)
-            count = len(place)
-            messages = data if count == len(data) else data.take(pa.array(place))
-            if isinstance(decode, str):
-                value, error = pa.nulls(count, self._type), pa.array([decode]).take(pa.array(np.zeros(count, np.int32)))
-            else:
-                value, error = decode(messages)
+            messages = data if len(place) == len(data) else data.take(pa.array(place))
+            value, error = self._decoder(*group)(messages)
             values.append(value)
             errors.append(error)
             places.append(place)
         if len(values) == 1:
             return Decoded(values[0], revisions, errors[0])
-        order = pa.array(np.argsort(np.concatenate(places))) if places else pa.array([], pa.int64())
-        empty = [pa.nulls(0, self._type)], [pa.nulls(0, pa.string())]
-        value, error = (
-            pa.concat_arrays(made + none).take(order) for made, none in zip((values, errors), empty, strict=True)
-        )
+        order = pa.array(np.argsort(np.concatenate([np.zeros(0, np.int64), *places])))
+        value = pa.concat_arrays([pa.nulls(0, self._type), *values]).take(order)
+        error = pa.concat_arrays([pa.nulls(0, pa.string()), *errors]).take(order)
         return Decoded(value, revisions, error)
 
-    def _decoder(self, name: str, revision: str, encoding: str) -> DecodeMessages | str:
-        """The decoder of a group of messages, or the reason why they cannot be decoded."""
+    def _decoder(self, name: str, revision: str, encoding: str) -> DecodeMessages:
         group = name, revision, encoding
         if group not in self._groups:
             self._groups[group] = self._compile(*group)
         return self._groups[group]
 
-    def _compile(self, name: str, revision: str, encoding: str) -> DecodeMessages | str:
+    def _compile(self, name: str, revision: str, encoding: str) -> DecodeMessages:
+        """The decoder of a group of messages; of one that cannot be decoded, each row has the reason."""
         if encoding not in get_args(Encoding):
-            return f"The message's encoding is `{encoding}`, which is neither BINARY nor JSON"
+            return self._refusing(f"The message's encoding is `{encoding}`, which is neither BINARY nor JSON")
         reader = self._topic_schema.reader
         try:
             writer = self._revision(name, revision)
         except LookupError as error:
-            return str(error.args[0]) if error.args else f"The schema `{name}@{revision}` does not exist"
+            return self._refusing(error.args[0] if error.args else f"The schema `{name}@{revision}` does not exist")
         if writer.type != reader.type:
-            return f"The schema `{writer}` is {writer.type}, but the column was planned from {reader.type}"
+            return self._refusing(
+                f"The schema `{writer}` is {writer.type}, but the column was planned from {reader.type}"
+            )
         try:
             writer.parsed()
         except SchemaError as error:
-            return str(error)
+            return self._refusing(error)
         return _decode(reader.type, writer.definition, reader.definition, cast("Encoding", encoding))
+
+    def _refusing(self, reason: object) -> DecodeMessages:
+        return lambda data: (pa.nulls(len(data), self._type), pa.repeat(str(reason), len(data)))
 
     def _revision(self, name: str, revision_id: str) -> SchemaRevision:
         for known in (self._writer.reader, self._topic_schema.reader):

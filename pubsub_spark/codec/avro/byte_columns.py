@@ -89,12 +89,13 @@ def sized(data: pa.BinaryArray, present: Present) -> list[Buffer]:
     return [*varints(np.diff(offsets_of(data)), present), data]
 
 
-def blocks(items: pa.BinaryArray, counts: npt.NDArray[np.int64], present: Present) -> list[Buffer]:
-    """Arrays of `counts` items each, already encoded: one block with its count, if there is an item, and the end."""
+def blocks(items: pa.BinaryArray, ends: npt.NDArray[np.int32], present: Present) -> list[Buffer]:
+    """Arrays of the encoded items between their offsets: one block with its count, if there is an item, and the end."""
+    counts = np.diff(ends).astype(np.int64)
     some = counts > 0
-    ends = offsets_of(items)[offsets(counts)].astype(np.int32)
     heads = varints(counts, some if present is None else some & present)
-    return [*heads, _array(ends, items.buffers()[2], present), constant(b"\0", len(counts), present)]
+    data = _array(offsets_of(items)[ends].astype(np.int32), items.buffers()[2], present)
+    return [*heads, data, constant(b"\0", len(counts), present)]
 
 
 def _side_by_side(columns: list[ByteColumn], count: int) -> pa.BinaryArray:

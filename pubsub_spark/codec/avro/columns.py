@@ -5,6 +5,12 @@ that the loop over messages decides nothing. The writer's schema says what to re
 promotions, defaults, reordered and removed fields, enum defaults and unions are all decided when the pair is compiled.
 A message that is not plainly right falls back (see `cursors`); `decode` then finds out why.
 
+Names and branches are matched by the rules of `compatibility`. The specification leaves other rules open: a timestamp
+keeps its instant if the reader counts in another unit (Java keeps the number, and the instant is off by a thousand),
+and decimals of another scale do not resolve. `fastavro` (1.13) is not asked to resolve: it has no path for a value
+without a rule, takes the first of a union's branches that can be promoted to, rounds long to float twice, and gives
+defaults as they stand in the text (bytes as a string, a record without its own defaults).
+
 `path` leads to the values of a function, innermost step first, with `{}` for each array or map.
 """
 
@@ -17,10 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pubsub_spark.codec.arrays import at_rows, offsets_of
+from pubsub_spark.codec.arrays import at_rows, offsets_of, repeats
 from pubsub_spark.codec.avro import decimals
-from pubsub_spark.codec.avro.cursor_arrays import Read, numbers, read_items, repeats, segments
-from pubsub_spark.codec.avro.resolution import check_logical, enum_symbols, time_scale, unresolvable
+from pubsub_spark.codec.avro.cursor_arrays import Read, numbers, read_items, segments
 from pubsub_spark.codec.avro.types import column_of, variants, widened
 from pubsub_spark.schema.avro.array_items import empty_items
 from pubsub_spark.schema.avro.batch_check import compile_check, is_utf8
@@ -38,6 +43,7 @@ from pubsub_spark.schema.avro.schema_tree import (
     Field,
     Fixed,
     Map,
+    Named,
     Node,
     Primitive,
     Record,
@@ -54,6 +60,14 @@ MAX_BATCH_MESSAGES: Final = 1 << 14
 MAX_BATCH_BYTES: Final = 1 << 24
 # Strings that are looked at together for one that is no UTF-8.
 _UTF8_CHECK_ITEMS: Final = 128
+
+# nanoseconds in the unit that a timestamp is written in, and in that of its column
+_WRITTEN_NANOSECONDS: Final = {
+    f"{local}timestamp-{unit}": nanoseconds
+    for local in ("", "local-")
+    for unit, nanoseconds in (("millis", 1_000_000), ("micros", 1_000), ("nanos", 1))
+}
+_COLUMN_NANOSECONDS: Final = {name: 1 if name.endswith("nanos") else 1_000 for name in _WRITTEN_NANOSECONDS}
 
 
 class ColumnReader(NamedTuple):
@@ -112,7 +126,7 @@ def _compile(writer: Node, reader: Node, path: Path) -> Read:
             return _enum(writer, reader, path)
         case ((Fixed() | Primitive()), (Fixed() | Primitive())):
             return _scalar(writer, reader, path)
-    raise unresolvable(writer, reader)
+    raise _unresolvable(writer, reader)
 
 
 def _mismatch(reason: str, path: Path) -> Mismatch:
@@ -126,7 +140,7 @@ def _mismatch(reason: str, path: Path) -> Mismatch:
 
 
 def _scalar(writer: Fixed | Primitive, reader: Fixed | Primitive, path: Path) -> Read:
-    check_logical(writer, reader)
+    _check_logical(writer, reader)
     type_ = column_of(reader).type
     match writer.kind, reader.kind:
         case "null", "null":
@@ -134,7 +148,7 @@ def _scalar(writer: Fixed | Primitive, reader: Fixed | Primitive, path: Path) ->
         case "boolean", "boolean":
             return lambda cursors: pa.array(cursors.booleans())
         case ("int", ("int" | "long")) | ("long", "long"):
-            return _integer(writer.kind == "int", *time_scale(writer, reader), type_, path)
+            return _integer(writer.kind == "int", *_time_scale(writer, reader), type_, path)
         case (("int" | "long"), ("float" | "double")):
             integer = _integer(writer.kind == "int", 1, 1, pa.int64(), path)
             return lambda cursors: integer(cursors).cast(type_, safe=False)
@@ -144,7 +158,7 @@ def _scalar(writer: Fixed | Primitive, reader: Fixed | Primitive, path: Path) ->
             return lambda cursors: numbers(cursors.doubles(), pa.float64())
         case ("bytes", "bytes") | ("fixed", "fixed"):
             if isinstance(writer, Fixed) and isinstance(reader, Fixed) and writer.size != reader.size:
-                raise unresolvable(writer, reader)
+                raise _unresolvable(writer, reader)
             take = _segments(writer)
             return _decimal(take, type_, path) if pa.types.is_decimal(type_) else take
         case "string", "string":
@@ -154,7 +168,7 @@ def _scalar(writer: Fixed | Primitive, reader: Fixed | Primitive, path: Path) ->
         case "string", "bytes":
             text = _bytes_of_strings
             return _decimal(text, type_, path) if pa.types.is_decimal(type_) else text
-    raise unresolvable(writer, reader)
+    raise _unresolvable(writer, reader)
 
 
 def _integer(narrow: bool, times: int, over: int, type_: pa.DataType, path: Path) -> Read:
@@ -228,7 +242,7 @@ def _decimal(take: Callable[[Cursors], pa.BinaryArray], type_: pa.Decimal128Type
 
 
 def _enum(writer: Enum, reader: Enum, path: Path) -> Read:
-    symbols = enum_symbols(writer, reader) or [None]  # without symbols every message falls back
+    symbols = _enum_symbols(writer, reader) or [None]  # without symbols every message falls back
     lacking = np.array([symbol is None for symbol in symbols])
     names = pa.array([symbol or "" for symbol in symbols], pa.string())
 
@@ -360,7 +374,7 @@ def _written_union(writer: Union, reader: Node, path: Path) -> Read:
 def _into_union(writer: Node, reader: Union, path: Path) -> Read:
     index = best_branch(writer, reader)
     if index is None:
-        raise unresolvable(writer, reader)
+        raise _unresolvable(writer, reader)
     branch = reader.branches[index]
     type_ = column_of(reader).type
     if branch.kind == "null":
@@ -378,3 +392,41 @@ def _into_union(writer: Node, reader: Union, path: Path) -> Read:
         return pa.Array.from_buffers(type_, count, [None], children=members)
 
     return read
+
+
+# ------------------------------------------------------------------------------------------------------ resolution
+
+
+def _unresolvable(writer: Node, reader: Node) -> Unresolvable:
+    """The error of two types that have nothing to do with each other."""
+    if isinstance(reader, Union):
+        return Unresolvable(f"was written as {_name(writer)}, for which the reader's union has no branch")
+    return Unresolvable(f"was written as {_name(writer)} and cannot be read as {_name(reader)}")
+
+
+def _enum_symbols(writer: Enum, reader: Enum) -> list[str | None]:
+    """The reader's symbol for each of the writer's; None where it has neither symbol nor default."""
+    return [symbol if symbol in reader.symbols else reader.default for symbol in writer.symbols]
+
+
+def _time_scale(writer: Fixed | Primitive, reader: Fixed | Primitive) -> tuple[int, int]:
+    """The factor and the divisor that make an integer the reader's column: (1, 1) if it is no timestamp."""
+    wanted = reader.logical.name if reader.logical else ""
+    if wanted not in _COLUMN_NANOSECONDS:
+        return 1, 1
+    unit = _WRITTEN_NANOSECONDS.get(writer.logical.name if writer.logical else "", _WRITTEN_NANOSECONDS[wanted])
+    column = _COLUMN_NANOSECONDS[wanted]
+    return max(1, unit // column), max(1, column // unit)
+
+
+def _check_logical(writer: Fixed | Primitive, reader: Fixed | Primitive) -> None:
+    """Raise Unresolvable when both are decimals, of different scales."""
+    one, other = writer.logical, reader.logical
+    if one and other and one.name == other.name == "decimal" and one.scale != other.scale:
+        raise _unresolvable(writer, reader)
+
+
+def _name(node: Node) -> str:
+    name = f"{node.kind} `{node.name}`" if isinstance(node, Named) else f"`{node.kind}`"
+    logical = None if isinstance(node, Enum | Record | Array | Map | Union) else node.logical
+    return f"decimal({logical.precision}, {logical.scale})" if logical and logical.name == "decimal" else name

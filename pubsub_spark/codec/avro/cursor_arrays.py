@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pubsub_spark.codec.arrays import at_rows
 from pubsub_spark.schema.avro.array_items import item_steps
-from pubsub_spark.schema.avro.cursors import Bits, Cursors, Longs
+from pubsub_spark.schema.avro.cursors import Cursors, Longs
 from pubsub_spark.schema.avro.schema_tree import Array, Map
 
 Read = Callable[[Cursors], pa.Array]
@@ -82,18 +82,6 @@ def _index(turn: Longs, item: int) -> str:
 def _key(columns: list[pa.Array], item: int) -> str:
     """The step to a map's value: its key has been read just before."""
     return f"[{columns[-1][item].as_py()!r}]"
-
-
-def repeats(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> Bits:
-    """The maps that have a key twice."""
-    counts = np.diff(offsets)
-    twice = np.zeros(len(counts), np.bool_)
-    if len(counts) and counts.max() > 1:
-        encoded = keys.dictionary_encode()
-        owner = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-        pair = np.sort(owner * len(encoded.dictionary) + np.asarray(encoded.indices))
-        twice[pair[1:][pair[1:] == pair[:-1]] // len(encoded.dictionary)] = True
-    return twice
 
 
 def numbers(values: npt.NDArray[Any], type: pa.DataType) -> pa.Array:  # noqa: A002 (Arrow's word)

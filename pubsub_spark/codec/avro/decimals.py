@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pubsub_spark.codec.arrays import offsets_of
 from pubsub_spark.schema.avro.cursors import Bits
@@ -31,7 +34,10 @@ def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array
     values = np.empty((len(data), 2), np.int64)
     values[:, 0] = np.where(narrow, part, low.view(np.int64))
     values[:, 1] = np.where(narrow, part >> 63, part)
-    wrong = (length < 1) | _beyond(values, type_.precision)
+    wide = pa.Array.from_buffers(pa.decimal128(38), len(data), [None, pa.py_buffer(values)])
+    most = Decimal(10**type_.precision - 1)
+    beyond = pc.or_(pc.greater(wide, pa.scalar(most, wide.type)), pc.less(wide, pa.scalar(-most, wide.type)))
+    wrong = (length < 1) | beyond.to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(length > _WIDTH).tolist():
         # Longer numbers fit if the bytes in front of the last 16 only go on with the sign.
         sign = b"\xff" if values[row, 1] < 0 else b"\0"
@@ -39,17 +45,6 @@ def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array
     if wrong.any():
         values[wrong] = 0
     return pa.Array.from_buffers(type_, len(data), [None, pa.py_buffer(values)]), wrong
-
-
-def _beyond(values: npt.NDArray[np.int64], precision: int) -> Bits:
-    """The numbers, of those given as (low, high) halves, that have more than `precision` digits."""
-    low, high = values[:, 0].view(np.uint64), values[:, 1]
-    most = 10**precision - 1
-    least_high, least_low = np.int64(-most >> 64), np.uint64(-most & (2**64 - 1))
-    most_high, most_low = np.int64(most >> 64), np.uint64(most & (2**64 - 1))
-    below = (high < least_high) | ((high == least_high) & (low < least_low))
-    above = (high > most_high) | ((high == most_high) & (low > most_low))
-    return np.asarray(below | above)
 
 
 def as_fixed(decimals: pa.Array, size: int) -> npt.NDArray[np.uint8]:

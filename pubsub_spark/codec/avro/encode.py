@@ -17,14 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pubsub_spark.codec.arrays import offsets_of
+from pubsub_spark.codec.arrays import list_offsets
 from pubsub_spark.codec.avro import byte_columns, decimals
 from pubsub_spark.codec.avro.byte_columns import Buffer, ByteColumn, Present
 from pubsub_spark.codec.avro.columns import constant
 from pubsub_spark.codec.avro.types import column_of, variants, widened
 from pubsub_spark.codec.rows import Unwritable, child, find_columns, fits, inside, spelled, unfit
 from pubsub_spark.errors import SchemaError
-from pubsub_spark.schema.avro.cursors import offsets
 from pubsub_spark.schema.avro.mismatch import Unresolvable
 from pubsub_spark.schema.avro.schema_tree import Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union
 
@@ -220,9 +219,9 @@ def _array(node: Array, found: pa.DataType, path: str, ignore_extra: bool) -> Wr
 
     def array(lists: pa.ListArray, present: Present) -> list[Buffer]:
         _check_nulls(lists, present)
-        counts, items = _counts(lists), lists.flatten()
-        with inside("[]", offsets(counts)):
-            return byte_columns.blocks(byte_columns.join(item(items, None), len(items)), counts, present)
+        offsets, items = list_offsets(lists), lists.flatten()
+        with inside("[]", offsets):
+            return byte_columns.blocks(byte_columns.join(item(items, None), len(items)), offsets, present)
 
     return array
 
@@ -235,19 +234,12 @@ def _map(node: Map, found: pa.DataType, path: str, ignore_extra: bool) -> Write:
 
     def map_(maps: pa.MapArray, present: Present) -> list[Buffer]:
         _check_nulls(maps, present)
-        counts, (keys, values) = _counts(maps), _entries(maps)
-        with inside("{}", offsets(counts)):
+        offsets, (keys, values) = list_offsets(maps), _entries(maps)
+        with inside("{}", offsets):
             entries = byte_columns.join(key(keys, None) + value(values, None), len(keys))
-        return byte_columns.blocks(entries, counts, present)
+        return byte_columns.blocks(entries, offsets, present)
 
     return map_
-
-
-def _counts(lists: pa.ListArray) -> npt.NDArray[np.int64]:
-    counts = np.diff(offsets_of(lists))
-    if lists.null_count:
-        counts[lists.is_null().to_numpy(zero_copy_only=False)] = 0
-    return counts
 
 
 def _entries(maps: pa.MapArray) -> list[pa.Array]:

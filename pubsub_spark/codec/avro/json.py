@@ -1,13 +1,14 @@
 """Avro's JSON encoding by the JSON reader and writer: between texts and raw columns.
 
-Raw columns are those of a schema whose logical types are left out (`schema_tree.without_logical`). `encode` makes
-binary messages of them and `columns` reads those, so that JSON and binary messages have one way from there on.
-`json_encoding` says what is right; here is only the common form.
+Raw columns are those of a schema whose logical types are left out (`schema_tree.without_logical`). A schema that
+contains itself has none. `encode` makes binary messages of them and `columns` reads those, so that JSON and binary
+messages have one way from there on. `json_encoding` says what is right; here is only the common form.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from json import dumps
 from json.encoder import encode_basestring
@@ -51,17 +52,18 @@ def compile_reader(definition: AvroDefinition) -> JsonReader:
         except Mismatch as mismatch:
             raise InvalidMessage(mismatch.sentence()) from None
 
-    raw = _raw(definition.root)
-    if raw is None:
+    try:
+        raw = without_logical(definition.root)
+        type_, plan = value_type(raw), _plan(raw)
+    except SchemaError:
         return JsonReader(None, pa.binary(), lambda _: None, exact)
-    type_ = value_type(raw)
     rows = compile_rows(raw, type_)
     wrapped = not pa.types.is_struct(column_of(raw).type)
 
     def write(column: pa.Array) -> pa.BinaryArray:
         return rows(named_structs({"value": column}, len(column)) if wrapped else column)
 
-    return JsonReader(_plan(raw), pa.binary(), write, exact)
+    return JsonReader(plan, pa.binary(), write, exact)
 
 
 def compile_writer(definition: AvroDefinition) -> Callable[[pa.BinaryArray], pa.BinaryArray]:
@@ -70,8 +72,11 @@ def compile_writer(definition: AvroDefinition) -> Callable[[pa.BinaryArray], pa.
     def one(message: bytes) -> bytes:
         return json_encoding.write_message(definition.root, definition.datum.read(message))
 
-    raw = _raw(definition.root)
-    columns, write = (None, None) if raw is None else (compile_columns(definition.root, raw), _writer(raw))
+    columns, write = None, None
+    with suppress(SchemaError):
+        raw = without_logical(definition.root)
+        value_type(raw)
+        columns, write = compile_columns(definition.root, raw), _writer(raw)
 
     def texts(messages: pa.BinaryArray) -> pa.BinaryArray:
         if columns and write and len(messages) >= MIN_VECTORISED_ROWS:
@@ -85,25 +90,11 @@ def compile_writer(definition: AvroDefinition) -> Callable[[pa.BinaryArray], pa.
     )
 
 
-def _raw(root: Node) -> Node | None:
-    """The schema of the raw columns; None if it contains itself, or a column would not tell a union's branch."""
-    raw = without_logical(root)
-    try:
-        value_type(raw)
-    except SchemaError:
-        return None
-    return None if _has_widened(raw) else raw
-
-
-def _has_widened(node: Node) -> bool:
-    match node:
-        case Record(fields=fields):
-            return any(_has_widened(field.node) for field in fields)
-        case Array(inner) | Map(inner):
-            return _has_widened(inner)
-        case Union(branches):
-            return widened(node) is not None or any(map(_has_widened, branches))
-    return False
+def _members(union: Union) -> list[Node]:
+    """The branches that are not null; SchemaError if both have one column, which would not tell the branch."""
+    if widened(union):
+        raise SchemaError("Branches of a union have one column")
+    return variants(union)
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
@@ -136,7 +127,7 @@ def _given(node: Node) -> Plan:
 
 def _union(node: Union) -> Plan:
     """The plan of a union's values: each is null, or an object with the branch as its only name."""
-    kinds = variants(node)
+    kinds = _members(node)
     if not kinds:  # whose column is a struct without fields
         return reader.leaf(pa.null(), lambda array: pa.nulls(len(_nulls(array)), pa.struct([])))
     names = [f"member{place}" for place in range(len(kinds))]
@@ -196,7 +187,7 @@ def _writer(node: Node) -> Write:
 
 
 def _union_writer(node: Union) -> Write:
-    kinds = variants(node)
+    kinds = _members(node)
     members = [(f"{{{dumps(type_name(branch), ensure_ascii=False)}:", _writer(branch)) for branch in kinds]
 
     def write(array: pa.Array) -> pa.StringArray:

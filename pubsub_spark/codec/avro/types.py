@@ -6,7 +6,7 @@ its path, when a query is planned: a recursive record, a decimal of more than 38
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 
@@ -45,22 +45,14 @@ MAX_PRECISION: Final = 38
 MAX_COLUMNS: Final = 20_000
 
 
-class Column(NamedTuple):
-    type: pa.DataType
-    nullable: bool
-
-    def field(self, name: str) -> pa.Field:
-        return pa.field(name, self.type, nullable=self.nullable)
-
-
 def value_type(root: Node) -> pa.StructType:
     """The type of the column `value`; a root that is no struct becomes its only field, `value`."""
     column = column_of(root)
-    return column.type if pa.types.is_struct(column.type) else pa.struct([column.field("value")])
+    return column.type if pa.types.is_struct(column.type) else pa.struct([column.with_name("value")])
 
 
-def column_of(node: Node) -> Column:
-    """The Arrow type and nullability of a node; SchemaError with the path when Spark has none."""
+def column_of(node: Node) -> pa.Field:
+    """The type and nullability of a node, as a field without a name; SchemaError with the path when Spark has none."""
     return _Walk().column(node, "", frozenset())
 
 
@@ -80,47 +72,47 @@ class _Walk:
     def __init__(self) -> None:
         self._columns = 0
 
-    def column(self, node: Node, path: str, outer: frozenset[Node]) -> Column:
+    def column(self, node: Node, path: str, outer: frozenset[Node]) -> pa.Field:
         self._columns += 1
         if self._columns > MAX_COLUMNS:
             raise SchemaError(f"The schema stands for more than {MAX_COLUMNS} columns")
         match node:
             case Primitive(kind, logical):
-                return Column(_logical(logical, path) or _PRIMITIVES[kind], kind == "null")
+                return pa.field("", _logical(logical, path) or _PRIMITIVES[kind], kind == "null")
             case Fixed(logical=logical):
-                return Column(_logical(logical, path) or pa.binary(), False)
+                return pa.field("", _logical(logical, path) or pa.binary(), False)
             case Enum():
-                return Column(pa.string(), False)
+                return pa.field("", pa.string(), False)
             case Array(items):
-                return Column(pa.list_(self.column(items, f"{path}[]", outer).field("element")), False)
+                return pa.field("", pa.list_(self.column(items, f"{path}[]", outer).with_name("element")), False)
             case Map(values):
                 value = self.column(values, f"{path}{{}}", outer)
-                return Column(pa.map_(pa.string(), value.field("value")), False)
+                return pa.field("", pa.map_(pa.string(), value.with_name("value")), False)
             case Union():
                 return self._union(node, path, outer)
             case Record():
                 return self._record(node, path, outer)
 
-    def _union(self, node: Union, path: str, outer: frozenset[Node]) -> Column:
+    def _union(self, node: Union, path: str, outer: frozenset[Node]) -> pa.Field:
         kinds = variants(node)
         nullable = len(kinds) < len(node.branches)
         wide = widened(node)
         if wide:
-            return Column(_PRIMITIVES[wide.kind], nullable)
+            return pa.field("", _PRIMITIVES[wide.kind], nullable)
         if len(kinds) == 1:
-            return self.column(kinds[0], path, outer)._replace(nullable=nullable)
-        members = (self.column(branch, path, outer)._replace(nullable=True) for branch in kinds)
-        return Column(pa.struct([column.field(f"member{i}") for i, column in enumerate(members)]), nullable)
+            return self.column(kinds[0], path, outer).with_nullable(nullable)
+        members = (self.column(branch, path, outer).with_nullable(True) for branch in kinds)
+        return pa.field("", pa.struct([column.with_name(f"member{i}") for i, column in enumerate(members)]), nullable)
 
-    def _record(self, node: Record, path: str, outer: frozenset[Node]) -> Column:
+    def _record(self, node: Record, path: str, outer: frozenset[Node]) -> pa.Field:
         if node in outer:
             raise SchemaError(f"The schema is recursive: field `{path}` contains its own record `{node.name}`")
         inner = outer | {node}
         fields = []
         for field in node.fields:
             here = f"{path}.{field.name}" if path else field.name
-            fields.append(self.column(field.node, here, inner).field(field.name))
-        return Column(pa.struct(fields), False)
+            fields.append(self.column(field.node, here, inner).with_name(field.name))
+        return pa.field("", pa.struct(fields), False)
 
 
 def _logical(logical: Logical | None, path: str) -> pa.DataType | None:

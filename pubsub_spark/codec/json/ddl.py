@@ -63,7 +63,7 @@ class _Parser:
 
     def _take(self, expected: str | None = None) -> str:
         token = self._peek()
-        if token is None or (expected is not None and token != expected):
+        if token is None or (expected is not None and token.lower() != expected):
             raise ValueError(
                 f"{f'`{expected}`' if expected else 'a name or a type'} is missing at `{token or 'the end'}`"
             )
@@ -89,43 +89,35 @@ class _Parser:
             self._skip(":")
             found.append(pa.field(name, self._type()))
             if self._skip("not"):  # a payload that lacks it is taken all the same, as by `from_json`
-                self._take_word("null")
+                self._take("null")
             if self._skip("comment"):
                 self._take()
             if self._peek() == end:
                 return found
             self._take(",")
 
-    def _take_word(self, word: str) -> None:
-        if not self._skip(word):
-            raise ValueError(f"`{word.upper()}` is missing at `{self._peek() or 'the end'}`")
-
     def _type(self) -> pa.DataType:
         name = self._take().lower()
-        if name == "struct":
+        if name in ("struct", "array", "map"):
             self._take("<")
-            fields = self.fields(end=">")
+            found = self._nested(name)
             self._take(">")
-            return pa.struct(fields)
-        if name == "array":
-            self._take("<")
-            element = self._type()
-            self._take(">")
-            return pa.list_(pa.field("element", element))
-        if name == "map":
-            self._take("<")
-            key = self._type()
-            self._take(",")
-            value = self._type()
-            self._take(">")
-            if not pa.types.is_string(key):
-                raise ValueError("the keys of a MAP must be STRING, as those of JSON are")
-            return pa.map_(key, value)
+            return found
         if name in _DECIMALS:
             return self._decimal()
         if name not in SCALARS:
             raise ValueError(f"`{name}` is not a type of {', '.join(sorted(SCALARS))}, decimal, struct, array and map")
         return SCALARS[name]
+
+    def _nested(self, name: str) -> pa.DataType:
+        if name == "struct":
+            return pa.struct(self.fields(end=">"))
+        if name == "array":
+            return pa.list_(pa.field("element", self._type()))
+        if not pa.types.is_string(key := self._type()):
+            raise ValueError("the keys of a MAP must be STRING, as those of JSON are")
+        self._take(",")
+        return pa.map_(key, self._type())
 
     def _decimal(self) -> pa.DataType:
         if not self._skip("("):

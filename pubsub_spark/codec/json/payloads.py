@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
@@ -61,7 +61,7 @@ def _parsed(text: str) -> pa.StructType:
 @lru_cache(maxsize=16)
 def _reader(text: str) -> JsonReader:
     kind = _parsed(text)
-    convert = _not_null(kind)
+    plan, convert = _forms(kind)
 
     def exact(payload: bytes) -> Any:
         try:
@@ -75,27 +75,32 @@ def _reader(text: str) -> JsonReader:
         return convert(found, "")
 
     # The arrays of the reader name the elements of lists in a way of their own.
-    plan = reader.required(_plan(kind))
-    return JsonReader(plan, kind, lambda column: column.cast(kind), exact, unknown_names=True)
+    return JsonReader(reader.required(plan), kind, lambda column: column.cast(kind), exact, unknown_names=True)
 
 
-def _plan(kind: pa.DataType) -> Plan:
-    """The common form of a type."""
+def _forms(kind: pa.DataType) -> tuple[Plan, Convert]:
+    """How values of a type are read in their common form, and how one of any form that is not null."""
     if pa.types.is_struct(kind):
-        fields = [([field.name], _plan(field.type)) for field in kind]
-        return reader.objects(fields, reader.of_names([field.name for field in kind]), unknown_names=True)
+        forms = {field.name: _forms(field.type) for field in kind}
+        plans = [([name], plan) for name, (plan, _) in forms.items()]
+        convert = partial(_struct, {name: _or_null(convert) for name, (_, convert) in forms.items()})
+        return reader.objects(plans, reader.of_names(list(forms)), unknown_names=True), convert
     if pa.types.is_list(kind):
-        return reader.lists(_plan(kind.value_type))
+        plan, item = _forms(kind.value_type)
+        return reader.lists(plan), partial(_list, _or_null(item))
     if pa.types.is_map(kind):
-        return reader.maps(reader.exactly(pa.string()), _plan(kind.item_type))
+        plan, item = _forms(kind.item_type)
+        return reader.maps(reader.exactly(pa.string()), plan), partial(_map, _or_null(item))
+    if kind in _TEXTS:
+        parse, what = _TEXTS[kind]
+        return reader.each_text(parse, kind), partial(_text, parse, what)
     if kind in _INTEGERS:
-        return reader.integers(kind, as_text=None)
+        return reader.integers(kind, as_text=None), partial(_integer, _INTEGERS[kind])
     if pa.types.is_floating(kind):
-        return reader.floats(kind)
-    if kind in (pa.string(), pa.bool_()) or pa.types.is_decimal(kind):
-        return reader.exactly(kind)
-    convert = _not_null(kind)
-    return reader.each_text(lambda text: convert(text, ""), kind)
+        return reader.floats(kind), _double
+    if pa.types.is_decimal(kind):
+        return reader.exactly(kind), partial(_decimal, kind.precision, kind.scale)
+    return reader.exactly(kind), _boolean if kind == pa.bool_() else _string
 
 
 def _wrong(path: str, kind: str, value: Any) -> NoReturn:
@@ -104,80 +109,54 @@ def _wrong(path: str, kind: str, value: Any) -> NoReturn:
     raise InvalidMessage(f"`{path.removeprefix('.')}` must be {kind}, is {shown}")
 
 
-def _converter(kind: pa.DataType) -> Convert:
-    """A function from a JSON value, and its path, to a value that Arrow takes for the type; null stays null."""
-    convert = _not_null(kind)
+def _or_null(convert: Convert) -> Convert:
     return lambda value, path: None if value is None else convert(value, path)
 
 
-def _not_null(kind: pa.DataType) -> Convert:
-    if pa.types.is_struct(kind):
-        return _struct([(field.name, _converter(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return _list(_converter(kind.value_type))
-    if pa.types.is_map(kind):
-        return _map(_converter(kind.item_type))
-    if pa.types.is_decimal(kind):
-        return _decimal(kind.precision, kind.scale)
-    if kind in _INTEGERS:
-        return _integer(_INTEGERS[kind])
-    if pa.types.is_timestamp(kind):
-        return _timestamp if kind.tz else _timestamp_without_zone
-    return _SCALARS[kind]
+def _struct(fields: dict[str, Convert], value: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        _wrong(path, "an object", value)
+    return {name: convert(value.get(name), f"{path}.{name}") for name, convert in fields.items()}
 
 
-def _struct(fields: list[tuple[str, Convert]]) -> Convert:
-    def convert(value: Any, path: str) -> Any:
-        if not isinstance(value, dict):
-            _wrong(path, "an object", value)
-        return {name: convert_field(value.get(name), f"{path}.{name}") for name, convert_field in fields}
-
-    return convert
+def _list(element: Convert, value: Any, path: str) -> Any:
+    if not isinstance(value, list):
+        _wrong(path, "an array", value)
+    return [element(each, f"{path}[{index}]") for index, each in enumerate(value)]
 
 
-def _list(element: Convert) -> Convert:
-    def convert(value: Any, path: str) -> Any:
-        if not isinstance(value, list):
-            _wrong(path, "an array", value)
-        return [element(each, f"{path}[{index}]") for index, each in enumerate(value)]
-
-    return convert
+def _map(item: Convert, value: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        _wrong(path, "an object", value)
+    return [(_utf8(key), item(each, f"{path}.{key}")) for key, each in value.items()]
 
 
-def _map(item: Convert) -> Convert:
-    def convert(value: Any, path: str) -> Any:
-        if not isinstance(value, dict):
-            _wrong(path, "an object", value)
-        return [(_utf8(key), item(each, f"{path}.{key}")) for key, each in value.items()]
-
-    return convert
+def _text(parse: Callable[[str], Any], what: str, value: Any, path: str) -> Any:
+    try:
+        return parse(value)
+    except (ValueError, TypeError):
+        return _wrong(path, what, value)
 
 
-def _integer(bits: int) -> Convert:
-    def convert(value: Any, path: str) -> Any:
-        if isinstance(value, Decimal) and value == value.to_integral_value():
-            value = int(value) if value.adjusted() < 20 else value
-        if not isinstance(value, int) or isinstance(value, bool) or not -(2**bits) <= value < 2**bits:
-            _wrong(path, f"an integer of {bits + 1} bits", value)
-        return value
-
-    return convert
+def _integer(bits: int, value: Any, path: str) -> Any:
+    if isinstance(value, Decimal) and value == value.to_integral_value():
+        value = int(value) if value.adjusted() < 20 else value
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**bits) <= value < 2**bits:
+        _wrong(path, f"an integer of {bits + 1} bits", value)
+    return value
 
 
-def _decimal(precision: int, scale: int) -> Convert:
-    def convert(value: Any, path: str) -> Any:
-        try:
-            if isinstance(value, int | Decimal | str) and not isinstance(value, bool):
-                found = Decimal(value)
-                if found.is_finite() and found.adjusted() < precision:
-                    rounded = found.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
-                    if abs(rounded) < Decimal(10) ** (precision - scale):
-                        return rounded
-        except InvalidOperation:
-            pass
-        return _wrong(path, f"a decimal of {precision} digits, {scale} of them after the point", value)
-
-    return convert
+def _decimal(precision: int, scale: int, value: Any, path: str) -> Any:
+    try:
+        if isinstance(value, int | Decimal | str) and not isinstance(value, bool):
+            found = Decimal(value)
+            if found.is_finite() and found.adjusted() < precision:
+                rounded = found.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
+                if abs(rounded) < Decimal(10) ** (precision - scale):
+                    return rounded
+    except InvalidOperation:
+        pass
+    return _wrong(path, f"a decimal of {precision} digits, {scale} of them after the point", value)
 
 
 def _double(value: Any, path: str) -> Any:
@@ -215,38 +194,15 @@ def _utf8(text: str) -> str:
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
-def _binary(value: Any, path: str) -> Any:
-    try:
-        return base64.b64decode(value, validate=True)
-    except (ValueError, TypeError):
-        return _wrong(path, "base64", value)
-
-
-def _date(value: Any, path: str) -> Any:
-    try:
-        return datetime.date.fromisoformat(value)
-    except (ValueError, TypeError):
-        return _wrong(path, "a date such as 2026-01-31", value)
-
-
-def _timestamp(value: Any, path: str) -> Any:
-    found = _timestamp_without_zone(value, path, keep_zone=True)
+def _timestamp(text: str) -> datetime.datetime:
+    found = datetime.datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
 
 
-def _timestamp_without_zone(value: Any, path: str, keep_zone: bool = False) -> Any:
-    try:
-        found = datetime.datetime.fromisoformat(value)
-    except (ValueError, TypeError):
-        return _wrong(path, "a time such as 2026-01-31T12:00:00Z", value)
-    return found if keep_zone else found.replace(tzinfo=None)
-
-
-_SCALARS: Final[dict[pa.DataType, Convert]] = {
-    pa.bool_(): _boolean,
-    pa.float32(): _double,
-    pa.float64(): _double,
-    pa.string(): _string,
-    pa.binary(): _binary,
-    pa.date32(): _date,
+# Types whose values are strings: how one is parsed, and what it must be.
+_TEXTS: Final[dict[pa.DataType, tuple[Callable[[str], Any], str]]] = {
+    pa.binary(): (partial(base64.b64decode, validate=True), "base64"),
+    pa.date32(): (datetime.date.fromisoformat, "a date such as 2026-01-31"),
+    pa.timestamp("us", tz="UTC"): (_timestamp, "a time such as 2026-01-31T12:00:00Z"),
+    pa.timestamp("us"): (lambda text: _timestamp(text).replace(tzinfo=None), "a time such as 2026-01-31T12:00:00Z"),
 }

@@ -1,8 +1,8 @@
 """The JSON reader: many JSON messages to Arrow columns, by a plan that a format makes of its schema.
 
-A batch is read by Arrow's JSON reader, in C++ throughout. If that refuses it, it is read in parts, the failing parts
-by Python's parser and column by column, so that the messages of an uncommon form are isolated; and those are given, one
-by one, to the format's exact reader. A `Plan` says what is common; the exact reader alone says what is right. So a plan
+A batch is read by Arrow's JSON reader, in C++ throughout. If that refuses it, it is read by Python's parser and column
+by column, in parts, so that the messages of an uncommon form are isolated; and those are given, one by one, to the
+format's exact reader. A `Plan` says what is common; the exact reader alone says what is right. So a plan
 may refuse anything (by one of UNCOMMON), and must not take what the exact reader refuses or reads otherwise.
 
 Arrow reads a stream of objects and does not say which text an object was in. So the texts are joined by newlines, which
@@ -114,28 +114,20 @@ class JsonReader(NamedTuple):
         return at_rows(result, np.array(rows, np.int64), len(texts)), reasons
 
     def _batch(self, texts: pa.BinaryArray, start: int) -> Iterator[tuple[Sequence[int], pa.Array]]:
-        """The rows of the common form, and their columns: of the whole batch or, if that fails, of its quarters."""
+        """The rows of the common form, and their columns: by Arrow or, if that refuses one of them, by Python."""
         assert self.plan
-        by_arrow = self.plan.json_type is not None and pa.types.is_struct(self.plan.json_type)
-        by_arrow = by_arrow and len(texts) >= MIN_ARROW_ROWS
-        size = len(texts) if by_arrow else _CHUNK_ROWS
-        first = 0
-        while first < len(texts):
-            part = texts.slice(first, size)
+        json_type = self.plan.json_type
+        if json_type is not None and pa.types.is_struct(json_type) and len(texts) >= MIN_ARROW_ROWS:
             try:
-                if not by_arrow:
-                    raise NotImplementedError
-                yield range(start + first, start + first + len(part)), self.by_arrow(part)
+                yield range(start, start + len(texts)), self.by_arrow(texts)
+                return
             except UNCOMMON:
-                if size > _CHUNK_ROWS:
-                    size = _CHUNK_ROWS
-                    continue
-                by_arrow = False  # of some message: others most likely have the same form
-                some = part.to_pylist()
-                places, values = _parse_together(some)
-                rows = [start + first + place for place in places]
-                yield from self._by_python(rows, values, [some[place] for place in places])
-            first += size
+                pass
+        for first in range(0, len(texts), _CHUNK_ROWS):
+            some = texts.slice(first, _CHUNK_ROWS).to_pylist()
+            places, values = _parse_together(some)
+            rows = [start + first + place for place in places]
+            yield from self._by_python(rows, values, [some[place] for place in places])
 
     def by_arrow(self, texts: pa.BinaryArray) -> pa.Array:
         """The column of messages that Arrow can read and that all have the common form."""

@@ -18,7 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from pubsub_spark.codec.arrays import structs
 from pubsub_spark.codec.protobuf import ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import Array, Column, Enum, Json, Map, Node, Scalar, Struct, Time
-from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED
+from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED, ptars_type
 
 
 class UnreadableMessage(ValueError):  # noqa: N818 (a finding, not a failure)
@@ -35,10 +35,9 @@ def _column(array: pa.Array, column: Column, type_: pa.DataType) -> pa.Array:
     """The column of a field, with the defaults of absent values."""
     values = _values(array, column.node, type_, column.path)
     if column.default is not None and values.null_count:
-        default = column.node.name_of(column.default) if isinstance(column.node, Enum) else column.default
-        if isinstance(column.node, Scalar) and column.node.kind in UNSIGNED:
-            return values.fill_null(pa.scalar(default, UNSIGNED[column.node.kind]).cast(type_, safe=False))
-        return values.fill_null(pa.scalar(default, type_))
+        if isinstance(column.node, Enum):
+            return values.fill_null(column.node.name_of(column.default))
+        return values.fill_null(pa.scalar(column.default, ptars_type(column.node)).cast(type_, safe=False))
     if column.required and values.null_count:  # below a message that is absent, or in a row that has an error
         return _without_nulls(values)
     return values
@@ -76,22 +75,17 @@ def _elements(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.
 
 def _enum_names(array: pa.Int32Array, enum: Enum) -> pa.StringArray:
     """The names of an enum's numbers."""
-    numbers = list(enum.names)
-    found = pc.index_in(array, value_set=pa.array(numbers, pa.int32()))
-    if found.null_count > array.null_count:  # an open enum keeps numbers that it has no name for
-        numbers += [n for n in pc.unique(array).to_pylist() if n is not None and n not in enum.names]
-        found = pc.index_in(array, value_set=pa.array(numbers, pa.int32()))
-    return pa.array([enum.name_of(number) for number in numbers], pa.string()).take(found)
+    encoded = array.dictionary_encode()
+    return pa.array(map(enum.name_of, encoded.dictionary.to_pylist()), pa.string()).take(encoded.indices)
 
 
 def _micros(array: pa.StructArray, type_: pa.DataType, path: str) -> pa.Array:
     """The timestamps or durations of arrays of seconds and nanoseconds."""
-    seconds, nanos = array.field("seconds"), array.field("nanos")
+    seconds, nanos = pc.struct_field(array, "seconds"), pc.struct_field(array, "nanos")
     for extreme in pc.min_max(seconds).values():
         if abs(extreme.as_py() or 0) > MAX_SECONDS:
             raise UnreadableMessage(f"Field `{path}` is out of range: {extreme} seconds")
-    micros = pc.add(pc.multiply(seconds, 1_000_000), pc.divide(nanos, 1_000).cast(pa.int64()))
-    return _null_where_null(micros, array).view(type_)
+    return pc.add(pc.multiply(seconds, 1_000_000), pc.divide(nanos, 1_000).cast(pa.int64())).view(type_)
 
 
 def _json(array: pa.BinaryArray, node: Json, path: str) -> pa.StringArray:
@@ -105,13 +99,6 @@ def _json(array: pa.BinaryArray, node: Json, path: str) -> pa.StringArray:
     except ValueError as error:  # a number that JSON does not have
         raise UnreadableMessage(f"Field `{path}` has no JSON form: {error}") from None
     return pa.array(texts, pa.string())
-
-
-def _null_where_null(values: pa.Array, like: pa.Array) -> pa.Array:
-    """The values, null where `like` is null."""
-    if not like.null_count:
-        return values
-    return pc.if_else(pc.is_valid(like), values, pa.scalar(None, values.type))
 
 
 def _without_nulls(array: pa.Array) -> pa.Array:

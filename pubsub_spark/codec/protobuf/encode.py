@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message_factory import GetMessageClass
 
-from pubsub_spark.codec.arrays import named_structs
+from pubsub_spark.codec.arrays import list_offsets, named_structs
 from pubsub_spark.codec.protobuf import ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import (
     Array,
@@ -256,24 +256,18 @@ def _json_bytes(node: Json, array: pa.Array) -> pa.BinaryArray:
 
 
 def _lists(convert: _Convert, array: pa.Array) -> pa.ListArray:
-    offsets = _offsets(array)
+    offsets = list_offsets(array)
     with inside("[]", offsets):
         return pa.ListArray.from_arrays(pa.array(offsets), convert(_refuse_nulls(array.flatten())))
 
 
 def _maps(keys: _Convert, values: _Convert, array: pa.MapArray) -> pa.ListArray:
     array = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
-    offsets = _offsets(array)
+    offsets = list_offsets(array)
     entries = array.flatten()
     with inside("{}", offsets):
         members = [keys(entries.field(0)), values(_refuse_nulls(entries.field(1)))]
     return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(members, ["key", "value"]))
-
-
-def _offsets(array: pa.Array) -> npt.NDArray[np.int32]:
-    """The offsets of the lists in `array.flatten()`, where a null list has no elements."""
-    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
-    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
 
 
 def _refuse_nulls(array: pa.Array) -> pa.Array:

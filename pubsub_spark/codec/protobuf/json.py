@@ -13,7 +13,6 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf import json_format
@@ -21,13 +20,13 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from pubsub_spark.codec.arrays import named_structs
+from pubsub_spark.codec.arrays import list_offsets, named_structs, repeats
 from pubsub_spark.codec.json import reader, writer
 from pubsub_spark.codec.json.reader import JsonReader, Plan
 from pubsub_spark.codec.json.writer import Write
 from pubsub_spark.codec.protobuf import ptars_schema
-from pubsub_spark.codec.protobuf.column_tree import Array, Enum, Map, Node, Scalar, Struct, build_column_tree, time_node
-from pubsub_spark.codec.protobuf.types import SCALARS, UNSIGNED
+from pubsub_spark.codec.protobuf.column_tree import Array, Enum, Map, Node, Struct, build_column_tree, time_node
+from pubsub_spark.codec.protobuf.types import ptars_type
 from pubsub_spark.errors import SchemaError
 from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
 from pubsub_spark.schema.protobuf.descriptors import is_repeated, well_known_name
@@ -132,8 +131,7 @@ def _scalar(node: Node, field: FieldDescriptor) -> Plan | None:
     if isinstance(node, Enum):
         numbers = {value.name: value.number for value in field.enum_type.values}
         return None if well_known_name(field.enum_type) in NULL_TYPES else _enum(numbers)
-    assert isinstance(node, Scalar)
-    type_ = UNSIGNED.get(node.kind) or SCALARS[node.kind]
+    type_ = ptars_type(node)
     if pa.types.is_integer(type_):
         return reader.integers(type_, as_text=type_.bit_width == 64)
     if pa.types.is_floating(type_):
@@ -143,10 +141,9 @@ def _scalar(node: Node, field: FieldDescriptor) -> Plan | None:
 
 def _key(node: Node) -> Plan:
     """The plan of a map's keys, which JSON has as strings."""
-    assert isinstance(node, Scalar)
-    if node.kind == "bool":
-        return reader.each_text({"true": True, "false": False}.__getitem__, pa.bool_())
-    type_ = UNSIGNED.get(node.kind) or SCALARS[node.kind]
+    type_ = ptars_type(node)
+    if pa.types.is_boolean(type_):
+        return reader.each_text({"true": True, "false": False}.__getitem__, type_)
     return reader.exactly(type_) if pa.types.is_string(type_) else reader.integers(type_, as_text=True)
 
 
@@ -219,16 +216,9 @@ def _is_zero(array: pa.Array) -> pa.BooleanArray:
 
 def _last_of_keys(array: pa.ListArray) -> pa.ListArray:
     """The entries of maps, of those with one key the last."""
-    rows = np.repeat(np.arange(len(array)), np.diff(array.offsets.to_numpy()))
-    keys = array.values.field(0).slice(array.offsets[0].as_py(), len(rows)).dictionary_encode().indices.to_numpy()
-    pairs = np.stack([rows, keys])[:, ::-1]
-    _, last = np.unique(pairs, axis=1, return_index=True)
-    if len(last) == len(rows):
+    if not repeats(array.flatten().field(0), list_offsets(array)).any():
         return array
-    kept = np.sort(len(rows) - 1 - last)
-    offsets = np.searchsorted(rows[kept], np.arange(len(array) + 1)).astype(np.int32)
-    entries = array.values.slice(array.offsets[0].as_py()).take(pa.array(kept))
-    return pa.ListArray.from_arrays(pa.array(offsets), entries)
+    return pa.array([list({entry["key"]: entry for entry in row}.values()) for row in array.to_pylist()], array.type)
 
 
 def _value_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:

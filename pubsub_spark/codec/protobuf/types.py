@@ -15,25 +15,15 @@ from pubsub_spark.codec.protobuf.column_tree import Array, Enum, Json, Map, Node
 SCALARS: Final[dict[str, pa.DataType]] = {
     "double": pa.float64(),
     "float": pa.float32(),
-    "int32": pa.int32(),
-    "sint32": pa.int32(),
-    "sfixed32": pa.int32(),
-    "uint32": pa.int32(),
-    "fixed32": pa.int32(),
-    "int64": pa.int64(),
-    "sint64": pa.int64(),
-    "sfixed64": pa.int64(),
-    "uint64": pa.int64(),
-    "fixed64": pa.int64(),
+    **dict.fromkeys(("int32", "sint32", "sfixed32", "uint32", "fixed32"), pa.int32()),
+    **dict.fromkeys(("int64", "sint64", "sfixed64", "uint64", "fixed64"), pa.int64()),
     "bool": pa.bool_(),
     "string": pa.string(),
     "bytes": pa.binary(),
 }
 UNSIGNED: Final[dict[str, pa.DataType]] = {
-    "uint32": pa.uint32(),
-    "fixed32": pa.uint32(),
-    "uint64": pa.uint64(),
-    "fixed64": pa.uint64(),
+    **dict.fromkeys(("uint32", "fixed32"), pa.uint32()),
+    **dict.fromkeys(("uint64", "fixed64"), pa.uint64()),
 }
 TIMES: Final[dict[str, pa.DataType]] = {"Timestamp": pa.timestamp("us", tz="UTC"), "Duration": pa.duration("us")}
 

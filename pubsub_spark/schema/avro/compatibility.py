@@ -1,8 +1,8 @@
 """The compatibility rules: whether data of one Avro schema can be read with another, as the specification says.
 
 `unreadable(writer, reader)` is None or the first reason, with its path. Pub/Sub takes a new revision when the old and
-the new can each read what the other wrote. The rules about names are here too, for `resolution`, which applies to
-values what is decided here about schemas.
+the new can each read what the other wrote. The rules about names are here too, for `codec.avro.columns`, which
+applies to values what is decided here about schemas.
 """
 
 from __future__ import annotations
