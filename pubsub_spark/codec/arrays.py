@@ -57,6 +57,11 @@ def list_offsets(lists: pa.Array) -> npt.NDArray[np.int32]:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 
+def entries_of(maps: pa.MapArray) -> pa.StructArray:
+    """The entries of all maps, one after the other: Arrow can flatten a list, but no map."""
+    return maps.cast(pa.list_(pa.struct([maps.type.key_field, maps.type.item_field]))).flatten()
+
+
 def repeats(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
     """The maps that have a key twice."""
     counts = np.diff(offsets)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pubsub_spark.codec.arrays import list_offsets
+from pubsub_spark.codec.arrays import entries_of, list_offsets
 from pubsub_spark.codec.avro import byte_columns, decimals
 from pubsub_spark.codec.avro.byte_columns import Buffer, ByteColumn, Present
 from pubsub_spark.codec.avro.columns import constant
@@ -234,21 +234,12 @@ def _map(node: Map, found: pa.DataType, path: str, ignore_extra: bool) -> Write:
 
     def map_(maps: pa.MapArray, present: Present) -> list[Buffer]:
         _check_nulls(maps, present)
-        offsets, (keys, values) = list_offsets(maps), _entries(maps)
+        offsets, (keys, values) = list_offsets(maps), entries_of(maps).flatten()
         with inside("{}", offsets):
             entries = byte_columns.join(key(keys, None) + value(values, None), len(keys))
         return byte_columns.blocks(entries, offsets, present)
 
     return map_
-
-
-def _entries(maps: pa.MapArray) -> list[pa.Array]:
-    """The keys and values of all maps; Arrow cannot flatten a map, but it can a list over the same memory."""
-    entries = pa.StructArray.from_arrays([maps.keys, maps.items], ["key", "value"])
-    type_ = pa.list_(entries.type)
-    lists = pa.Array.from_buffers(type_, len(maps), maps.buffers()[:2], offset=maps.offset, children=[entries])
-    columns: list[pa.Array] = lists.flatten().flatten()
-    return columns
 
 
 def _union(node: Union, found: pa.DataType, path: str, ignore_extra: bool) -> Write:

@@ -125,7 +125,7 @@ class JsonReader(NamedTuple):
                 pass
         for first in range(0, len(texts), _CHUNK_ROWS):
             some = texts.slice(first, _CHUNK_ROWS).to_pylist()
-            places, values = _parse_together(some)
+            places, values = _parse(some)
             rows = [start + first + place for place in places]
             yield from self._by_python(rows, values, [some[place] for place in places])
 
@@ -353,17 +353,6 @@ def each_text(convert: Callable[[str], Any], type_: pa.DataType) -> Plan:
     return texts(lambda array: pa.array([None if text is None else convert(text) for text in array.to_pylist()], type_))
 
 
-def seconds_and_nanos(texts: pa.StringArray) -> tuple[pa.Int64Array, pa.Int32Array]:
-    """Times in UTC such as `2026-01-31T12:00:00.5Z` as seconds since 1970 and nanoseconds."""
-    require(pc.all(pc.match_substring_regex(texts, _TIME)).as_py() is not False)
-    seconds = pc.utf8_slice_codeunits(texts, 0, len("2026-01-31T12:00:00")).cast(pa.timestamp("s"))
-    nanos = pc.utf8_rpad(pc.utf8_slice_codeunits(texts, len("2026-01-31T12:00:00."), -1), 9, "0").cast(pa.int32())
-    return seconds.cast(pa.int64()), nanos
-
-
-_TIME: Final = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z$"
-
-
 # ----------------------------------------------------------------------------------------------------------- parsing
 
 
@@ -372,24 +361,11 @@ def refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
 
 
-_SEPARATOR: Final = object()
-_together: Final = json.JSONDecoder(parse_constant={"NaN": _SEPARATOR}.__getitem__)
 _scan: Final = make_scanner(json.JSONDecoder(parse_constant=refuse_constant))  # type: ignore[arg-type]
 
 
-def _parse_together(texts: list[bytes]) -> tuple[list[int], Values]:
-    """The places of the texts that are JSON, and their values; of a name given twice the last value.
-
-    All are parsed as one array, in which a constant that JSON does not have comes before each: where those are, and
-    there alone, is one text behind each.
-    """
-    data = b"[NaN,%b]" % b",NaN,".join(texts)
-    try:
-        values = _together.decode(data.decode())
-        if data.count(b"NaN") == len(texts) == values[::2].count(_SEPARATOR) == len(values) / 2:
-            return list(range(len(texts))), values[1::2]
-    except UNCOMMON:
-        pass
+def _parse(texts: list[bytes]) -> tuple[list[int], Values]:
+    """The places of the texts that are JSON, and their values; of a name given twice the last value."""
     places, values = [], []
     for place, data in enumerate(texts):
         try:

@@ -25,8 +25,7 @@ names instead of numbers, so it is read with the writer's descriptor and then pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -56,22 +55,6 @@ from pubsub_spark.slices import slices
 BLOCK_ROWS: Final = 16_384
 BLOCK_BYTES: Final = 8 << 20
 SPLIT_PARTS: Final = 4  # of rows that fail together
-
-
-class _Messages:
-    """Messages as the bytes of one envelope, which upb parses when it is first asked for them."""
-
-    def __init__(self, framed: bytes, envelope_class: Any) -> None:
-        self.framed = framed
-        self._envelope_class = envelope_class
-
-    @cached_property
-    def envelope(self) -> Any:
-        """The parsed envelope; UnreadableMessage when one of the messages is malformed."""
-        try:
-            return self._envelope_class.FromString(self.framed)
-        except DecodeError as error:
-            raise UnreadableMessage(str(error)) from None
 
 
 class ProtobufDecoder:
@@ -106,58 +89,55 @@ class ProtobufDecoder:
 
     def _block(self, data: pa.Array, start: int, reasons: dict[int, str]) -> pa.StructArray:
         """The rows of `data`, which begins at row `start`; a row with a reason is an empty message, to be made null."""
-        messages = self._messages(data)
+        framed = self._framed(data)
         try:
-            self._check(messages)
-            return self._columns(messages)
+            return self._columns(framed, self._parse(framed))
         except UnreadableMessage:
             places = _framed_places(data)
 
-        def check_rows(first: int, end: int) -> None:
-            self._check(_Messages(messages.framed[places[first] : places[end]], self.definition.envelope_class))
+        def parse_rows(first: int, end: int) -> None:
+            self._parse(framed[places[first] : places[end]])
 
         def read_rows(first: int, end: int) -> None:
-            part = self._messages(data.slice(first, end - first))
+            part = self._framed(data.slice(first, end - first))
             if end - first > 1:
                 self._columns(part)
             else:  # which ptars may fail on for a reason that this module does not know of
-                self._from_objects(part.envelope.messages)
+                self._from_objects(part)
 
-        malformed = {row: self._parse_error(data[row].as_py()) for row, _ in _refused(check_rows, 0, len(data))}
+        malformed = {row: self._parse_error(data[row].as_py()) for row, _ in _refused(parse_rows, 0, len(data))}
         data = _emptied(data, list(malformed))
         reasons.update({start + row: reason for row, reason in malformed.items() if start + row not in reasons})
-        try:  # messages are not checked again: the empty ones may lack a required field
-            return self._columns(self._messages(data))
+        try:
+            return self._columns(self._framed(data))
         except UnreadableMessage:
             unreadable = dict(_refused(read_rows, 0, len(data)))
             data = _emptied(data, list(unreadable))
             reasons.update({start + row: reason for row, reason in unreadable.items()})
-        messages = self._messages(data)
+        framed = self._framed(data)
         try:
-            return self._columns(messages)
+            return self._columns(framed)
         except UnreadableMessage:
-            return self._from_objects(messages.envelope.messages)
+            return self._from_objects(framed)
 
-    def _messages(self, data: pa.Array) -> _Messages:
-        return _Messages(self._framed(data), self.definition.envelope_class)
-
-    def _check(self, messages: _Messages) -> None:
-        """Raise UnreadableMessage when a message is malformed or lacks a required field."""
-        envelope = messages.envelope
-        if self._required and not envelope.IsInitialized():
+    def _parse(self, framed: bytes, required: bool = True) -> Any:
+        """The parsed envelope; UnreadableMessage when a message is malformed or, if `required`, lacks a field."""
+        try:
+            envelope = self.definition.envelope_class.FromString(framed)
+        except DecodeError as error:
+            raise UnreadableMessage(str(error)) from None
+        if required and self._required and not envelope.IsInitialized():
             raise UnreadableMessage("A required field is missing")
+        return envelope
 
-    def _columns(self, messages: _Messages) -> pa.StructArray:
-        """The columns of the messages; UnreadableMessage when one of them has no place there."""
-        if not self.struct.columns:
-            return arrays.structs(self.type, len(messages.envelope.messages), [])
-        if self._batch is None:
-            return self._from_objects(messages.envelope.messages)
+    def _columns(self, framed: bytes, envelope: Any = None) -> pa.StructArray:
+        """The columns of the messages of an envelope, parsed if it has been; UnreadableMessage if one has no place."""
+        if not self.struct.columns or self._batch is None:
+            return self._from_objects(framed, envelope)
         try:
-            framed = self._rewrite(messages, self._discarded) if self._rewritten else messages.framed
-            batch = self._read_batch(framed)
+            batch = self._read_batch(self._rewrite(framed, envelope, self._discarded) if self._rewritten else framed)
         except UnreadableMessage:
-            batch = self._read_batch(self._rewrite(messages, discard=True))
+            batch = self._read_batch(self._rewrite(framed, envelope, discard=True))
         return message_column(batch.column(0).values, self.struct, self.type, present=True)
 
     def _read_batch(self, framed: bytes) -> pa.RecordBatch:
@@ -168,12 +148,12 @@ class ProtobufDecoder:
         except ValueError as error:
             raise UnreadableMessage(str(error)) from None
 
-    def _rewrite(self, messages: _Messages, discard: bool) -> bytes:
+    def _rewrite(self, framed: bytes, envelope: Any, discard: bool) -> bytes:
         """The envelope as upb writes it, maps in the same order each time; `discard`: without unknown fields."""
+        envelope = envelope or self._parse(framed, required=False)
         if discard:
-            messages.envelope.DiscardUnknownFields()
-        framed: bytes = messages.envelope.SerializePartialToString(deterministic=self._maps)
-        return framed
+            envelope.DiscardUnknownFields()
+        return bytes(envelope.SerializePartialToString(deterministic=self._maps))
 
     def _framed(self, data: pa.Array) -> bytes:
         """The payloads as one envelope."""
@@ -183,7 +163,8 @@ class ProtobufDecoder:
         framed: bytes = ptars_schema.call(self._envelope.record_batch_to_array, batch)[0].as_py()
         return framed
 
-    def _from_objects(self, messages: Iterable[Any]) -> pa.StructArray:
+    def _from_objects(self, framed: bytes, envelope: Any = None) -> pa.StructArray:
+        messages = (envelope or self._parse(framed, required=False)).messages
         rows = [column_arrays.object_values(message, self.struct, "") for message in messages]
         return message_column(pa.array(rows, types.ptars_type(self.struct)), self.struct, self.type, present=True)
 

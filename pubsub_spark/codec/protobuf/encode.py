@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message_factory import GetMessageClass
 
-from pubsub_spark.codec.arrays import list_offsets, named_structs
+from pubsub_spark.codec.arrays import entries_of, list_offsets, named_structs
 from pubsub_spark.codec.protobuf import ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import (
     Array,
@@ -262,9 +262,7 @@ def _lists(convert: _Convert, array: pa.Array) -> pa.ListArray:
 
 
 def _maps(keys: _Convert, values: _Convert, array: pa.MapArray) -> pa.ListArray:
-    array = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
-    offsets = list_offsets(array)
-    entries = array.flatten()
+    offsets, entries = list_offsets(array), entries_of(array)
     with inside("{}", offsets):
         members = [keys(entries.field(0)), values(_refuse_nulls(entries.field(1)))]
     return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(members, ["key", "value"]))

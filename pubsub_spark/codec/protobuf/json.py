@@ -40,6 +40,7 @@ from pubsub_spark.schema.protobuf.json_mapping import (
 )
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
+_TIME: Final = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z$"
 
 
 def compile_reader(definition: ProtobufDefinition) -> JsonReader:
@@ -136,7 +137,9 @@ def _scalar(node: Node, field: FieldDescriptor) -> Plan | None:
         return reader.integers(type_, as_text=type_.bit_width == 64)
     if pa.types.is_floating(type_):
         return reader.floats(type_)
-    return _base64() if pa.types.is_binary(type_) else reader.exactly(type_)
+    if pa.types.is_binary(type_):
+        return reader.each_text(partial(binascii.a2b_base64, strict_mode=True), type_)
+    return reader.exactly(type_)
 
 
 def _key(node: Node) -> Plan:
@@ -145,10 +148,6 @@ def _key(node: Node) -> Plan:
     if pa.types.is_boolean(type_):
         return reader.each_text({"true": True, "false": False}.__getitem__, type_)
     return reader.exactly(type_) if pa.types.is_string(type_) else reader.integers(type_, as_text=True)
-
-
-def _base64() -> Plan:
-    return reader.each_text(partial(binascii.a2b_base64, strict_mode=True), pa.binary())
 
 
 def _enum(numbers: dict[str, int]) -> Plan:
@@ -166,8 +165,10 @@ def _enum(numbers: dict[str, int]) -> Plan:
 
 
 def _timestamps(texts: pa.StringArray) -> pa.StructArray:
-    seconds, nanos = reader.seconds_and_nanos(texts)
-    reader.require(not len(texts) or (pc.min(seconds).as_py() or 0) >= LEAST_SECONDS)
+    reader.require(pc.all(pc.match_substring_regex(texts, _TIME)).as_py() is not False)
+    seconds = pc.utf8_slice_codeunits(texts, 0, len("2026-01-31T12:00:00")).cast(pa.timestamp("s")).cast(pa.int64())
+    nanos = pc.utf8_rpad(pc.utf8_slice_codeunits(texts, len("2026-01-31T12:00:00."), -1), 9, "0").cast(pa.int32())
+    reader.require((pc.min(seconds).as_py() or 0) >= LEAST_SECONDS)
     return named_structs({"seconds": seconds, "nanos": nanos}, len(texts), texts)
 
 
