@@ -36,15 +36,7 @@ from google.protobuf.message import DecodeError
 from pubsub_spark.codec import arrays
 from pubsub_spark.codec.protobuf import column_arrays, ptars_schema, types
 from pubsub_spark.codec.protobuf.column_arrays import UnreadableMessage, message_column
-from pubsub_spark.codec.protobuf.column_tree import (
-    Array,
-    Enum,
-    Json,
-    Map,
-    Node,
-    Struct,
-    build_column_tree,
-)
+from pubsub_spark.codec.protobuf.column_tree import Array, Enum, Json, Map, Node, Struct, build_column_tree
 from pubsub_spark.codec.protobuf.json import compile_reader
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
 from pubsub_spark.schema.protobuf.definition import ENVELOPE_TAG, ProtobufDefinition
