@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
@@ -48,15 +49,12 @@ class CompiledSchema(NamedTuple):
                 )
             if file.syntax not in _SYNTAXES:
                 raise InvalidSchema(f"The file `{file.name}` is of an edition; Pub/Sub knows proto2 and proto3")
-        ordered: dict[str, FileDescriptorProto] = {}
-        while len(ordered) < len(files):
-            ready = [
-                file for file in files.values() if file.name not in ordered and ordered.keys() >= {*file.dependency}
+        try:
+            return [
+                files[name] for name in TopologicalSorter({f.name: f.dependency for f in files.values()}).static_order()
             ]
-            if not ready:
-                raise InvalidSchema("The files of the FileDescriptorSet import each other in a circle")
-            ordered |= {file.name: file for file in ready}
-        return list(ordered.values())
+        except CycleError:
+            raise InvalidSchema("The files of the FileDescriptorSet import each other in a circle") from None
 
 
 def of_text(text: str) -> CompiledSchema | None:

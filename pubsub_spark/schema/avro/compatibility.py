@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from pubsub_spark.schema.avro.mismatch import Unresolvable
 from pubsub_spark.schema.avro.schema_tree import Array, Enum, Field, Fixed, Map, Named, Node, Record, Union, type_name
 
 # what the writer wrote -> what a reader may take it for
@@ -23,11 +24,11 @@ PROMOTIONS: Final[dict[str, frozenset[str]]] = {
 
 def unreadable(writer: Node, reader: Node) -> str | None:
     """Why `reader` cannot read all that `writer` may have written, as a sentence; None when it can."""
-    found = _Walk().reason(writer, reader, "")
-    if found is None:
-        return None
-    path, reason = found
-    return f"Field `{path}` {reason}" if path else f"The schema {reason}"
+    try:
+        _check(writer, reader, set())
+    except Unresolvable as finding:
+        return finding.sentence("The schema")
+    return None
 
 
 def same_name(writer: Named, reader: Named) -> bool:
@@ -58,62 +59,57 @@ def best_branch(writer: Node, reader: Union) -> int | None:
     return None
 
 
-class _Walk:
-    """One comparison; pairs under way are taken for readable, so that recursive schemas come to an end."""
+def _check(writer: Node, reader: Node, seen: set[tuple[Node, Node]], step: str = "") -> None:
+    """Raise Unresolvable unless `reader` can read all of `writer`.
 
-    def __init__(self) -> None:
-        self._seen: set[tuple[Node, Node]] = set()
+    seen: pairs under way or done; they are taken for readable, so that recursive schemas come to an end.
+    """
+    if (writer, reader) not in seen:
+        seen.add((writer, reader))
+        try:
+            _check_pair(writer, reader, seen)
+        except Unresolvable as finding:
+            raise finding.inside(step) from None
 
-    def reason(self, writer: Node, reader: Node, path: str) -> tuple[str, str] | None:
-        if (writer, reader) in self._seen:
-            return None
-        self._seen.add((writer, reader))
-        if isinstance(writer, Union):
-            return next(filter(None, (self.reason(branch, reader, path) for branch in writer.branches)), None)
-        if isinstance(reader, Union):
-            index = best_branch(writer, reader)
-            if index is None:
-                return path, f"was written as {_name(writer)}, which no branch of the reader's union takes"
-            return self.reason(writer, reader.branches[index], path)
-        match writer, reader:
-            case Record(), Record():
-                return self._names(writer, reader, path) or self._fields(writer, reader, path)
-            case Enum(), Enum():
-                return self._names(writer, reader, path) or self._symbols(writer, reader, path)
-            case Fixed(), Fixed():
-                if writer.size != reader.size:
-                    return path, f"was written with {writer.size} fixed bytes and is read with {reader.size}"
-                return self._names(writer, reader, path)
-            case Array(), Array():
-                return self.reason(writer.items, reader.items, f"{path}[]")
-            case Map(), Map():
-                return self.reason(writer.values, reader.values, f"{path}{{}}")
-        if writer.kind == reader.kind or reader.kind in PROMOTIONS.get(writer.kind, ()):
-            return None
-        return path, f"was written as {_name(writer)} and cannot be read as {_name(reader)}"
 
-    def _names(self, writer: Named, reader: Named, path: str) -> tuple[str, str] | None:
-        if same_name(writer, reader):
-            return None
-        return path, f"was written as {_name(writer)} and is read as {_name(reader)}, which has no such alias"
-
-    def _fields(self, writer: Record, reader: Record, path: str) -> tuple[str, str] | None:
-        for field in reader.fields:
-            here = f"{path}.{field.name}" if path else field.name
-            index = written_field(writer, field)
-            if index is not None:
-                found = self.reason(writer.fields[index].node, field.node, here)
-                if found:
-                    return found
-            elif not field.has_default:
-                return here, "has no default, and the other revision does not write it"
-        return None
-
-    def _symbols(self, writer: Enum, reader: Enum, path: str) -> tuple[str, str] | None:
-        unknown = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
-        if unknown and reader.default is None:
-            return path, f"may hold the symbol `{unknown[0]}`, which the other revision lacks without a default symbol"
-        return None
+def _check_pair(writer: Node, reader: Node, seen: set[tuple[Node, Node]]) -> None:
+    if isinstance(writer, Union):
+        for branch in writer.branches:
+            _check(branch, reader, seen)
+        return
+    if isinstance(reader, Union):
+        index = best_branch(writer, reader)
+        if index is None:
+            raise Unresolvable(f"was written as {_name(writer)}, which no branch of the reader's union takes")
+        _check(writer, reader.branches[index], seen)
+        return
+    if writer.kind != reader.kind and reader.kind not in PROMOTIONS.get(writer.kind, ()):
+        raise Unresolvable(f"was written as {_name(writer)} and cannot be read as {_name(reader)}")
+    match writer, reader:
+        case (Fixed(), Fixed()) if writer.size != reader.size:
+            raise Unresolvable(f"was written with {writer.size} fixed bytes and is read with {reader.size}")
+        case (Record() | Enum() | Fixed(), Record() | Enum() | Fixed()) if not same_name(writer, reader):
+            raise Unresolvable(
+                f"was written as {_name(writer)} and is read as {_name(reader)}, which has no such alias"
+            )
+        case Record(), Record():
+            for field in reader.fields:
+                index = written_field(writer, field)
+                if index is not None:
+                    _check(writer.fields[index].node, field.node, seen, f".{field.name}")
+                elif not field.has_default:
+                    missing = Unresolvable("has no default, and the other revision does not write it")
+                    raise missing.inside(f".{field.name}")
+        case Enum(), Enum():
+            unknown = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+            if unknown and reader.default is None:
+                raise Unresolvable(
+                    f"may hold the symbol `{unknown[0]}`, which the other revision lacks without a default symbol"
+                )
+        case Array(), Array():
+            _check(writer.items, reader.items, seen, "[]")
+        case Map(), Map():
+            _check(writer.values, reader.values, seen, "{}")
 
 
 def _name(node: Node) -> str:

@@ -9,7 +9,7 @@ An enum may gain values, for that edits no field; it may not lose, rename or ren
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
@@ -24,75 +24,47 @@ _LABELS: Final = {
     FieldDescriptorProto.LABEL_REPEATED: "repeated",
 }
 
-
-class _File(NamedTuple):
-    """A file, and the name of the schema's root message, which may be renamed: that edits no field."""
-
-    content: FileDescriptorProto
-    root: str
+# The properties of a field that no revision may edit, by the words for them.
+_Properties = dict[str, str]
 
 
 def find_edit(old: FileDescriptorProto, new: FileDescriptorProto, old_root: str, new_root: str) -> str | None:
     """A sentence about the first change in `new` that is not allowed, or None: optional fields may come and go.
 
-    old_root, new_root: the names of the schemas' root messages, without a package; they need not be in these files.
+    old_root, new_root: the names of the schemas' root messages, without a package; they need not be in these files. The
+    root message may be renamed, since that edits no field.
     """
     if (old.syntax or "proto2") != (new.syntax or "proto2"):
         return f"The syntax changes from {old.syntax or 'proto2'} to {new.syntax or 'proto2'}"
-    return next(_edits(_File(old, old_root), _File(new, new_root)), None)
+    return next(_edits(old, new, old_root, new_root), None)
 
 
-def _edits(old: _File, new: _File) -> Iterator[str]:
+def _edits(old: FileDescriptorProto, new: FileDescriptorProto, old_root: str, new_root: str) -> Iterator[str]:
     """The changes that are not allowed, each as a sentence."""
-    old_messages, new_messages = dict(_messages(old)), dict(_messages(new))
+    old_messages, new_messages = dict(_messages(old, old_root)), dict(_messages(new, new_root))
     for path in filter(new_messages.__contains__, old_messages):
-        yield from _message_edits(path, old, old_messages[path], new, new_messages[path])
-    old_enums, new_enums = dict(_enums(old)), dict(_enums(new))
+        fields = (_fields(old, old_root, old_messages[path]), _fields(new, new_root, new_messages[path]))
+        yield from _field_edits(path, *fields)
+    old_enums, new_enums = dict(_enums(old, old_messages)), dict(_enums(new, new_messages))
     for path in filter(new_enums.__contains__, old_enums):
         yield from _enum_edits(path, old_enums[path], new_enums[path])
 
 
-def _message_edits(
-    path: str, old_file: _File, old: DescriptorProto, new_file: _File, new: DescriptorProto
-) -> Iterator[str]:
-    before = {field.number: field for field in old.field}
-    after = {field.number: field for field in new.field}
-    numbers = {field.name: field.number for field in new.field}
+def _field_edits(path: str, before: dict[int, _Properties], after: dict[int, _Properties]) -> Iterator[str]:
+    numbers = {field["name"]: number for number, field in after.items()}
     for number, field in before.items():
-        where = f"Field `{_dotted(path, field.name)}`"
+        where = f"Field `{_dotted(path, field['name'])}`"
         if number in after:
-            for what, was, now in _changed_properties(old_file, old, field, new_file, new, after[number]):
-                yield f"{where} changes its {what} from {was} to {now}"
-        elif field.name in numbers:
-            yield f"{where} changes its number from {number} to {numbers[field.name]}"
-        elif field.label != FieldDescriptorProto.LABEL_OPTIONAL:
-            yield f"{where} is {_LABELS[field.label]} and is removed"
+            for what, was in field.items():
+                if was != after[number][what]:
+                    yield f"{where} changes its {what} from `{was}` to `{after[number][what]}`"
+        elif field["name"] in numbers:
+            yield f"{where} changes its number from {number} to {numbers[field['name']]}"
+        elif field["label"] in ("required", "repeated"):
+            yield f"{where} is {field['label']} and is removed"
     for number, field in after.items():
-        if number not in before and field.label != FieldDescriptorProto.LABEL_OPTIONAL:
-            yield f"Field `{_dotted(path, field.name)}` is {_LABELS[field.label]} and is added"
-
-
-def _changed_properties(
-    old_file: _File,
-    old: DescriptorProto,
-    before: FieldDescriptorProto,
-    new_file: _File,
-    new: DescriptorProto,
-    after: FieldDescriptorProto,
-) -> Iterator[tuple[str, str, str]]:
-    """The properties that a field has in both revisions with different values: (property, old value, new value)."""
-    pairs = (
-        ("name", before.name, after.name),
-        ("label", _label(before), _label(after)),
-        ("type", _type(old_file, before), _type(new_file, after)),
-        ("default", _default(before), _default(after)),
-        ("JSON name", before.json_name, after.json_name),
-        ("oneof", _oneof(old, before), _oneof(new, after)),
-        ("packing", str(before.options.packed), str(after.options.packed)),
-    )
-    for what, was, now in pairs:
-        if was != now:
-            yield what, f"`{was}`", f"`{now}`"
+        if number not in before and field["label"] in ("required", "repeated"):
+            yield f"Field `{_dotted(path, field['name'])}` is {field['label']} and is added"
 
 
 def _enum_edits(path: str, old: EnumDescriptorProto, new: EnumDescriptorProto) -> Iterator[str]:
@@ -104,50 +76,55 @@ def _enum_edits(path: str, old: EnumDescriptorProto, new: EnumDescriptorProto) -
             yield f"Enum `{path}` changes the number of `{value.name}` from {value.number} to {numbers[value.name]}"
 
 
-def _label(field: FieldDescriptorProto) -> str:
-    return "explicitly optional" if field.proto3_optional else _LABELS[field.label]
+def _fields(file: FileDescriptorProto, root: str, message: DescriptorProto) -> dict[int, _Properties]:
+    """The fields of a message by their numbers."""
+    return {
+        field.number: {
+            "name": field.name,
+            "label": "explicitly optional" if field.proto3_optional else _LABELS[field.label],
+            "type": _type(file, root, field),
+            "default": field.default_value if field.HasField("default_value") else "none",
+            "JSON name": field.json_name,
+            "oneof": (
+                message.oneof_decl[field.oneof_index].name
+                if field.HasField("oneof_index") and not field.proto3_optional
+                else "none"
+            ),
+            "packing": str(field.options.packed),
+        }
+        for field in message.field
+    }
 
 
-def _default(field: FieldDescriptorProto) -> str:
-    return str(field.default_value) if field.HasField("default_value") else "none"
-
-
-def _type(file: _File, field: FieldDescriptorProto) -> str:
-    """The type of a field as users write it."""
+def _type(file: FileDescriptorProto, root: str, field: FieldDescriptorProto) -> str:
+    """The type of a field as users write it; the root message and what is in it without their names."""
     if not field.type_name:
         return str(FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_").lower()
-    package = f"{file.content.package}." if file.content.package else ""
-    root = f".{package}{file.root}"
-    if field.type_name == root or field.type_name.startswith(f"{root}."):
-        return f"message{field.type_name.removeprefix(root)}"
+    package = f"{file.package}." if file.package else ""
+    name = f"{field.type_name}.".removeprefix(f".{package}{root}.")
+    if name != f"{field.type_name}.":
+        return f"message.{name}".rstrip(".")
     return str(field.type_name).removeprefix(".").removeprefix(package)
 
 
-def _oneof(message: DescriptorProto, field: FieldDescriptorProto) -> str:
-    if field.proto3_optional or not field.HasField("oneof_index"):
-        return "none"
-    return str(message.oneof_decl[field.oneof_index].name)
-
-
-def _messages(file: _File) -> Iterator[tuple[str, DescriptorProto]]:
+def _messages(file: FileDescriptorProto, root: str) -> Iterator[tuple[str, DescriptorProto]]:
     """Every message with its path below the root message, which has the empty path; `/` is before all others'."""
-    for message in file.content.message_type:
-        yield from _nested("" if message.name == file.root else f"/{message.name}", message)
+
+    def nested(path: str, message: DescriptorProto) -> Iterator[tuple[str, DescriptorProto]]:
+        yield path, message
+        for inner in message.nested_type:
+            yield from nested(_dotted(path, inner.name), inner)
+
+    for message in file.message_type:
+        yield from nested("" if message.name == root else f"/{message.name}", message)
 
 
-def _nested(path: str, message: DescriptorProto) -> Iterator[tuple[str, DescriptorProto]]:
-    yield path, message
-    for inner in message.nested_type:
-        yield from _nested(_dotted(path, inner.name), inner)
-
-
-def _enums(file: _File) -> Iterator[tuple[str, EnumDescriptorProto]]:
+def _enums(
+    file: FileDescriptorProto, messages: dict[str, DescriptorProto]
+) -> Iterator[tuple[str, EnumDescriptorProto]]:
     """Every enum with its path."""
-    for enum in file.content.enum_type:
-        yield f"/{enum.name}", enum
-    for path, message in _messages(file):
-        for enum in message.enum_type:
-            yield _dotted(path, enum.name), enum
+    yield from ((f"/{enum.name}", enum) for enum in file.enum_type)
+    yield from ((_dotted(path, enum.name), enum) for path, message in messages.items() for enum in message.enum_type)
 
 
 def _dotted(path: str, name: str) -> str:

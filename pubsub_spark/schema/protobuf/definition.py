@@ -163,7 +163,11 @@ def _full_name(file: FileDescriptorProto, message: DescriptorProto) -> str:
 
 
 def _check_shape(file: FileDescriptorProto) -> None:
-    """Raise InvalidSchema unless the file has one top-level message and no service."""
+    """Raise InvalidSchema unless the file is proto2 or proto3 and has one top-level message and no service."""
+    if file.syntax == "editions":
+        raise InvalidSchema(
+            'The definition is of an edition; Pub/Sub knows `syntax = "proto2"` and `syntax = "proto3"`'
+        )
     if len(file.message_type) != 1:
         names = ", ".join(f"`{message.name}`" for message in file.message_type) or "none"
         raise InvalidSchema(f"The definition must have exactly one top-level message, it has {names}")

@@ -5,8 +5,7 @@ badly. In a process of its own all this is harmless: a crash or an endless compi
 `file:line:column: message` is read from a pipe. The text goes in and the descriptors come out through pipes as well: no
 file is written. protoc sees the schema and the well-known types under virtual names and no other file of the machine.
 
-Before that the text is checked for what protoc would take too kindly: control characters (which it skips) and nesting
-that no person wrote. Both checks take time linear in the text's length.
+protoc skips control characters, so a text that has one is refused before.
 
 A compilation takes some 60 ms, nearly all of it the start of the interpreter, so results are kept: a revision is
 compiled once per process.
@@ -25,6 +24,7 @@ from importlib import resources
 from typing import Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.message import DecodeError
 
 from pubsub_spark.schema.definition import ForbiddenImport, InvalidSchema
 
@@ -36,9 +36,7 @@ WELL_KNOWN: Final = tuple(
     for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 )
 
-# Pub/Sub's own limit on a definition, and a depth that protoc's parser (about 20,000 levels) survives by far.
-MAX_BYTES: Final = 300_000
-MAX_NESTING: Final = 200
+MAX_BYTES: Final = 300_000  # Pub/Sub's own limit on a definition
 # The largest definitions take up to four seconds; a machine may be busy.
 TIMEOUT_SECONDS: Final = 30
 # Compiled texts kept per process: as many revisions as a schema may have (20), times a few schemas.
@@ -54,12 +52,6 @@ _ENVIRONMENT: Final = {"GRPC_PYTHON_DISABLE_DYNAMIC_STUBS": "1"}
 _PIPE_IN, _PIPE_OUT = "/dev/stdin", "/dev/stdout"
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
-# Comments and strings are taken whole, unterminated ones to where protoc's tokenizer ends them: brackets are brackets.
-_BRACKET = re.compile(
-    r"""//[^\n]*|/\*(?s:.*?)\*/|/\*(?s:.*)|"(?:\\[^\n]|[^"\\\n])*"?|'(?:\\[^\n]|[^'\\\n])*'?|[{}()<>\[\]]"""
-)
-# Possessive (`*+`) and atomic (`(?>`): what has been taken as a comment is never tried as anything else.
-_EDITION = re.compile(r"\ufeff?(?:\s|//[^\n]*+|(?>/\*(?s:.*?)\*/))*+edition\b")
 _COMPLAINT = re.compile(
     rf"(?:{_PIPE_IN}|{SCHEMA_FILE}):(?:(?P<line>\d+):(?P<column>\d+):)? (?!warning: )(?P<message>.*)"
 )
@@ -71,28 +63,14 @@ def compile_text(text: str) -> FileDescriptorSet:
 
     Raises InvalidSchema, which says where the text is wrong, and ModuleNotFoundError without the extra `protoc`.
     """
-    _check(text)
-    return FileDescriptorSet.FromString(_compile(text))
-
-
-def _check(text: str) -> None:
-    """Raise InvalidSchema for a text that protoc should not be given."""
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise InvalidSchema(f"The definition is longer than {MAX_BYTES:,} bytes")
     if control := _CONTROL.search(text):
         raise InvalidSchema(f"The definition has a control character at {_position(text, control.start())}")
-    depth = 0
-    for token in _BRACKET.finditer(text):
-        if token[0] in "{([<":
-            depth += 1
-        elif token[0] in "})]>":
-            depth = max(0, depth - 1)
-        if depth > MAX_NESTING:
-            raise InvalidSchema(f"The definition is nested deeper than {MAX_NESTING} levels")
-    if _EDITION.match(text):
-        raise InvalidSchema(
-            'The definition is of an edition; Pub/Sub knows `syntax = "proto2"` and `syntax = "proto3"`'
-        )
+    try:
+        return FileDescriptorSet.FromString(_compile(text))
+    except DecodeError:  # from a protoc that nests deeper than protobuf reads
+        raise InvalidSchema("The definition is nested too deeply") from None
 
 
 def _position(text: str, index: int) -> str:
