@@ -23,8 +23,8 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from pubsub_spark.schema.avro.mismatch import Mismatch
 from pubsub_spark.schema.avro.schema_tree import INT, LONG, Array, Enum, Fixed, Map, Node, Record, Union, type_name
+from pubsub_spark.schema.definition import Mismatch
 
 # node, JSON value, whether unions are tagged -> datum
 Reader = Callable[[Any, Any, bool], Any]
@@ -62,7 +62,7 @@ def read_default(node: Node, declared: Any) -> Any:
 
 def quoted(node: Node, datum: Any) -> str:
     """A datum as a message would have it, for a sentence: the beginning of it where it is long."""
-    return _quoted(_written(node, datum))
+    return shortened(_written(node, datum))
 
 
 def no_constant(name: str) -> float:
@@ -242,9 +242,10 @@ _WRITERS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 def _expected(what: str, value: Any) -> Mismatch:
-    return Mismatch(f"must be {what}, is {_quoted(value)}")
+    return Mismatch(f"must be {what}, is {shortened(value)}")
 
 
-def _quoted(value: Any) -> str:
+def shortened(value: Any) -> str:
+    """A value as JSON, for a sentence: the beginning of it where it is long."""
     text = json.dumps(value)
     return text if len(text) <= _MAX_QUOTED_CHARACTERS else f"{text[: _MAX_QUOTED_CHARACTERS - 3]}..."

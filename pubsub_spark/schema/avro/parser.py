@@ -14,8 +14,7 @@ import json
 from itertools import count
 from typing import Any, Final
 
-from pubsub_spark.schema.avro.json_encoding import NOT_NUMBERS, no_constant, read_default
-from pubsub_spark.schema.avro.mismatch import Mismatch
+from pubsub_spark.schema.avro.json_encoding import NOT_NUMBERS, no_constant, read_default, shortened
 from pubsub_spark.schema.avro.schema_tree import (
     INT,
     PRIMITIVES,
@@ -33,7 +32,7 @@ from pubsub_spark.schema.avro.schema_tree import (
     type_name,
     weight,
 )
-from pubsub_spark.schema.definition import InvalidSchema
+from pubsub_spark.schema.definition import InvalidSchema, Mismatch
 
 # logical type -> the underlying types it may sit on; what is not here, or sits elsewhere, is ignored as Avro demands
 LOGICAL: Final[dict[str, frozenset[str]]] = {
@@ -67,96 +66,105 @@ def parse(text: str) -> Node:
         raise InvalidSchema("The schema is nested too deeply") from None
     except ValueError as error:
         raise InvalidSchema(f"The schema is not JSON: {error}") from None
-    root = _Parser().node(declared, namespace="", path="", depth=0)
+    try:
+        root = _Parser().node(declared, namespace="", depth=0)
+    except Mismatch as mismatch:
+        raise InvalidSchema(mismatch.sentence("The schema")) from None
     if weight(root) > MAX_WEIGHT:
         raise InvalidSchema(f"The schema stands for more than {MAX_WEIGHT} fields: its types use each other too often")
     return root
 
 
 class _Parser:
-    """The named types that were met on the way through one schema's text."""
+    """The named types that were met on the way through one schema's text; errors are Mismatches, which have a path."""
 
     def __init__(self) -> None:
         self._named: dict[str, Named] = {}
         self._unions = count()
 
-    def node(self, declared: Any, namespace: str, path: str, depth: int) -> Node:
+    def node(self, declared: Any, namespace: str, depth: int, step: str = "") -> Node:
         if depth > MAX_DEPTH:
             raise InvalidSchema(f"The schema is nested deeper than {MAX_DEPTH} levels")
-        if isinstance(declared, str):
-            return self._reference(declared, namespace, path)
-        if isinstance(declared, list):
-            return self._union(declared, namespace, path, depth)
+        try:
+            if isinstance(declared, str):
+                return self._reference(declared, namespace)
+            if isinstance(declared, list):
+                return self._union(declared, namespace, depth)
+            return self._object(declared, namespace, depth)
+        except Mismatch as mismatch:
+            raise mismatch.inside(step) from None
+
+    def _object(self, declared: Any, namespace: str, depth: int) -> Node:
         if not isinstance(declared, dict):
-            raise InvalidSchema(f"{_at(path)} must be a type's name, an object or a list, not `{_short(declared)}`")
+            raise Mismatch(f"must be a type's name, an object or a list, not `{shortened(declared)}`")
         kind = declared.get("type")
         if isinstance(kind, dict | list):
-            raise InvalidSchema(f"{_at(path)} must have a name as its `type`, not an object or a list")
+            raise Mismatch("must have a name as its `type`, not an object or a list")
         if kind in PRIMITIVES:
             return Primitive(kind, _logical(declared, kind))
         match kind:
             case "array":
-                return Array(self.node(_required(declared, "items", path), namespace, f"{path}[]", depth + 1))
+                return Array(self.node(_required(declared, "items"), namespace, depth + 1, "[]"))
             case "map":
-                return Map(self.node(_required(declared, "values", path), namespace, f"{path}{{}}", depth + 1))
+                return Map(self.node(_required(declared, "values"), namespace, depth + 1, "{}"))
             case "record" | "error":
-                return self._record(declared, namespace, path, depth)
+                return self._record(declared, namespace, depth)
             case "enum":
-                return self._enum(declared, namespace, path)
+                return self._enum(declared, namespace)
             case "fixed":
-                return self._fixed(declared, namespace, path)
+                return self._fixed(declared, namespace)
             case str():
-                return self._reference(kind, namespace, path)
-        raise InvalidSchema(f"{_at(path)} has no `type`")
+                return self._reference(kind, namespace)
+        raise Mismatch("has no `type`")
 
-    def _reference(self, name: str, namespace: str, path: str) -> Node:
+    def _reference(self, name: str, namespace: str) -> Node:
         if name in PRIMITIVES:
             return Primitive(name)
         for full in (_full_name(name, namespace), name):
             if full in self._named:
                 return self._named[full]
-        raise InvalidSchema(f"{_at(path)} has the unknown type `{name}`")
+        raise Mismatch(f"has the unknown type `{name}`")
 
-    def _union(self, declared: list[Any], namespace: str, path: str, depth: int) -> Union:
-        branches = tuple(self.node(branch, namespace, path, depth + 1) for branch in declared)
+    def _union(self, declared: list[Any], namespace: str, depth: int) -> Union:
+        branches = tuple(self.node(branch, namespace, depth + 1) for branch in declared)
         seen: set[str] = set()
         for branch in branches:
             if isinstance(branch, Union):
-                raise InvalidSchema(f"{_at(path)} is a union that directly contains a union")
+                raise Mismatch("is a union that directly contains a union")
             if type_name(branch) in seen:
-                raise InvalidSchema(f"{_at(path)} is a union with two branches of type `{type_name(branch)}`")
+                raise Mismatch(f"is a union with two branches of type `{type_name(branch)}`")
             seen.add(type_name(branch))
         return Union(branches, next(self._unions))
 
-    def _record(self, declared: dict[str, Any], namespace: str, path: str, depth: int) -> Record:
-        name, inner, aliases = self._name(declared, namespace, path)
+    def _record(self, declared: dict[str, Any], namespace: str, depth: int) -> Record:
+        name, inner, aliases = self._name(declared, namespace)
         record = Record(name, aliases=aliases)
         self._named[name] = record
-        fields = _required(declared, "fields", path)
+        fields = _required(declared, "fields")
         if not isinstance(fields, list):
             raise InvalidSchema(f"The `fields` of record `{name}` must be a list")
         seen: set[str] = set()
         for item in fields:
-            record.fields.append(self._field(item, record, inner, path, depth))
+            if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+                raise InvalidSchema(f"A field of record `{name}` has no `name`")
+            if not _is_name(item["name"]):
+                raise InvalidSchema(f"Record `{name}` has a field with the illegal name `{item['name']}`")
+            try:
+                record.fields.append(self._field(item, inner, depth))
+            except Mismatch as mismatch:
+                raise mismatch.inside(f".{item['name']}") from None
             if item["name"] in seen:
                 raise InvalidSchema(f"Record `{name}` has two fields named `{item['name']}`")
             seen.add(item["name"])
         return record
 
-    def _field(self, declared: Any, record: Record, namespace: str, path: str, depth: int) -> Field:
-        if not isinstance(declared, dict) or not isinstance(declared.get("name"), str):
-            raise InvalidSchema(f"A field of record `{record.name}` has no `name`")
+    def _field(self, declared: dict[str, Any], namespace: str, depth: int) -> Field:
         name = declared["name"]
-        if not _is_name(name):
-            raise InvalidSchema(f"Record `{record.name}` has a field with the illegal name `{name}`")
-        here = f"{path}.{name}" if path else name
-        node = self.node(_required(declared, "type", here), namespace, here, depth + 1)
-        aliases = _strings(declared, "aliases", here)
+        node = self.node(_required(declared, "type"), namespace, depth + 1)
+        aliases = _strings(declared, "aliases")
         order = declared.get("order", "ascending")
         if not isinstance(order, str) or order.lower() not in _ORDERS:
-            raise InvalidSchema(
-                f"{_at(here)} must have one of {', '.join(_ORDERS)} as its `order`, not `{_short(order)}`"
-            )
+            raise Mismatch(f"must have one of {', '.join(_ORDERS)} as its `order`, not `{shortened(order)}`")
         if "default" not in declared:
             return Field(name, node, aliases)
         default = declared["default"]
@@ -165,14 +173,12 @@ class _Parser:
         try:
             default = read_default(node, default)
         except Mismatch as mismatch:
-            raise InvalidSchema(
-                f"{_at(here)} has a default that does not fit: {mismatch.sentence('the value')}"
-            ) from None
+            raise Mismatch(f"has a default that does not fit: {mismatch.sentence('the value')}") from None
         return Field(name, node, aliases, True, default)
 
-    def _enum(self, declared: dict[str, Any], namespace: str, path: str) -> Enum:
-        name, _, aliases = self._name(declared, namespace, path)
-        symbols = _strings(declared, "symbols", path)
+    def _enum(self, declared: dict[str, Any], namespace: str) -> Enum:
+        name, _, aliases = self._name(declared, namespace)
+        symbols = _strings(declared, "symbols")
         if "symbols" not in declared:
             raise InvalidSchema(f"Enum `{name}` has no `symbols`")
         for symbol in symbols:
@@ -183,36 +189,34 @@ class _Parser:
         default = declared.get("default")
         if default is not None and default not in symbols:
             raise InvalidSchema(f"Enum `{name}` has the default `{default}`, which is not one of its symbols")
-        enum = Enum(name, symbols, default, aliases)
-        self._named[name] = enum
+        self._named[name] = enum = Enum(name, symbols, default, aliases)
         return enum
 
-    def _fixed(self, declared: dict[str, Any], namespace: str, path: str) -> Fixed:
-        name, _, aliases = self._name(declared, namespace, path)
-        size = _required(declared, "size", path)
+    def _fixed(self, declared: dict[str, Any], namespace: str) -> Fixed:
+        name, _, aliases = self._name(declared, namespace)
+        size = _required(declared, "size")
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= INT[1]:
-            raise InvalidSchema(f"Fixed `{name}` must have a `size` of 0 or more, got `{_short(size)}`")
-        fixed = Fixed(name, size, aliases, _logical(declared, "fixed", size))
-        self._named[name] = fixed
+            raise InvalidSchema(f"Fixed `{name}` must have a `size` of 0 or more, got `{shortened(size)}`")
+        self._named[name] = fixed = Fixed(name, size, aliases, _logical(declared, "fixed", size))
         return fixed
 
-    def _name(self, declared: dict[str, Any], namespace: str, path: str) -> tuple[str, str, tuple[str, ...]]:
+    def _name(self, declared: dict[str, Any], namespace: str) -> tuple[str, str, tuple[str, ...]]:
         """The full name, the namespace for what is inside, and the full names of the aliases."""
         name = declared.get("name")
         if not isinstance(name, str):
-            raise InvalidSchema(f"{_at(path)} is of type `{declared['type']}` and needs a `name`")
+            raise Mismatch(f"is of type `{declared['type']}` and needs a `name`")
         own = declared.get("namespace")
         if not isinstance(own, str | None):
-            raise InvalidSchema(f"{_at(path)} has a `namespace` that is not a string")
+            raise Mismatch("has a `namespace` that is not a string")
         full = _full_name(name, namespace if own is None else own)
         inner, _, simple = full.rpartition(".")
         if not (_is_name(simple) and full.isprintable()):  # half of a surrogate pair is not
-            raise InvalidSchema(f"{_at(path)} defines a type with the illegal name `{full}`")
+            raise Mismatch(f"defines a type with the illegal name `{full}`")
         if full in PRIMITIVES:
-            raise InvalidSchema(f"{_at(path)} defines a type with the name of a primitive, `{full}`")
+            raise Mismatch(f"defines a type with the name of a primitive, `{full}`")
         if full in self._named:
             raise InvalidSchema(f"The type `{full}` is defined twice")
-        return full, inner, tuple(_full_name(alias, inner) for alias in _strings(declared, "aliases", path))
+        return full, inner, tuple(_full_name(alias, inner) for alias in _strings(declared, "aliases"))
 
 
 def _full_name(name: str, namespace: str) -> str:
@@ -250,23 +254,14 @@ def _digits(size: int | None) -> int:
     return len(str(2 ** (8 * min(size, 64) - 1) - 1)) - 1 if size else 0
 
 
-def _required(declared: dict[str, Any], key: str, path: str) -> Any:
+def _required(declared: dict[str, Any], key: str) -> Any:
     if key not in declared:
-        raise InvalidSchema(f"{_at(path)} has no `{key}`")
+        raise Mismatch(f"has no `{key}`")
     return declared[key]
 
 
-def _strings(declared: dict[str, Any], key: str, path: str) -> tuple[str, ...]:
+def _strings(declared: dict[str, Any], key: str) -> tuple[str, ...]:
     value = declared.get(key, [])
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise InvalidSchema(f"{_at(path)} must have a list of strings as its `{key}`")
+        raise Mismatch(f"must have a list of strings as its `{key}`")
     return tuple(value)
-
-
-def _at(path: str) -> str:
-    return f"Field `{path}`" if path else "The schema"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:37] + "..."
