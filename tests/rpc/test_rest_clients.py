@@ -1,7 +1,8 @@
-"""Clients of the JSON API that others wrote: Google's Python client over REST, and gcloud."""
+"""Clients of the JSON API that others wrote: Google's Python client over REST, gcloud, and Java's HttpClient."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
@@ -11,6 +12,8 @@ import pytest
 from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
 from google.pubsub_v1 import PublisherClient, PubsubMessage, SubscriberClient
+
+from pubsub_spark.emulator import Emulator
 
 TOPIC, SUB = "projects/p/topics/news", "projects/p/subscriptions/all"
 
@@ -68,3 +71,57 @@ def test_gcloud_works_with_an_overridden_endpoint(gcloud, emulator):
 
     assert ("aGVsbG8=", {"k": "v"}) == (received["message"]["data"], received["message"]["attributes"])
     assert 0 == emulator.backlog(SUB)
+
+
+JAVA = """
+import java.net.URI;
+import java.net.http.*;
+
+public class Main {
+  public static void main(String[] arguments) throws Exception {
+    HttpClient client = HttpClient.newHttpClient();
+    String topic = arguments[0] + "/v1/projects/p/topics/news";
+    String messages = "{\\"messages\\": [{\\"data\\": \\"YQ==\\"}]}";
+    for (var request : new HttpRequest[] {
+        HttpRequest.newBuilder(URI.create(topic)).PUT(HttpRequest.BodyPublishers.ofString("{}")).build(),
+        HttpRequest.newBuilder(URI.create(topic + ":publish"))
+            .POST(HttpRequest.BodyPublishers.ofString(messages)).build(),
+        HttpRequest.newBuilder(URI.create(topic)).build()})
+      System.out.println(client.send(request, HttpResponse.BodyHandlers.ofString()).statusCode());
+  }
+}
+"""
+
+
+def has_jdk() -> bool:
+    """Whether `java` runs a source file: a JRE has no compiler."""
+    java = shutil.which("java")
+    return java is not None and b"jdk.compiler" in subprocess.run([java, "--list-modules"], capture_output=True).stdout
+
+
+@pytest.mark.skipif(not has_jdk(), reason="There is no JDK")
+def test_java_http_client(tmp_path, caplog):
+    """Java's HttpClient, which offers `h2c` with each request, is answered, and nothing is logged."""
+    source = tmp_path / "Main.java"
+    source.write_text(JAVA)
+    with Emulator() as emulator:
+        command = ["java", str(source), f"http://{emulator.endpoint}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert ["200"] * 3 == done.stdout.split(), done.stderr
+    assert [] == caplog.records
+
+
+@pytest.mark.parametrize("offer", ["h2c", "websocket"])
+def test_offer_to_upgrade_is_declined_without_a_word(caplog, offer):
+    """A request that offers another protocol is answered over HTTP/1.1, and so is the next on its connection."""
+    with Emulator() as emulator:
+        connection = http.client.HTTPConnection(emulator.host, emulator.port, timeout=10)
+        headers = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": offer, "HTTP2-Settings": "AAEAAEAA"}
+        for topic in ("first", "second"):
+            connection.request("PUT", f"/v1/projects/p/topics/{topic}", "{}", headers)
+            response = connection.getresponse()
+            assert (200, topic) == (response.status, json.loads(response.read())["name"].rpartition("/")[2])
+        connection.close()
+
+    assert [] == caplog.records

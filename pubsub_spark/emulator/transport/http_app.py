@@ -139,7 +139,13 @@ class HttpServer:
 
 
 class _Connection(H11Protocol):
-    """uvicorn's protocol, which by itself leaves a client unanswered that closes its half of the connection."""
+    """uvicorn's protocol, which by itself leaves a client unanswered that closes its half of the connection.
+
+    An offer to upgrade is answered over HTTP/1.1, as RFC 9110 allows: Java's HttpClient offers `h2c` with each request.
+    """
+
+    def _should_upgrade(self) -> bool:
+        return False
 
     def eof_received(self) -> bool:  # type: ignore[override]
         cycle: Any = self.cycle  # None before the first request
