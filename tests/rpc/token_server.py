@@ -41,7 +41,7 @@ class TokenServer:
         if path.endswith(":generateAccessToken"):
             expires = datetime.now(UTC) + timedelta(seconds=self.lifetime)
             return {"accessToken": self.issue(self.lifetime), "expireTime": f"{expires:%Y-%m-%dT%H:%M:%SZ}"}
-        return {"email": "me@example.com", "scopes": []} if path.endswith("/default/") else "p"
+        return {"email": "me@example.com", "scopes": []} if "/service-accounts/" in path else "p"
 
     def external_account(self, folder: Path, impersonate: bool = False) -> dict[str, Any]:
         """Credentials of a workload identity pool whose tokens are exchanged here."""
