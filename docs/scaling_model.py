@@ -1,4 +1,4 @@
-"""The arithmetic of docs/scaling.md: what one query reads, needs and costs at a number of streams. Pure.
+"""The arithmetic of docs/scaling.md and docs/cost.md: rate, resources and cost of one query. Pure.
 
 Each measured number names its benchmark, each price and limit its page. Change them and run `make tables`.
 """
@@ -61,12 +61,12 @@ class Query:
 
     @property
     def tasks(self) -> int:
-        """The tasks that hold these streams."""
+        """Return the number of tasks for these streams."""
         return -(-self.streams // STREAMS_PER_TASK)
 
     @property
     def streams_messages_per_second(self) -> float:
-        """What the streams bring while they are open."""
+        """Return the messages/s of open streams."""
         return self.streams * STREAM_BYTES_PER_SECOND / (self.payload + ENVELOPE_BYTES)
 
     @property
@@ -91,7 +91,7 @@ class Query:
 
     @property
     def cores(self) -> int:
-        """Cores with which the streams are the limit."""
+        """Return the number of cores at which the streams are the limit."""
         return max(1, round(self.streams_messages_per_second * self.core_seconds + 0.499))
 
     @property
@@ -104,13 +104,13 @@ class Query:
         return 1e12 / self.batch_bytes * _dollars_per_batch(self.tasks)
 
     def bottleneck(self) -> str:
-        """What gives out first, on one core a task."""
+        """Return the first limit, on one core per task."""
         parts = self._steps | {"the driver's acks": self._acking, "the time between batches": self._between}
         return max(parts, key=lambda name: parts[name])
 
     @property
     def _steps(self) -> dict[str, float]:
-        """Seconds of the tasks for one batch, by what limits them."""
+        """Return the seconds of the tasks for one batch, by limit."""
         pulling = self.batch_messages / self.streams_messages_per_second
         working = self.batch_messages * self.core_seconds / self.tasks
         return {"the streams' 10 MB/s": pulling, "the tasks' cores": working}
@@ -122,7 +122,7 @@ class Query:
 
     @property
     def _between(self) -> float:
-        """Seconds of a batch in which nothing is pulled."""
+        """Return the seconds of a batch without a pull."""
         return BETWEEN_BATCHES_SECONDS + self.tasks * DRIVER_SECONDS_PER_PART
 
 

@@ -1,8 +1,8 @@
-"""The parts of the documents that the code knows better: tables, and examples of errors.
+"""The generated parts of the documents: tables, and examples of errors.
 
     python docs/tables.py       brings all pages up to date
 
-Each stands between `<!-- name -->` and `<!-- end -->`. A test asks that they are what `render` makes of them.
+Each is between `<!-- name -->` and `<!-- end -->`. A test compares the pages with the result of `render`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _MISTAKES = {"maxmessage": "5", "idleTimeout": "20m"}  # Spark hands over names 
 
 
 def columns() -> str:
-    """The columns of a read, and the four that `columns=databricks` gives instead."""
+    """Return the table of the columns of a read, and the four of `columns=databricks`."""
     nowhere = EmulatorBackend("localhost:8085")
     given = {"subscriptionId": "projects/p/subscriptions/s-1"}
     fields = Rows(ReadOptions.parse(given, {}), nowhere, TopicSchema("BINARY", _SCHEMA)).spark_schema
@@ -68,7 +68,7 @@ def columns() -> str:
     lines += [f"| `{field.name}` | {_kind(field.dataType)} | {_MEANING[field.name]} |" for field in fields]
     databricks = Rows(ReadOptions.parse({**given, "columns": "databricks"}, {}), nowhere).spark_schema
     instead = ", ".join(f"`{field.name}` ({_kind(field.dataType)})" for field in databricks)
-    return "\n".join(lines) + f"\n\n`columns=databricks` gives Databricks' columns instead: {instead}."
+    return "\n".join(lines) + f"\n\nWith `columns=databricks`: {instead}."
 
 
 def _kind(kind: DataType) -> str:
@@ -180,7 +180,7 @@ def _mistaken_options() -> PubSubError:
 
 
 def error() -> str:
-    """What three mistakes at once look like."""
+    """Return the error for three mistakes at once."""
     return f"```text\nOptionsError: {_mistaken_options()}\n```"
 
 
@@ -209,7 +209,7 @@ _REFUSED = (  # what Pub/Sub answers, and what was asked
 
 
 def _refusals() -> Iterator[PubSubError]:
-    """What is said when Pub/Sub itself says no, or nothing."""
+    """Yield the errors for refusals of Pub/Sub, and for no answer."""
     for code, detail, verb, kind in _REFUSED:
         name = f"projects/my-project/{kind.lower()}s/flights"
         yield failure(code, detail, verb, kind, name, GLOBAL_ENDPOINT)
@@ -290,7 +290,7 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def render(page: str) -> str:
-    """The page with every part as the code has it; KeyError for a part nobody makes."""
+    """Return the page with every part generated again. Raise KeyError for an unknown part."""
     return re.sub(
         r"<!-- (?P<name>(?!end|not run|run by)[^>]+) -->\n.*?<!-- end -->",
         lambda match: f"<!-- {match['name']} -->\n{PARTS[match['name']]()}\n<!-- end -->",

@@ -21,7 +21,7 @@ PROJECT = "projects/my-project"
 
 
 class Run(NamedTuple):
-    """A page that has run. names: of its Python blocks. folder: stands for /tmp."""
+    """The run of a page. names: those of its Python blocks. folder: the replacement of /tmp."""
 
     spark: SparkSession
     emulator: Emulator
@@ -29,12 +29,12 @@ class Run(NamedTuple):
     folder: Path
 
     def rows(self, table: str) -> int:
-        """The number of rows of a Parquet table."""
+        """Return the number of rows of a Parquet table."""
         return self.spark.read.parquet(str(self.folder / table)).count()
 
 
 class Page(NamedTuple):
-    """What a page needs, and what is true when it has run. resources: subscriptions by topic, messages: by topic."""
+    """The setup of a page, and a proof that it ran. resources: subscriptions by topic. messages: by topic."""
 
     proof: Callable[[Run], bool]
     resources: dict[str, str] = {}  # noqa: RUF012
@@ -95,7 +95,7 @@ def test_page_runs(name: str, spark: SparkSession, emulator: Emulator, tmp_path:
 
 
 def blocks(text: str) -> Iterable[tuple[str, str]]:
-    """The language and the text of each block of a page that is run."""
+    """Return the language and the text of each block to run."""
     return re.findall(r"^```(bash|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
@@ -130,7 +130,7 @@ def _shell(block: str, emulator: Emulator) -> None:
 
 
 def _here(block: str, run: Run) -> str:
-    """The block with this emulator, and its files in the folder of the run."""
+    """Return the block with this emulator's address, and with its files in the folder of the run."""
     block = re.sub(
         r'\.format\("pubsub"\)(?!\s*\.option\("endpoint")',
         rf'\g<0>.option("endpoint", "{run.emulator.endpoint}")',

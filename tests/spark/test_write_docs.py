@@ -1,4 +1,4 @@
-"""What docs/writing.md shows runs, and does what it says; and the job that redrives dead letters."""
+"""The examples of docs/writing.md, and the job of docs/dead-letters.md, on an emulator."""
 
 from __future__ import annotations
 

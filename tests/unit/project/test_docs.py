@@ -1,4 +1,4 @@
-"""What the README, the changelog and the templates say is so: tables, commands, links."""
+"""README, pages and templates agree with the code: tables, commands, links."""
 
 import json
 import re
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from itertools import takewhile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -27,7 +28,7 @@ SHELL_LINES = [
 
 
 def test_tables_are_the_codes_own():
-    """The tables of the documents, and the examples of errors, are what `make tables` would write."""
+    """The tables and examples of errors of the documents are up to date."""
     tables = command("tables")
 
     pages = [page.read_text() for page in tables.PAGES]
@@ -39,7 +40,7 @@ def test_tables_are_the_codes_own():
 
 
 def test_first_screen_has_the_commands():
-    """Somebody who reads forty lines knows what it promises, what it costs, and both commands."""
+    """The first forty lines have the promises, the costs and both commands."""
     screen = "\n".join(README.splitlines()[:40])
 
     for words in ("No loss", "What it costs", "make demo", "make test", "spark.readStream"):
@@ -140,6 +141,18 @@ def test_site_is_built(tmp_path: Path):
         assert [] == re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"https?:[^\"]+", page.read_text()), page
 
 
+@pytest.mark.parametrize(("origin", "page"), [("git@host.example:us/it.git", "https://host.example/us/it"), ("", None)])
+def test_pages_link_to_the_code_host(monkeypatch: pytest.MonkeyPatch, origin: str, page: str | None):
+    """The link to edit a page leads to the code host of the clone, and is left out in a clone without one."""
+    hook = command("site_links")
+    monkeypatch.setattr(hook, "origin_of", lambda _: origin)
+
+    config = hook.on_config(SimpleNamespace(repo_url=None, edit_uri="blob/HEAD/docs/"))
+
+    assert page == config.repo_url
+    assert (page is None) == (config.edit_uri is None)
+
+
 def test_search_finds_names():
     """The search's words are the names of errors and roles, without the brackets and paths around them."""
     [separator] = re.findall(r"separator: '(.+)'", (ROOT / "mkdocs.yml").read_text())
@@ -149,7 +162,7 @@ def test_search_finds_names():
 
 
 def test_example_schemas_have_the_same_fields():
-    """The examples of both kinds of schemas are what the registry takes, with the same columns."""
+    """The registry accepts the example schemas of both languages, with the same columns."""
     examples = ROOT / "examples"
     avro = SchemaRevision("projects/p/schemas/flight", "1", "AVRO", (examples / "flight.avsc").read_text())
     protobuf = SchemaRevision(
@@ -168,7 +181,7 @@ def test_quick_start_is_the_readmes():
 
 
 def test_errors_page_has_every_class():
-    """docs/errors.md says of each class of error what has to be corrected."""
+    """docs/errors.md lists every class of error."""
     page = (ROOT / "docs" / "errors.md").read_text()
     classes = [name for name, value in vars(errors).items() if isinstance(value, type) and name.endswith("Error")]
 
