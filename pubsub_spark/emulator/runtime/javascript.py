@@ -103,7 +103,8 @@ class Function:
         try:
             import py_mini_racer
         except ModuleNotFoundError:
-            raise UnavailableError("it needs `mini-racer`; install pubsub-spark with its extra `emulator`") from None
+            extra = "install pubsub-spark with its extra `emulator-transforms`"
+            raise UnavailableError(f"it needs `mini-racer`; {extra}") from None
         context = py_mini_racer.MiniRacer()
         context.set_hard_memory_limit(_MAX_MEMORY_BYTES)
         try:

@@ -34,7 +34,6 @@ def test_emulator_is_an_extra():
     assert {
         "cryptography",
         "jinja2",
-        "mini-racer",
         "prometheus-client",
         "pyyaml",
         "starlette",
@@ -44,7 +43,8 @@ def test_emulator_is_an_extra():
     assert not [line for line in PROJECT["dependencies"] if re.split(r"[^\w-]", line)[0] in names]
     assert "pubsub-spark[cli,protoc]" in extras["emulator"]
     assert "pubsub-spark[emulator,spark]" in extras["demo"]
-    assert "pubsub-spark[asyncapi,demo,docs]" in extras["test"]
+    assert "pubsub-spark[asyncapi,demo,docs,emulator-transforms]" in extras["test"]
+    assert ["mini-racer>=0.12"] == extras["emulator-transforms"]
 
 
 @pytest.mark.parametrize("absent", ["starlette", "uvicorn", "yaml", "cryptography"])
@@ -60,6 +60,18 @@ def test_emulator_says_what_to_install(absent: str):
 
         assert 1 == ended.returncode
         assert line == ended.stderr.splitlines()[-1]
+
+
+def test_emulator_starts_without_what_most_tests_do_not_need():
+    """Columns, V8 and object stores are imported when a schema, a transform or an export asks for them."""
+    code = (
+        "import sys; from pubsub_spark.emulator import Emulator; emulator = Emulator().start();"
+        "topic = 'projects/p/topics/abc'; emulator.create_topic(topic); emulator.publish(topic, b'x'); emulator.stop();"
+        "print(*({'pyarrow', 'numpy', 'ptars', 'fastavro', 'obstore', 'py_mini_racer', 'duckdb'} & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+
+    assert ("", 0) == (ended.stdout.strip(), ended.returncode), ended.stderr
 
 
 def test_command_says_what_to_install():
