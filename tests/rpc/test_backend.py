@@ -331,7 +331,7 @@ def test_an_emulator_that_is_called_with_tls(emulator: Emulator, names: Names, k
     """Credentials mean TLS, also at an emulator's address: the error says how to leave it out."""
     options = {"subscriptionId": names.subscription, "endpoint": emulator.endpoint, "credentials": account(key)}
     backend = from_options(ReadOptions.parse(options | {"connectTimeout": "1s"}, {}))
-    with backend.connect() as connection, pytest.raises(ServiceError, match=r"not speak TLS: give `backend=emulator`"):
+    with backend.connect() as connection, pytest.raises(ServiceError, match=r"not speak TLS: set `backend=emulator`"):
         connection.admin.topic(names.topic)
 
 

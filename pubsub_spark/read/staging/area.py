@@ -135,7 +135,7 @@ class Staging:
         footer = self.footer(batch, part, length)
         path, start = self._path(part_path(batch, part)), footer.messages_length
         for section in footer.receipts_lengths:
-            yield from part_format.record_batches(self.store.read_range(path, start, start + section), path)
+            yield from part_format.receipt_batches(self.store.read_range(path, start, start + section), path)
             start += section
 
     def write_manifest(self, batch: int) -> list[int]:

@@ -39,6 +39,7 @@ class Footer:
     has_keys: whether messages have ordering keys.
     redelivered: messages of committed batches that the task has acknowledged at once, which have neither.
     reader: the name of the reader schema of the run that planned the batch, in part 0 (`schemas`).
+    Other versions of pubsub-spark may write more fields (0.1.0: `sent_acks`). They are ignored.
     """
 
     rows: int
@@ -162,8 +163,14 @@ def receipts(buffers: Sequence[Buffer]) -> Iterator[pa.RecordBatch]:
     found = footer(part)
     start = found.messages_length
     for length in found.receipts_lengths:
-        yield from record_batches(part.slice(start, length), "part")
+        yield from receipt_batches(part.slice(start, length), "part")
         start += length
+
+
+def receipt_batches(section: Any, name: str) -> Iterator[pa.RecordBatch]:
+    """Yield the receipts of a section of a part. Raises DamagedFile if it is no whole Arrow stream."""
+    for batch in record_batches(section, name):
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=RECEIPTS)  # 0.1.0 has other names
 
 
 def record_batches(section: Any, name: str) -> Iterator[pa.RecordBatch]:
@@ -181,7 +188,8 @@ def footer(part: Any, name: str = "part") -> Footer:
     if length > len(view):
         raise DamagedFile(name, "it is truncated")
     try:
-        return Footer(**json.loads(bytes(view[-length : -_TAIL.size])))
+        fields = json.loads(bytes(view[-length : -_TAIL.size]))
+        return Footer(**{name: fields[name] for name in fields if name in Footer.__dataclass_fields__})
     except (ValueError, TypeError) as error:
         raise DamagedFile(name, str(error)) from None
 
