@@ -32,7 +32,7 @@ from tests import engine
 from tests.conftest import Bucket, Names
 from tests.engine import Engine, EngineRuntime
 from tests.faults.proxy import Proxy
-from tests.unit.read.staging.object_store import s3_with_faults
+from tests.unit.read.staging.object_store import with_faults
 
 BOUND = 30.0
 LEASE_IS_EXPIRED = 601.0  # seconds; longer than any lease
@@ -197,7 +197,7 @@ def test_store_that_is_out(
     """A store that refuses 60 requests in a row, six times what obstore repeats by itself, only delays a batch."""
     monkeypatch.setattr(store_module, "_REQUEST_SECONDS", 0.05)
     monkeypatch.setattr(store_module, "delays", lambda first: itertools.repeat(0.0))
-    with s3_with_faults() as faults:
+    with with_faults(bucket.endpoint) as faults:
         start_on(query, names, Bucket(faults.endpoint, bucket.name), monkeypatch)
         faults.statuses.extend([503] * 60)
         query.emulator.publish(names.topic, *MANY)

@@ -229,7 +229,7 @@ class Store:
         if self.is_local:
             self._ask(lambda: self._write_durably(path, buffers, is_new), _EXISTS)
         else:
-            self._ask(lambda: obstore.put(self._store, path, buffers, mode=mode), _EXISTS)
+            self._ask(lambda: obstore.put(self._store, path, buffers, mode=mode, use_multipart=False), _EXISTS)
 
     def _write_durably(self, path: str, buffers: Sequence[Buffer], is_new: bool) -> None:
         """Write a local file. Its content is durable before it has its name, and its name when this returns."""

@@ -1,35 +1,78 @@
-"""An object store whose answers a test decides: moto's S3, which can be out, and Google's, which looks at tokens."""
+"""An object store whose answers a test decides: a proxy in front of a server, and a Google's, which looks at tokens."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 TOKEN = "a-token-of-google"
+LOST: int = 0  # a status: the server takes the request, and its answer is lost with the connection
+
+
+class Request(NamedTuple):
+    """A request as it is sent to a server."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
 
 
 @dataclass
 class Faults:
     """The answers of a server. statuses: of its next requests, each in place of an answer. asked: what it was asked.
 
-    refuse_each: each request of this number is refused with 503, if not 0.
+    fault_each, status: each request of this number has this status, if the number is not 0. delay: seconds of each.
     """
 
     endpoint: str = ""
     statuses: list[int] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
-    refuse_each: int = 0
+    fault_each: int = 0
+    status: int = 503
+    delay: float = 0.0
+
+    def next(self, asked: str) -> int | None:
+        """The status of a request in place of an answer, or None."""
+        self.asked.append(asked)
+        if self.statuses:
+            return self.statuses.pop(0)
+        return self.status if self.fault_each and len(self.asked) % self.fault_each == 0 else None
 
 
-def _served(server: HTTPServer, faults: Faults) -> Iterator[Faults]:
+class _Handler(BaseHTTPRequestHandler):
+    """Reads bodies and writes answers."""
+
+    protocol_version = "HTTP/1.1"
+
+    def body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def answer(self, status: int, content: bytes = b"", headers: dict[str, str] | None = None) -> None:
+        self.send_response_only(status)
+        for name, value in {"content-length": str(len(content)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Keep quiet."""
+
+
+def _served(handler: type[_Handler], faults: Faults) -> Iterator[Faults]:
     """Serve in a thread while the caller has what is yielded."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
     faults.endpoint = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     yield faults
     server.shutdown()
@@ -38,25 +81,41 @@ def _served(server: HTTPServer, faults: Faults) -> Iterator[Faults]:
 
 
 @contextmanager
-def s3_with_faults() -> Iterator[Faults]:
-    """moto's S3, of the same buckets as any other in this process."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import make_server
+def with_faults(endpoint: str, translate: Callable[[Request], Request] = lambda request: request) -> Iterator[Faults]:
+    """A proxy in front of an HTTP server. translate: a request, as this server understands it."""
+    faults, target = Faults(), urlsplit(endpoint).netloc
 
-    faults, s3 = Faults(), DomainDispatcherApplication(create_backend_app)
+    class Handler(_Handler):
+        def forward(self) -> None:
+            body = self.body()
+            time.sleep(faults.delay)
+            fault = faults.next(f"{self.command} {self.path.partition('?')[0]}")
+            if fault:
+                self.answer(fault)
+                return
+            request = translate(
+                Request(self.command, self.path, {n.lower(): text for n, text in self.headers.items()}, body)
+            )
+            server = http.client.HTTPConnection(target, timeout=60)
+            try:
+                server.request(request.method, request.path, request.body or None, request.headers)
+                answer = server.getresponse()
+                content = answer.read()
+            finally:
+                server.close()
+            if fault == LOST:
+                self.close_connection = True
+                return
+            headers = {"etag": '"0"'} | {name.lower(): value for name, value in answer.getheaders()}
+            for name in ("connection", "keep-alive", "transfer-encoding"):
+                headers.pop(name, None)
+            if self.command != "HEAD":
+                headers["content-length"] = str(len(content))
+            self.answer(answer.status, content, headers)
 
-    def answer(environ: dict[str, Any], start_response: Any) -> Any:
-        faults.asked.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
-        if faults.refuse_each and len(faults.asked) % faults.refuse_each == 0:
-            faults.statuses.append(503)
-        if faults.statuses:
-            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            start_response(f"{faults.statuses.pop(0)} Fault", [("Content-Length", "0")])
-            return []
-        return s3(environ, start_response)
+        do_DELETE = do_GET = do_HEAD = do_POST = do_PUT = forward  # noqa: N815 (the names that http.server calls)
 
-    server = make_server("127.0.0.1", 0, answer, threaded=True)
-    yield from _served(server, faults)
+    yield from _served(Handler, faults)
 
 
 @contextmanager
@@ -64,14 +123,12 @@ def google() -> Iterator[Faults]:
     """A bucket of Google's that takes TOKEN alone, with the servers that issue it. Faults are of the token servers."""
     faults, objects = Faults(), dict[str, bytes]()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(_Handler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            faults.asked.append(f"POST {self.path}")
-            if faults.statuses:
-                self.answer(faults.statuses.pop(0))
+            self.body()
+            fault = faults.next(f"POST {self.path}")
+            if fault:
+                self.answer(fault)
             elif self.path.endswith(":generateAccessToken"):
                 self.answer(200, json.dumps({"accessToken": TOKEN, "expireTime": "2099-01-01T00:00:00Z"}).encode())
             else:
@@ -79,14 +136,15 @@ def google() -> Iterator[Faults]:
                 self.answer(200, json.dumps({"access_token": TOKEN, "expires_in": 3600, **kind}).encode())
 
         def do_PUT(self) -> None:
-            content = self.rfile.read(int(self.headers["Content-Length"]))
+            content = self.body()
             if self.is_allowed():
                 objects[self.path] = content
-                self.answer(200)
+                self.answer(200, headers={"etag": '"1"'})
 
         def do_GET(self) -> None:
             if self.is_allowed():
-                self.answer(200 if self.path in objects else 404, objects.get(self.path, b""))
+                headers = {"etag": '"1"', "last-modified": "Wed, 25 Nov 2026 20:00:00 GMT"}
+                self.answer(200 if self.path in objects else 404, objects.get(self.path, b""), headers)
 
         def is_allowed(self) -> bool:
             faults.asked.append(f"{self.command} {self.path}")
@@ -95,16 +153,4 @@ def google() -> Iterator[Faults]:
             self.answer(401)
             return False
 
-        def answer(self, status: int, content: bytes = b"") -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.send_header("ETag", '"1"')
-            self.send_header("Last-Modified", "Wed, 25 Nov 2026 20:00:00 GMT")
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None:
-            """Keep quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    yield from _served(server, faults)
+    yield from _served(Handler, faults)

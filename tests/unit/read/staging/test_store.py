@@ -24,7 +24,7 @@ from pubsub_spark.read.staging.store import Store, mounted_folder, open_store
 from tests.conftest import Bucket
 from tests.rpc.token_server import serving
 from tests.unit.read.service import SUBSCRIPTION
-from tests.unit.read.staging.object_store import TOKEN, Faults, google, s3_with_faults
+from tests.unit.read.staging.object_store import TOKEN, Faults, google, with_faults
 
 
 def content(store: Store, path: str) -> bytes | None:
@@ -132,7 +132,7 @@ def s3_faults(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault
     monkeypatch.setattr(store_module, "_REQUEST_SECONDS", 0.05)
     monkeypatch.setattr(store_module, "delays", lambda first=0.0: itertools.repeat(0.0))
     store_module._connected.cache_clear()
-    with s3_with_faults() as faults:
+    with with_faults(bucket.endpoint) as faults:
         _set_environment(monkeypatch, Bucket(faults.endpoint, bucket.name))
         yield faults
 
@@ -160,6 +160,13 @@ def test_outage_of_an_object_store_is_waited_for(
     assert "Trying again for up to 300 s" in lost
     assert f"{status}" in lost
     assert f"the staging area `{bucket.url}/x` answers again" in found
+
+
+def test_put_is_one_request(s3_faults: Faults, bucket: Bucket):
+    """A small file is no upload in parts, which takes three."""
+    open_store(f"{bucket.url}/x").put("a", b"1")
+
+    assert [f"PUT /{bucket.name}/x/a"] == s3_faults.asked
 
 
 def test_short_outage_is_not_told(
