@@ -21,7 +21,7 @@ The map, in the order of the data. Acks take the same path backwards. docs/desig
 """
 
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .registration import register
@@ -35,14 +35,16 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "unknown"
 
 
-def __getattr__(name: str) -> Any:
-    """`register` and `PubSubDataSource`, imported when they are first asked for: they need PySpark."""
-    if name == "register":
-        from .registration import register
+if not TYPE_CHECKING:  # a type checker would take any name
 
-        return register
-    if name == "PubSubDataSource":
-        from .source import PubSubDataSource
+    def __getattr__(name: str) -> object:
+        """`register` and `PubSubDataSource`, imported when they are first asked for: they need PySpark."""
+        if name == "register":
+            from .registration import register
 
-        return PubSubDataSource
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return register
+        if name == "PubSubDataSource":
+            from .source import PubSubDataSource
+
+            return PubSubDataSource
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
