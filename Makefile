@@ -10,7 +10,10 @@ DOCS  := .venv-docs
 # dependency in pyproject.toml.
 MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/oldest
 
-.PHONY: demo test test-fast test-bodies test-production soak soak-speed simulate simulate-mutations kills lint docs notebooks tables test-matrix bench clean java browser
+.PHONY: help demo test test-fast test-bodies test-production soak soak-speed simulate simulate-mutations kills lint coverage docs notebooks tables test-matrix matrix-rows bench clean java browser
+
+help:  ## these lines
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven complete
 	@$(BIN)/pubsub-spark demo
@@ -44,12 +47,20 @@ simulate-mutations: $(READY)  ## faults put into the code, each of which the sim
 kills: $(READY)  ## kill -9 of the emulator with a data directory, under load, KILLS times (200)
 	EMULATOR_KILLS=$(or $(KILLS),200) $(BIN)/pytest -q -s tests/faults/test_emulator_kills.py
 
-lint: $(READY)  ## linter, type checker, import contracts and plain English, without the tests
+lint: $(READY)  ## linters of code, language and workflows, type checker, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python docs/language.py
+	$(BIN)/zizmor --offline --quiet .github
+
+coverage: $(READY)  ## branch coverage of read/ and write/ by the tests without Spark, subprocesses included, with a floor
+	rm -f build/.coverage*
+	$(BIN)/coverage run -m pytest -q tests/unit/read tests/unit/write \
+	  $(wildcard tests/rpc/test_session*.py) tests/rpc/test_promise.py tests/rpc/test_write_again.py tests/rpc/test_failures.py
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 docs: $(DOCS)/.ready  ## the site of docs/, into build/site
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
@@ -65,6 +76,9 @@ test-matrix: java $(READY)  ## the Spark scenarios under every Python and PySpar
 	.ci/matrix -o build/matrix $(MATRIX)
 	$(BIN)/python docs/compatibility.py build/matrix
 	$(BIN)/python docs/tables.py
+
+matrix-rows:  # the rows as JSON, for the workflow that runs each by itself
+	@printf '"%s"\n' $(MATRIX) | paste -sd, | sed 's/.*/[&]/'
 
 bench: java $(READY)  ## how fast it is on this machine, in ratios taken in one run
 	$(BIN)/python benchmarks/codec.py
