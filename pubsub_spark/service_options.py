@@ -23,12 +23,20 @@ _SPARK_OWN = frozenset(
 )
 _TABLE_OPTION = "option."
 _ENDPOINT = re.compile(r"([^\s/:]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+_EXAMPLE = "`host:port` without `http://`, the port 1 to 65535"
+PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "PUBSUB_PROJECT_ID")  # the second is that of Google's emulator
 _CREDENTIALS = frozenset({"credentialsFile", "credentials", "privateKey"})
 
 
-def _is_endpoint(text: str) -> bool:
+def is_endpoint(text: str) -> bool:
+    """Return whether a text is `host:port`."""
     match = _ENDPOINT.fullmatch(text)
     return match is not None and 1 <= int(match["port"]) <= 65535
+
+
+def project_of(environ: Mapping[str, str]) -> str | None:
+    """Return the project that the environment names, or None."""
+    return next((environ[name] for name in PROJECT_VARIABLES if environ.get(name)), None)
 
 
 def host_of(endpoint: str) -> str:
@@ -68,7 +76,7 @@ class ServiceOptions(Declared):
         "string",
         None,
         "The Google Cloud project of resources that are named by their id.",
-        shown="`GOOGLE_CLOUD_PROJECT`",
+        shown="`GOOGLE_CLOUD_PROJECT`, else `PUBSUB_PROJECT_ID`",
     )
     backend: str | None = declare(
         "backend",
@@ -144,8 +152,8 @@ class ServiceOptions(Declared):
         parts = {"clientEmail": self.client_email, "clientId": self.client_id, "privateKeyId": self.private_key_id}
         if self.private_key is None and any(parts.values()):
             yield f"`privateKey` is required with {' and '.join(f'`{name}`' for name, value in parts.items() if value)}"
-        if self.endpoint is not None and not _is_endpoint(self.endpoint):
-            yield f"`endpoint` must be `host:port` without `http://`, the port 1 to 65535, got `{self.endpoint}`"
+        if self.endpoint is not None and not is_endpoint(self.endpoint):
+            yield f"`endpoint` must be {_EXAMPLE}, got `{self.endpoint}`"
         elif self.backend is None and not (given or self.is_emulator or self._is_googles()):
             yield (
                 f"`endpoint` `{self.endpoint}` is neither in `{self.universe}` nor on this machine. If it is "
@@ -184,10 +192,13 @@ class ServiceOptions(Declared):
         emulator = environ.get("PUBSUB_EMULATOR_HOST")
         if emulator and values.get("backend") != "gcp" and values.get("endpoint", emulator) == emulator:
             values |= {"endpoint": emulator, "backend": "emulator"}
+            if not is_endpoint(emulator):
+                problems.append(f"the variable PUBSUB_EMULATOR_HOST must be {_EXAMPLE}, got `{emulator}`")
+                del values["endpoint"], values["backend"]
         if environ.get("GOOGLE_CLOUD_UNIVERSE_DOMAIN"):
             values["universe"] = environ["GOOGLE_CLOUD_UNIVERSE_DOMAIN"].lower()
-        if environ.get("GOOGLE_CLOUD_PROJECT"):
-            values.setdefault("project", environ["GOOGLE_CLOUD_PROJECT"])
+        if project := project_of(environ):
+            values.setdefault("project", project)
         parsed = cls(**values)
         problems.extend(parsed.problems())
         if problems and not own:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from .. import names
 from ..errors import OptionsError
 from ..options import ReadOptions, WriteOptions
+from ..service_options import project_of
 from .api import Api, Message, read
 
 Options = TypeVar("Options", ReadOptions, WriteOptions)
@@ -31,7 +32,7 @@ def parse(cls: type[Options], given: Mapping[str, str], environ: Mapping[str, st
     Raises AsyncApiError for problems of the document, OptionsError for problems of the options.
     """
     lowered = {name.lower(): text for name, text in given.items()}
-    project = lowered.get("projectid") or environ.get("GOOGLE_CLOUD_PROJECT")
+    project = lowered.get("projectid") or project_of(environ)
     api = read(lowered["asyncapi"], project)
     message = _message(api, lowered.get("message"), _topic(api, lowered, project))
     defaults = _defaults(cls, api, message)

@@ -15,9 +15,10 @@ from pyspark.sql.types import StructType
 from ..backend import from_options
 from ..errors import OptionsError
 from ..options import ReadOptions, WriteOptions
+from ..service_options import PROJECT_VARIABLES
 from .writer import PubSubBatchWriter, PubSubStreamWriter
 
-_ENVIRONMENT = ("PUBSUB_EMULATOR_HOST", "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_UNIVERSE_DOMAIN")
+_ENVIRONMENT = ("PUBSUB_EMULATOR_HOST", "GOOGLE_CLOUD_UNIVERSE_DOMAIN", *PROJECT_VARIABLES)
 
 
 Options = TypeVar("Options", ReadOptions, WriteOptions)

@@ -238,8 +238,10 @@ def test_options_of_spark_itself_pass():
 
 @pytest.mark.parametrize("kind", [ReadOptions, WriteOptions])
 def test_the_environment_is_the_default(kind: Any):
-    """PUBSUB_EMULATOR_HOST and GOOGLE_CLOUD_PROJECT are defaults; options win, and `backend=gcp` ignores the first."""
-    environ = {"PUBSUB_EMULATOR_HOST": "localhost:8085", "GOOGLE_CLOUD_PROJECT": "my-project"}
+    """PUBSUB_EMULATOR_HOST and GOOGLE_CLOUD_PROJECT are defaults; options win, and `backend=gcp` ignores the first.
+
+    PUBSUB_PROJECT_ID, which Google's emulator sets, comes after both."""
+    environ = {"PUBSUB_EMULATOR_HOST": "localhost:8085", "GOOGLE_CLOUD_PROJECT": "my-project", "PUBSUB_PROJECT_ID": "x"}
     ids = {"topicId": "my-topic"} | ({"subscriptionId": "my-sub"} if kind is ReadOptions else {})
 
     found = kind.parse(ids, environ)
@@ -247,6 +249,18 @@ def test_the_environment_is_the_default(kind: Any):
     given = kind.parse(ids | {"endpoint": "127.0.0.1:1", "projectId": "other"}, environ)
     assert ("127.0.0.1:1", "projects/other/topics/my-topic") == (given.endpoint, given.topic)
     assert kind.parse(ids | {"backend": "gcp"}, environ).endpoint is None
+    assert "x" == kind.parse(ids, {"PUBSUB_PROJECT_ID": "x", "GOOGLE_CLOUD_PROJECT": ""}).project
+
+
+@pytest.mark.parametrize("repeated", [{}, {"endpoint": "http://localhost:8085"}])
+def test_url_in_the_environment_is_named_by_its_variable(repeated: dict[str, str]):
+    """A PUBSUB_EMULATOR_HOST with `http://` is one complaint, about the variable, also where a command repeats it."""
+    with pytest.raises(OptionsError) as refused:
+        ReadOptions.parse(
+            {"subscriptionId": SUBSCRIPTION, **repeated}, {"PUBSUB_EMULATOR_HOST": "http://localhost:8085"}
+        )
+    [problem] = refused.value.problems
+    assert problem.startswith("the variable PUBSUB_EMULATOR_HOST must be `host:port` without `http://`")
 
 
 def test_the_emulator_of_the_environment_may_be_anywhere():
