@@ -1,20 +1,20 @@
-"""An emulator for pytest, which finds it by itself in every environment that has the package (entry point `pytest11`).
+"""Fixtures for pytest, which finds them by itself in every environment that has the package (entry point `pytest11`).
 
-Nothing is imported and nothing started before a test asks for one of the two fixtures. `pubsub_emulator` is a running
-Emulator, empty at the start of each test; one server serves the whole session, so a test costs milliseconds.
-`pubsub_emulator_host` is its address, and PUBSUB_EMULATOR_HOST says so while the test runs: Google's clients that are
-made in the test use it.
+`pubsub_emulator` is a running Emulator, empty at the start of each test. One server serves the whole session, so a test
+costs milliseconds. `pubsub_emulator_host` is its address. PUBSUB_EMULATOR_HOST has it while the test runs, so Google's
+clients that are made in the test use it. `pubsub_local_only` fails a test whose clients would leave this machine.
 
-    def test_orders_arrive(pubsub_emulator, pubsub_emulator_host):
-        pubsub_emulator.create_topic("projects/p/topics/orders")
-        ...
-        assert 0 == pubsub_emulator.backlog("projects/p/subscriptions/orders")
+Nothing is imported and nothing started before a test asks for one of them. docs/testing.md has examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import ipaddress
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -42,3 +42,67 @@ def pubsub_emulator_host(pubsub_emulator: Emulator, monkeypatch: pytest.MonkeyPa
     """The emulator's `host:port`, which PUBSUB_EMULATOR_HOST holds during the test."""
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", pubsub_emulator.endpoint)
     return pubsub_emulator.endpoint
+
+
+@pytest.fixture
+def pubsub_local_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail the test when a client of this process would leave this machine: a channel, a socket, a name to look up."""
+    import grpc
+
+    on_threads: list[str] = []  # where a failure of pytest would end the thread, and not the test
+
+    def refuse(what: str) -> None:
+        sentence = (
+            f"A client would leave this machine: {what}. Use the fixture `pubsub_emulator_host`, or set "
+            "PUBSUB_EMULATOR_HOST."
+        )
+        if threading.current_thread() is not threading.main_thread():
+            on_threads.append(sentence)
+        pytest.fail(sentence, pytrace=False)
+
+    def guard(owner: Any, name: str, verb: str, host_of: Callable[..., str | None]) -> None:
+        original = getattr(owner, name)
+
+        def guarded(*arguments: Any, **settings: Any) -> Any:
+            host = host_of(*arguments, **settings)
+            if host is not None:
+                refuse(f"{verb} `{host}`")
+            return original(*arguments, **settings)
+
+        monkeypatch.setattr(owner, name, guarded)
+
+    for owner in (grpc, grpc.aio):
+        for name in ("insecure_channel", "secure_channel"):
+            guard(owner, name, "gRPC to", _far_target)
+    for name in ("connect", "connect_ex"):
+        guard(socket.socket, name, "a socket to", _far_address)
+    guard(socket, "getaddrinfo", "a look-up of", _far_host)
+    yield
+    if on_threads:
+        pytest.fail(on_threads[0], pytrace=False)
+
+
+def _far_target(target: str, *_: Any, **__: Any) -> str | None:
+    """The target of a gRPC channel if it is not this machine."""
+    if target.startswith(("unix:", "unix-abstract:")):
+        return None
+    address = re.sub(r"^(dns|ipv4|ipv6):|.*/", "", target)
+    return None if _is_here(re.sub(r":\d+$", "", address).strip("[]")) else target
+
+
+def _far_address(_: socket.socket, address: Any) -> str | None:
+    """The address of a socket if it is not this machine; one of a Unix socket is a path."""
+    return None if not isinstance(address, tuple) or _is_here(str(address[0])) else f"{address[0]}:{address[1]}"
+
+
+def _far_host(host: Any, *_: Any, **__: Any) -> str | None:
+    text = host.decode() if isinstance(host, bytes) else host
+    return None if text is None or _is_here(text) else text
+
+
+def _is_here(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host.lower().rstrip(".") in ("localhost", "")
+    return address.is_loopback or address.is_unspecified
