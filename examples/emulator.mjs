@@ -1,4 +1,5 @@
 // A test of a program in JavaScript, with the emulator's verbs over HTTP: `node examples/emulator.mjs HOST:PORT`.
+// It deletes everything that the emulator has: give it one of its own.
 // The program under test is the function `drain`; everything else is the test.
 import assert from "node:assert/strict";
 
@@ -31,6 +32,7 @@ async function drain() {
   }
 }
 
+console.log(`deleting every resource and message at ${server}`);
 await emulator.tell("reset");
 await api("PUT", topic, {});
 await api("PUT", subscription, { topic, ackDeadlineSeconds: 10 });

@@ -223,7 +223,7 @@ def suggest_keywords(cls: type[T]) -> type[T]:
     def __init__(self: T, *args: Any, **given: Any) -> None:  # noqa: N807
         names = [fld.name for fld in dataclasses.fields(cls) if fld.init]  # type: ignore[arg-type]
         if unknown := [key for key in given if key not in names]:
-            raise TypeError(f"`{unknown[0]}` is not an option{_hint(unknown[0], names, ', '.join(names))}")
+            raise TypeError(f"`{unknown[0]}` is not an option{hint(unknown[0], names, ', '.join(names))}")
         init(self, *args, **given)
 
     cls.__init__ = __init__  # type: ignore[assignment, method-assign]
@@ -239,11 +239,11 @@ def _unknown(key: str, options: type[Declared]) -> str:
         for option in other.declared():
             if key.lower() == option.name.lower():
                 return f"`{option.name}` is an option of {other.purpose}, not of {options.purpose}"
-    hint = _hint(key, [option.name for option in options.declared()], "`pubsub-spark options` lists them")
-    return f"`{key}` is not an option{hint}"
+    nearest = hint(key, [option.name for option in options.declared()], "`pubsub-spark options` lists them")
+    return f"`{key}` is not an option{nearest}"
 
 
-def _hint(key: str, names: Iterable[str], otherwise: str) -> str:
+def hint(key: str, names: Iterable[str], otherwise: str) -> str:
     """Return the end of a sentence about an unknown name: the nearest known name, if one is near."""
     lowered = {name.lower(): name for name in names}
     nearest = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)

@@ -130,6 +130,16 @@ class Admin:
         request = {"name" if collection == "schemas" else field: name}
         self._call(collection, f"delete_{field}", request, "delete", name, seconds=seconds)
 
+    def subscriptions_of(self, topic: str) -> list[str]:
+        """The full names of the subscriptions of a topic."""
+        request = {"topic": topic, "page_size": _PAGE}
+        return list(self._call("topics", "list_topic_subscriptions", request, "list the subscriptions of", topic))
+
+    def detach(self, subscription: str) -> None:
+        """Detach a subscription from its topic, and delete its backlog; both remain."""
+        request = {"subscription": subscription}
+        self._call("topics", "detach_subscription", request, "detach", subscription, "Subscription")
+
     def seek(self, name: str, target: datetime.datetime | str) -> None:
         """Seek a subscription to a time or to a snapshot (its full name)."""
         field, others = ("snapshot", [("Snapshot", target)]) if isinstance(target, str) else ("time", [])

@@ -1,12 +1,13 @@
 """The `pubsub-spark` command. One module a family of commands; `app` is all of them.
 
-    local          demo, emulator                     staging   the staging area of streaming reads
+    demo, emulator   need no account                  staging   the staging area of streaming reads
     topics, subscriptions, snapshots, schemas         resources, with the flags of `gcloud pubsub` where it has them
     messages       publish, pull, tail                backlog   backlog, seek
     dead_letters   dead-letters ls, show, redrive
     options        the options of reading and writing          asyncapi  apply, asyncapi export
     doctor         is this machine, this Spark, this Pub/Sub fit? (its checks: `checks`)
     command        what the commands share: `Service`, `--json`, exit codes         output  tables and JSON
+    help           the classes of commands: `-h`, examples                          examples  the table of those
 
 Each command imports what it needs when it runs, so `--help` answers at once. An error that is ours is one sentence on
 standard error and exit code 1, a wrong call is exit code 2; anything else is a bug and keeps its traceback.
@@ -27,8 +28,9 @@ from . import (
     asyncapi,
     backlog,
     dead_letters,
+    demo,
     doctor,
-    local,
+    emulator,
     messages,
     options,
     schemas,
@@ -38,21 +40,21 @@ from . import (
     topics,
 )
 from .command import command
+from .help import App
 
 __all__ = ["app"]
 
-app = typer.Typer(
+app = App(
     name="pubsub-spark",
     help="Google Cloud Pub/Sub for Apache Spark: resources, messages, a doctor, an emulator and the demo.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its tables cut the names of options off on a terminal of 80 columns
 )
 
 # Of families that are commands of their own, and of those that are groups of commands.
-for family in (asyncapi, doctor, messages, backlog, options, local):
+for family in (asyncapi, doctor, messages, backlog, options, demo):
     family.register(app)
-for group in (asyncapi, topics, subscriptions, snapshots, schemas, dead_letters, staging):
+for group in (emulator, asyncapi, topics, subscriptions, snapshots, schemas, dead_letters, staging):
     app.add_typer(group.app)
 # Where gcloud has these three, too.
 command(topics.app, "publish")(messages.publish)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .command import Service, command, exit_with
+from .help import App
 
 if TYPE_CHECKING:
     from ..asyncapi.plan import Plan
 
-app = typer.Typer(name="asyncapi", help="AsyncAPI documents of what there is.", no_args_is_help=True)
+app = App(name="asyncapi", help="AsyncAPI documents of what there is.")
 
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="An AsyncAPI document, 2.x or 3.x, YAML or JSON.")]
 

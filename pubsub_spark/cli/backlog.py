@@ -13,13 +13,13 @@ import sys
 import threading
 import time
 from contextlib import nullcontext, suppress
-from http import HTTPStatus
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
-from .command import Service, command, exit_with
+from .command import Service, command, exit_with, names_of
+from .emulator_client import ask
 from .output import print_json, print_table, table_of
 from .snapshots import moment
 
@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
 def backlog(
     service: Service,
     subscriptions: Annotated[
-        list[str] | None, typer.Argument(metavar="[SUBSCRIPTION]...", show_default="all of the project")
+        list[str] | None, typer.Argument(**names_of("subscriptions", "SUBSCRIPTION"), show_default="all of the project")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print it once and end.")] = False,
     interval: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Time between two updates.")] = 2.0,
@@ -71,7 +71,7 @@ def backlog(
         if service.as_json:
             print_json(found)
         else:
-            print_table(_HEADING, _rows(found))
+            print_table(_HEADING, _rows(found, service.project))
         return
     from rich.console import Console
     from rich.live import Live
@@ -82,11 +82,11 @@ def backlog(
         while True:
             found = _backlogs(service, wanted, project)
             if live is not None:
-                live.update(_table(found), refresh=True)
+                live.update(_table(found, service.project), refresh=True)
             elif service.as_json:
                 typer.echo(json.dumps(found))
             else:
-                print_table(_HEADING, _rows(found))
+                print_table(_HEADING, _rows(found, service.project))
             if comes_within(interval, interrupted):
                 return
 
@@ -120,7 +120,7 @@ def comes_within(seconds: float, interrupted: SimpleQueue[int]) -> bool:
 
 def seek(
     service: Service,
-    subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
+    subscription: Annotated[str, typer.Argument(**names_of("subscriptions", "SUBSCRIPTION"))],
     moment_: Annotated[
         datetime.datetime | None,
         typer.Option(
@@ -130,7 +130,9 @@ def seek(
             help="Messages published before count as acknowledged, others come again.",
         ),
     ] = None,
-    snapshot: Annotated[str | None, typer.Option(metavar="NAME", help="The position that a snapshot has kept.")] = None,
+    snapshot: Annotated[
+        str | None, typer.Option(**names_of("snapshots"), help="The position that a snapshot has kept.")
+    ] = None,
     snapshot_project: Annotated[str | None, typer.Option(metavar="ID", help="The project of --snapshot.")] = None,
 ) -> None:
     """Move a subscription to a time or to a snapshot. A running query goes on from there."""
@@ -153,10 +155,11 @@ def seek(
 _HEADING = ("subscription", "undelivered", "leased", "oldest unacked")
 
 
-def _rows(backlogs: dict[str, Backlog]) -> list[list[str]]:
+def _rows(backlogs: dict[str, Backlog], project: str | None) -> list[list[str]]:
+    """The rows of the table; subscriptions of the command's own project by their ids, as in `subscriptions list`."""
     return [
         [
-            name,
+            name.removeprefix(f"projects/{project}/subscriptions/"),
             f"{int(each.get('undelivered', 0)):,}",
             f"{int(each['leased']):,}" if "leased" in each else "-",
             str(datetime.timedelta(seconds=round(each.get("oldestUnackedSeconds", 0)))),
@@ -165,9 +168,9 @@ def _rows(backlogs: dict[str, Backlog]) -> list[list[str]]:
     ]
 
 
-def _table(backlogs: dict[str, Backlog]) -> Table:
+def _table(backlogs: dict[str, Backlog], project: str | None) -> Table:
     table = table_of(_HEADING)
-    for row in _rows(backlogs):
+    for row in _rows(backlogs, project):
         table.add_row(*row)
     return table
 
@@ -179,7 +182,7 @@ def _backlogs(service: Service, wanted: list[str], project: str | None) -> dict[
     names = wanted or sorted(each.name for each in _listed(service, str(project)))
     backend = service.backend
     if isinstance(backend, EmulatorBackend):
-        found = _of_emulator(backend.address)
+        found = ask(backend.address, "GET", "backlog")
     else:
         found = _of_monitoring(service, {name.split("/")[1] for name in names})
     if missing := [name for name in names if name not in found]:
@@ -192,26 +195,6 @@ def _backlogs(service: Service, wanted: list[str], project: str | None) -> dict[
 def _listed(service: Service, project: str) -> list[Any]:
     with service.connect() as admin:
         return admin.listed("subscriptions", project)
-
-
-def _of_emulator(address: str) -> dict[str, Backlog]:
-    import urllib.error
-    import urllib.request
-
-    from ..service_options import host_of, is_loopback
-
-    proxies: dict[str, str] | None = {} if is_loopback(host_of(address)) else None  # None: those of the environment
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
-    try:
-        with opener.open(f"http://{address}/_emulator/backlog", timeout=_TIMEOUT_SECONDS) as answer:
-            found: dict[str, Backlog] = json.load(answer)
-            return found
-    except urllib.error.HTTPError as error:
-        if error.code == HTTPStatus.FORBIDDEN:  # by another name than its own
-            exit_with(error.read().decode().strip())
-        exit_with(f"The emulator at `{address}` does not tell its backlogs; `pubsub-spark emulator` does.")
-    except (OSError, ValueError) as error:
-        exit_with(f"The emulator at `{address}` does not tell its backlogs: {error}.")
 
 
 def _of_monitoring(service: Service, projects: set[str]) -> dict[str, Backlog]:

@@ -16,7 +16,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -111,6 +111,13 @@ def driver_python() -> Finding:
     return Finding("driver's Python", "ok", found)
 
 
+def has_pyspark() -> bool:
+    """Whether this Python has PySpark."""
+    with suppress(metadata.PackageNotFoundError):
+        return bool(metadata.version("pyspark"))
+    return False
+
+
 def pyspark() -> Finding:
     """The PySpark of this Python."""
     try:
@@ -200,7 +207,7 @@ def endpoint(address: str) -> Finding:
     if variable is not None:
         return Finding("endpoint", "skipped", f"{address} is called through the proxy of `{variable}`")
     host, _, port = address.rpartition(":")
-    remedy = "Check `endpoint` (PUBSUB_EMULATOR_HOST), the network and whether the server runs."
+    remedy = "Check `--endpoint` (PUBSUB_EMULATOR_HOST), the network and whether the server runs."
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_SECONDS):
             return Finding("endpoint", "ok", address)

@@ -7,9 +7,11 @@ its place. 0 is success, 1 an error (one sentence on standard error), 2 a call t
 from __future__ import annotations
 
 import inspect
+import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hints
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hi
 import typer
 
 from ..declare import Option, declared
+from ..service_options import PROJECT_VARIABLES
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")]
 Project = Annotated[
     str | None,
-    typer.Option(metavar="ID", help="The project of names given by id.", envvar="GOOGLE_CLOUD_PROJECT"),
+    typer.Option(metavar="ID", help="The project of names given by id.", envvar=[*PROJECT_VARIABLES]),
 ]
 Endpoint = Annotated[
     str | None,
@@ -44,6 +47,18 @@ CredentialsFile = Annotated[
 
 # The kinds of declared options for typer: their types (otherwise texts), and what its help calls a value.
 _TYPES = {"integer": int, "boolean": bool, "list": list[str], "file": Path, "folder": Path}
+_COMPLETION_SECONDS = 2.0  # for a service that does not answer: a shell waits
+
+# What errors call options of `format("pubsub")`, and what they are in a shell.
+_FLAGS = {
+    "set credentials or `backend=gcp`": "give `--credentials-file`",
+    "`backend=emulator` or PUBSUB_EMULATOR_HOST": "PUBSUB_EMULATOR_HOST",
+    "`backend=emulator` if it is an emulator": "PUBSUB_EMULATOR_HOST if it is an emulator",
+    "`credentialsFile`": "`--credentials-file`",
+    "`endpoint`": "`--endpoint`",
+    "`projectId`": "`--project`",
+}
+_SAID_TWICE = re.compile(r" \(Resource not found \(resource=[^)]*\)\.?\)$")  # it is in the sentence before
 _METAVARS = {"url": "URL", "address": "HOST:PORT", "list": "NAME"}
 
 
@@ -64,15 +79,19 @@ class Service:
     @property
     def backend(self) -> Backend:
         """The backend for these options; OptionsError when they cannot work."""
+        return self._backend({})
+
+    def _backend(self, more: Mapping[str, str]) -> Backend:
         from ..backend import from_options
         from ..service_options import ServiceOptions
 
-        return from_options(ServiceOptions.parse(self.options(), os.environ))
+        return from_options(ServiceOptions.parse({**self.options(), **more}, os.environ))
 
     @contextmanager
-    def connect(self) -> Iterator[Admin]:
-        """An open connection's calls on resources."""
-        with self.backend.connect() as connection:
+    def connect(self, seconds: float | None = None) -> Iterator[Admin]:
+        """An open connection's calls on resources. seconds: to wait for an endpoint that does not answer."""
+        more = {} if seconds is None else {"connectTimeout": f"{seconds}s"}
+        with self._backend(more).connect() as connection:
             yield connection.admin
 
     def full(self, given: str, collection: Collection, project: str | None = None) -> str:
@@ -82,7 +101,7 @@ class Service:
         try:
             return names.full(given, project or self.project, collection)
         except ValueError as error:
-            exit_with(f"{str(error).replace('`projectId`', '`--project`')}.", 2)
+            exit_with(f"{_in_flags(str(error))}.", 2)
 
     def schema_or_revision(self, given: str) -> str:
         """The full name of a schema, with `@REVISION` where that was given."""
@@ -92,8 +111,31 @@ class Service:
     def the_project(self) -> str:
         """The id of the project, where no name says it."""
         if not self.project:
-            exit_with("Give `--project ID`, or set GOOGLE_CLOUD_PROJECT.", 2)
+            exit_with(f"Give `--project ID`, or set {' or '.join(PROJECT_VARIABLES)}.", 2)
         return self.project
+
+
+def choices(*words: str) -> dict[str, Any]:
+    """The settings of a typer option with these values: its metavar, and the completion of a shell."""
+    return {
+        "metavar": "|".join(words),
+        "autocompletion": lambda incomplete: [each for each in words if each.startswith(incomplete.lower())],
+    }
+
+
+def names_of(collection: Collection, metavar: str = "NAME") -> dict[str, Any]:
+    """The settings of a typer parameter that names a resource: its metavar, and the completion of a shell, by id."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        logging.disable(logging.CRITICAL)  # a shell that completes shows what is written
+        given = ctx.params
+        service = Service(given.get("project"), given.get("endpoint"), given.get("credentials_file"), False)
+        with suppress(Exception), service.connect(seconds=_COMPLETION_SECONDS) as admin:
+            ids = [each.name.rpartition("/")[2] for each in admin.listed(collection, service.the_project())]
+            return [each for each in ids if each.startswith(incomplete)]
+        return []
+
+    return {"metavar": metavar, "autocompletion": complete}
 
 
 def exit_with(sentence: str, code: int = 1) -> NoReturn:
@@ -110,9 +152,16 @@ def one_sentence() -> Iterator[None]:
     try:
         yield
     except OptionsError as error:
-        exit_with(" ".join(f"{problem.rstrip('.')}." for problem in error.problems), 2)
+        exit_with(_in_flags(" ".join(f"{problem.rstrip('.')}." for problem in error.problems)), 2)
     except PubSubError as error:
-        exit_with(str(error))
+        exit_with(_in_flags(str(error)))
+
+
+def _in_flags(sentence: str) -> str:
+    """A sentence about options of `format("pubsub")` as one about the flags of a command."""
+    for option, flag in _FLAGS.items():
+        sentence = sentence.replace(option, flag)
+    return _SAID_TWICE.sub("", sentence)
 
 
 def command(

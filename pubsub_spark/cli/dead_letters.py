@@ -22,16 +22,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .backlog import comes_within, interrupts
-from .command import Service, command, exit_with, seconds
+from .command import Service, command, exit_with, names_of, seconds
+from .help import App
 from .messages import as_json, print_message, printable
 from .output import print_json, print_table, progress
 
 if TYPE_CHECKING:
     from ..backend.admin import Admin
 
-app = typer.Typer(
-    name="dead-letters", help="Look at dead letters, and publish them where they came from.", no_args_is_help=True
-)
+app = App(name="dead-letters", help="Look at dead letters, and publish them where they came from.")
 
 _PUBSUB = "CloudPubSubDeadLetterSource"  # begins the attributes that a dead-letter policy adds
 _LEASE_SECONDS = 600  # Pub/Sub's longest
@@ -39,7 +38,9 @@ _WAIT_SECONDS = 2.0  # of a pull for a first message
 _REQUEST_MESSAGES = 1000  # Pub/Sub's limit for a pull, and ack ids well within a request
 _REQUEST_BYTES = 9_000_000  # of payloads: attributes come on top, and Pub/Sub's limit is 10 MB
 
-_Subscription = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="A subscription of the dead-letter topic.")]
+_Subscription = Annotated[
+    str, typer.Argument(**names_of("subscriptions", "SUBSCRIPTION"), help="A subscription of the dead-letter topic.")
+]
 _Where = Annotated[
     str | None,
     typer.Option(
@@ -48,7 +49,9 @@ _Where = Annotated[
         'hasPrefix(attributes.pubsub_spark_error, "...").',
     ),
 ]
-_To = Annotated[str | None, typer.Option(metavar="TOPIC", help="Publish to this topic.", show_default="their own")]
+_To = Annotated[
+    str | None, typer.Option(**names_of("topics", "TOPIC"), help="Publish to this topic.", show_default="their own")
+]
 _Idle = Annotated[Any, typer.Option(parser=seconds, metavar="DURATION", help="End when no message came for so long.")]
 
 

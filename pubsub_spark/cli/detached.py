@@ -1,13 +1,12 @@
-"""Emulators in the background: `pubsub-spark emulator --detach`, `--stop` and `--wait-ready`.
+"""Emulators in the background: `pubsub-spark emulator start`, `stop`, `wait` and `status`.
 
-A detached emulator is a process of its own, in a session of its own. Its process id and address stand in a file of the
-user's state directory (`$XDG_STATE_HOME/pubsub-spark/emulator-PORT.json`), beside it its log. A process id is only
-signalled after the emulator at that address has said that it is its own: ids are used again.
+A started emulator is a process in a session of its own. A file of the user's state directory has its process id,
+address and options (`$XDG_STATE_HOME/pubsub-spark/emulator-PORT.json`), the file next to it is its log. A process id
+is only signalled after the emulator at that address has reported it as its own: ids are used again.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import select
@@ -21,31 +20,43 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from .command import exit_with
+from .emulator_client import is_ready, pid_at
 
 _EXPORT = "export PUBSUB_EMULATOR_HOST="
 _COMMAND = "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from pubsub_spark.cli import app; app(sys.argv[1:])"
 _POLL_SECONDS = 0.05
-_REQUEST_SECONDS = 2.0
 
 
 class Running(NamedTuple):
-    """A detached emulator."""
+    """A started emulator."""
 
     pid: int
     endpoint: str
+    options: list[list[str]]  # as they were given: a name, and its value unless it is a flag
+
+    @property
+    def port(self) -> str:
+        """The port that it listens on."""
+        return self.endpoint.rpartition(":")[2]
+
+    @property
+    def log(self) -> Path:
+        """The file that it logs to."""
+        return _path(self.port, "log")
 
 
-def start(arguments: Sequence[str], timeout: float) -> Running:
-    """Start `pubsub-spark emulator` with these arguments in the background; returns when it is ready.
+def start(options: list[list[str]], timeout: float) -> Running:
+    """Start `pubsub-spark emulator` with these options in the background; returns when it is ready.
 
-    The end of the command when it is not, after `timeout` seconds at the most.
+    The end of the command when it is not, after `timeout` seconds at most.
     """
     _state_directory().mkdir(parents=True, exist_ok=True, mode=0o700)
     log_path = _path(f"starting-{os.getpid()}", "log")
     paths = "\n".join(each or str(Path.cwd()) for each in sys.path)
+    arguments = [word for option in options for word in option]
     with log_path.open("w") as log:
         process = subprocess.Popen(  # noqa: S603 (this very program)
-            [sys.executable, "-c", _COMMAND, paths, "emulator", *arguments],
+            [sys.executable, "-c", _COMMAND, paths, "emulator", "run", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -61,54 +72,68 @@ def start(arguments: Sequence[str], timeout: float) -> Running:
         said = log_path.read_text().strip().splitlines()
         log_path.unlink()
         if line is None:
-            exit_with(f"The emulator was not ready after {timeout:g} seconds; give it more with `--timeout`.")
-        exit_with("\n".join(said) or "The emulator ended at once, without a word; start it without `--detach`.")
+            exit_with(f"The emulator was not ready after {timeout:g} seconds. Give it more with `--timeout`.")
+        exit_with("\n".join(said) or "The emulator ended at once, without a word. See `pubsub-spark emulator run`.")
     process.returncode = 0  # left behind: or subprocess warns that it still runs
-    running = Running(process.pid, line.removeprefix(_EXPORT).strip())
+    running = Running(process.pid, line.removeprefix(_EXPORT).strip(), options)
     _keep(running, log_path)
     return running
 
 
-def stop(port: int, timeout: float) -> Running:
-    """End the emulator that was detached on this port, by SIGTERM; returns when its process is gone."""
+def started(port: int | str) -> Running | None:
+    """The emulator that was started on this port and still runs, or None."""
     path = _path(port, "json")
     try:
         running = Running(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
-        exit_with(f"No emulator was started with `--detach` on port {port}; name its port with `--port`.")
-    if _pid_at(running.endpoint) != running.pid:
-        path.unlink()
-        exit_with(f"The emulator that was started at `{running.endpoint}` does not run any more; nothing was stopped.")
+        return None
+    if pid_at(running.endpoint) == running.pid:
+        return running
+    path.unlink(missing_ok=True)
+    return None
+
+
+def all_started() -> list[Running]:
+    """The emulators that were started and still run, by their ports."""
+    found = (started(path.stem.removeprefix("emulator-")) for path in _state_directory().glob("emulator-*.json"))
+    return sorted((each for each in found if each is not None), key=lambda each: int(each.port))
+
+
+def stop(port: int | str, timeout: float) -> Running:
+    """End the emulator that was started on this port, by SIGTERM; returns when its process is gone."""
+    running = started(port)
+    if running is None:
+        ports = ", ".join(each.port for each in all_started())
+        exit_with(
+            f"No emulator that `start` started runs on port {port}. "
+            + (f"Those that run are on {ports}: give `--port`." if ports else "Nothing was stopped.")
+        )
     os.kill(running.pid, signal.SIGTERM)
     ends = time.monotonic() + timeout
     while _exists(running.pid):
         if time.monotonic() > ends:
-            exit_with(f"The emulator with process id {running.pid} has not ended after {timeout:g} seconds; end it.")
+            exit_with(f"The emulator with process id {running.pid} has not ended after {timeout:g} seconds. Kill it.")
         time.sleep(_POLL_SECONDS)
-    path.unlink()
+    _path(port, "json").unlink(missing_ok=True)
     return running
 
 
-def wait_ready(endpoint: str, timeout: float) -> None:
+def wait(endpoint: str, timeout: float) -> None:
     """Wait until an emulator answers at this address; the end of the command when none does in time."""
     ends = time.monotonic() + timeout
-    while _get(endpoint, "/healthz") is None:
+    while not is_ready(endpoint):
         if time.monotonic() > ends:
             exit_with(
-                f"No emulator answers at `{endpoint}` after {timeout:g} s. Start one, or correct `--host` and `--port`."
+                f"No emulator answers at `{endpoint}` after {timeout:g} s. Start one, or correct `--endpoint` or "
+                "`--port`."
             )
         time.sleep(_POLL_SECONDS)
 
 
-def log_of(running: Running) -> Path:
-    """The file that a detached emulator logs to."""
-    return _path(running.endpoint.rpartition(":")[2], "log")
-
-
 def _keep(running: Running, log_path: Path) -> None:
-    """Write what `stop` needs, and let the log have its name by the port."""
-    log_path.replace(log_of(running))
-    path = _path(running.endpoint.rpartition(":")[2], "json")
+    """Write what `stop` needs, and rename the log by the port."""
+    log_path.replace(running.log)
+    path = _path(running.port, "json")
     written = path.with_suffix(f".{os.getpid()}")
     written.write_text(json.dumps(running._asdict()))
     written.replace(path)
@@ -128,28 +153,6 @@ def _first_line(stream: IO[str], seconds: float) -> str | None:
     return stream.readline() if ready else None
 
 
-def _pid_at(endpoint: str) -> int | None:
-    """The process id of the emulator at an address, as it says itself; None when none answers."""
-    answer = _get(endpoint, "/_emulator/process")
-    with suppress(ValueError, TypeError, KeyError):
-        return int(json.loads(answer or "")["pid"])
-    return None
-
-
-def _get(endpoint: str, path: str) -> str | None:
-    """The body of an answer with status 200; None otherwise. No proxy of the environment is asked."""
-    connection = http.client.HTTPConnection(endpoint, timeout=_REQUEST_SECONDS)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        body = response.read().decode()
-    except (OSError, http.client.HTTPException, ValueError):
-        return None
-    finally:
-        connection.close()
-    return body if response.status == 200 else None
-
-
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -159,20 +162,21 @@ def _exists(pid: int) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Whether a process has ended and only its parent has not asked how; where /proc tells."""
+    """Whether a process has ended and only its parent has not asked how, where /proc says so."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return False
 
 
-def arguments_of(command: Any, values: dict[str, Any], without: Sequence[str]) -> list[str]:
-    """The options of a call as it could be written, by the parameters of its command."""
-    arguments: list[str] = []
-    for parameter in command.params:
-        value = values.get(parameter.name)
-        if parameter.name in without or value is None or value is False:
+def given_options(context: Any, without: Sequence[str]) -> list[list[str]]:
+    """The options that the command line has, each as its name and its value; paths are absolute."""
+    found: list[list[str]] = []
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name)
+        source = context.get_parameter_source(parameter.name)
+        if parameter.name in without or value is None or value is False or source.name != "COMMANDLINE":
             continue
-        each_value = value if isinstance(value, list | tuple) else [value]
-        for each in each_value:
-            arguments += [parameter.opts[0]] if each is True else [parameter.opts[0], str(each)]
-    return arguments
+        for each in value if isinstance(value, list | tuple) else [value]:
+            shown = [] if each is True else [str(each.absolute() if isinstance(each, Path) else each)]
+            found.append([parameter.opts[0], *shown])
+    return found

@@ -100,18 +100,7 @@ def _findings(service: Service, given: dict[str, str], topic: str | None, spark:
     from . import checks
     from .checks import Finding
 
-    before = [checks.driver_python(), checks.pyspark(), checks.java(os.environ)]
-    yield from before
-    yield Finding("worker's Python", "running", "is asked for its packages")
-    workers = checks.worker_python(os.environ)
-    yield from workers
-    if not spark:
-        yield Finding("Spark", "skipped", "not asked for")
-    elif any(each.state == "wrong" for each in (*before, *workers)):
-        yield Finding("Spark", "skipped", "not before the above is right")
-    else:
-        yield Finding("Spark", "running", "is being started, which takes half a minute and more")
-        yield from checks.spark_source()
+    yield from _machine(spark)
     read, write, complaints = _parsed(service, given, topic)
     yield from complaints
     if complaints:
@@ -138,6 +127,29 @@ def _findings(service: Service, given: dict[str, str], topic: str | None, spark:
             yield Finding("a message", "running", "is sent and pulled")
             full = None if write is None else write.topic
             yield from checks.message_out_and_in(connection.admin, full, service.project)
+
+
+def _machine(spark: bool) -> Iterator[Finding]:
+    """The findings about this machine and Spark. Without PySpark and with `--no-spark` nothing of Spark is needed."""
+    from . import checks
+    from .checks import Finding
+
+    before = [checks.driver_python(), checks.pyspark(), checks.java(os.environ)]
+    if not spark and not checks.has_pyspark():
+        yield before[0]
+        yield Finding("Spark", "skipped", "PySpark is not installed, and Spark is not asked for")
+        return
+    yield from before
+    yield Finding("worker's Python", "running", "is asked for its packages")
+    workers = checks.worker_python(os.environ)
+    yield from workers
+    if not spark:
+        yield Finding("Spark", "skipped", "not asked for")
+    elif any(each.state == "wrong" for each in (*before, *workers)):
+        yield Finding("Spark", "skipped", "not before the above is right")
+    else:
+        yield Finding("Spark", "running", "is being started, which takes half a minute and more")
+        yield from checks.spark_source()
 
 
 def _parsed(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import signal
 import sys
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .command import Service, command, exit_with, pairs
+from .command import Service, choices, command, exit_with, names_of, pairs
 from .output import print_json, printed_at_the_end, progress
 
 if TYPE_CHECKING:
@@ -38,10 +39,8 @@ def register(app: typer.Typer) -> None:
 
 def publish(
     service: Service,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", show_default="lines of standard input")
-    ] = None,
+    topic: Annotated[str, typer.Argument(**names_of("topics", "TOPIC"))],
+    files: Annotated[list[Path] | None, typer.Argument(metavar="FILE", show_default="lines of standard input")] = None,
     message: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A message; may be repeated.")] = None,
     whole: Annotated[bool, typer.Option("--whole", help="A file is one message, and not a message a line.")] = False,
     attribute: Annotated[
@@ -49,7 +48,8 @@ def publish(
     ] = None,
     ordering_key: Annotated[str | None, typer.Option(metavar="KEY", help="Ordering key of each message.")] = None,
     encode: Annotated[
-        str, typer.Option(metavar="none|topic", help="`topic`: a line is JSON, to be encoded by the topic's schema.")
+        str,
+        typer.Option(**choices("none", "topic"), help="`topic`: a line is JSON, to be encoded by the topic's schema."),
     ] = "none",
 ) -> None:
     """Publish messages: lines of standard input, lines of files, whole files, or `--message`. Prints their ids."""
@@ -88,7 +88,7 @@ def _published(admin: Admin, topic: str, messages: Sequence[Any], encode: str) -
 
 def pull(
     service: Service,
-    subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
+    subscription: Annotated[str, typer.Argument(**names_of("subscriptions", "SUBSCRIPTION"))],
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many messages at the most.")] = 1,
     auto_ack: Annotated[bool, typer.Option("--auto-ack", help="Acknowledge them: nobody gets them again.")] = False,
     decode: Annotated[bool, typer.Option("--decode/--raw", help="Decode by the topic's schema.")] = True,
@@ -111,9 +111,14 @@ def pull(
 
 def tail(
     service: Service,
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", show_default="that of --subscription")] = None,
+    topic: Annotated[
+        str | None, typer.Argument(**names_of("topics", "TOPIC"), show_default="that of --subscription")
+    ] = None,
     subscription: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Look at the messages of this subscription, and give them back.")
+        str | None,
+        typer.Option(
+            **names_of("subscriptions"), help="Look at the messages of this subscription, and give them back."
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many messages.", show_default="never")] = None,
     decode: Annotated[bool, typer.Option("--decode/--raw", help="Decode by the topic's schema.")] = True,
@@ -295,7 +300,7 @@ def _plain(value: Any) -> Any:
 
 def print_message(message: dict[str, Any]) -> None:
     """One message: a line about it, coloured, and its content; control characters are shown and not sent."""
-    about = [typer.style(message["publishTime"][:23], dim=True), typer.style(message["messageId"], fg="cyan")]
+    about = [typer.style(_moment(message["publishTime"]), dim=True), typer.style(message["messageId"], fg="cyan")]
     if "orderingKey" in message:
         about.append(typer.style(f"[{printable(message['orderingKey'])}]", fg="magenta"))
     about += (
@@ -309,6 +314,12 @@ def print_message(message: dict[str, Any]) -> None:
     if "decodeError" in message:
         typer.secho(f"  {printable(message['decodeError'])}", fg="red")
     typer.echo(f"  {printable(str(message.get('data', message.get('dataBase64'))))}")
+
+
+def _moment(text: str) -> str:
+    """A time with milliseconds and its zone, UTC."""
+    moment = datetime.datetime.fromisoformat(text).astimezone(datetime.UTC)
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 def printable(text: str) -> str:

@@ -24,7 +24,8 @@ def register(app: typer.Typer) -> None:
 
 
 def options(
-    direction: Annotated[Direction | None, typer.Argument(show_default="both")] = None, as_json: Json = False
+    direction: Annotated[Direction | None, typer.Argument(metavar="reading|writing", show_default="both")] = None,
+    as_json: Json = False,
 ) -> None:
     """List the options of `format("pubsub")`: name, kind, default, bounds and meaning."""
     from ..options import ReadOptions, WriteOptions

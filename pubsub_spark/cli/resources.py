@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from ..names import Collection
-from .command import Service, command, exit_with, pairs, seconds
+from .command import Service, command, exit_with, names_of, pairs, seconds
+from .help import App
 from .output import as_dict, print_fields, print_json, print_table, printed_at_the_end
 
 ENCODINGS = {"json": "JSON", "binary": "BINARY"}  # as gcloud writes them -> as the API does
@@ -43,12 +44,10 @@ def short(name: str) -> Callable[[dict[str, Any]], str]:
     return lambda resource: str(resource.get(name, "-")).rpartition("/")[2]
 
 
-def group(collection: Collection, columns: Columns) -> typer.Typer:
+def group(collection: Collection, columns: Columns) -> App:
     """The group of commands of a collection, with `list`, `describe` and `delete`; columns: of `list`, after the id."""
     one = collection[:-1]
-    app = typer.Typer(
-        name=collection, help=f"List, describe, create, update and delete {collection}.", no_args_is_help=True
-    )
+    app = App(name=collection, help=f"List, describe, create, update and delete {collection}.")
 
     def list_(
         service: Service,
@@ -63,12 +62,12 @@ def group(collection: Collection, columns: Columns) -> typer.Typer:
             headed = {one: short("name"), **columns}
             print_table(list(headed), [[column(each) for column in headed.values()] for each in found])
 
-    def describe(service: Service, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    def describe(service: Service, name: str) -> None:
         full = service.schema_or_revision(name) if collection == "schemas" else service.full(name, collection)
         with service.connect() as admin:
             print_resource(admin.get(collection, full), service)
 
-    def delete(service: Service, names: Annotated[list[str], typer.Argument(metavar="NAME...")]) -> None:
+    def delete(service: Service, names: list[str]) -> None:
         full = [service.full(each, collection) for each in names]
         deleted: list[str] = []
         with service.connect() as admin, printed_at_the_end(service.as_json, {"deleted": deleted}):
@@ -78,6 +77,8 @@ def group(collection: Collection, columns: Columns) -> typer.Typer:
                 if not service.as_json:
                     typer.echo(f"deleted {name}")
 
+    describe.__annotations__["name"] = Annotated[str, typer.Argument(**names_of(collection))]
+    delete.__annotations__["names"] = Annotated[list[str], typer.Argument(**names_of(collection))]
     list_.__doc__ = f"List the {collection} of a project."
     describe.__doc__ = f"Show a {one}: an id or a full name{', with `@REVISION`' if collection == 'schemas' else ''}."
     delete.__doc__ = f"Delete {collection}."

@@ -11,13 +11,15 @@ from typing import Annotated
 
 import typer
 
-from .command import Service, command, exit_with
+from .command import Service, choices, command, exit_with, names_of
 from .output import as_dict, print_json, print_table
 from .resources import ENCODINGS, field, group, print_resource
 
 app = group("schemas", {"type": field("type"), "newest revision": field("revisionId")})
 
-Type = Annotated[str, typer.Option("--type", metavar="avro|protocol-buffer", help="The language of the definition.")]
+Type = Annotated[
+    str, typer.Option("--type", **choices("avro", "protocol-buffer"), help="The language of the definition.")
+]
 Definition = Annotated[str | None, typer.Option(metavar="TEXT", help="The definition itself.")]
 File = Annotated[
     Path | None, typer.Option("--definition-file", dir_okay=False, exists=True, help="A file with the definition.")
@@ -65,13 +67,13 @@ def create(
 @command(app, "commit", "update")
 def commit(
     service: Service,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(**names_of("schemas"))],
     definition: Definition = None,
     file: File = None,
     kind: Annotated[
         str | None,
         typer.Option(
-            "--type", metavar="avro|protocol-buffer", help="Its language, which stays.", show_default="as it is"
+            "--type", **choices("avro", "protocol-buffer"), help="Its language, which stays.", show_default="as it is"
         ),
     ] = None,
 ) -> None:
@@ -86,7 +88,7 @@ def commit(
 
 
 @command(app, "list-revisions")
-def list_revisions(service: Service, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+def list_revisions(service: Service, name: Annotated[str, typer.Argument(**names_of("schemas"))]) -> None:
     """List the revisions of a schema, the newest first."""
     with service.connect() as admin:
         found = [as_dict(each) for each in admin.schema_revisions(service.full(name, "schemas"))]
@@ -100,7 +102,7 @@ def list_revisions(service: Service, name: Annotated[str, typer.Argument(metavar
 @command(app, "rollback")
 def rollback(
     service: Service,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(**names_of("schemas"))],
     revision: Annotated[str, typer.Option("--revision-id", metavar="ID", help="The revision to go back to.")],
 ) -> None:
     """Commit a new revision of a schema with the definition of an old one."""
@@ -141,16 +143,16 @@ def validate_schema(service: Service, kind: Type, definition: Definition = None,
 def validate_message(
     service: Service,
     encoding: Annotated[
-        str, typer.Option("--message-encoding", metavar="json|binary", help="The encoding of the message.")
+        str, typer.Option("--message-encoding", **choices("json", "binary"), help="The encoding of the message.")
     ],
     message: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The message.", show_default="standard input")
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--schema-name", metavar="NAME", help="A schema, in place of a definition.")
+        str | None, typer.Option("--schema-name", **names_of("schemas"), help="A schema, in place of a definition.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--type", metavar="avro|protocol-buffer", help="The language of the definition.")
+        str | None, typer.Option("--type", **choices("avro", "protocol-buffer"), help="The language of the definition.")
     ] = None,
     definition: Definition = None,
     file: File = None,
@@ -187,7 +189,7 @@ def _print_valid(service: Service, word: str) -> None:
 @command(app, "diff")
 def diff(
     service: Service,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(**names_of("schemas"))],
     old: Annotated[str | None, typer.Argument(metavar="OLD", show_default="the one before NEW")] = None,
     new: Annotated[str | None, typer.Argument(metavar="NEW", show_default="the newest")] = None,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .command import Service, command, pairs
+from .command import Service, command, names_of, pairs
 from .resources import LABEL_FLAGS, Labels, field, group, print_resource, short, update_resource
 
 app = group("snapshots", {"topic": short("topic"), "expires": field("expireTime")})
@@ -27,7 +27,9 @@ def moment(text: str) -> datetime.datetime:
 def create(
     service: Service,
     name: Annotated[str, typer.Argument(metavar="NAME")],
-    subscription: Annotated[str, typer.Option(metavar="NAME", help="The subscription whose position is kept.")],
+    subscription: Annotated[
+        str, typer.Option(**names_of("subscriptions"), help="The subscription whose position is kept.")
+    ],
     subscription_project: Annotated[
         str | None, typer.Option(metavar="ID", help="The project of --subscription.")
     ] = None,
@@ -45,7 +47,7 @@ def create(
 @command(app, "update", flags=LABEL_FLAGS)
 def update(
     service: Service,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(**names_of("snapshots"))],
     expire_time: Annotated[
         datetime.datetime | None, typer.Option(parser=moment, metavar="TIME", help="When the snapshot is deleted.")
     ] = None,

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .command import Json, exit_with
+from .help import App
 from .output import print_json, print_table, printed_at_the_end, progress
 
 if TYPE_CHECKING:
     from ..read.staging.streams import StagedStream
 
-app = typer.Typer(name="staging", help="Look at and clean the staging area of streaming reads.", no_args_is_help=True)
+app = App(name="staging", help="Look at and clean the staging area of streaming reads.")
 
 _Location = Annotated[
-    str | None, typer.Argument(help="The `stagingLocation`: a path or URL.", show_default="this user's default")
+    str | None,
+    typer.Argument(
+        metavar="LOCATION", help="The `stagingLocation`: a path or URL.", show_default="this user's default"
+    ),
 ]
 
 

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from . import exports, push
-from .command import Service, command, exit_with, pairs, seconds
+from .command import Service, command, exit_with, names_of, pairs, seconds
 from .resources import LABEL_FLAGS, Labels, Retention, create_each, field, group, short, update_resource
 
 app = group(
     "subscriptions",
     {
         "topic": short("topic"),
-        "ack deadline": field("ackDeadlineSeconds"),
+        "ack deadline": lambda subscription: f"{subscription.get('ackDeadlineSeconds', 10)} s",
         "ordering": field("enableMessageOrdering"),
         "exactly once": field("enableExactlyOnceDelivery"),
         "filter": field("filter"),
@@ -44,7 +44,8 @@ _FLAGS: Mapping[str, Any] = {
         typer.Option("--enable-exactly-once-delivery/--no-enable-exactly-once-delivery", help="Exactly-once delivery."),
     ],
     "dead_letter": Annotated[
-        str | None, typer.Option("--dead-letter-topic", metavar="NAME", help="Topic for messages that fail too often.")
+        str | None,
+        typer.Option("--dead-letter-topic", **names_of("topics"), help="Topic for messages that fail too often."),
     ],
     "dead_letter_project": Annotated[
         str | None,
@@ -118,8 +119,8 @@ def _period(text: str) -> float:
 @command(app, "create", flags={**_FLAGS, **exports.FLAGS})
 def create(
     service: Service,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...")],
-    topic: Annotated[str, typer.Option(metavar="NAME", help="The topic to subscribe to.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME")],
+    topic: Annotated[str, typer.Option(**names_of("topics"), help="The topic to subscribe to.")],
     topic_project: Annotated[str | None, typer.Option(metavar="ID", help="The project of --topic.")] = None,
     labels: Labels = None,
     ordering: Annotated[
@@ -150,7 +151,7 @@ def create(
 @command(app, "update", flags={**LABEL_FLAGS, **_FLAGS})
 def update(
     service: Service,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(**names_of("subscriptions"))],
     clear_dead_letter: Annotated[
         bool, typer.Option("--clear-dead-letter-policy", help="Redeliver for ever, without a dead-letter topic.")
     ] = False,

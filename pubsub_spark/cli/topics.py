@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .command import Service, command, exit_with, pairs
+from .command import Service, choices, command, exit_with, names_of, pairs
+from .output import print_json, print_table
 from .resources import ENCODINGS, LABEL_FLAGS, Labels, Retention, create_each, field, group, short, update_resource
 
 app = group(
@@ -23,11 +24,11 @@ app = group(
 # Parameters of `create` and `update`, and their types.
 _FLAGS: Mapping[str, Any] = {
     "retention": Retention,
-    "schema": Annotated[str | None, typer.Option(metavar="NAME", help="The schema that messages must have.")],
+    "schema": Annotated[str | None, typer.Option(**names_of("schemas"), help="The schema that messages must have.")],
     "schema_project": Annotated[str | None, typer.Option(metavar="ID", help="The project of --schema.")],
     "encoding": Annotated[
         str | None,
-        typer.Option("--message-encoding", metavar="json|binary", help="Encoding of messages with a schema."),
+        typer.Option("--message-encoding", **choices("json", "binary"), help="Encoding of messages with a schema."),
     ],
     "first": Annotated[
         str | None,
@@ -80,7 +81,7 @@ def _fields(
 @command(app, "create", flags=_FLAGS)
 def create(
     service: Service,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME")],
     labels: Labels = None,
     key: Annotated[
         str | None, typer.Option("--topic-encryption-key", metavar="NAME", help="A key of Cloud KMS.")
@@ -97,7 +98,7 @@ def create(
 @command(app, "update", flags={**LABEL_FLAGS, **_FLAGS})
 def update(
     service: Service,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(**names_of("topics"))],
     clear_retention: Annotated[
         bool, typer.Option("--clear-message-retention-duration", help="Keep no messages for seeks.")
     ] = False,
@@ -118,3 +119,29 @@ def update(
         message_retention_duration=clear_retention,
         schema_settings=clear_schema,
     )
+
+
+@command(app, "list-subscriptions")
+def list_subscriptions(service: Service, topic: Annotated[str, typer.Argument(**names_of("topics", "TOPIC"))]) -> None:
+    """List the subscriptions of a topic, by their full names."""
+    name = service.full(topic, "topics")
+    with service.connect() as admin:
+        found = admin.subscriptions_of(name)
+    if service.as_json:
+        print_json(found)
+    else:
+        print_table(["subscription"], [[each] for each in found])
+
+
+@command(app, "detach-subscription")
+def detach_subscription(
+    service: Service, subscription: Annotated[str, typer.Argument(**names_of("subscriptions", "SUBSCRIPTION"))]
+) -> None:
+    """Detach a subscription from its topic. Its backlog is deleted, and it receives no more messages."""
+    name = service.full(subscription, "subscriptions")
+    with service.connect() as admin:
+        admin.detach(name)
+    if service.as_json:
+        print_json({"detached": name})
+    else:
+        typer.echo(f"detached {name}")

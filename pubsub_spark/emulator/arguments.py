@@ -5,15 +5,18 @@ Seconds stand for a Duration, bytes, a text or a mapping for a PubsubMessage, a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf import duration_pb2
 
+from pubsub_spark.declare import hint
 from pubsub_spark.emulator.api import protos
 
 Publishable = bytes | str | Mapping[str, Any]
 
+_UPPER = re.compile(r"[A-Z]")
 _DURATIONS = frozenset({"message_retention_duration", "minimum_backoff", "maximum_backoff", "ttl", "max_duration"})
 
 
@@ -30,6 +33,23 @@ def message(given: Publishable) -> Any:
             "A message is bytes, a text, or a mapping of `data` (bytes or a text), `attributes` (texts) and "
             f"`ordering_key` (a text), not `{given!r:.100}`."
         ) from error
+
+
+def resource(kind: Any, name: str, **settings: Any) -> Any:
+    """The resource of this name; settings: its fields. TypeError names the nearest field for an unknown one."""
+    _refuse_unknown(kind.DESCRIPTOR, settings)
+    return kind(name=name, **with_durations(settings))
+
+
+def _refuse_unknown(message_type: Any, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        field = message_type.fields_by_name.get(name)
+        if field is None:
+            names = message_type.fields_by_name
+            near = hint(_UPPER.sub(r"_\g<0>", name), names, f"its fields are {', '.join(names)}")
+            raise TypeError(f"`{name}` is not a field of {message_type.name}{near}")
+        if isinstance(value, Mapping) and field.message_type and not field.message_type.GetOptions().map_entry:
+            _refuse_unknown(field.message_type, value)
 
 
 def with_durations(settings: Mapping[str, Any]) -> dict[str, Any]:

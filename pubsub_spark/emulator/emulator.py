@@ -29,7 +29,7 @@ from pubsub_spark.emulator.resources import integrations
 from pubsub_spark.emulator.rpc import tracing
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.interceptors import InjectFaults, Interceptor, Recorded, Recorder, log
-from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
+from pubsub_spark.emulator.rpc.recent_calls import RecentCall, RecentCalls
 from pubsub_spark.emulator.rpc.registry import Registry
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.engine import Engine
@@ -181,6 +181,7 @@ class Emulator(EmulatorOptions):
             "calls": self._recorded,
             "messages": self.messages,
             "process": _process,
+            "recent_calls": self._recent_calls,
             "streams": self.streams,
         }
         changes: dict[str, Callable[..., Any]] = {
@@ -228,6 +229,10 @@ class Emulator(EmulatorOptions):
             raise ValueError("No calls were recorded; start the emulator with `--record`, or `Emulator(record=True)`.")
         return self.calls
 
+    def _recent_calls(self) -> list[RecentCall]:
+        """The latest 500 calls, with status and duration, the newest last."""
+        return list(self._running.recent_calls.calls)
+
     def _backlogs(self) -> dict[str, dict[str, float]]:
         """The backlog of each subscription."""
         with self._running.engine.open() as (broker, now):
@@ -239,7 +244,7 @@ class Emulator(EmulatorOptions):
         self, name: str, schema: str | None = None, encoding: Encoding = "BINARY", **settings: Any
     ) -> None:
         """A topic; `settings` are fields of the Topic resource."""
-        resource = protos.Topic(name=name, **arguments.with_durations(settings))
+        resource = arguments.resource(protos.Topic, name, **settings)
         if schema is not None:
             resource.schema_settings.schema = schema
             resource.schema_settings.encoding = arguments.one_of(ENCODING_NUMBERS, encoding, "encoding")
@@ -248,7 +253,7 @@ class Emulator(EmulatorOptions):
 
     def create_subscription(self, name: str, topic: str, **settings: Any) -> None:
         """A subscription; `settings` are fields of the Subscription resource, durations in seconds."""
-        resource = protos.Subscription(name=name, topic=topic, **arguments.with_durations(settings))
+        resource = arguments.resource(protos.Subscription, name, topic=topic, **settings)
         with self._changing() as services:
             services.subscriber.create_subscription(resource)
 

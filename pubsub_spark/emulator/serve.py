@@ -55,8 +55,10 @@ def serve(options: ServeOptions, prepare: Callable[[str], object] | None = None,
             if prepare is not None and not emulator.is_restored:
                 prepare(emulator.endpoint)
             emulator.chaos(options.seed)
+            page = _page_of(emulator)
+            sys.stderr.write(f"{handler.format(_record(page)) if is_json else f'Page: {page}'}\n")
             ready = f"export PUBSUB_EMULATOR_HOST={emulator.endpoint}"
-            sys.stdout.write(f"{json.dumps({'endpoint': emulator.endpoint}) if as_json else ready}\n")
+            sys.stdout.write(f"{json.dumps({'endpoint': emulator.endpoint, 'page': page}) if as_json else ready}\n")
             sys.stdout.flush()
             signal.sigwait(_STOPS)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)  # a second one ends it at once
@@ -64,3 +66,13 @@ def serve(options: ServeOptions, prepare: Callable[[str], object] | None = None,
         sys.stderr.write(f"{problem}\n")
         return 1
     return 0
+
+
+def _page_of(emulator: Emulator) -> str:
+    """The address of the page in a browser of this machine."""
+    host = {"0.0.0.0": "localhost", "::": "localhost"}.get(emulator.host)  # noqa: S104 (nothing is bound)
+    return f"http://{f'{host}:{emulator.port}' if host else emulator.endpoint}/"
+
+
+def _record(page: str) -> logging.LogRecord:
+    return logging.makeLogRecord({"levelname": "INFO", "msg": f"The page is at {page}", "fields": {"page": page}})

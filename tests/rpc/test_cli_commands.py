@@ -80,8 +80,9 @@ def shown_on(terminal: int) -> str:
 
 def test_names_are_whole_on_a_narrow_terminal(emulator: Emulator, environment: dict[str, str]):
     """What does not fit into a column goes on in its next line: a name that is cut off names nothing."""
+    name = "a-subscription-whose-name-is-longer-than-its-column"
     emulator.create_topic(TOPIC)
-    emulator.create_subscription(SUB, TOPIC)
+    emulator.create_subscription(f"projects/my-project/subscriptions/{name}", TOPIC)
     terminal, there = pty.openpty()
     command = [*COMMAND, "backlog", "--once"]
     subprocess.run(command, stdout=there, env={**environment, "COLUMNS": "50", "TERM": "xterm"}, check=True)
@@ -90,7 +91,7 @@ def test_names_are_whole_on_a_narrow_terminal(emulator: Emulator, environment: d
     _, _, table = shown.partition("unacked")  # the end of the heading, which is in several lines, too
 
     assert len(table.splitlines()) > 2
-    assert SUB == "".join(row.split()[0] for row in table.splitlines()[1:])
+    assert name == "".join(row.split()[0] for row in table.splitlines()[1:])
 
 
 def test_publish_encodes_and_pull_decodes(run: Run, emulator: Emulator):
@@ -227,9 +228,9 @@ def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
     assert {SUB: {"undelivered": 2, "leased": 0}} == {
         name: {key: each[key] for key in ("undelivered", "leased")} for name, each in found.items()
     }
-    assert [SUB, "2", "0"] == table[1].split()[:3]
+    assert ["all", "2", "0"] == table[1].split()[:3]
     assert [2, 2] == looks
-    assert ["subscription", SUB] * 2 == lines
+    assert ["subscription", "all"] * 2 == lines
     assert (
         "Subscription `projects/my-project/subscriptions/gone` does not exist"
         in run("backlog", "gone", "--once", code=1).stderr
@@ -323,7 +324,8 @@ def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
         (["pull", "gone"], 1, "Subscription `projects/my-project/subscriptions/gone` does not exist"),
         (["publish", "gone", "--message", "x"], 1, "Topic `projects/my-project/topics/gone` does not exist"),
         (["tail"], 2, "Name a topic, or a subscription with `--subscription`, and not both."),
-        (["topics", "list", "--endpoint", "http://here"], 2, "`endpoint` must be `host:port` without `http://`"),
+        (["topics", "list", "--endpoint", "x.y:1"], 2, "give `--credentials-file`. If it is an emulator, set PUBSUB_EM"),
+        (["topics", "list", "--endpoint", "http://here"], 2, "`--endpoint` must be `host:port` without `http://`"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,14 +21,15 @@ from tests.rpc.conftest import SUB, TOPIC, Client
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The folder of the state files; what still runs at the end is killed."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("PUBSUB_EMULATOR_HOST", raising=False)
     folder = tmp_path / "pubsub-spark"
     yield folder
     for file in folder.glob("*.json"):
         os.kill(json.loads(file.read_text())["pid"], signal.SIGKILL)
 
 
-def run(*options: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["emulator", *options])
+def run(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["emulator", *words])
     return result.exit_code, result.stdout, result.stderr
 
 
@@ -40,50 +43,109 @@ def chosen(endpoint: str) -> list[str]:
         return [each.decode() for each in client.data()]
 
 
-def test_detached_emulator_serves_until_stopped(state: Path):
-    """`--detach` returns when the emulator is ready and `--stop` when it has ended; in between it serves, with its
+def test_started_emulator_serves_until_stopped(state: Path, monkeypatch: pytest.MonkeyPatch):
+    """`start` returns when the emulator is ready and `stop` when it has ended; in between it serves, with its
     options."""
-    code, export, about = run("--detach", "--port", "0", "--seed", "7")
+    code, export, about = run("start", "--port", "0", "--seed", "7")
     endpoint = export.strip().removeprefix("export PUBSUB_EMULATOR_HOST=")
     port = endpoint.rpartition(":")[2]
     pid = json.loads((state / f"emulator-{port}.json").read_text())["pid"]
     assert 0 == code
-    assert f"The emulator runs at {endpoint} (process id {pid}, log {state}/emulator-{port}.log).\n" == about
+    log = f"{state}/emulator-{port}.log"
+    assert f"The emulator runs at {endpoint} (process id {pid}, log {log}).\nPage: http://{endpoint}/\n" == about
     assert 0o700 == state.stat().st_mode & 0o777
 
-    assert (0, export, "") == run("--wait-ready", "--port", port)
-    assert {"endpoint": endpoint} == json.loads(run("--wait-ready", "--port", port, "--json")[1])
+    assert (0, export, "") == run("wait", "--port", port)
+    assert {"endpoint": endpoint} == json.loads(run("wait", "--endpoint", endpoint, "--json")[1])
     with Emulator() as same:
         same.chaos(7)
         assert chosen(endpoint) == chosen(same.endpoint)
-    taken = f"The emulator cannot listen on `{endpoint}`: Address already in use. Give it another host or port.\n"
-    assert (1, "", taken) == run("--detach", "--port", port)
 
-    assert (0, "", f"The emulator at {endpoint} has ended (process id {pid}).\n") == run("--stop", "--port", port)
+    monkeypatch.setenv("PUBSUB_EMULATOR_HOST", endpoint)  # as the shell that evaluated the line
+    assert (0, "", f"The emulator at {endpoint} has ended (process id {pid}).\n") == run("stop")
     assert (pid, 0) == os.waitpid(pid, 0)
-    nobody = f"No emulator was started with `--detach` on port {port}; name its port with `--port`.\n"
-    assert (1, "", nobody) == run("--stop", "--port", port)
-    late = f"No emulator answers at `{endpoint}` after 0.1 s. Start one, or correct `--host` and `--port`.\n"
-    assert (1, "", late) == run("--wait-ready", "--port", port, "--timeout", "0.1")
+    nobody = f"No emulator that `start` started runs on port {port}. Nothing was stopped.\n"
+    assert (1, "", nobody) == run("stop", "--port", port)
+    late = f"No emulator answers at `{endpoint}` after 0.1 s. Start one, or correct `--endpoint` or `--port`.\n"
+    assert (1, "false\n", late) == run("wait", "--timeout", "0.1")
     assert [f"emulator-{port}.log"] == [file.name for file in state.iterdir()]
 
 
-def test_json_of_a_detached_emulator(state: Path):
-    """With `--json` the endpoint, process id and log are told as JSON, and so is what was stopped."""
-    code, told, _ = run("--detach", "--port", "0", "--json")
+def test_second_start_prints_the_same_line(state: Path):
+    """A second `start` of one's own emulator succeeds; it is refused with an option that the first one did not have."""
+    _, export, _ = run("start", "--port", "0", "--verbose")
+    port = export.strip().rpartition(":")[2]
+
+    code, again, about = run("start", "--port", port)
+    assert (0, export) == (code, again)
+    assert about.startswith(f"The emulator already runs at 127.0.0.1:{port} (process id ")
+
+    other = f"The emulator at 127.0.0.1:{port} already runs, without `--seed 7`. "
+    code, told, about = run("start", "--port", port, "--verbose", "--seed", "7")
+    assert (1, "false\n", f"{other}End it first: `pubsub-spark emulator stop --port {port}`.\n") == (code, told, about)
+    elsewhere = f"No emulator that `start` started runs on port 1. Those that run are on {port}: give `--port`.\n"
+    assert (1, "", elsewhere) == run("stop", "--port", "1")
+
+
+def test_emulator_of_another_is_named(state: Path, emulator: Emulator):
+    """A start at the address of an emulator that `start` did not start says so."""
+    code, told, about = run("start", "--port", str(emulator.port))
+
+    assert (1, "false\n") == (code, told)
+    assert about.startswith(
+        f"An emulator already runs at `{emulator.endpoint}` (process id {os.getpid()}). Use it with"
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["start", "--port", "{taken}"], ["start", "--prot", "0"], ["wait", "--timeout", "0"], ["--detach"]]
+)
+def test_shell_that_evaluates_a_failure_fails(words: list[str], state: Path):
+    """`eval "$(...)"` of a start or a wait that fails ends a script with `set -e`."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [each.format(taken=port) for each in words]
+        if words[0] == "wait":
+            command += ["--port", "1"]
+        program = f"{sys.executable} -c 'from pubsub_spark.cli import app; app()' emulator {' '.join(command)}"
+        script = f'set -e; eval "$({program})"; echo "tests run at [$PUBSUB_EMULATOR_HOST]"'
+        ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+
+    assert (1, "") == (ended.returncode, ended.stdout)
+    assert ended.stderr
+
+
+def test_json_of_a_started_emulator(state: Path):
+    """With `--json` endpoint, page, process id and log are printed as JSON, and so is what was stopped."""
+    code, told, _ = run("start", "--port", "0", "--json")
     running = json.loads(told)
     port = running["endpoint"].rpartition(":")[2]
+    log = str(state / f"emulator-{port}.log")
 
-    assert (0, str(state / f"emulator-{port}.log")) == (code, running.pop("log"))
-    assert running == json.loads(run("--stop", "--port", port, "--json")[1])
+    assert (0, log, f"http://127.0.0.1:{port}/") == (code, running["log"], running["page"])
+    [row] = json.loads(run("status", "--json")[1])
+    assert (running["endpoint"], log) == (row["endpoint"], row["log"])
+    ended = json.loads(run("stop", "--port", port, "--json")[1])
+    assert {"pid": running["pid"], "endpoint": running["endpoint"]} == ended
     os.waitpid(running["pid"], 0)
+    assert (1, "") == run("status", "--port", port)[:2]
 
 
-def test_detached_emulator_that_does_not_start_says_everything(state: Path, tmp_path: Path):
+def test_status_shows_the_emulator_at_the_endpoint(state: Path, emulator: Emulator):
+    """An emulator that `start` did not start is shown by its address, without a log."""
+    code, table, _ = run("status", "--port", str(emulator.port))
+
+    assert 0 == code
+    assert [emulator.endpoint, str(os.getpid()), f"http://{emulator.endpoint}/", "-"] == table.splitlines()[1].split()
+
+
+def test_emulator_that_does_not_start_says_everything(state: Path, tmp_path: Path):
     """All that is wrong with a document is told, and not its last line alone."""
     document = tmp_path / "api.yaml"
     document.write_text("asyncapi: 3.0.0\nchannels: {a: 1, b: 2}\n")
-    code, _, said = run("--detach", "--port", "0", "--config", str(document))
+    code, _, said = run("start", "--port", "0", "--config", str(document))
 
     assert (1, f"`{document}` has 2 problems:", 3) == (code, said.splitlines()[0], len(said.splitlines()))
 
@@ -92,13 +154,14 @@ def test_another_process_is_not_stopped(state: Path, emulator: Emulator):
     """A process id that another process has by now is not signalled."""
     state.mkdir()
     file = state / f"emulator-{emulator.port}.json"
-    file.write_text(json.dumps({"pid": 1, "endpoint": emulator.endpoint}))
+    file.write_text(json.dumps({"pid": 1, "endpoint": emulator.endpoint, "options": []}))
 
-    gone = f"The emulator that was started at `{emulator.endpoint}` does not run any more; nothing was stopped.\n"
-    assert (1, "", gone) == run("--stop", "--port", str(emulator.port))
+    gone = f"No emulator that `start` started runs on port {emulator.port}. Nothing was stopped.\n"
+    assert (1, "", gone) == run("stop", "--port", str(emulator.port))
     assert not file.exists()
 
 
-def test_one_of_the_three_is_meant():
-    """Two of the options together cannot be meant."""
-    assert (2, "", "Give one of `--detach`, `--stop` and `--wait-ready`.\n") == run("--detach", "--stop")
+@pytest.mark.parametrize(("old", "new"), [("--detach", "start"), ("--stop", "stop"), ("--wait-ready", "wait")])
+def test_old_flags_name_the_command(old: str, new: str):
+    """What were flags are commands now."""
+    assert (2, "false\n", f"`{old}` is a command: `pubsub-spark emulator {new}`.\n") == run("--port", "1", old)

@@ -44,9 +44,9 @@ def test_blocks_run_in_their_order(emulator: Emulator, tmp_path: Path):
 def test_resources_of_the_readme(emulator: Emulator):
     """The commands of the README make the topic, with its schema, and the subscription of its examples."""
     readme = (ROOT / "README.md").read_text()
-    [block] = re.findall(r"```bash\n(pubsub-spark emulator --port 8085 --detach.*?)```", readme, re.DOTALL)
-    _, variables, *commands = block.splitlines()
-    script = variables.replace("127.0.0.1:8085", emulator.endpoint) + "\n" + "\n".join(commands)
+    [block] = re.findall(r"```bash\n(eval \"\$\(pubsub-spark emulator start\)\".*?)```", readme, re.DOTALL)
+    _, *commands = block.splitlines()
+    script = f"export PUBSUB_EMULATOR_HOST={emulator.endpoint}\n" + "\n".join(commands)
     ended = subprocess.run(["bash", "-c", SHELL + script], capture_output=True, text=True, cwd=ROOT, check=False)
 
     assert (0, "") == (ended.returncode, ended.stderr)

@@ -7,10 +7,14 @@ import os
 import pty
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from pubsub_spark.cli import app
 from pubsub_spark.emulator import Emulator
 
 COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()", "doctor", "--no-spark"]
@@ -51,6 +55,24 @@ def test_everything_is_right(environment: dict[str, str], emulator: Emulator, tm
         [*COMMAND[:3], "topics", "list", "--json"], capture_output=True, text=True, env=environment, check=True
     )
     assert [TOPIC] == [each["name"] for each in json.loads(listed.stdout)]
+
+
+def test_emulator_alone_is_enough(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+    """With `--no-spark` and without PySpark nothing is wrong, though there is neither Java nor a worker's Python."""
+
+    def version(package: str, found: Any = metadata.version) -> str:
+        if package == "pyspark":
+            raise metadata.PackageNotFoundError(package)
+        return str(found(package))
+
+    monkeypatch.setattr(metadata, "version", version)
+    alone = {**environment, "JAVA_HOME": "/nowhere", "PYSPARK_PYTHON": "/nowhere/python"}
+    result = CliRunner().invoke(app, ["doctor", "--no-spark", "--json"], env=alone)
+
+    found = {each["check"]: each["state"] for each in json.loads(result.stdout)}
+    assert 0 == result.exit_code
+    assert "skipped" == found["Spark"]
+    assert not {"PySpark", "Java", "worker's Python"} & {*found}
 
 
 def test_no_message_is_tried_on_a_topic_with_a_schema(environment: dict[str, str]):

@@ -113,7 +113,9 @@ def test_example_in_javascript_runs(recording):
 
     done = subprocess.run([node, script, recording.endpoint], capture_output=True, text=True, timeout=60)
 
-    assert ("acknowledged 2 messages, each delivered twice\n", "") == (done.stdout, done.stderr)
+    warned, acknowledged = done.stdout.splitlines()
+    assert f"deleting every resource and message at http://{recording.endpoint}" == warned
+    assert ("acknowledged 2 messages, each delivered twice", "") == (acknowledged, done.stderr)
 
 
 def test_verbs_of_the_page_are_those_of_the_code():

@@ -71,11 +71,13 @@ def test_make_targets_of_the_documents_exist():
 def test_options_in_containers_exist(name: str):
     """Each option that examples/docker gives the emulator is one of `pubsub-spark emulator`."""
     text = (ROOT / "examples" / "docker" / name).read_text()
-    given = set(re.findall(r'"(--[a-z-]+)"', text)) - {"--fail", "--request"}  # curl's
-    result = CliRunner().invoke(app, ["emulator", "--help"], terminal_width=200)
+    healthcheck = re.findall(r'"pubsub-spark", "emulator", "([a-z]+)", "(--[a-z]+)"', text)
+    given = set(re.findall(r'"(--[a-z-]+)"', text)) - {"--fail", "--request", "--timeout"}  # curl's, the health check's
+    result = CliRunner().invoke(app, ["emulator", "run", "--help"], terminal_width=200)
 
     assert "--data-dir" in given
     assert [] == [option for option in given if option not in result.output]
+    assert ([("wait", "--timeout")] if name == "Dockerfile" else []) == healthcheck
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

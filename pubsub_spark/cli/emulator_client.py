@@ -1,0 +1,73 @@
+"""Calls of `/_emulator/...`, the emulator's own verbs, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlencode
+
+from .command import exit_with
+
+_TIMEOUT_SECONDS = 20.0
+_LOOK_SECONDS = 2.0
+
+
+def ask(endpoint: str, method: str, verb: str, **fields: Any) -> Any:
+    """The answer of a verb, as JSON. The end of the command when the emulator refuses it or does not answer."""
+    path = f"/_emulator/{verb}"
+    try:
+        if method == "GET":
+            return json.loads(_answer(endpoint, "GET", f"{path}?{urlencode(fields)}", None, _TIMEOUT_SECONDS))
+        return json.loads(_answer(endpoint, method, path, json.dumps(fields).encode(), _TIMEOUT_SECONDS))
+    except urllib.error.HTTPError as error:
+        if error.code == HTTPStatus.FORBIDDEN:  # by another name than its own
+            exit_with(error.read().decode().strip())
+        with suppress(ValueError, TypeError, KeyError):
+            exit_with(json.loads(error.read())["error"]["message"])
+        exit_with(f"`{endpoint}` has no verb `{verb}`. Only `pubsub-spark emulator` has it.")
+    except (OSError, ValueError) as error:
+        exit_with(
+            f"No emulator answers at `{endpoint}`: {getattr(error, 'reason', error)}. Start one with `pubsub-spark "
+            "emulator start`, or give its address with `--endpoint`."
+        )
+
+
+def is_ready(endpoint: str) -> bool:
+    """Whether an emulator answers there."""
+    return _look(endpoint, "/healthz") is not None
+
+
+def pid_at(endpoint: str) -> int | None:
+    """The process id of the emulator at an address, as it reports itself, or None when none answers."""
+    with suppress(ValueError, TypeError, KeyError):
+        return int(json.loads(_look(endpoint, "/_emulator/process") or "")["pid"])
+    return None
+
+
+def page_of(endpoint: str) -> str:
+    """The address of its page in a browser of this machine."""
+    host, _, port = endpoint.rpartition(":")
+    return f"http://{'localhost' if host in ('0.0.0.0', '[::]') else host}:{port}/"  # noqa: S104 (nothing is bound)
+
+
+def _look(endpoint: str, path: str) -> bytes | None:
+    with suppress(OSError, ValueError):
+        return _answer(endpoint, "GET", path, None, _LOOK_SECONDS)
+    return None
+
+
+def _answer(endpoint: str, method: str, path: str, body: bytes | None, seconds: float) -> bytes:
+    """The body of an answer; HTTPError for another status than success, other OSErrors without an answer."""
+    from ..service_options import host_of, is_loopback
+
+    host = host_of(endpoint)
+    is_near = is_loopback(host) or "." not in host  # no proxy knows the names of a compose file
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({} if is_near else None))
+    request = urllib.request.Request(f"http://{endpoint}{path}", body, method=method)
+    with opener.open(request, timeout=seconds) as response:
+        content: bytes = response.read()
+        return content

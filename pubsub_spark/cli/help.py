@@ -1,0 +1,117 @@
+"""The groups and commands of `pubsub-spark`, with what typer's own lack.
+
+`-h`, and `help` before the name of a command. Plain words for the kinds of values. The whole first sentence of each
+command in the list of its group, and the examples of `examples` at the end of each help.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from .examples import EXAMPLES
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+HELP = {"help_option_names": ["-h", "--help"]}
+
+_FIRST_SENTENCE = re.compile(r".+?\.(?=\s|$)|.+", re.DOTALL)
+_KIND = re.compile(r"<([^<>]*)>(\.\.\.)?")
+_WORDS = {
+    "str": "TEXT",
+    "int": "NUMBER",
+    "int range": "NUMBER",
+    "float": "NUMBER",
+    "float range": "NUMBER",
+    "file": "FILE",
+    "dir": "FOLDER",
+    "path": "PATH",
+}
+
+
+class Command(TyperCommand):
+    """A command."""
+
+    def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 (never cut)
+        """Return the first sentence of the help."""
+        return _first_sentence(self.help)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """Return the words behind the name of the command: `[OPTIONS] TOPIC [FILE]...`."""
+        return ["[OPTIONS]", *(_usage(each) for each in self.params if each.param_type_name == "argument")]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and the options."""
+        rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for each in self.get_params(ctx):
+            record = each.get_help_record(ctx)
+            if record is None:
+                continue
+            if each.param_type_name == "argument":
+                rows["Arguments"].append((_usage(each), record[1]))
+            else:
+                rows["Options"].append((_KIND.sub(_word, record[0]), record[1]))
+        for title, several in rows.items():
+            if several:
+                with formatter.section(title):
+                    formatter.write_dl(several)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples."""
+        _write_examples(ctx, formatter)
+
+
+class Group(TyperGroup):
+    """A group of commands."""
+
+    def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002
+        """Return the first sentence of the help."""
+        return _first_sentence(self.help)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Let `help COMMAND` be `COMMAND --help`."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples."""
+        _write_examples(ctx, formatter)
+
+
+class App(typer.Typer):
+    """A typer app whose group and commands are these classes; without a command it prints its help."""
+
+    def __init__(self, cls: type[Group] = Group, **settings: Any) -> None:
+        super().__init__(cls=cls, **{"no_args_is_help": True, "context_settings": HELP, **settings})
+
+    def command(self, *names: str, **settings: Any) -> Callable[[Function], Function]:  # type: ignore[override]
+        """Register a command."""
+        return super().command(*names, **{"cls": Command, **settings})
+
+
+def _first_sentence(text: str | None) -> str:
+    sentence = _FIRST_SENTENCE.match(" ".join((text or "").split()))
+    return sentence[0] if sentence else ""
+
+
+def _usage(argument: Any) -> str:
+    """An argument in the usage line."""
+    name = argument.metavar or argument.name.upper()
+    return f"{name if argument.required else f'[{name}]'}{'...' if argument.nargs != 1 else ''}"
+
+
+def _word(kind: re.Match[str]) -> str:
+    return _WORDS.get(kind[1], kind[1])
+
+
+def _write_examples(ctx: Any, formatter: Any) -> None:
+    names: list[str] = []
+    while ctx.parent is not None:
+        names.insert(0, ctx.info_name)
+        ctx = ctx.parent
+    with formatter.section("Examples"):
+        for line in EXAMPLES.get(" ".join(names), ()):
+            formatter.write(f"{'':{formatter.current_indent}}{line}\n")
