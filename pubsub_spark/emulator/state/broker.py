@@ -35,7 +35,7 @@ from pubsub_spark.emulator.state.events import (
     Updated,
 )
 from pubsub_spark.emulator.state.leases import BatchNumbers
-from pubsub_spark.emulator.state.message import Publication, Split, among, published_since, ranges
+from pubsub_spark.emulator.state.message import PackedFrames, Publication, Split, among, published_since, ranges
 from pubsub_spark.emulator.state.settings import DAY, Settings
 from pubsub_spark.emulator.state.subscription import MOST_MESSAGES, Subscription
 from pubsub_spark.emulator.state.topic import Snapshot, Topic
@@ -45,6 +45,7 @@ SNAPSHOT_LIFETIME_SECONDS = 7 * DAY
 # They begin at the start of the emulator, ten a microsecond, so that a restarted one does not use an id again.
 _FIRST_MESSAGE = 10**16
 _IDS_PER_SECOND = 10**7
+_LEAST_PACKED = 16  # messages of one Publish
 _SPARE_BATCHES = 1 << 20  # more than a run leases between its last journaled change and its end
 
 
@@ -111,10 +112,16 @@ class Broker:
         """Give serialized PubsubMessages of one ordering key (or none) ids, and hand them to all subscriptions."""
         first = self._next_message
         published = int(now * 1000) / 1000  # the service's publish times are whole milliseconds
-        made = wire_format.message_frames(bodies, first, wire_format.publish_time_field(published))
-        ids = range(first, first + len(made))
+        ids = range(first, first + len(bodies))
         self._next_message = ids.stop
-        publication = Publication(first, published, key, made)
+        # A filter and a key look at each message alone, and their subscriptions share what stands alone already.
+        subscriptions = topic.subscriptions.values()
+        frames: Sequence[bytes]
+        if len(bodies) >= _LEAST_PACKED and not key and all(each.settings.matches is None for each in subscriptions):
+            frames = PackedFrames(bodies, first, published)
+        else:
+            frames = wire_format.message_frames(bodies, first, wire_format.publish_time_field(published))
+        publication = Publication(first, published, key, frames)
         for subscription in topic.subscriptions.values():
             subscription.publish(publication)
             self._schedule(subscription, now)

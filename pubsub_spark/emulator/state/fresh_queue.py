@@ -29,7 +29,7 @@ class FreshQueue:
     def take(self, batch: BatchBuilder) -> Iterator[tuple[float, int]]:
         """Move messages into the batch while it has room; their publish times, each with the number of messages."""
         while self.publications and batch.has_room:
-            publication = self.publications.popleft()
+            publication = self.publications.popleft().unpacked()
             rest = batch.fill(publication)
             if rest is not None:
                 self.publications.appendleft(rest)

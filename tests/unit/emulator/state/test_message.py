@@ -1,44 +1,40 @@
-"""Publications as sets of messages: unions, and the parts that a range of numbers cuts out. No server."""
+"""Messages that were published together and are kept as one object."""
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+import sys
+from typing import Any
 
-from pubsub_spark.emulator.state.message import Message, Publication, among, ranges, union
+from pubsub_spark.emulator.state import wire_format
+from pubsub_spark.emulator.state.broker import Broker
+from pubsub_spark.emulator.state.message import PackedFrames, Publication
 
-FRAMES = [b"%d" % number for number in range(100)]
-_spans = st.tuples(st.integers(0, 99), st.integers(1, 30)).map(lambda it: range(it[0], min(sum(it), 100)))
-
-
-def publication(numbers: range) -> Publication:
-    return Publication(numbers.start, 0.0, "", FRAMES[numbers.start : numbers.stop])
+FIRST, PUBLISHED = 10**16, 1_700_000_000.125
+BODIES = [b"\x0a\x01a", b"\x0a\x02bb", b"\x0a\x03ccc"]
 
 
-def messages(*publications: Publication) -> list[Message]:
-    return [message for each in publications for message in each.messages()]
+def test_packed_frames_are_those_of_the_messages():
+    """By index, slice, iteration and comparison they are the frames that a list of them has."""
+    frames = wire_format.message_frames(BODIES, FIRST, wire_format.publish_time_field(PUBLISHED))
+    packed = PackedFrames(BODIES, FIRST, PUBLISHED)
+
+    assert frames == list(packed) == packed[:]
+    assert (frames[1], frames[-1], frames[1:]) == (packed[1], packed[-1], packed[1:])
+    assert packed == frames
+    assert 3 == len(packed)
+    publication = Publication(FIRST, PUBLISHED, "", packed)
+    assert list(Publication(FIRST, PUBLISHED, "", frames).messages()) == list(publication.messages())
+    assert isinstance(publication.unpacked().frames, list)
 
 
-@given(st.lists(_spans), st.lists(_spans))
-def test_union_has_each_message_once_and_in_order(some, others):
-    """The union of publications that overlap in any way has each message once, in the order of the numbers."""
-    everything = sorted({*messages(*map(publication, [*some, *others]))})
+def test_backlog_takes_little_more_than_its_bodies():
+    """A thousand messages of 100 bytes take less than 120 each, whatever the number of subscriptions."""
+    events: list[Any] = []
+    broker = Broker(events)
+    topic = broker.create_topic("projects/p/topics/t")
+    bodies = [b"\x0a\x64" + b"x" * 100] * 1000
 
-    assert everything == messages(*union(map(publication, some), map(publication, others)))
+    broker.publish(topic, bodies, "", 1.0)
 
-
-@given(_spans, st.lists(_spans))
-def test_parts_say_which_numbers_are_among_the_ranges(whole, chosen):
-    """The parts of a publication are its messages in order, each part wholly in the ranges or wholly outside."""
-    numbers = ranges(union(map(publication, chosen)))
-
-    parts = list(among(publication(whole), numbers))
-
-    assert messages(publication(whole)) == messages(*(part for part, _ in parts))
-    inside = {number for each in chosen for number in each}
-    assert [number in inside for number in whole] == [is_in for part, is_in in parts for _ in part.frames]
-
-
-def test_ranges_of_neighbours_are_one():
-    """The numbers of publications that follow one another are one range."""
-    assert [range(3, 9), range(20, 21)] == ranges(map(publication, [range(3, 5), range(5, 9), range(20, 21)]))
+    frames = events[-1].publication.frames
+    assert sys.getsizeof(frames._blob) + frames._ends.itemsize * len(frames._ends) < 120_000
