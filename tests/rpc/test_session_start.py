@@ -84,7 +84,7 @@ def test_checkpoint_of_another_subscription_is_refused(names: Names, query: Engi
     query.emulator.create_subscription(f"{names.subscription}-other", names.topic)
     query.options = replace(query.options, subscription_id=f"{names.subscription}-other")
     query.start()
-    with pytest.raises(OptionsError, match=f"belongs to a query of `{names.subscription}`, not of .*-other`. Give"):
+    with pytest.raises(OptionsError, match=f"belongs to a query of `{names.subscription}`, not of .*-other`. Use"):
         query.trigger()
 
 
