@@ -1,6 +1,6 @@
 """What every test may ask for: an emulator of its own, names of its own, and one Spark session for all.
 
-The session costs seconds and a gigabyte, so it is made once, when the first test asks; the folders that do not ask
+The session costs seconds and a gigabyte, so it is made once, when the first test asks. The folders that do not ask
 (unit, rpc, conformance) never see a JVM. Names differ from test to test: what one leaves behind, the next cannot see.
 """
 

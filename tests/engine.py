@@ -1,7 +1,7 @@
 """Spark's micro-batch engine in sixty lines: offset log, batch, commit log, and crashes wherever one likes.
 
 It calls a source as Spark does (docs/design.md): with `passes_start` as 4.2 and later, without it as 4.0 and 4.1. Tasks
-get pickled partitions; the sink writes a batch under its number. `crash` ends a session as `kill -9` does: nothing is
+get pickled partitions. The sink writes a batch under its number. `crash` ends a session as `kill -9` does: nothing is
 nacked or acknowledged.
 """
 
@@ -223,7 +223,7 @@ class Engine:
         lasts: float = 0.0,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Run one trigger; whether there was a batch.
+        """Run one trigger. Whether there was a batch.
 
         crash_after: number of its partitions that are read before the process dies. lasts: seconds that the sink takes.
         meanwhile: called when the batch is planned and no partition is read.
@@ -284,7 +284,7 @@ class Engine:
             self.streams_are_gone()
 
     def streams_are_gone(self) -> None:
-        """Wait until the service has noticed that clients are gone; it leases messages to them until then."""
+        """Wait until the service has noticed that clients are gone. It leases messages to them until then."""
         expected = self.session is not None and self.session.active is not None
         while self.emulator.streams() > expected:
             threading.Event().wait(0.001)

@@ -3,7 +3,7 @@
     usages(pids)                 of the processes that there are, the most that one of each kind uses
     excesses(usages, before)     the sentences for what is more than MOST, or has grown by more than GROWTH since
 
-Reads `/proc`, so it works on Linux alone. The two tables are what was measured, and room; a leak in each round passes
+Reads `/proc`, so it works on Linux alone. The two tables are what was measured, and room. A leak in each round passes
 GROWTH perhaps, but not MOST.
 """
 
@@ -54,7 +54,7 @@ GROWTH = {
 
 
 def usages(pids: Iterable[int]) -> dict[str, Usage]:
-    """What the processes with these ids use, by kind; those of no kind, and those that are gone, are left out."""
+    """What the processes with these ids use, by kind. Those of no kind, and those that are gone, are left out."""
     found: dict[str, Usage] = {}
     for pid in pids:
         line = command(pid)

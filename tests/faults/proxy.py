@@ -2,13 +2,13 @@
 
     with Proxy(port) as proxy:
         proxy.refuse()            connections are closed, new ones too, as when the server is down
-        proxy.black_hole()        nothing is forwarded and nothing closed; what was sent waits in the sockets
+        proxy.black_hole()        nothing is forwarded and nothing closed. What was sent waits in the sockets
         proxy.half_close()        the server's end of each connection is closed for sending
         proxy.delay(0.5)          each read waits so many seconds before it is forwarded
         proxy.throttle(125_000)   bytes a second, in each direction: 125,000 is 1 Mbit/s
         proxy.heal()              all of it is over
 
-One thread runs an event loop; the methods may be called from any other. Listens on a free port of 127.0.0.1.
+One thread runs an event loop. The methods may be called from any other. Listens on a free port of 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _THROTTLED_CHUNK_SECONDS = 0.02  # of a throttled link, forwarded at a time
 
 
 class Proxy:
-    """A running proxy; a context manager. forwarded: bytes so far, up (to the server) and down."""
+    """A running proxy. A context manager. forwarded: bytes so far, up (to the server) and down."""
 
     def __init__(self, target_port: int) -> None:
         self.port = 0
@@ -53,7 +53,7 @@ class Proxy:
         self.drop()
 
     def drop(self) -> None:
-        """Close all connections that there are; new ones work."""
+        """Close all connections that there are. New ones work."""
 
         def close() -> None:
             for writer in list(self._writers):

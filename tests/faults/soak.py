@@ -1,16 +1,16 @@
-"""A streaming query for an hour, through faults chosen at random by a seed; after each round everything is compared.
+"""A streaming query for an hour, through faults chosen at random by a seed. After each round everything is compared.
 
     python -m tests.faults.soak [--seconds 3600] [--seed 1] [--folder soak-output]
 
 The query is a Spark application (`tests.spark.application`) that reads into Parquet, in one process or with executors
-of their own. The emulator and an S3 server (moto) are in this process, each behind a proxy; the staging area is in S3
-or on the disk. Messages are published all the time. A round is a few faults, one after the other, out of FAULTS; then
+of their own. The emulator and an S3 server (moto) are in this process, each behind a proxy. The staging area is in S3
+or on the disk. Messages are published all the time. A round is a few faults, one after the other, out of FAULTS. Then
 all are over, and the round ends when every message is acknowledged. Everything that was published must be in the sink,
 once, and each process must be back where it was before: threads, open files, memory (`processes`). A query that has
 ended must have said why in one sentence of ours, unless a fault killed it, and is started again.
 
 After ROUNDS_OF_A_QUERY rounds a new query, on a new subscription, has the next of SETTINGS. The tally is kept in
-`tally.json` in the folder; another start goes on with its rounds.
+`tally.json` in the folder. Another start goes on with its rounds.
 
 Which clocks move: the service's, by `Emulator.advance`: less than a lease while the query runs or is stopped by
 SIGSTOP, and past all leases when it was killed, which in life takes minutes. The driver measures leases by
@@ -155,15 +155,15 @@ class Soak:
         self._kill_all("kill_driver")
 
     def kill_source(self) -> None:
-        """SIGKILL of the process that has the driver stream; Spark ends the query for it."""
+        """SIGKILL of the process that has the driver stream. Spark ends the query for it."""
         self._kill_some("kill_source", _SOURCE_WORKER)
 
     def kill_workers(self) -> None:
-        """SIGKILL of the Python processes of tasks; Spark starts others."""
+        """SIGKILL of the Python processes of tasks. Spark starts others."""
         self._kill_some("kill_workers", _TASK_WORKER)
 
     def kill_executor(self) -> None:
-        """SIGKILL of an executor's JVM in the middle of whatever it does; Spark starts another."""
+        """SIGKILL of an executor's JVM in the middle of whatever it does. Spark starts another."""
         self._killed = "kill_executor"
         for pid in self.application.executors()[:1]:
             _send(pid, signal.SIGKILL)
@@ -215,7 +215,7 @@ class Soak:
             time.sleep(0.1)
 
     def restart_if_dead(self) -> None:
-        """Start the query again if it has ended; SoakError if it gave no reason."""
+        """Start the query again if it has ended. Raises SoakError if it gave no reason."""
         process = self.application.process
         if process is not None and process.poll() is None:
             return
@@ -285,7 +285,9 @@ class Soak:
             raise SoakError(f"round {self.tally.rounds} of seed {self.tally.seed}")
 
     def _measure(self) -> None:
-        """What the processes use when all is acknowledged; SoakError if it is not soon what it was a round before."""
+        """What the processes use when all is acknowledged. Raises SoakError if it is not soon what it was a round
+        before.
+        """
         end = time.monotonic() + SETTLE_SECONDS
         while found := excesses(now := usages(self._pids()), self._usages):
             if time.monotonic() > end:
@@ -384,7 +386,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 @contextmanager
 def running(folder: Path, tally: Tally) -> Iterator[Soak]:
-    """A new subscription, store and query; everything is ended at the end."""
+    """A new subscription, store and query. Everything is ended at the end."""
     from moto.server import ThreadedMotoServer
 
     part = folder / f"from-round-{tally.rounds}-{uuid.uuid4().hex[:6]}"
@@ -414,7 +416,7 @@ def running(folder: Path, tally: Tally) -> Iterator[Soak]:
 
 
 def run(folder: Path, seed: int, seconds: float, say: Callable[[str], object] = sys.stdout.write) -> Tally:
-    """Rounds for so many seconds; the tally. Raises SoakError at the first round that went wrong."""
+    """Rounds for so many seconds. The tally. Raises SoakError at the first round that went wrong."""
     folder = folder.resolve()  # the query has a working folder of its own
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "tally.json"

@@ -37,7 +37,7 @@ class Tally:
 
     @classmethod
     def read(cls, path: Path, seed: int) -> Tally:
-        """The tally of an earlier start; a new one where there is none, or where it had another seed."""
+        """The tally of an earlier start. A new one where there is none, or where it had another seed."""
         if path.exists():
             known = {each.name for each in fields(cls)}
             found = cls(**{name: value for name, value in json.loads(path.read_text()).items() if name in known})
@@ -63,7 +63,7 @@ def _listed(counts: dict[str, int]) -> str:
 
 
 def reason(log: str) -> str | None:
-    """The class of our error that a driver ended with, by its log; None where its last words are not ours.
+    """The class of our error that a driver ended with, by its log, or None if its last words are not ours.
 
     Tasks that failed and were tried again are in the log, too, and are no reason: only what follows the driver's own
     traceback is.
@@ -74,9 +74,9 @@ def reason(log: str) -> str | None:
 
 
 def by_kill(log: str, code: int, fault: str | None) -> str | None:
-    """The fault that killed a query, if it ended as one does by that; a kill excuses no other end.
+    """The fault that killed a query, if it ended as one does by that. A kill excuses no other end.
 
-    code: of the driver's exit. `kill_driver` leaves no last words; after the others Spark ends the query, and the
+    code: of the driver's exit. `kill_driver` leaves no last words. After the others Spark ends the query, and the
     driver says so.
     """
     if fault is None or (code == _ENDED_BY_KILL) != (fault == "kill_driver"):

@@ -4,7 +4,7 @@ Google's client publishes, pulls, acknowledges and nacks from several threads wh
 moment that a seed chooses, sometimes while it writes a base. What was answered is compared with what is there at the
 end: no answered publish is lost, no answered ack comes again, and messages of a key come in their order.
 
-EMULATOR_KILLS is how often; `make kills` does it 200 times.
+EMULATOR_KILLS is how often. `make kills` does it 200 times.
 """
 
 from __future__ import annotations

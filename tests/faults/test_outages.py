@@ -44,7 +44,7 @@ def proxy(emulator: Emulator) -> Iterator[Proxy]:
 
 @pytest.fixture
 def query(emulator: Emulator, proxy: Proxy, names: Names, tmp_path: Path) -> Iterator[Engine]:
-    """A query through the proxy on a plain subscription; not started."""
+    """A query through the proxy on a plain subscription. Not started."""
     emulator.create_topic(names.topic)
     emulator.create_subscription(names.subscription, names.topic)
     options = ReadOptions(
@@ -135,7 +135,7 @@ def test_available_now_fails_after_the_connect_timeout(query: Engine, proxy: Pro
 def test_outage_is_told_at_its_beginning_and_at_its_end(
     query: Engine, proxy: Proxy, names: Names, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """One WARNING with the last error, one when the connection is back; nothing in between."""
+    """One WARNING with the last error, one when the connection is back. Nothing in between."""
     monkeypatch.setattr(health, "WARN_AFTER_SECONDS", 1.0)
     query.start()
     query.trigger()
@@ -156,7 +156,7 @@ def test_outage_is_told_at_its_beginning_and_at_its_end(
 
 
 def test_outage_is_in_the_metrics(query: Engine, proxy: Proxy):
-    """Within seconds `connected` is false with the last error; after the outage it is true again."""
+    """Within seconds `connected` is false with the last error. After the outage it is true again."""
     query.start()
     query.trigger()
     until(lambda: query.metrics["connected"], "a connection")
@@ -170,7 +170,7 @@ def test_outage_is_in_the_metrics(query: Engine, proxy: Proxy):
 
 
 def test_message_is_read_soon_after_a_long_outage(query: Engine, proxy: Proxy, names: Names):
-    """gRPC's own pauses grow to two minutes; ours end within 15 s of the service's return."""
+    """gRPC's own pauses grow to two minutes. Ours end within 15 s of the service's return."""
     query.start()
     query.trigger()
     proxy.refuse()
@@ -207,7 +207,7 @@ def test_credential_failure_ends_the_query(
 def test_slow_uplink_only_slows_down(query: Engine, proxy: Proxy, names: Names, monkeypatch: pytest.MonkeyPatch):
     """Acks of 4 s of uplink, with turns of 1 s: each id is sent once, more or less, and not over and over again.
 
-    A request takes 0.4 s of the uplink, so that it fits in a turn; one of 512 KiB takes 4 s where a turn has 30.
+    A request takes 0.4 s of the uplink, so that it fits in a turn. One of 512 KiB takes 4 s where a turn has 30.
     """
     query.times = DriverTimes(acks=AckTimes(send=1.0))
     monkeypatch.setattr(acks, "MAX_IDS", 250)
@@ -226,7 +226,7 @@ def test_slow_uplink_only_slows_down(query: Engine, proxy: Proxy, names: Names, 
 def test_batches_that_wait_for_their_acks_are_bounded(
     query: Engine, emulator: Emulator, names: Names, caplog: pytest.LogCaptureFixture
 ):
-    """While Pub/Sub takes no acks, so many batches are read and no more; one WARNING says so, one that it is over."""
+    """While Pub/Sub takes no acks, so many batches are read and no more. One WARNING says so, one that it is over."""
     query.speed = 20.0
     query.options = replace(query.options, max_unacknowledged_batches=2)
     emulator.fail("Acknowledge", "UNAVAILABLE", count=10_000)
@@ -250,7 +250,7 @@ def test_batches_that_wait_for_their_acks_are_bounded(
 
 
 def test_task_that_never_connects_fails(query: Engine, proxy: Proxy, names: Names):
-    """A task that never connects stages no part, so that the next attempt may pull; the error names the network."""
+    """A task that never connects stages no part, so that the next attempt may pull. The error names the network."""
     query.options = replace(query.options, connect_timeout=1.0)
     staging = Staging(open_store(query.location), names.subscription, "stream")
     staging.write_token()

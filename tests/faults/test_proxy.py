@@ -103,7 +103,7 @@ def test_half_close_ends_what_the_client_reads(proxy: Proxy):
 
 
 def test_delay_and_throttle(proxy: Proxy):
-    """An echo takes twice the delay; a tenth of a second's bytes take a tenth of a second."""
+    """An echo takes twice the delay. A tenth of a second's bytes take a tenth of a second."""
     with client(proxy) as one:
         proxy.delay(0.1)
         began = time.monotonic()

@@ -1,7 +1,7 @@
 """A query through faults in an order that a seed gives: all arrives, once, or the query fails with a sentence.
 
-`Engine` plays Spark, with the emulator behind a proxy. While a trigger runs, one fault of FAULTS begins and ends;
-between triggers the query crashes, is stopped, or time passes. A query that fails must say so in a sentence of ours,
+`Engine` plays Spark, with the emulator behind a proxy. While a trigger runs, one fault of FAULTS begins and ends.
+Between triggers the query crashes, is stopped, or time passes. A query that fails must say so in a sentence of ours,
 and is started again on its checkpoint. `make soak` does the same with Spark, processes and an object store.
 """
 
@@ -184,7 +184,7 @@ class Run:
             self.engine.stop()
 
     def lose_leases(self) -> None:
-        """Kill the query; all that it held is delivered again."""
+        """Kill the query. All that it held is delivered again."""
         self.crash()
         self.emulator.advance(LEASE_IS_EXPIRED)
 
@@ -219,7 +219,7 @@ class Run:
         self.stop()
 
     def _guarded(self, action: Callable[[], object]) -> None:
-        """Run an action of a query; one that fails in a sentence of ours is stopped, as Spark stops its source."""
+        """Run an action of a query. One that fails in a sentence of ours is stopped, as Spark stops its source."""
         began = time.monotonic()
         try:
             if self.engine.session is None:

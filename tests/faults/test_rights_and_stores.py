@@ -1,6 +1,6 @@
 """What is taken from a running query: rights, credentials, its staging area, its disk, the time of its machine.
 
-`Engine` plays Spark. Each query fails in one sentence, or goes on; started again, it has every message once.
+`Engine` plays Spark. Each query fails in one sentence, or goes on. Started again, it has every message once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _YEAR_SECONDS = 365 * 86400.0
 
 @pytest.fixture
 def query(emulator: Emulator, names: Names, tmp_path: Path) -> Iterator[Engine]:
-    """A query on a plain subscription; started."""
+    """A query on a plain subscription. Started."""
     emulator.create_topic(names.topic)
     emulator.create_subscription(names.subscription, names.topic)
     options = ReadOptions(
@@ -72,7 +72,7 @@ def read(query: Engine, count: int) -> None:
 
 
 def failure(query: Engine) -> PubSubError:
-    """The error with which the query ends; it is stopped then, as Spark stops its source."""
+    """The error with which the query ends. It is stopped then, as Spark stops its source."""
     with pytest.raises(PubSubError) as failed:
         until(lambda: query.trigger() and False, "an error")
     assert "\n" not in str(failed.value)
@@ -100,7 +100,7 @@ def start_again(query: Engine, names: Names, *texts: str) -> None:
     ],
 )
 def test_rights_that_end_while_a_query_runs(query: Engine, names: Names, code: Any, kind: Any, phrase: str):
-    """A stream that is refused for good fails the query in one sentence; what was not acknowledged comes again."""
+    """A stream that is refused for good fails the query in one sentence. What was not acknowledged comes again."""
     query.emulator.publish(names.topic, "a")
     read(query, 1)
     query.emulator.fail("StreamingPull", code, count=100)
@@ -115,7 +115,7 @@ def test_rights_that_end_while_a_query_runs(query: Engine, names: Names, code: A
 
 @pytest.mark.parametrize("code", ["PERMISSION_DENIED", "UNAUTHENTICATED"])
 def test_acks_that_are_refused_repeat_no_row(query: Engine, names: Names, code: Any, caplog: pytest.LogCaptureFixture):
-    """Refused acks are a WARNING and a metric; the messages are delivered again, dropped and acknowledged."""
+    """Refused acks are a WARNING and a metric. The messages are delivered again, dropped and acknowledged."""
     query.emulator.fail("Acknowledge", code, count=1)
     query.emulator.publish(names.topic, "a", "b")
     read(query, 2)
@@ -297,7 +297,7 @@ def test_store_that_stalls_before_a_pull(query: Engine, names: Names, monkeypatc
 
 
 def test_machine_that_slept_in_a_pull(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
-    """A task that wakes up when its leases are over gives its messages back and fails; they come again."""
+    """A task that wakes up when its leases are over gives its messages back and fails. They come again."""
     run = PartitionPull.run
 
     def sleep(pull: PartitionPull) -> Any:

@@ -78,7 +78,7 @@ def test_reason_is_the_error_that_ended_the_driver(log: str, expected: str | Non
     ("end", "expected"), [(": pubsub_spark.errors.StagingError: gone", "StagingError"), ("", "kill_source")]
 )
 def test_kill_excuses_no_sentence(end: str, expected: str, tmp_path: Path):
-    """A query that ends with a sentence of ours counts by it, whatever was killed before; its log is kept."""
+    """A query that ends with a sentence of ours counts by it, whatever was killed before. Its log is kept."""
     nothing: Any = None
     ended = types.SimpleNamespace(returncode=1)
     application: Any = types.SimpleNamespace(emulator=nothing, log=tmp_path / "driver.log", process=ended)

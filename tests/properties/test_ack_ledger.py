@@ -97,7 +97,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.committed) < self.batch)
     @rule(lost=st.sampled_from([None, None, 0, 1, 2]))
     def commit(self, lost: int | None) -> None:
-        """Spark commits the current batch; a part of it may be gone."""
+        """Spark commits the current batch. A part of it may be gone."""
         known = {part.number for part in self.ledger.parts_of(self.batch)}
         self.staged[self.batch] -= {lost}
         gone = self.ledger.commit(self.batch, dict.fromkeys(self.staged[self.batch], (10, FOOTER)))

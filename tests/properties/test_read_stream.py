@@ -75,9 +75,9 @@ class ReadStream(RuleBasedStateMachine):
 
     @initialize(messages=st.integers(1, 40), times=st.sampled_from([1, 3]), passes_start=st.booleans())
     def budget(self, messages: int, times: int, passes_start: bool) -> None:
-        """With small budgets a few messages are a backlog; Spark 4.0 and 4.1 do not pass the committed offset.
+        """With small budgets a few messages are a backlog. Spark 4.0 and 4.1 do not pass the committed offset.
 
-        times: the budget in units of what the driver stream holds; tasks pull the rest.
+        times: the budget in units of what the driver stream holds. Tasks pull the rest.
         """
         self.engine.passes_start = passes_start
         self.engine.budget = Budget(messages * times, 10**6)
@@ -103,7 +103,7 @@ class ReadStream(RuleBasedStateMachine):
     @precondition(running)
     @rule(partitions=st.integers(0, 2))
     def die_in_a_batch(self, partitions: int) -> None:
-        """kill -9 after some of the batch's partitions were pulled; the tasks of the others may live on."""
+        """kill -9 after some of the batch's partitions were pulled. The tasks of the others may live on."""
         with suppress(CrashError):
             self.engine.trigger(crash_after=partitions)
             self.engine.crash()  # there was no batch
@@ -134,7 +134,7 @@ class ReadStream(RuleBasedStateMachine):
     @precondition(running)
     @rule(seconds=st.sampled_from([20.0, 50.0, NAP]))
     def time_passes(self, seconds: float) -> None:
-        """Leases are extended; while the machine sleeps they expire, and messages are delivered again."""
+        """Leases are extended. While the machine sleeps they expire, and messages are delivered again."""
         self.engine.advance(seconds)
 
     @precondition(running)

@@ -27,7 +27,7 @@ def run_until(query: Engine, rows: int) -> None:
 
 
 def acked(query: Engine, count: int) -> None:
-    """Trigger until so many messages are acknowledged; an idle query acknowledges too."""
+    """Trigger until so many messages are acknowledged. An idle query acknowledges too."""
 
     def enough() -> bool:
         query.trigger()

@@ -104,7 +104,7 @@ def test_change_of_the_document_is_an_update(emulator: Emulator, tmp_path: Path)
 
 
 def test_conflict_and_refusal_are_sentences(emulator: Emulator):
-    """What cannot be changed is one sentence and nothing is done; what the service refuses says what was done."""
+    """What cannot be changed is one sentence and nothing is done. What the service refuses says what was done."""
     host = {"PUBSUB_EMULATOR_HOST": emulator.endpoint}
     emulator.create_topic("projects/p/topics/other")
     emulator.create_subscription("projects/p/subscriptions/flight-departures-to-table", "projects/p/topics/other")

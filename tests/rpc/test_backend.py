@@ -1,7 +1,7 @@
 """The Google Cloud backend for real, against the emulator over TLS: every call carries token and routing header.
 
 The client is a process of its own, because gRPC reads GRPC_DEFAULT_SSL_ROOTS_FILE_PATH once. The service account's key
-is made here; google-auth signs its tokens itself (self-signed JWT), so nothing asks Google.
+is made here. Google-auth signs its tokens itself (self-signed JWT), so nothing asks Google.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Cloud:
     authority: Path
 
     def ask(self, names: Names, **options: str) -> dict[str, dict[str, str]]:
-        """Run the client with these options; the metadata of each of its calls, by RPC."""
+        """Run the client with these options. The metadata of each of its calls, by RPC."""
         self.run(CLIENT, names, None, **options)
         return {call.rpc.rpartition("/")[2]: _joined(call.metadata) for call in self.emulator.calls}
 
@@ -132,7 +132,7 @@ class Cloud:
 
 
 def _joined(metadata: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """Header by header; google-auth adds a second value to the client's version."""
+    """Header by header. google-auth adds a second value to the client's version."""
     found: dict[str, str] = {}
     for name, value in metadata:
         found[name] = f"{found[name]} {value}" if name in found else str(value)
@@ -284,7 +284,7 @@ def test_an_outage_of_the_token_server_is_waited_for(cloud: Cloud, names: Names,
     ids=["outage", "silence", "refused"],
 )
 def test_a_token_server_is_named_once(cloud: Cloud, names: Names, tmp_path: Path, fault: Any, error: str):
-    """In the error, and in one line of the log; gRPC would write a traceback for each try."""
+    """In the error, and in one line of the log. gRPC would write a traceback for each try."""
     with serving() as server:
         server.faults, server.body = [fault] * 1000, '{"error": "invalid_grant"}'
         given = json.dumps(server.external_account(tmp_path))
@@ -310,7 +310,7 @@ def test_status_is_a_sentence(emulator: Emulator, names: Names, code: Any, error
 
 
 def test_unavailable_is_tried_again(emulator: Emulator, names: Names):
-    """A call is tried again after UNAVAILABLE; two refused calls cost a moment."""
+    """A call is tried again after UNAVAILABLE. Two refused calls cost a moment."""
     emulator.create_topic(names.topic)
     emulator.fail("GetTopic", "UNAVAILABLE", count=2)
     with EmulatorBackend(emulator.endpoint, 10).connect() as connection:
@@ -358,7 +358,7 @@ def test_a_key_that_is_none_is_said_in_a_sentence():
 
 
 def test_what_the_service_says_ends_the_sentence(emulator: Emulator, names: Names):
-    """Google's details have a full stop or not; what is said behind them begins anew."""
+    """Google's details have a full stop or not. What is said behind them begins anew."""
     emulator.fail("GetTopic", "INVALID_ARGUMENT")
     with EmulatorBackend(emulator.endpoint, 5).connect() as connection, pytest.raises(ResourceError, match=r"[^.]\.$"):
         connection.admin.topic(names.topic)

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials:Deprecation
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[TokenServer]:
-    """A token server; the machine has no credentials but those of its metadata server, which is this one, too."""
+    """A token server. The machine has no credentials but those of its metadata server, which is this one, too."""
     with serving() as server:
         monkeypatch.setattr(google.auth._exponential_backoff, "time", SimpleNamespace(sleep=lambda _: None))
         monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", server.address)
@@ -108,7 +108,7 @@ def test_credentials_that_ask_no_server(tmp_path: Path):
 
 
 def test_a_token_that_fails_is_one_warning(server: TokenServer, tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """The first of several in a row, without a traceback; and the first after it worked again."""
+    """The first of several in a row, without a traceback. And the first after it worked again."""
     tokens = gcp.Tokens(exchanged(server, tmp_path), "host:443", 10.0)
     context = SimpleNamespace(service_url="https://pubsub.googleapis.com/", method_name="Pull")
     server.faults = [503, 503, 503]
@@ -125,7 +125,7 @@ def test_a_token_that_fails_is_one_warning(server: TokenServer, tmp_path: Path, 
 
 @pytest.fixture
 def clock(server: TokenServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
-    """The time while a metadata server is waited for; the machine has no credentials file."""
+    """The time while a metadata server is waited for. The machine has no credentials file."""
     clock = SimpleNamespace(now=0.0)
     clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
     monkeypatch.setattr(google_credentials, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.sleep))
@@ -161,7 +161,7 @@ def test_a_metadata_server_that_never_answers(server: TokenServer, clock: Simple
 
 
 def test_no_metadata_server_to_wait_for(server: TokenServer, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
-    """NO_GCE_CHECK says that there is none; then nothing is waited for."""
+    """NO_GCE_CHECK says that there is none. Then nothing is waited for."""
     monkeypatch.setattr(_metadata, "_NO_GCE_CHECK", True)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     with pytest.raises(ForbiddenError, match=r"default credentials were not found.* `endpoint` for an emulator"):
@@ -189,7 +189,7 @@ def account() -> dict[str, str]:
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses of TLS channels; nothing is connected."""
+    """The addresses of TLS channels. Nothing is connected."""
     called: list[str] = []
 
     def secure_channel(address: str, credentials: grpc.ChannelCredentials, options: Any) -> grpc.Channel:
@@ -218,7 +218,7 @@ def test_the_endpoint_is_that_of_googles_clients(
     address: str,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """By the universe of environment or key and the variable of mutual TLS; `backend=gcp` is never an emulator."""
+    """By the universe of environment or key and the variable of mutual TLS. `backend=gcp` is never an emulator."""
     for name, text in environ.items():
         monkeypatch.setenv(name, text)
     options = {"subscriptionId": "projects/p/subscriptions/sub", "credentials": json.dumps(account | given)}

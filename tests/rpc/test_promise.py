@@ -172,8 +172,9 @@ def test_processed_messages_are_no_dead_letters(query: Engine, names: Names):
 
 
 def test_batch_that_a_cleaner_removed_is_read_again(query: Engine, names: Names):
-    """Batch 1 is committed and batch 2 replayed twice; between the replays a cleaner removes batch 2: its message is
-    delivered again, and is a row before it is acknowledged."""
+    """Batch 1 is committed and batch 2 replayed twice. Between the replays a cleaner removes batch 2: its message is
+    delivered again, and is a row before it is acknowledged.
+    """
     query.start()
     query.trigger()
     query.emulator.fail("Acknowledge", "UNAVAILABLE", count=10_000)
@@ -337,7 +338,7 @@ def test_ids_that_are_accepted_while_a_batch_is_planned_are_still_read(query: En
 
 
 def finished(query: Engine, bound: float) -> list[BaseException]:
-    """Trigger until the query ends, which takes `bound` seconds at most; return the error that it ends with."""
+    """Trigger until the query ends, which takes `bound` seconds at most. Return the error that it ends with."""
     errors: list[BaseException] = []
 
     def run() -> None:

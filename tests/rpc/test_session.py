@@ -182,7 +182,7 @@ def test_metrics_and_log_are_true(query: Engine, names: Names, caplog: pytest.Lo
 
 
 def test_backlog_is_seen_in_every_metric_of_it(query: Engine, names: Names):
-    """While tasks catch up each report says so, though the driver stream has nothing buffered; then none does."""
+    """While tasks catch up each report says so, though the driver stream has nothing buffered. Then none does."""
     query.budget = Budget(1200, 10**8)
     query.emulator.fail("Acknowledge", "UNAVAILABLE", count=10_000)
     start_with(query, names, *(f"m{n}" for n in range(5000)))

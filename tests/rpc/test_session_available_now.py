@@ -37,7 +37,7 @@ def test_first_offset_of_spark_4_0_waits_for_messages(query: Engine, names: Name
 
 
 def test_one_batch_of_spark_4_0_says_that_there_is_more(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
-    """A query that was asked for one offset and ended says that there may be more to read; one asked again does not."""
+    """A query that was asked for one offset and ended says that there may be more to read. One asked again does not."""
     query.passes_start = False
     query.emulator.publish(names.topic, *MANY)
     query.start()
@@ -141,8 +141,9 @@ def test_stop_ends_a_long_wait(query: Engine, names: Names):
 def test_available_now_says_that_a_killed_run_holds_messages(
     query: Engine, emulator: Emulator, names: Names, caplog: pytest.LogCaptureFixture
 ):
-    """Messages that the driver stream of a killed run had buffered come later; a WARNING at the end says so, and the
-    next run reads them."""
+    """Messages that the driver stream of a killed run had buffered come later. A WARNING at the end says so, and the
+    next run reads them.
+    """
 
     def available_now() -> list[str]:
         caplog.clear()

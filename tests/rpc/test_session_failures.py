@@ -44,7 +44,7 @@ def test_ack_that_fails_for_a_while_is_sent_again(query: Engine, names: Names):
 
 @pytest.mark.parametrize("outcome", ["TRANSIENT_FAILURE_UNORDERED_ACK_ID", "PERMANENT_FAILURE_INVALID_ACK_ID"])
 def test_exactly_once_delivery_failures(emulator: Emulator, names: Names, query: Engine, outcome: str):
-    """Per-id failures: transient ones are sent again; permanent ones end in a redelivery that is dropped."""
+    """Per-id failures: transient ones are sent again. Permanent ones end in a redelivery that is dropped."""
     name = f"{names.subscription}-once"
     emulator.create_subscription(name, names.topic, enable_exactly_once_delivery=True)
     query.options = replace(query.options, subscription_id=name)
@@ -61,7 +61,7 @@ def test_exactly_once_delivery_failures(emulator: Emulator, names: Names, query:
 
 
 def test_exactly_once_delivery_failures_of_many(emulator: Emulator, names: Names, query: Engine):
-    """The service names each failed id; a whole request of them is an answer, and not a broken connection."""
+    """The service names each failed id. A whole request of them is an answer, and not a broken connection."""
     name = f"{names.subscription}-once"
     emulator.create_subscription(name, names.topic, enable_exactly_once_delivery=True)
     query.options = replace(query.options, subscription_id=name)

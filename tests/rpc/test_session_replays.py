@@ -37,7 +37,7 @@ from tests.unit.read.service import part
 
 @pytest.mark.parametrize("passes_start", [True, False], ids=["4.2", "4.0"])
 def test_crash_replays_what_was_staged(query: Engine, names: Names, passes_start: bool):
-    """After a crash in the middle of a batch its staged parts are the batch; other messages come after their leases."""
+    """After a crash in the middle of a batch its staged parts are the batch. Other messages come after their leases."""
     query.passes_start = passes_start
     start_with(query, names, *MANY)
     die_in_a_batch(query, parts=1)
@@ -72,7 +72,7 @@ def test_part_after_the_manifest_is_ignored(query: Engine, names: Names, monkeyp
 
 
 def test_task_of_an_earlier_run_fails(query: Engine, names: Names):
-    """A task that outlives its driver stages nothing where a later run owns the area; its messages come again."""
+    """A task that outlives its driver stages nothing where a later run owns the area. Its messages come again."""
     start_with(query, names, *MANY)
     die_in_a_batch(query, parts=0)
     [late, *_] = query.orphans[1:]
@@ -86,7 +86,7 @@ def test_task_of_an_earlier_run_fails(query: Engine, names: Names):
 
 
 def test_second_query_on_a_copied_checkpoint_takes_over(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
-    """The first query fails when it plans its next batch; the second gives and acknowledges what the first has not."""
+    """The first query fails when it plans its next batch. The second gives and acknowledges what the first has not."""
     monkeypatch.setattr(Engine, "streams_are_gone", lambda _: None)  # two queries have two
     start_and_acknowledge(query, names, "a")
     second = replace(query, session=None, offsets=[*query.offsets], written={**query.written}, evaluations={})
@@ -294,8 +294,9 @@ def test_second_query_on_a_checkpoint_is_refused(query: Engine, names: Names):
 
 
 def test_two_attempts_at_a_part_yield_the_winners_rows(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
-    """Of two attempts that both pull, as under speculation, one stages; the other nacks its messages and yields the
-    winner's rows."""
+    """Of two attempts that both pull, as under speculation, one stages. The other nacks its messages and yields the
+    winner's rows.
+    """
     query.start()
     query.trigger()
     staging = query.opened.staging

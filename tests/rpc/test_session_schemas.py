@@ -24,7 +24,7 @@ from tests.rpc.conftest import Client
 
 
 def avro(**fields: Any) -> str:
-    """A record with fields of these types; one of a union with null has the default null."""
+    """A record with fields of these types. One of a union with null has the default null."""
     default = {"default": None}
     described = [{"name": n, "type": t} | (default if isinstance(t, list) else {}) for n, t in fields.items()]
     return json.dumps({"type": "record", "name": "R", "fields": described})

@@ -1,4 +1,4 @@
-"""The start of a query: the subscription that it finds or creates, permissions, positions; and its deletion."""
+"""The start of a query: the subscription that it finds or creates, permissions, positions. And its deletion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.rpc.session import (
 
 
 def test_missing_subscription_is_created_with_its_settings(emulator: Emulator, names: Names, query: Engine):
-    """`topicId` says on which topic; every setting that was given is on the subscription."""
+    """`topicId` says on which topic. Every setting that was given is on the subscription."""
     name = f"{names.subscription}-new"
     query.options = replace(
         query.options,
@@ -70,7 +70,7 @@ def test_subscription_that_another_query_creates_meanwhile(emulator: Emulator, n
 
 
 def test_subscription_of_another_topic_is_refused(names: Names, query: Engine):
-    """`topicId` creates what is missing; a subscription of another topic has other messages than were asked for."""
+    """`topicId` creates what is missing. A subscription of another topic has other messages than were asked for."""
     query.options = replace(query.options, topic_id=f"{names.topic}-other")
     query.start()
     with pytest.raises(OptionsError, match=f"`topicId` is `{names.topic}-other`, but .* of `{names.topic}`. Correct"):
@@ -78,7 +78,7 @@ def test_subscription_of_another_topic_is_refused(names: Names, query: Engine):
 
 
 def test_checkpoint_of_another_subscription_is_refused(names: Names, query: Engine):
-    """A checkpoint of another subscription is refused; nothing is read or acknowledged."""
+    """A checkpoint of another subscription is refused. Nothing is read or acknowledged."""
     start_and_acknowledge(query, names, "a")
     query.stop()
     query.emulator.create_subscription(f"{names.subscription}-other", names.topic)
@@ -140,7 +140,7 @@ def test_missing_permission_is_an_error_at_the_start(
 def test_permissions_that_cannot_be_asked_for_do_not_stop_the_query(
     emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture, code: Code, warns: bool
 ):
-    """Where the service cannot tell what is granted a WARNING says so; an emulator may not know the call."""
+    """Where the service cannot tell what is granted a WARNING says so. An emulator may not know the call."""
     emulator.fail("TestIamPermissions", code, count=9)
     emulator.publish(names.topic, "a")
     query.start()
@@ -153,7 +153,7 @@ def test_permissions_that_cannot_be_asked_for_do_not_stop_the_query(
 def test_settings_of_a_subscription_that_exists_are_not_changed(
     emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture, created: bool
 ):
-    """A WARNING names the options that differ from the subscription; a query that has created its own has none."""
+    """A WARNING names the options that differ from the subscription. A query that has created its own has none."""
     query.options = replace(
         query.options,
         subscription_id=f"{names.subscription}-new" if created else names.subscription,
@@ -241,7 +241,7 @@ def test_detached_subscription_is_refused(emulator: Emulator, names: Names, quer
 
 
 def _read_a_and_after_a_restart_b(query: Engine, names: Names) -> None:
-    """The seek brings `a`; the restart does not seek again."""
+    """The seek brings `a`. The restart does not seek again."""
     query.start()
     run_until(query, 1)
     acked(query, 1)

@@ -23,7 +23,7 @@ LOCAL_CONF = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.
 
 @dataclass
 class Application:
-    """One query with its folder; started as often as a test likes."""
+    """One query with its folder. Started as often as a test likes."""
 
     emulator: Emulator
     names: Names
@@ -66,7 +66,7 @@ class Application:
             )
 
     def ends(self) -> int:
-        """Wait for the end of the application; its exit code."""
+        """Wait for the end of the application. Its exit code."""
         assert self.process is not None
         return self.process.wait(270)  # of the 300 that pytest gives a test: a loaded machine is no failure
 

@@ -5,7 +5,7 @@
         Publish("c"), Stop(), Start(), Rows("a", "b", "c"),
     )
 
-A step acts or waits for a condition, never for a time; a condition that does not come in BOUND seconds fails with what
+A step acts or waits for a condition, never for a time. A condition that does not come in BOUND seconds fails with what
 was there in its place. The sink is `foreachBatch` in this process: it keeps every evaluation of every batch, so two
 that differ are noticed wherever they happen, and it writes a batch under its number, as an idempotent sink does.
 `Hold` stops it in the middle of a batch, which is where the interesting crashes are.
@@ -55,7 +55,7 @@ class SinkCrashedError(Exception):
 
 
 def until(condition: Callable[[], Any], otherwise: Callable[[], str], seconds: float = BOUND) -> None:
-    """Wait for a condition; AssertionError with `otherwise()` when it does not become true."""
+    """Wait for a condition. Raises AssertionError with `otherwise()` when it does not become true."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"waited {seconds:g} s in vain: {otherwise()}"
@@ -152,7 +152,7 @@ class Scenario:
         return self.spark.readStream.format(name).options(**self.options(**given)).load()
 
     def wait(self, condition: Callable[[], Any], otherwise: Callable[[], str]) -> None:
-        """Wait for a condition; AssertionError at once when the query fails meanwhile."""
+        """Wait for a condition. AssertionError at once when the query fails meanwhile."""
 
         def seen() -> bool:
             if condition():
@@ -167,7 +167,7 @@ class Scenario:
         until(seen, otherwise)
 
     def workers(self, module: str = "python_streaming_source_runner") -> list[int]:
-        """The ids of this session's Python processes that run `module`; the source runner is the driver-side worker."""
+        """The ids of this session's Python processes that run `module`. The source runner is the driver-side worker."""
         return [pid for pid in descendants(os.getpid()) if module in command(pid)]
 
 
@@ -241,7 +241,7 @@ class Stop:
 
 @dataclass(init=False)
 class Fails:
-    """Wait until the query fails; its error message has all of these phrases."""
+    """Wait until the query fails. Its error message has all of these phrases."""
 
     def __init__(self, *phrases: str) -> None:
         self.phrases = phrases
@@ -381,7 +381,7 @@ class Crash:
 
 @dataclass
 class Advance:
-    """Move the service's clock; leases expire accordingly."""
+    """Move the service's clock. Leases expire accordingly."""
 
     seconds: float
 
@@ -401,7 +401,7 @@ class Do:
 
 @dataclass
 class Until:
-    """Wait for a condition that has no step of its own; `what` names it."""
+    """Wait for a condition that has no step of its own. `what` names it."""
 
     what: str
     condition: Callable[[Scenario], Any]
@@ -416,13 +416,13 @@ def is_spark_too_slow(error: str) -> bool:
 
 
 def _is_gone(scenario: Scenario) -> None:
-    """Wait for the end of the driver-side worker, for which Spark does not wait; its stream is open until then."""
+    """Wait for the end of the driver-side worker, for which Spark does not wait. Its stream is open until then."""
     until(lambda: not scenario.workers(), lambda: f"the end of the driver-side worker {scenario.workers()}")
     _streams_are_gone(scenario)
 
 
 def _streams_are_gone(scenario: Scenario) -> None:
-    """Wait until the service has noticed that a client is gone; it leases messages to it until then."""
+    """Wait until the service has noticed that a client is gone. It leases messages to it until then."""
     until(lambda: scenario.emulator.streams() == 0, lambda: f"{scenario.emulator.streams()} streams are open")
 
 

@@ -27,7 +27,7 @@ def options(emulator: Emulator) -> dict[str, str]:
 
 
 def test_rows_go_out_and_come_back(spark: SparkSession, emulator: Emulator, options: dict[str, str]):
-    """Rows are encoded by the message's schema, with its attributes and ordering key; they are decoded by it."""
+    """Rows are encoded by the message's schema, with its attributes and ordering key. They are decoded by it."""
     rows = spark.createDataFrame(
         [("UA", 1, "N1", 2.0), ("AA", 2, None, None)], "carrier string, flight int, tailnum string, dep_delay double"
     )

@@ -28,7 +28,7 @@ pytestmark = needs_available_now
 
 @pytest.fixture
 def console(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Console:
-    """A terminal that remembers; the demo uses, and does not stop, the session that the tests share."""
+    """A terminal that remembers. The demo uses, and does not stop, the session that the tests share."""
     monkeypatch.setattr(SparkSession, "stop", lambda session: None)
     return Console(record=True, width=100, file=io.StringIO())
 
@@ -48,7 +48,7 @@ def test_demo_proves_itself(console: Console, spark: SparkSession, tmp_path: Pat
 
 
 def test_demo_is_a_command(tmp_path: Path):
-    """`pubsub-spark demo --json` ends with 0 and its verdict; its report goes to standard error."""
+    """`pubsub-spark demo --json` ends with 0 and its verdict. Its report goes to standard error."""
     command = [sys.executable, "-c", "from pubsub_spark.cli import app; app()", "demo", "--json", "--rows", "100"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
@@ -61,8 +61,9 @@ def test_demo_is_a_command(tmp_path: Path):
 
 
 def test_demo_runs_against_an_address(console: Console, emulator: Emulator, tmp_path: Path):
-    """The demo with an endpoint uses the emulator there; the files that an earlier run left in the folder are
-    replaced."""
+    """The demo with an endpoint uses the emulator there. The files that an earlier run left in the folder are
+    replaced.
+    """
     for earlier in ("flights", "checkpoint/offsets"):
         (tmp_path / earlier).mkdir(parents=True)
         (tmp_path / earlier / "0").write_text("of an earlier run")

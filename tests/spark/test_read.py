@@ -38,7 +38,7 @@ MANY = [f"m{n}" for n in range(3000)]  # three times as many as the driver strea
 
 
 def test_available_now_reads_what_is_there(scenario: Scenario):
-    """A few messages are read by one run under every Spark; 4.0 and 4.1 read one batch of them."""
+    """A few messages are read by one run under every Spark. 4.0 and 4.1 read one batch of them."""
     scenario.run(Publish("a", "b", "c"), Drain(), Rows("a", "b", "c"))
 
 
@@ -55,7 +55,7 @@ def test_available_now_goes_on_where_it_ended(scenario: Scenario):
 
 
 def test_last_batch_before_idle_is_acked(scenario: Scenario):
-    """A batch is acknowledged as soon as it is committed; no other batch has to come."""
+    """A batch is acknowledged as soon as it is committed. No other batch has to come."""
     scenario.run(Start(), Publish("a", "b"), Rows("a", "b"), Acked("a", "b"))
 
 
@@ -77,7 +77,7 @@ def test_two_actions_see_equal_rows(scenario: Scenario):
 
 
 def test_restart_goes_on_after_the_last_commit(scenario: Scenario):
-    """Messages committed before a stop do not come again; those published meanwhile do."""
+    """Messages committed before a stop do not come again. Those published meanwhile do."""
     scenario.run(
         Start(), Publish("a"), Rows("a"), Acked("a"), Stop(),
         Publish("b"),
@@ -142,7 +142,7 @@ def test_parquet_has_everything_once(scenario: Scenario):
 
 
 def _through(gate: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows pass when the gate is open; the first to come is noted."""
+    """Rows pass when the gate is open. The first to come is noted."""
     for batch in batches:
         (Path(gate) / "arrived").touch()
         until(lambda: (Path(gate) / "open").exists(), lambda: "an open gate")

@@ -121,7 +121,7 @@ def _has_long_lease(run: Scenario, record: Any) -> bool:
 
 
 def test_exactly_once_subscription(scenario: Scenario):
-    """Acks that the service fails id by id are sent again or given up; each message is in the sink once."""
+    """Acks that the service fails id by id are sent again or given up. Each message is in the sink once."""
     name = f"{scenario.names.subscription}-once"
     scenario.emulator.create_subscription(name, scenario.names.topic, enable_exactly_once_delivery=True)
     scenario.emulator.fail_acks(2)

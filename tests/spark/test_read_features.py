@@ -99,7 +99,7 @@ def test_messages_that_were_published_twice_are_one_row(scenario: Scenario):
 
 
 def test_columns_of_a_message(scenario: Scenario):
-    """Every field of a message is in its column; what was not sent is null."""
+    """Every field of a message is in its column. What was not sent is null."""
     scenario.run(Publish("a", key="k", colour="red"), Publish("b"), Start(), Rows("a", "b"))
     first, plain = scenario.sink.rows
     [record, _] = scenario.emulator.messages(scenario.names.subscription)
@@ -193,7 +193,7 @@ _METRICS_TABLE = _OPERATIONS.partition("| metric | |\n")[2].partition("\n\n")[0]
 
 
 def counts(run: Scenario) -> dict[str, Any]:
-    """The metrics of a query, as the block on the page gets them; none before its first progress."""
+    """The metrics of a query, as the block on the page gets them. None before its first progress."""
     if run.running.lastProgress is None:
         return {}
     names: dict[str, Any] = {"query": run.running}
@@ -238,7 +238,7 @@ def test_progress_has_the_counts(scenario: Scenario):
 
 @needs_available_now
 def test_trigger_once(scenario: Scenario):
-    """A `once` query waits for a message and reads one batch; the next start acknowledges it and reads another."""
+    """A `once` query waits for a message and reads one batch. The next start acknowledges it and reads another."""
     once = {"once": True}
     scenario.run(
         Publish("a", "b"), Start(once), Ends(), Rows("a", "b"),

@@ -52,7 +52,7 @@ def test_secrets_are_not_shown(scenario: Scenario):
 
 
 def test_schema_of_ones_own_is_refused(scenario: Scenario):
-    """The columns are the source's; the error says which they are."""
+    """The columns are the source's. The error says which they are."""
     reader = scenario.spark.readStream.format("pubsub").options(**scenario.options()).schema("data string")
     with pytest.raises(PySparkException, match=r"does not accept `\.schema\(\.\.\.\)`") as refused:
         _started(scenario, reader.load())
@@ -60,7 +60,7 @@ def test_schema_of_ones_own_is_refused(scenario: Scenario):
 
 
 def _started(scenario: Scenario, df: DataFrame) -> None:
-    """Start a query and wait for its end; some mistakes are found at `load`, some at the start."""
+    """Start a query and wait for its end. Some mistakes are found at `load`, some at the start."""
     scenario.query = df.writeStream.foreachBatch(scenario.sink).start()
     scenario.query.awaitTermination(int(BOUND))
 

@@ -51,7 +51,7 @@ def here(statement: str, emulator: Emulator) -> str:
 
 
 def test_statements_of_the_page_run(spark: SparkSession, emulator: Emulator, catalog: Names):
-    """Each statement of the page runs; what the INSERT publishes is what the SELECTs show."""
+    """Each statement of the page runs. What the INSERT publishes is what the SELECTs show."""
     emulator.publish(catalog.topic, {"data": b"first", "attributes": {"carrier": "UA"}})
     shown = [spark.sql(here(statement, emulator)).collect() for statement in STATEMENTS]
 
@@ -82,7 +82,7 @@ def test_statements_run_in_the_shell_of_sql(emulator: Emulator, tmp_path: Path):
 
 
 def test_json_payloads(spark: SparkSession, emulator: Emulator, catalog: Names):
-    """`from_json` and `decode=json` give the same values; what is malformed has its reason from the latter alone."""
+    """`from_json` and `decode=json` give the same values. What is malformed has its reason from the latter alone."""
     emulator.publish(catalog.topic, b'{"carrier": "UA", "delay": 11, "more": 1}', b'{"delay": "late"}', b"no JSON")
     shown = [spark.sql(here(statement, emulator)).collect() for statement in STATEMENTS[:5]]
     parsed, decoded = shown[2], shown[4]

@@ -92,7 +92,7 @@ def test_a_thread_of_the_program_writes(spark: SparkSession, topic: Topic):
 
 
 def test_an_empty_dataframe_is_a_success(spark: SparkSession, topic: Topic):
-    """No rows, no messages, no error; nor with no partitions."""
+    """No rows, no messages, no error. Nor with no partitions."""
     topic.append(spark.range(0).selectExpr("string(id) data"))
     topic.append(spark.createDataFrame([], "data binary"))
 
@@ -100,7 +100,7 @@ def test_an_empty_dataframe_is_a_success(spark: SparkSession, topic: Topic):
 
 
 def test_columns_of_any_case_and_an_ordering_key(spark: SparkSession, topic: Topic):
-    """`orderingKey` takes a column of numbers; the messages of each key are in the order of the rows."""
+    """`orderingKey` takes a column of numbers. The messages of each key are in the order of the rows."""
     rows = spark.range(0, 3000, 1, 1).selectExpr("string(id) DATA", "id % 7 AS device")
     topic.append(rows, orderingKey="Device", maxBatchMessages="50")
 
@@ -170,7 +170,7 @@ def avro_topic(emulator: Emulator, names: Names) -> Topic:
 
 
 def test_rows_are_encoded_by_the_schema_of_the_topic(spark: SparkSession, avro_topic: Topic):
-    """The service has checked every message against the schema; attributes travel beside it."""
+    """The service has checked every message against the schema. Attributes travel beside it."""
     rows = spark.createDataFrame(
         [(1, "AA", {"a": "b"}), (2, None, None)], "ID long, carrier string, attributes map<string,string>"
     )
@@ -219,7 +219,7 @@ def test_a_summary_counts_what_was_published(spark: SparkSession, topic: Topic):
 
 
 def test_failing_calls_cost_retries_and_no_message(spark: SparkSession, emulator: Emulator, topic: Topic):
-    """The service refuses for a while; the write goes on behind it."""
+    """The service refuses for a while. The write goes on behind it."""
     emulator.fail("Publish", "UNAVAILABLE", count=3)
     summary = WriteSummary(spark)
     topic.append(spark.range(0, 5000, 1, 1).selectExpr("string(id) data"), format=summary.format)
@@ -347,7 +347,7 @@ class FailsAfterwards(PubSubStreamWriter):
 
 
 class FailingSource(PubSubDataSource):
-    """The source with that writer; its option `projectId` names the folder of the marks."""
+    """The source with that writer. Its option `projectId` names the folder of the marks."""
 
     @classmethod
     def name(cls) -> str:
@@ -362,8 +362,9 @@ class FailingSource(PubSubDataSource):
 
 
 def test_retried_tasks_can_be_told_by_their_ids(spark, topic, batches, tmp_path):
-    """Every task of every batch fails when it has published; the next try gives every row its id again, by which Spark
-    drops the second message."""
+    """Every task of every batch fails when it has published. The next try gives every row its id again, by which Spark
+    drops the second message.
+    """
     spark.dataSource.register(FailingSource)
     marks = tmp_path / "marks"
     marks.mkdir()

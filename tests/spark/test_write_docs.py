@@ -16,7 +16,7 @@ PROJECT = "projects/my-project"
 
 
 def test_every_block_runs(spark: SparkSession, emulator: Emulator):
-    """Every block of the page runs, top to bottom in one session, once the topics exist; every write arrives."""
+    """Every block of the page runs, top to bottom in one session, once the topics exist. Every write arrives."""
     for name in ("departures", "counts"):
         emulator.create_topic(f"{PROJECT}/topics/{name}")
         emulator.create_subscription(f"{PROJECT}/subscriptions/{name}-in", f"{PROJECT}/topics/{name}")

@@ -16,7 +16,7 @@ LOG = logging.getLogger("pubsub_spark")
 
 @contextmanager
 def process(*root_handlers: logging.Handler) -> Iterator[io.StringIO]:
-    """The stderr of a process with these handlers of the root logger; no fixture, for pytest adds its own later."""
+    """The stderr of a process with these handlers of the root logger. No fixture, for pytest adds its own later."""
     stream, level = io.StringIO(), LOG.level
     with (
         mock.patch.object(sys, "stderr", stream),

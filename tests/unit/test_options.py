@@ -147,7 +147,7 @@ def test_settings_of_a_subscription_name_the_command_that_sets_them(name: str):
 
 
 def test_reading_by_an_attribute_is_sparks():
-    """`idAttribute` is refused together with other mistakes; the message has the operators to use instead."""
+    """`idAttribute` is refused together with other mistakes. The message has the operators to use instead."""
     [problem, other] = problems(subscriptionId=SUBSCRIPTION, idattribute="row", idleTimeout="0s")
 
     assert problem.startswith("`idAttribute` is an option of writing, not of reading. ")
@@ -208,7 +208,7 @@ KEY = {"credentials": '{"type": "service_account"}'}
     ],
 )
 def test_an_emulator_is_called_without_tls(given: dict[str, str], is_emulator: bool):
-    """Only one that is on this machine, has a name without dots or is said to be one; never with credentials given."""
+    """Only one that is on this machine, has a name without dots or is said to be one. Never with credentials given."""
     assert is_emulator == read(**given).is_emulator
 
 
@@ -238,9 +238,10 @@ def test_options_of_spark_itself_pass():
 
 @pytest.mark.parametrize("kind", [ReadOptions, WriteOptions])
 def test_the_environment_is_the_default(kind: Any):
-    """PUBSUB_EMULATOR_HOST and GOOGLE_CLOUD_PROJECT are defaults; options win, and `backend=gcp` ignores the first.
+    """PUBSUB_EMULATOR_HOST and GOOGLE_CLOUD_PROJECT are defaults. Options win, and `backend=gcp` ignores the first.
 
-    PUBSUB_PROJECT_ID, which Google's emulator sets, comes after both."""
+    PUBSUB_PROJECT_ID, which Google's emulator sets, comes after both.
+    """
     environ = {"PUBSUB_EMULATOR_HOST": "localhost:8085", "GOOGLE_CLOUD_PROJECT": "my-project", "PUBSUB_PROJECT_ID": "x"}
     ids = {"topicId": "my-topic"} | ({"subscriptionId": "my-sub"} if kind is ReadOptions else {})
 

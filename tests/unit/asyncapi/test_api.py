@@ -47,7 +47,7 @@ def test_example_is_read():
 
 
 def test_version_2_is_seen_from_the_other_side(tmp_path: Path):
-    """In 2.x `publish` is what the application receives; channels of other protocols are ignored."""
+    """In 2.x `publish` is what the application receives. Channels of other protocols are ignored."""
     path = tmp_path / "api.yaml"
     path.write_text(VERSION_2)
     api = read(path, "p")
@@ -183,7 +183,7 @@ def test_what_would_be_left_out_in_silence_is_told(tmp_path: Path, lines: str, s
 
 
 def test_document_of_another_protocol_is_told(tmp_path: Path):
-    """A document without any channel of Pub/Sub says what makes one; one without channels is empty."""
+    """A document without any channel of Pub/Sub says what makes one. One without channels is empty."""
     path = tmp_path / "api.yaml"
     path.write_text("asyncapi: 3.0.0\nchannels: {flights: {address: flights}}\n")
     with pytest.raises(AsyncApiError, match="no channel is one of Pub/Sub: add a `googlepubsub` binding"):

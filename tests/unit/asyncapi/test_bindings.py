@@ -40,7 +40,7 @@ def test_every_property_of_a_channel(tmp_path: Path):
 
 
 def test_every_property_of_a_message(tmp_path: Path):
-    """Each property of the message binding is read; the version is 0.2.0 where none is given."""
+    """Each property of the message binding is read. The version is 0.2.0 where none is given."""
     binding = {"attributes": {"a": "b"}, "orderingKey": "userId", "schema": {"name": "s-1"}}
 
     assert MessageBinding({"a": "b"}, "userId", "s-1") == message_binding(owner(tmp_path, binding))
@@ -64,7 +64,7 @@ def test_version_0_1_0_has_topic_and_type(tmp_path: Path):
     ],
 )
 def test_bindings_of_traits_are_merged(tmp_path: Path, version: str, key: str, attributes: dict[str, str]):
-    """In 3.x what a message says itself wins, in 2.x what its traits say; of two traits the later."""
+    """In 3.x what a message says itself wins, in 2.x what its traits say. Of two traits the later."""
     path = tmp_path / "api.yaml"
     path.write_text(f"""
 asyncapi: {version}

@@ -47,7 +47,7 @@ def test_references_are_followed_inside_and_to_files(tmp_path: Path):
     ],
 )
 def test_reference_that_leads_nowhere_has_its_place(tmp_path: Path, reference: str, sentence: str):
-    """A wrong reference is a sentence with line and path; a circle of references ends."""
+    """A wrong reference is a sentence with line and path. A circle of references ends."""
     text = f"asyncapi: 3.0.0\ncircle: {{$ref: '#/x'}}\nx: {{$ref: '{reference}'}}\n"
     document = load(written(tmp_path, text))
 

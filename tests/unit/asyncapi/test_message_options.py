@@ -24,7 +24,7 @@ def test_write_is_as_the_message_says():
 
 
 def test_read_is_as_the_message_says():
-    """Subscription and schema of a read are those of the channel and the message; the only message needs no name."""
+    """Subscription and schema of a read are those of the channel and the message. The only message needs no name."""
     options = parse(ReadOptions, {"AsyncAPI": EXAMPLE}, PROJECT)
 
     assert "projects/p/subscriptions/flight-departures-to-table" == options.subscription

@@ -38,7 +38,7 @@ def test_everything_is_created_in_order():
 
 
 def test_second_plan_has_nothing_to_do():
-    """What is as the document says is not changed; white space in a definition is no difference."""
+    """What is as the document says is not changed. White space in a definition is no difference."""
     assert [] == plan(API, made()).changes
 
 

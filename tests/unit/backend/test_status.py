@@ -29,7 +29,7 @@ TOKEN, METADATA = "https://oauth2.googleapis.com/token", "http://metadata.google
     ],
 )
 def test_a_call_without_a_token(url: str | None, status: int | None, is_final: bool, says: str):
-    """A server that fails or does not answer is an outage; one that refuses means the credentials."""
+    """A server that fails or does not answer is an outage. One that refuses means the credentials."""
     reason = no_token(url, status, "why")
 
     assert says == reason

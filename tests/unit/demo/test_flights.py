@@ -17,7 +17,7 @@ def table() -> pa.Table:
 
 
 def test_file_is_whole(table: pa.Table):
-    """The package ships a year of flights; `NA` is null, also for a plane without a number."""
+    """The package ships a year of flights. `NA` is null, also for a plane without a number."""
     assert 336_776 == table.num_rows
     assert flights.COLUMNS == table.schema
     assert 2512 == table["tailnum"].null_count

@@ -12,7 +12,7 @@ from pubsub_spark.demo import picture, report
 
 @pytest.mark.parametrize(("found", "verdict"), [(2, True), (3, False)])
 def test_proof_shows_both_sides(found: int, verdict: bool):
-    """Equal totals are a proof; different ones are named."""
+    """Equal totals are a proof. Different ones are named."""
     console = Console(record=True, width=100, file=io.StringIO())
 
     assert verdict is report.print_proof(console, {"rows": 2, "distinct ids": 2}, {"rows": found, "distinct ids": 2})

@@ -128,7 +128,7 @@ def test_every_block_is_run_or_says_why_not(document: Path):
 
 
 def test_site_is_built(tmp_path: Path):
-    """`make docs` builds every page into plain files, without a warning; the search index has the pages' words."""
+    """`make docs` builds every page into plain files, without a warning. The search index has the pages' words."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
 
@@ -212,7 +212,7 @@ def test_notebooks_are_databricks_sources(notebook: Path):
 
 @pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.name)
 def test_jupyter_notebooks_are_current(notebook: Path):
-    """A .ipynb has the cells of its source; each that was run has outputs, no error, and no path of the machine."""
+    """A .ipynb has the cells of its source. Each that was run has outputs, no error, and no path of the machine."""
     notebooks = command("notebooks")
     made = json.loads(notebook.with_suffix(".ipynb").read_text())
 

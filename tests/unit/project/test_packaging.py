@@ -27,7 +27,7 @@ def test_pyspark_is_not_forced():
 
 
 def test_emulator_is_an_extra():
-    """The connector needs no web server; the demo and the tests need the emulator."""
+    """The connector needs no web server. The demo and the tests need the emulator."""
     extras = PROJECT["optional-dependencies"]
     names = {re.split(r"[^\w-]", line)[0] for line in extras["emulator"] if not line.startswith("pubsub-spark")}
 

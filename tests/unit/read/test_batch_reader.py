@@ -83,7 +83,7 @@ def test_batch_read_goes_on_where_the_service_closed_its_stream():
 
 
 def test_batch_read_drops_what_was_delivered_twice():
-    """A redelivery during the read is not a row; it is nacked like the first delivery."""
+    """A redelivery during the read is not a row. It is nacked like the first delivery."""
     service = Service(scripts=[[response("ab"), response("bc")]])
 
     assert [b"a", b"b", b"c"] == batch_read(service)

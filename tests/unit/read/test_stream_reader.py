@@ -69,7 +69,7 @@ def test_a_handler_of_somebody_else_stays():
 
 
 def test_read_limits_are_kept():
-    """`maxMessagesPerTrigger` is Spark's limit by default; what Spark asks for only lowers it."""
+    """`maxMessagesPerTrigger` is Spark's limit by default. What Spark asks for only lowers it."""
     limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="Spark 4.2 and later ask")
     options = ReadOptions(subscription_id=SUBSCRIPTION, max_messages_per_trigger=10, max_bytes_per_trigger=100)
     reader = PubSubStreamReader(options, EmulatorBackend("localhost:1"), Rows(options, EmulatorBackend("localhost:1")))
@@ -94,7 +94,7 @@ def test_all_at_once_is_one_batch():
 
 
 def test_store_has_the_credentials_of_pubsub_and_fail_after(monkeypatch: pytest.MonkeyPatch):
-    """`gs://` needs the credentials in tasks, too; the driver's store is what its partitions carry there."""
+    """`gs://` needs the credentials in tasks, too. The driver's store is what its partitions carry there."""
     monkeypatch.setattr(stream_reader._sigterm, "install", lambda: None)
     monkeypatch.setattr("pubsub_spark.logs.to_stderr", lambda level: None)
     options = ReadOptions(

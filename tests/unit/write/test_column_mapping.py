@@ -28,7 +28,7 @@ def complaint(of: spark.StructType, **options: str) -> str:
 
 
 def test_of_two_columns_the_exact_name_wins():
-    """A case-sensitive session may have both; where neither is exact the name is ambiguous."""
+    """A case-sensitive session may have both. Where neither is exact the name is ambiguous."""
     assert (1,) == mapping(schema(Data=LONG, data=BINARY), ignoreExtraColumns="true").payload
     assert "`Data` and `DATA` are both `data`" in complaint(schema(Data=BINARY, DATA=BINARY))
 
@@ -70,7 +70,7 @@ def test_what_an_option_says_instead_is_a_column_of_the_row():
 
 
 def test_a_column_topic_that_is_the_ordering_key_stays_in_the_row():
-    """With `topicId`, `orderingKey=topic` is a column like any other; it is left out where it names the topic, too."""
+    """With `topicId`, `orderingKey=topic` is a column like any other. It is left out where it names the topic, too."""
     of = schema(id=LONG, topic=STRING)
     found = mapping(of, orderingKey="topic")
 
@@ -83,7 +83,7 @@ def test_a_column_topic_that_is_the_ordering_key_stays_in_the_row():
     "of", [schema(id=LONG, ordering_key=LONG), schema(attributes=STRING), schema(attributes=spark.MapType(LONG, LONG))]
 )
 def test_a_field_that_cannot_be_what_its_name_says(of):
-    """The way out is told to who may have meant a field; with `data` it is none."""
+    """The way out is told to who may have meant a field. With `data` it is none."""
     way_out = "if it is a field of the message, send the message as a struct `value`"
 
     assert way_out in complaint(of)
@@ -162,7 +162,7 @@ def test_no_topic_at_all_is_said():
     ],
 )
 def test_columns_of_other_sources_are_refused(columns: dict[str, spark.DataType], hint: str):
-    """Kafka's and Databricks' columns are no fields of a JSON object; the error names ours."""
+    """Kafka's and Databricks' columns are no fields of a JSON object. The error names ours."""
     assert hint in complaint(schema(**columns))
 
 

@@ -97,7 +97,7 @@ def test_an_id_takes_the_place_of_an_attribute(pubsub):
 
 
 def test_a_bad_row_stops_its_arrow_batch_before_anything_is_sent(pubsub):
-    """Row and column are named, rows counted over the whole partition; what went before is told."""
+    """Row and column are named, rows counted over the whole partition. What went before is told."""
     fine = rows(data=pa.array([b"a", b"b"]), attributes=pa.array([None, None], ATTRIBUTES))
     bad = rows(
         data=pa.array([b"c", b"d", b"e"]), attributes=pa.array([None, [("googx", "1")], [("googy", "")]], ATTRIBUTES)
@@ -175,7 +175,7 @@ def test_a_dead_letter_keeps_the_id_of_its_row(pubsub):
 
 
 def test_each_row_to_its_topic(pubsub):
-    """Each row goes to its own topic, by id or full name; each request is for one topic."""
+    """Each row goes to its own topic, by id or full name. Each request is for one topic."""
     batch = rows(data=pa.array([b"a", b"b", b"c"]), topic=pa.array(["one", "projects/q/topics/two", "one"]))
     run(pubsub, [batch], projectId="p")
 
@@ -238,7 +238,7 @@ def test_a_row_is_encoded_by_the_schema(pubsub):
 
 
 def test_a_row_that_the_schema_refuses_is_named(pubsub):
-    """The codec counts the rows of an Arrow batch; the sentence counts those of the partition."""
+    """The codec counts the rows of an Arrow batch. The sentence counts those of the partition."""
     definition = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
     schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", definition))
 
@@ -282,7 +282,7 @@ VALUE_OR_NULL = rows(
 
 
 def test_a_null_value_that_the_schema_refuses_is_named(pubsub):
-    """A null `value` beside attributes is a message without data; the service would refuse its whole request."""
+    """A null `value` beside attributes is a message without data. The service would refuse its whole request."""
     definition = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
     schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", definition))
 
@@ -321,7 +321,7 @@ PLAIN = pa.array(["a", "b"])
     ],
 )
 def test_a_string_that_is_not_utf8_is_named(pubsub, columns, named):
-    """Spark takes any bytes for a string; JSON, schemas, attributes and keys do not."""
+    """Spark takes any bytes for a string. JSON, schemas, attributes and keys do not."""
     fine = rows(**{name: column.take([0, 0]) for name, column in columns.items()})
     with pytest.raises(
         DataError, match=f"^Row 3 of partition 3: `{named}` holds a string that is not UTF-8. Repair it"

@@ -75,7 +75,7 @@ def expected(row):
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.none() | nested, max_size=5), st.integers(0, 2))
 def test_every_row_is_its_object(rows, skipped):
-    """Null fields are left out, null elements and map values are not; a null row is null; slices are themselves."""
+    """Null fields are left out, null elements and map values are not. A null row is null. Slices are themselves."""
     found = to_json(pa.array(rows, NESTED).slice(skipped)).to_pylist()
 
     assert [expected(row) for row in rows[skipped:]] == [text if text is None else json.loads(text) for text in found]
@@ -173,7 +173,7 @@ LATE, UTC = 253402300800000000, pa.timestamp("us", tz="UTC")
     ],
 )
 def test_years_that_iso_8601_does_not_have(kind, rows, named):
-    """Spark's days and times may lie outside the years 1 to 9999; row and column are named, also in a slice."""
+    """Spark's days and times may lie outside the years 1 to 9999. Row and column are named, also in a slice."""
     column = pa.array([rows[0], *rows], kind).slice(1)
 
     with pytest.raises(RowError) as caught:

@@ -40,7 +40,7 @@ def sent(batch: pa.RecordBatch, of: spark.StructType, **options: str) -> list[di
 
 
 def test_data_as_bytes_and_as_text():
-    """A string is sent as UTF-8; a null is empty."""
+    """A string is sent as UTF-8. A null is empty."""
     text = pa.RecordBatch.from_pydict({"data": pa.array(["ä", None])})
     large = pa.RecordBatch.from_pydict({"data": pa.array([b"a", None], pa.large_binary())})
 
@@ -66,7 +66,7 @@ def test_null_attributes_are_absent():
 
 @pytest.mark.parametrize("columns", ["native", "databricks"])
 def test_attributes_of_a_message_that_was_read(columns: str):
-    """Pub/Sub adds the schema's attributes to each message and refuses them in a publish; those of tracing stay."""
+    """Pub/Sub adds the schema's attributes to each message and refuses them in a publish. Those of tracing stay."""
     added = dict.fromkeys(("googclient_schemaname", "googclient_schemarevisionid", "googclient_schemaencoding"), "x")
     own = {"k": "v", "googclient_traceparent": "00-1"}
     if columns == "native":
@@ -84,7 +84,7 @@ def test_attributes_of_a_message_that_was_read(columns: str):
 
 
 def test_attribute_columns_come_after_the_map():
-    """Integers, booleans and dates as text; a null is absent; of one name the column takes the place of the entry."""
+    """Integers, booleans and dates as text. A null is absent. Of one name the column takes the place of the entry."""
     batch = pa.RecordBatch.from_pydict(
         {
             "data": pa.array([b"x"] * 4),
@@ -123,7 +123,7 @@ def test_slices_send_their_own_rows():
 
 
 def test_ordering_key_from_any_column():
-    """`orderingKey` names a column, a number too; a null orders nothing."""
+    """`orderingKey` names a column, a number too. A null orders nothing."""
     batch = pa.RecordBatch.from_pydict({"data": pa.array([b"x"] * 2), "device": pa.array([7, None])})
 
     assert ["7", ""] == [
@@ -146,7 +146,7 @@ def test_ordering_key_from_a_field_of_the_payload(path: tuple[str, ...]):
 
 
 def test_a_topic_for_each_row():
-    """Without `topicId` the column decides; with it the column is not looked at."""
+    """Without `topicId` the column decides. With it the column is not looked at."""
     of = schema(data=BINARY, topic=STRING)
     batch = pa.RecordBatch.from_pydict({"data": pa.array([b"x"]), "topic": pa.array(["mine"])})
 
@@ -196,7 +196,7 @@ def test_databricks_columns_round_trip():
     "text", ["[1]", '{"a": 1}', "nonsense", "null", '{"a": "\\ud800"}', '{"\\udfff": "a"}', "[" * 100_000]
 )
 def test_attributes_that_are_no_json_object_name_their_row(text: str):
-    """A text that is no JSON object of strings is an error of its row; a null text has no attributes."""
+    """A text that is no JSON object of strings is an error of its row. A null text has no attributes."""
     batch = pa.RecordBatch.from_pydict(
         {"payload": pa.array([b"a", b"b"]), "attributes": pa.array([None, text], pa.string())}
     )

@@ -37,7 +37,7 @@ class Service:
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Service:
-    """The service of one test; nothing is kept from the test before."""
+    """The service of one test. Nothing is kept from the test before."""
     made = Service()
     monkeypatch.setattr(plan, "_get_topic_schema", made)
     monkeypatch.setattr(plan, "_schema_cache", {})
@@ -79,7 +79,7 @@ def test_a_stream_asks_once_in_ten_seconds(service, monkeypatch):
 
 
 def test_a_stream_goes_on_while_the_service_does_not_answer(service, monkeypatch):
-    """A stream goes on with its cached schema while the service does not answer; without one it cannot begin."""
+    """A stream goes on with its cached schema while the service does not answer. Without one it cannot begin."""
     monkeypatch.setattr(plan, "_SCHEMA_CACHE_SECONDS", -1.0)
     plan.plan_stream_write(options(), BACKEND, NUMBERS)
     service.answer = ServiceError("it did not answer")
@@ -108,7 +108,7 @@ def test_encode_topic_needs_a_schema(service):
 
 
 def test_a_column_that_the_schema_does_not_have(service):
-    """A column that the schema lacks is refused, or left out if asked for; as an attribute it is not in the payload."""
+    """A column that the schema lacks is refused, or left out if asked for. As an attribute it is not in the payload."""
     wide = spark.StructType([*NUMBERS.fields, spark.StructField("kind", spark.StringType())])
 
     with pytest.raises(SchemaError, match="`kind`"):

@@ -67,7 +67,7 @@ def test_several_requests_are_in_flight_but_no_more_than_allowed(pubsub):
 
 
 def test_one_request_of_a_key_after_the_other(pubsub):
-    """Each key's messages arrive in the order of the rows; requests of several keys are in flight at the same time."""
+    """Each key's messages arrive in the order of the rows. Requests of several keys are in flight at the same time."""
     keys = [f"k{i % 5}" for i in range(500)]
     published(pubsub, keys, count=7)
 
@@ -77,7 +77,7 @@ def test_one_request_of_a_key_after_the_other(pubsub):
 
 
 def test_a_retryable_failure_is_tried_again(pubsub, refused):
-    """Each failure costs a retry and no message; the codes are those of google-cloud-pubsub's policy for Publish."""
+    """Each failure costs a retry and no message. The codes are those of google-cloud-pubsub's policy for Publish."""
     codes = [
         grpc.StatusCode.ABORTED,
         grpc.StatusCode.CANCELLED,
@@ -166,7 +166,7 @@ def test_an_answer_that_is_none_fails_the_task(pubsub):
 
 
 def test_a_failing_key_stops_and_the_others_end(pubsub, refused):
-    """Nothing behind the failure is sent with its key; what other keys had begun arrives in order."""
+    """Nothing behind the failure is sent with its key. What other keys had begun arrives in order."""
 
     all_sent = threading.Event()
 

@@ -29,7 +29,7 @@ def test_no_more_requests_are_in_flight_than_allowed():
 
 
 def test_a_key_has_one_request_in_flight():
-    """The second request of a key waits for the first; requests of other keys and without key do not."""
+    """The second request of a key waits for the first. Requests of other keys and without key do not."""
     queue = RequestQueue(max_in_flight=10, max_outstanding_bytes=100)
     a1, a2, b, free = added(queue, "a", "a", "b", "")
 
@@ -110,7 +110,7 @@ def test_a_failure_drops_the_queue_of_its_key_and_all_without_key():
 
 
 def test_queued_requests_can_be_dropped():
-    """Queued requests can be dropped; those in flight and those that await a retry stay, with their keys."""
+    """Queued requests can be dropped. Those in flight and those that await a retry stay, with their keys."""
     queue = RequestQueue(max_in_flight=2, max_outstanding_bytes=100)
     a1, b1, *_ = added(queue, "a", "b", "a", "c", "")
     assert [a1, b1] == queue.take_sendable()

@@ -49,7 +49,7 @@ def test_columns_are_looked_at_when_it_is_made(writer):
     ],
 )
 def test_nothing_is_overwritten(writer, sentence):
-    """`overwrite` is refused, because published messages cannot be taken back; the sentence says what to do."""
+    """`overwrite` is refused, because published messages cannot be taken back. The sentence says what to do."""
     with pytest.raises(OptionsError, match=sentence):
         writer(OPTIONS, BACKEND, BYTES, overwrite=True)
 
@@ -98,7 +98,7 @@ def test_a_commit_warns_of_rows_that_were_dropped(caplog, writer):
 
 
 def test_an_abort_says_what_cannot_be_taken_back(caplog):
-    """Tasks that failed have no message; the others' messages are out."""
+    """Tasks that failed have no message. The others' messages are out."""
     PubSubBatchWriter(OPTIONS, BACKEND, BYTES, overwrite=False).abort([None, written(1, messages=3)])
 
     assert caplog.messages[0].startswith("the write failed. Tasks that ended well had published 3 messages")

@@ -122,7 +122,7 @@ class Running:
         return digests.tolist() == merged([ids(*texts)]).tolist()
 
     def leases(self) -> dict[tuple[int, int], float]:
-        """The end of the lease of each known part, by batch and number; a lease that has expired has none."""
+        """The end of the lease of each known part, by batch and number. A lease that has expired has none."""
         with self.run.changed:
             batches = (*self.ledger.uncommitted, *self.ledger.undeleted)
             parts = [part for batch in batches for part in self.ledger.parts_of(batch)]

@@ -59,7 +59,7 @@ def test_uncommitted_batch_is_not_acknowledged(running: Running):
 
 
 def test_part_that_is_staged_after_the_commit_is_not_acknowledged(running: Running):
-    """A dead task may stage a part whenever it likes; no row of it was ever committed."""
+    """A dead task may stage a part whenever it likes. No row of it was ever committed."""
     running.stage(1, 0, "a")
     running.commit(1)
     running.stage(1, 1, "zombie")
@@ -203,7 +203,7 @@ class ClosedService(Service):
 
 
 def test_connection_that_is_closed_by_the_end_is_no_error(run_of: RunOf, caplog: pytest.LogCaptureFixture):
-    """An end that does not wait for acks closes the connection under them; the log has no traceback of it."""
+    """An end that does not wait for acks closes the connection under them. The log has no traceback of it."""
     service = ClosedService()
     running = run_of(service=service)
     running.stage(1, 0, "a")
@@ -270,7 +270,7 @@ def test_batch_that_cannot_be_read_is_set_aside(running: Running, caplog: pytest
 
 @pytest.mark.parametrize("content", [None, b"", b"damaged"])
 def test_receipts_that_are_lost_are_reported(running: Running, content: bytes | None, caplog: pytest.LogCaptureFixture):
-    """A file that is removed or damaged after the commit delays no other batch; its messages will be rows again."""
+    """A file that is removed or damaged after the commit delays no other batch. Its messages will be rows again."""
     running.stage(1, 0, "a")
     running.stage(2, 0, "b")
     running.commit(1, 2)

@@ -31,7 +31,7 @@ def rows(content: bytes | None) -> list[bytes]:
 
 
 def test_buffered_messages_are_a_batch(running: Running):
-    """At low volume the driver's own part is the whole batch; it is staged before Spark has its partition."""
+    """At low volume the driver's own part is the whole batch. It is staged before Spark has its partition."""
     running.arrive("ab")
     [partition] = planned(running, 1)
 

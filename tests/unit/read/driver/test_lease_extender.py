@@ -160,7 +160,7 @@ def test_leases_are_extended_while_acks_wait(run_of: RunOf):
 
 
 def test_failed_driver_stream_does_not_stop_the_extensions(running: Running):
-    """The error waits for Spark's next call; the batch that runs keeps its leases until then."""
+    """The error waits for Spark's next call. The batch that runs keeps its leases until then."""
     running.stage(1, 0, "a")
     running.until(lambda: running.service.calls)
     running.service.calls[0].say(grpc.StatusCode.PERMISSION_DENIED)

@@ -92,7 +92,7 @@ def test_a_part_that_is_gone_at_the_commit_is_reported() -> None:
 
 
 def test_a_part_is_sent_by_one_thread() -> None:
-    """A part that is being sent is not due; paused, it is due at its time."""
+    """A part that is being sent is not due. Paused, it is due at its time."""
     made = committed(1)
     part = made.take_acks(0)
     assert part is not None

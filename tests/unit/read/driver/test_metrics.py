@@ -11,7 +11,7 @@ FOOTER = part_format.footer(pa.py_buffer(b"".join(part(["a", "b"], dropped=["c"]
 
 
 def test_stream_that_was_never_connected():
-    """No response has no age; the first two seconds are no outage."""
+    """No response has no age. The first two seconds are no outage."""
     health = StreamHealth()
     health.opening(5.0)
     assert health_metrics(health, 6.0)["connected"]
@@ -58,7 +58,7 @@ def test_outages_that_were_told_are_counted():
 
 
 def test_stream_that_has_no_room_is_no_outage():
-    """While Spark works on a long batch no stream is wanted; an alert on `connected` stays silent."""
+    """While Spark works on a long batch no stream is wanted. An alert on `connected` stays silent."""
     health = StreamHealth()
     health.opening(5.0)
     health.responded(6.0)
@@ -70,7 +70,7 @@ def test_stream_that_has_no_room_is_no_outage():
 
 
 def test_refused_stream_is_not_connected():
-    """In an outage each attempt may look connected for a moment; a second of it, or a message, ends the outage."""
+    """In an outage each attempt may look connected for a moment. A second of it, or a message, ends the outage."""
     health = StreamHealth()
     health.opening(5.0)
     health.responded(5.1)
@@ -88,7 +88,7 @@ def test_refused_stream_is_not_connected():
 
 
 def test_unacked_are_buffered_staged_and_dropped_ones():
-    """A redelivery that was dropped is acked with the batch, too; the oldest of all gives the age."""
+    """A redelivery that was dropped is acked with the batch, too. The oldest of all gives the age."""
     assert {"unackedMessages": 10, "oldestUnackedSeconds": 50.0} == unacked_metrics(4, 1010.0, [FOOTER, FOOTER], 1050.0)
     assert {"unackedMessages": 4, "oldestUnackedSeconds": 40.0} == unacked_metrics(4, 1010.0, [], 1050.0)
     assert 3 == unacked_count([FOOTER])

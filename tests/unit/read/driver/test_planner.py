@@ -48,7 +48,7 @@ def test_driver_stream_uses_up_budget():
 
 
 def test_every_share_has_room_for_a_byte():
-    """A limit of 0 bytes would be none; fewer bytes than tasks are one for each."""
+    """A limit of 0 bytes would be none. Fewer bytes than tasks are one for each."""
     assert [1, 1, 1] == [share.max_bytes for share in shares(Budget(10, 2), 3)]
 
 
@@ -95,7 +95,7 @@ def test_pull_that_has_caught_up_means_no_more():
 
 
 def test_first_tasks_wait_for_a_moment_only():
-    """A full driver stream is no proof of a backlog; a wait in vain is none of an empty subscription."""
+    """A full driver stream is no proof of a backlog. A wait in vain is none of an empty subscription."""
     planner = Planner(2)
     waits = []
     for pulls in ([], [footer(0, "idle")], [footer(9, "full")], [footer(1, "idle")]):
@@ -119,7 +119,7 @@ def test_dropped_redeliveries_count():
 
 
 def test_first_pull_of_a_backlog_is_short():
-    """It shows how fast a stream is; the only batch of a run has no second one to use that."""
+    """It shows how fast a stream is. The only batch of a run has no second one to use that."""
     planner = Planner(2)
     assert 1.0 == planner.period(is_only=False)
     assert math.inf == planner.period(is_only=True)

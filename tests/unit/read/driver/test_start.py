@@ -99,7 +99,7 @@ def test_what_is_staged_becomes_the_ledger(staging: Staging, started: Started):
 def test_damaged_part_of_a_committed_batch_is_left_out(
     staging: Staging, started: Started, caplog: pytest.LogCaptureFixture
 ):
-    """Its messages will be delivered again; the other parts are acknowledged."""
+    """Its messages will be delivered again. The other parts are acknowledged."""
     staging.begin_after(0)
     staging.create("1/part-0", [b"damaged"])
     staging.create("1/part-1", part(["a"]))
@@ -186,7 +186,7 @@ def test_schemas_are_kept_for_uncommitted_batches(staging: Staging, started: Sta
 
 
 def test_loss_is_an_error_or_a_warning(staging: Staging, caplog: pytest.LogCaptureFixture):
-    """`failOnDataLoss=false` continues; a checkpoint that is not behind is no loss."""
+    """`failOnDataLoss=false` continues. A checkpoint that is not behind is no loss."""
     staging.begin_after(3)
 
     assert 3 == check_not_behind(options(), 3, staging)

@@ -62,7 +62,7 @@ def test_available_now_leaves_what_was_published_later() -> None:
 
 
 def test_the_only_batch_waits_until_no_more_come() -> None:
-    """With `once` half a second must pass without a message; the second trigger is not the only one."""
+    """With `once` half a second must pass without a message. The second trigger is not the only one."""
     made = triggers(may_be_asked_once=True)
     assert Step(Action.WAIT, 0.5) == made.next(holding(1), 100.0)
     assert Action.WAIT is made.next(holding(2), 100.4).action

@@ -182,7 +182,7 @@ def test_the_pause_of_one_request_is_not_that_of_another():
 
 
 def test_new_requests_wait_while_the_service_is_away():
-    """At most 6 requests are in flight or waiting for their retry; no more are begun until one is answered."""
+    """At most 6 requests are in flight or waiting for their retry. No more are begun until one is answered."""
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 8)
     many = ids(*(f"ack-{n}" for n in range(200_000)))
 
@@ -195,7 +195,7 @@ def test_new_requests_wait_while_the_service_is_away():
 
 
 def test_unavailable_for_too_long_is_a_result():
-    """After the deadline the ids of failed requests are unanswered; nothing is raised."""
+    """After the deadline the ids of failed requests are unanswered. Nothing is raised."""
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 3)
 
     failed = ask(service, ids("a", "b"), deadline=-1)

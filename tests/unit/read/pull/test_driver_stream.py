@@ -126,7 +126,7 @@ def test_stream_at_its_limit_is_flow_controlled():
 
 
 def test_stream_at_the_rate_limit_is_saturated():
-    """Batches that are quick enough keep a stream from its limits; it is saturated at 6 MB/s for two seconds."""
+    """Batches that are quick enough keep a stream from its limits. It is saturated at 6 MB/s for two seconds."""
     clock = [0.0]  # seconds
     service = Service(scripts=[[]])
     with opened(service, clock=lambda: clock[0]) as stream:
@@ -148,7 +148,7 @@ def test_flow_controlled_stream_is_saturated():
 
 
 def test_unacknowledged_messages_count_for_flow_control():
-    """Taken messages are still outstanding; only an acknowledgement makes room."""
+    """Taken messages are still outstanding. Only an acknowledgement makes room."""
     service = Service(scripts=[[response("a")]])
     with opened(service, max_messages=2) as stream:
         wait(stream, 1)
@@ -316,7 +316,7 @@ def test_messages_whose_lease_goes_on_stay():
 
 @pytest.mark.parametrize("size", [4200, 8000, 32_000])
 def test_large_messages_reach_the_limit_in_bytes(size: int):
-    """Flow control counts a message as it is sent; its payload alone would never reach the limit."""
+    """Flow control counts a message as it is sent. Its payload alone would never reach the limit."""
     # An id and an ack id are as long as the payload here.
     service = Service(scripts=[[response(["x" * size])] * (10**6 // size)])
     with opened(service) as stream:
@@ -325,7 +325,7 @@ def test_large_messages_reach_the_limit_in_bytes(size: int):
 
 
 def test_messages_before_a_final_status_are_kept():
-    """Messages from before the subscription was deleted stay buffered; each later poll raises the error."""
+    """Messages from before the subscription was deleted stay buffered. Each later poll raises the error."""
     with opened(Service(scripts=[[response("a"), grpc.StatusCode.NOT_FOUND]])) as stream:
         wait(stream, 1)
         for _ in range(2):
@@ -382,7 +382,7 @@ def dropped(stream: DriverStream, *texts: str) -> list[str]:
 
 
 def test_redeliveries_are_dropped_from_the_buffer():
-    """They are removed wherever they are; the others keep their order and their leases."""
+    """They are removed wherever they are. The others keep their order and their leases."""
     now = 0.0
     service = Service(scripts=[[response("abc")]])
     with opened(service, clock=lambda: now) as stream:

@@ -79,7 +79,7 @@ def test_stream_that_is_ended_at_once_does_not_end_an_outage():
 
 
 def test_outage_is_told_once_and_its_end_once():
-    """Not before WARN_AFTER_SECONDS; the end says how long it lasted."""
+    """Not before WARN_AFTER_SECONDS. The end says how long it lasted."""
     health = connected()
     health.failed(5.0, "UNAVAILABLE")
     assert health.changed(5.0 + WARN_AFTER_SECONDS - 0.1) is None
@@ -92,7 +92,7 @@ def test_outage_is_told_once_and_its_end_once():
 
 
 def test_short_outage_is_not_told():
-    """The service ends each stream now and then; that is nobody's business."""
+    """The service ends each stream now and then. That is nobody's business."""
     health = connected()
     health.failed(5.0, "UNAVAILABLE")
     health.opening(5.1)

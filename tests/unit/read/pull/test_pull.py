@@ -124,7 +124,7 @@ def test_redelivery_does_not_fill_the_share():
 
 
 def test_redelivery_does_not_fill_the_bytes():
-    """A dropped message does not count in bytes either; those of a response with some are its other messages' bytes."""
+    """A dropped message does not count in bytes either. Those of a response with some are its other messages' bytes."""
     service = Service(scripts=[[response(["x" * 500]), response(["y" * 500, "a" * 99]), response("b")]])
     got = do_pull(service, settings(max_bytes=100), counts=_without_redeliveries)
 
@@ -140,7 +140,7 @@ def test_redelivery_is_no_backlog():
 
 
 def test_pause_after_messages_ends_the_pull():
-    """`idleTimeout` is for the first message; messages that have come do not wait so long for more."""
+    """`idleTimeout` is for the first message. Messages that have come do not wait so long for more."""
     times = replace(AT_ONCE, idle_after_messages=0.01)
     got = do_pull(Service(scripts=[[response("a")]]), settings(), period=5, idle=LONG, times=times)
 
@@ -199,7 +199,7 @@ class HalfClosing(Service):
 
 
 def test_messages_that_arrive_after_the_half_close_are_taken():
-    """A pull that is not full half-closes its stream; the messages that the service had sent are part of the batch."""
+    """A pull that is not full half-closes its stream. The messages that the service had sent are part of the batch."""
     service = HalfClosing(scripts=[[response("a")]])
     got = do_pull(service, settings(), idle=0.05, times=replace(AT_ONCE, drain=LONG))
     service.listening.join()
@@ -246,7 +246,7 @@ class LateCall(Call):
 
 
 def test_messages_that_arrive_while_the_stream_is_closed_are_kept():
-    """The service has leased them to us; the share is full, and they are part of the batch all the same."""
+    """The service has leased them to us. The share is full, and they are part of the batch all the same."""
     got = do_pull(Service(scripts=[[response("a")]], call=LateCall), settings(max_messages=1))
 
     assert ["a", "z"] == got.texts

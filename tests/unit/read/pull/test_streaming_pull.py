@@ -80,7 +80,7 @@ def test_lease_is_within_the_bounds_of_the_service(asked: int, sent: int):
 
 
 def test_error_is_raised_in_each_call():
-    """The lease extender may meet the status first; Spark's call meets it all the same."""
+    """The lease extender may meet the status first. Spark's call meets it all the same."""
     stream = _stream(Service(scripts=[[Code.NOT_FOUND]]))
     for _ in range(2):
         with pytest.raises(MissingError):
@@ -159,7 +159,7 @@ def test_stream_is_opened_again_when_there_is_room():
 
 
 def test_silent_stream_is_opened_again():
-    """Whether it is idle or dead cannot be known; after `max_silence` a new stream tells."""
+    """Whether it is idle or dead cannot be known. After `max_silence` a new stream tells."""
     service = Service(scripts=[[], [response("a")]])
     stream = _stream(service, heartbeat=0.001, max_silence=0.0)
     until(lambda: bool(service.calls), "a call")

@@ -56,7 +56,7 @@ def test_receipts_are_read_in_sections(staging: Staging):
 
 @pytest.mark.parametrize("store", ["files", "S3"], indirect=True)
 def test_only_object_stores_get_compressed_parts(staging: Staging, request: pytest.FixtureRequest):
-    """A local file is deleted before it reaches the disk; a part that crosses a network is worth compressing."""
+    """A local file is deleted before it reaches the disk. A part that crosses a network is worth compressing."""
     builder = staging.part_builder()
     got = received([response(["same" * 1000] * 10)])
     builder.add(got.messages, got.receipts)
@@ -174,7 +174,7 @@ def test_parts_live_under_project_subscription_and_stream(tmp_path: Path):
 
 
 def test_token_that_a_cleaner_removed_is_written_again(tmp_path: Path):
-    """Writing the token again brings it back; a token that is there stays."""
+    """Writing the token again brings it back. A token that is there stays."""
     staging = Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
     staging.write_token()
     (tmp_path / staging.root / "driver-token").unlink()
@@ -200,7 +200,7 @@ def test_run_that_was_killed_is_known_by_the_next_ones(staging: Staging):
 
 
 def test_ids_are_read_as_written(staging: Staging):
-    """A batch drops the same messages in every task; a file that is gone is an error that names it."""
+    """A batch drops the same messages in every task. A file that is gone is an error that names it."""
     staging.write_ids("in-doubt/1-1", merged([ids("a", "b")]), topic="t", until=7.5, nothing=None)
     staging.write_ids("in-doubt/1-1", ids("c"))
 
@@ -211,7 +211,7 @@ def test_ids_are_read_as_written(staging: Staging):
 
 
 def test_ids_in_doubt_are_listed_and_deleted(staging: Staging):
-    """A restart reads the files of all runs before it; files of other names are none."""
+    """A restart reads the files of all runs before it. Files of other names are none."""
     for path in ("in-doubt/1-1", "in-doubt/1-2", "in-doubt/7-1"):
         staging.write_ids(path, ids("a"))
     staging.create("in-doubt/notes", [b"text"])
@@ -283,13 +283,13 @@ class Overwriting(Store):
 
 
 def test_store_that_overwrites_is_refused(tmp_path: Path):
-    """A store that ignores create-only writes would let a batch change; the start says so."""
+    """A store that ignores create-only writes would let a batch change. The start says so."""
     with pytest.raises(StagingError, match="overwrites an object when asked to create it"):
         Staging(Overwriting(str(tmp_path)), SUBSCRIPTION, "stream").write_token()
 
 
 def test_token_is_as_new_as_its_last_writing(tmp_path: Path):
-    """Cleaners of temporary folders remove files that are old; the token that is written again each hour never is."""
+    """Cleaners of temporary folders remove files that are old. The token that is written again each hour never is."""
     staging = Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
     staging.write_token()
     token = tmp_path / staging.root / "driver-token"

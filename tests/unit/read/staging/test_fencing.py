@@ -67,7 +67,7 @@ def test_removed_files_end_no_run(staging: Staging):
 
 @pytest.mark.parametrize("content", [b"", b'{"host": "a'])
 def test_damaged_file_of_an_owner(staging: Staging, content: bytes):
-    """Its name says who owns the area; what is in it is only for the error."""
+    """Its name says who owns the area. What is in it is only for the error."""
     first = fencing.claim(staging, 1000.0)
     staging.create(f"owners/{first.epoch + 1}", [content])
 

@@ -11,7 +11,7 @@ from tests.unit.read.service import ids
 
 
 def test_digests_are_those_of_the_texts():
-    """In the order of the array, a slice of it too; a null has one of its own kind."""
+    """In the order of the array, a slice of it too. A null has one of its own kind."""
     texts = pa.array(["x", "a", "é", "a"])
 
     assert digests(texts)[:, 1:3].tolist() == digests(texts.slice(1, 2)).tolist() == ids("a", "é").tolist()

@@ -1,4 +1,4 @@
-"""Stores: a file is created once, read as it was written, and durable; on local files and on object stores."""
+"""Stores: a file is created once, read as it was written, and durable. On local files and on object stores."""
 
 import errno
 import itertools
@@ -128,7 +128,7 @@ def _set_environment(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
 
 @pytest.fixture
 def s3_faults(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    """The S3 server that the environment names; a request is repeated for a moment, and there is no pause after it."""
+    """The S3 server that the environment names. A request is repeated for a moment, and there is no pause after it."""
     monkeypatch.setattr(store_module, "_REQUEST_SECONDS", 0.05)
     monkeypatch.setattr(store_module, "delays", lambda first=0.0: itertools.repeat(0.0))
     store_module._connected.cache_clear()
@@ -203,7 +203,7 @@ def test_refusal_is_not_repeated(s3_faults: Faults, bucket: Bucket, status: int)
 
 @pytest.fixture
 def google_faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    """Google's servers; obstore and google.auth find them by the environment and by the credentials."""
+    """Google's servers. Obstore and google.auth find them by the environment and by the credentials."""
     store_module._connected.cache_clear()
     with google() as faults:
         monkeypatch.setenv("GOOGLE_BASE_URL", faults.endpoint)
@@ -237,7 +237,7 @@ def external_account(endpoint: str, folder: Path) -> dict[str, Any]:
 def test_bucket_of_google_takes_the_credentials_of_pubsub(
     google_faults: Faults, kind: str, is_default: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Those of the options, or the defaults, of each kind; in a task, too. They are in no `repr`."""
+    """Those of the options, or the defaults, of each kind. In a task, too. They are in no `repr`."""
     given = service_account(google_faults.endpoint)
     if kind != "service account":
         given = external_account(google_faults.endpoint, tmp_path)
@@ -333,7 +333,7 @@ def test_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("is_put", [False, True])
 def test_file_is_durable_before_it_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_put: bool):
-    """Its bytes before it has its name; its name and those of new folders before the writer returns."""
+    """Its bytes before it has its name. Its name and those of new folders before the writer returns."""
     done: list[str] = []
     fsync, rename = os.fsync, obstore.rename
 
@@ -361,7 +361,7 @@ def test_file_is_durable_before_it_is_reported(tmp_path: Path, monkeypatch: pyte
 
 
 def test_file_system_that_cannot_sync_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Some refuse to fsync a folder, which is no reason to refuse them; an input/output error is one."""
+    """Some refuse to fsync a folder, which is no reason to refuse them. An input/output error is one."""
     fsync, number = os.fsync, errno.EINVAL
 
     def refuse(handle: int) -> None:
@@ -537,7 +537,7 @@ def _leaves_the_working_folder_alone() -> Iterator[None]:
 
 
 def test_local_folders_are_private(tmp_path: Path):
-    """Folders that are made for a stream are open to its user alone; a folder that was there stays as it is."""
+    """Folders that are made for a stream are open to its user alone. A folder that was there stays as it is."""
     tmp_path.chmod(0o755)
     staging = Staging(open_store(str(tmp_path / "a" / "b")), SUBSCRIPTION, "stream")
     staging.write_token()
@@ -591,7 +591,7 @@ def test_folder_that_is_mounted_and_never_made(folder: str, platform: str, expec
 
 
 def test_folder_below_a_mount_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A laptop with a `/Volumes` of its own gets no folder of a catalog in it; a volume that is mounted is used."""
+    """A laptop with a `/Volumes` of its own gets no folder of a catalog in it. A volume that is mounted is used."""
     volumes = tmp_path / "Volumes"
     volumes.mkdir()
     monkeypatch.setattr(store_module, "_MOUNTED_LEVELS", {str(volumes): 3})

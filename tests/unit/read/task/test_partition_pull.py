@@ -144,7 +144,7 @@ def test_message_of_the_driver_is_a_row_once(staging: Staging):
 
 @pytest.mark.parametrize(("deadline", "expected"), [(IN_TIME, ["1", "2", "3", "4"]), (LATE, ["4"])])
 def test_pull_that_ends_late_looks_at_what_is_staged(staging: Staging, deadline: float, expected: list[str]):
-    """Until its deadline a plan excludes all redeliveries that there can be; later the task has to look itself."""
+    """Until its deadline a plan excludes all redeliveries that there can be. Later the task has to look itself."""
     staging.create(part_path(BATCH - 1, 1), part(["1"]))
     staging.create(part_path(BATCH, 2), part(["2"]))
     in_doubt(staging, 1, "id-3")

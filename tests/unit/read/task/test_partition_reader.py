@@ -35,7 +35,7 @@ class HastyEvent(threading.Event):
 
 
 class TaskRuntime(Runtime):
-    """The operating system's runtime, with a lease clock that a test sets; extensions are due at once."""
+    """The operating system's runtime, with a lease clock that a test sets. Extensions are due at once."""
 
     now = 0.0
 
@@ -176,7 +176,7 @@ def test_staging_that_fails_nacks_nothing(task: Task):
 
 
 def test_leases_are_extended_while_a_part_is_staged(task: Task):
-    """A slow store ends no lease; nobody but the task knows the messages yet."""
+    """A slow store ends no lease. Nobody but the task knows the messages yet."""
 
     def wait(call: str, path: str) -> None:
         if call == "create" and path.endswith("/1/part-1"):
