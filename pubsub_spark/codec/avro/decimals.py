@@ -35,8 +35,8 @@ def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array
     values[:, 0] = np.where(narrow, part, low.view(np.int64))
     values[:, 1] = np.where(narrow, part >> 63, part)
     wide = pa.Array.from_buffers(pa.decimal128(38), len(data), [None, pa.py_buffer(values)])
-    most = Decimal(10**type_.precision - 1)
-    beyond = pc.or_(pc.greater(wide, pa.scalar(most, wide.type)), pc.less(wide, pa.scalar(-most, wide.type)))
+    least, most = (pa.scalar(Decimal(sign * (10**type_.precision - 1)), wide.type) for sign in (-1, 1))
+    beyond = pc.or_(pc.greater(wide, most), pc.less(wide, least))
     wrong = (length < 1) | beyond.to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(length > _WIDTH).tolist():
         # Longer numbers fit if the bytes in front of the last 16 only go on with the sign.

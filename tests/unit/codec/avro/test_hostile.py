@@ -368,6 +368,20 @@ def test_of_two_entries_with_one_key_the_last_counts(count):
     assert [None, "Field `f0['k']` is a decimal of more than 5 digits"] * count == errors.to_pylist()
 
 
+@pytest.mark.parametrize("precision", [1, 18, 19, 28, 29, 37, 38])
+def test_a_decimal_has_no_more_digits_than_its_type(precision):
+    """The largest number of either sign is read, and the next one is refused."""
+    most = 10**precision - 1
+    definition = avro.parse(json.dumps(of(DECIMAL | {"precision": precision})))
+    numbers = [most, -most, most + 1, -most - 1, 2**127 - 1, -(2**127)]
+    messages = [zigzag(16) + number.to_bytes(16, "big", signed=True) for number in numbers]
+
+    values, errors = decoder(definition, definition, "BINARY")(pa.array(messages))
+
+    assert [most, -most] == [int(value["f0"]) for value in values.to_pylist() if value]
+    assert [None, None] + [f"Field `f0` is a decimal of more than {precision} digits"] * 4 == errors.to_pylist()
+
+
 def test_decimal_may_go_on_with_its_sign():
     """Twenty bytes for a number of one: the specification sets no limit."""
     definition = avro.parse(json.dumps(of(DECIMAL)))
