@@ -173,6 +173,9 @@ class _PayloadWalk:
         if self.numbers_left < 0:
             raise _NumbersExhausted
         start, value = self.at, 0
+        if start < end and (byte := self.data[start]) < 0x80:  # nearly all are
+            self.at = start + 1
+            return byte
         for shift, byte in enumerate(self.data[start : min(end, start + 10)]):
             value |= (byte & 0x7F) << (7 * shift)
             if byte < 0x80:
