@@ -468,39 +468,50 @@ def test_page_works_without_script(chromium, emulator):
 
 
 def test_pictures_of_the_documentation(page, emulator):
-    """docs/emulator.md shows three pictures, each small enough; EMULATOR_SCREENSHOTS=1 takes them anew."""
+    """docs/emulator.md shows four pictures, each small enough; EMULATOR_SCREENSHOTS=1 takes them anew."""
     if os.environ.get("EMULATOR_SCREENSHOTS") == "1":
         take_pictures(page, emulator)
-    pictures = re.findall(r"\((images/emulator-\w+\.png)\)", (ROOT / "docs" / "emulator.md").read_text())
+    pictures = re.findall(r"\(images/emulator-(\w+)\.png\)", (ROOT / "docs" / "emulator.md").read_text())
 
-    assert ["images/emulator-overview.png", "images/emulator-subscription.png", "images/emulator-topic.png"] == pictures
+    assert ["overview", "subscription", "topic", "phone"] == pictures
     for picture in pictures:
-        content = (ROOT / "docs" / picture).read_bytes()
+        content = (IMAGES / f"emulator-{picture}.png").read_bytes()
         assert content.startswith(b"\x89PNG")
         assert len(content) < MAX_IMAGE_BYTES
 
 
 def take_pictures(page, emulator: Emulator) -> None:
-    """The overview, a subscription whose messages are leased and wait, and in dark a topic with its form."""
+    """The overview, a subscription with its messages on a desk and on a phone, and in dark a topic with its form."""
     IMAGES.mkdir(exist_ok=True)
-    emulator.create_topic("projects/demo/topics/dead-letters")
-    emulator.create_subscription("projects/demo/subscriptions/dead-letters", "projects/demo/topics/dead-letters")
+    page.set_viewport_size({"width": 1280, "height": 800})
+    emulator.create_topic(DEAD)
+    emulator.create_subscription("projects/demo/subscriptions/dead-letters", DEAD)
+    emulator.create_topic("projects/shop/topics/orders")
+    emulator.create_subscription("projects/shop/subscriptions/warehouse", "projects/shop/topics/orders")
     page.goto("/")
     for number in range(12):  # a chart needs some seconds
         carriers = ["UA", "AA", "DL", "B6"] * (1 + number * 5 % 7)
         emulator.publish(TOPIC, *(flight(each, number + index) for index, each in enumerate(carriers)))
         if number % 2:
             client = Client(emulator.endpoint)
-            client.ack(*(each.ack_id for each in client.pull(LIVE, 11)), subscription=LIVE)
+            held = [each.ack_id for each in client.pull(LIVE, 11)]
+            client.ack(*held[:-1], subscription=LIVE)
+            client.modack(0, held[-1], subscription=LIVE)
             client.channel.close()
         page.wait_for_timeout(1000)
     page.screenshot(path=IMAGES / "emulator-overview.png")
+    page.set_viewport_size({"width": 1280, "height": 1000})
     page.goto(f"/page/{LIVE}")
     page.get_by_label("How many").fill("3")
     page.get_by_role("button", name="Pull").click()
-    page.locator("details[data-key] summary").first.click()
+    page.locator("details[data-key] summary").nth(1).click()
+    page.evaluate("scrollTo(0, 0)")
     page.wait_for_timeout(2500)
     page.screenshot(path=IMAGES / "emulator-subscription.png")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"/page/{LIVE}")
+    page.screenshot(path=IMAGES / "emulator-phone.png")
+    page.set_viewport_size({"width": 1280, "height": 800})
     page.emulate_media(color_scheme="dark")
     page.goto(f"/page/{TOPIC}")
     page.wait_for_timeout(2500)

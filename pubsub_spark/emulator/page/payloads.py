@@ -20,6 +20,7 @@ _MAX_DECODED_BYTES = 100_000  # what is longer would take longer to decode than 
 _MAX_SHOWN_BYTES = 512  # of what is no text
 _PREVIEW_CHARACTERS = 120
 _NAME, _REVISION, _ENCODING = (f"googclient_schema{each}" for each in ("name", "revisionid", "encoding"))
+SCHEMA_MARK = _NAME.encode()  # in the bytes of a message that has a schema
 SCHEMA_NAMES = frozenset({_NAME, _REVISION, _ENCODING})  # the attributes that say what schema a message has
 
 

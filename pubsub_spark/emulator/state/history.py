@@ -7,11 +7,11 @@ most `_LARGEST_BYTES` a topic. The life of a message is put together only when i
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pubsub_spark.emulator.state.delivery import Batch, Delivery
+from pubsub_spark.emulator.state.delivery import Delivery
 from pubsub_spark.emulator.state.events import (
     Acked,
     Cleared,
@@ -47,7 +47,9 @@ class Entry(NamedTuple):
     the same order: (first number, how many, when published).
     """
 
-    step: Step
+    at: float
+    what: str
+    who: str
     numbers: Sequence[int]
     messages: Sequence[tuple[int, int, float]] = ()
 
@@ -67,36 +69,71 @@ class _Log:
             self._steps -= len(self.entries.popleft().numbers) or 1
 
 
+class _Latest:
+    """The latest messages of one topic, in the publications that they came in."""
+
+    def __init__(self) -> None:
+        self._publications: deque[Publication] = deque()
+        self._count = 0
+
+    def add(self, publication: Publication) -> None:
+        if len(publication) > _LATEST:
+            first = publication.first + len(publication) - _LATEST
+            tail = publication.frames[-_LATEST:]
+            publication = Publication(first, publication.published, publication.key, tail)
+        if max(map(len, publication.frames)) > _LARGEST_BYTES:
+            for message in publication.messages():
+                if len(message.frame) <= _LARGEST_BYTES:
+                    self.add(Publication(message.number, message.published, message.key, [message.frame]))
+            return
+        self._publications.append(publication)
+        self._count += len(publication)
+        while self._count - len(self._publications[0]) >= _LATEST:
+            self._count -= len(self._publications.popleft())
+
+    def messages(self) -> list[Message]:
+        """The messages, the newest first."""
+        found = [message for publication in self._publications for message in publication.messages()]
+        return found[: -_LATEST - 1 : -1]
+
+
 class History:
     """The latest steps of messages by subscription, and the latest messages by topic."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._logs: dict[str, _Log] = {}
-        self._latest: dict[str, deque[Message]] = {}
+        self._logs: defaultdict[str, _Log] = defaultdict(_Log)
+        self._latest: defaultdict[str, _Latest] = defaultdict(_Latest)
 
     def follow(self, events: Sequence[Event]) -> None:
         """Note what happened; called under the engine's lock."""
+        now = self._now()
         for event in events:
             if isinstance(event, Published):
-                self._published(event.topic, event.publication)
+                self._latest[event.topic].add(event.publication)
             elif isinstance(event, Delivered):
-                step = Step(self._now(), "delivered", event.to)
-                self._add(event.subscription, step, event.batch.numbers, event.batch)
+                batch = event.batch
+                messages = [
+                    (part.message.number, 1, part.message.published)
+                    if isinstance(part, Delivery)
+                    else (part.first, len(part.frames), part.published)
+                    for part in batch.parts
+                ]
+                self._logs[event.subscription].add(Entry(now, "delivered", event.to, batch.numbers, messages))
             elif isinstance(event, Acked):
-                self._add(event.subscription, Step(self._now(), "acked"), event.numbers)
+                self._logs[event.subscription].add(Entry(now, "acked", "", event.numbers))
             elif isinstance(event, Modified):
                 if event.seconds <= 0:
-                    self._add(event.subscription, Step(self._now(), "nacked"), event.numbers)
+                    self._logs[event.subscription].add(Entry(now, "nacked", "", event.numbers))
             elif isinstance(event, Expired):
-                self._add(event.subscription, Step(event.at, "lease expired"), event.numbers)
+                self._logs[event.subscription].add(Entry(event.at, "lease expired", "", event.numbers))
             elif isinstance(event, Released):
-                self._add(event.subscription, Step(self._now(), "not sent"), event.numbers)
+                self._logs[event.subscription].add(Entry(now, "not sent", "", event.numbers))
             elif isinstance(event, DeadLettered):
-                step = Step(event.at, "dead-lettered", event.topic)
-                self._add(event.subscription, step, event.message_numbers)
+                entry = Entry(event.at, "dead-lettered", event.topic, event.message_numbers)
+                self._logs[event.subscription].add(entry)
             elif isinstance(event, Sought):
-                self._add(event.subscription, Step(self._now(), "seek"), ())
+                self._logs[event.subscription].add(Entry(now, "seek", "", ()))
             elif isinstance(event, Deleted):
                 self._logs.pop(event.name, None)
                 self._latest.pop(event.name, None)
@@ -104,28 +141,13 @@ class History:
                 self._logs.clear()
                 self._latest.clear()
 
-    def _add(self, subscription: str, step: Step, numbers: Sequence[int], batch: Batch | None = None) -> None:
-        log = self._logs.get(subscription)
-        if log is None:
-            log = self._logs[subscription] = _Log()
-        log.add(Entry(step, numbers, [_messages(part) for part in batch.parts] if batch is not None else ()))
-
-    def _published(self, topic: str, publication: Publication) -> None:
-        latest = self._latest.get(topic)
-        if latest is None:
-            latest = self._latest[topic] = deque(maxlen=_LATEST)
-        tail = publication.split(len(publication) - _LATEST)[1] if len(publication) > _LATEST else publication
-        if tail is not None:
-            latest.extend(message for message in tail.messages() if len(message.frame) <= _LARGEST_BYTES)
-
     def latest(self, topic: str) -> list[Message]:
         """The latest messages of a topic that are not large, the newest first."""
-        return [*self._latest.get(topic, ())][::-1]
+        return self._latest[topic].messages() if topic in self._latest else []
 
     def entries(self, subscription: str) -> list[Entry]:
         """The latest steps of a subscription's messages, as `lives` reads them."""
-        log = self._logs.get(subscription)
-        return list(log.entries) if log is not None else []
+        return list(self._logs[subscription].entries) if subscription in self._logs else []
 
 
 def lives(entries: Sequence[Entry], published: Mapping[int, float]) -> dict[int, list[Step]]:
@@ -160,22 +182,16 @@ def done(entries: Sequence[Entry], most: int) -> dict[int, float]:
 def _steps(entries: Sequence[Entry]) -> Iterator[tuple[int | None, float, Step]]:
     """Each step of each message: its number, when it was published, the step. None: a seek, and its own time."""
     leased: dict[int, tuple[int, float]] = {}
-    for step, numbers, messages in entries:
-        if step.what == "delivered":
+    for time, what, who, numbers, messages in entries:
+        step = Step(time, what, who)
+        if what == "delivered":
             found = [(number, at) for first, count, at in messages for number in range(first, first + count)]
             leased.update(zip(numbers, found, strict=True))
             yield from ((number, at, step) for number, at in found)
-        elif step.what == "dead-lettered":
+        elif what == "dead-lettered":
             yield from ((number, 0.0, step) for number in numbers)
-        elif step.what == "seek":
+        elif what == "seek":
             leased.clear()
             yield None, step.at, step
         else:
             yield from ((*leased[number], step) for number in numbers if number in leased)
-
-
-def _messages(part: Publication | Delivery) -> tuple[int, int, float]:
-    """A part of a batch as its first number, how many messages, and when they were published."""
-    if isinstance(part, Delivery):
-        return part.message.number, 1, part.message.published
-    return part.first, len(part.frames), part.published
