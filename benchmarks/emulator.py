@@ -4,6 +4,7 @@
     python benchmarks/emulator.py --only ours           ours alone
     python benchmarks/emulator.py --curves              ours: cost per message as backlog, subscriptions, streams grow
     python benchmarks/emulator.py --journal             ours: what a data directory costs, and a start with a million
+    python benchmarks/emulator.py --loads               ours: the memory after the same load, five times
     python benchmarks/emulator.py --soak 300            ours: 100 streams on 10 subscriptions for so many seconds
 
 A raw gRPC client (bytes, no client library) in this process, the emulators in others; 100-byte payloads. Each figure is
@@ -375,6 +376,27 @@ def journal() -> None:
             log.close()
 
 
+def loads() -> None:
+    """The memory of one emulator after a suite's load, five times: it comes back, and does not grow."""
+    with ours() as (endpoint, pid):
+        print(f"start: {resident(pid):.0f} MB", flush=True)
+        for number in range(1, 6):
+            client = Client(endpoint)
+            client.create()
+            client.publish(100_000)
+            for _ in range(10):
+                client.call("Publisher", "Publish", publish_request(client.topic, 1, b"x" * 5_000_000))
+            drain(client, 100_010, 4)
+            cleaning = Client(endpoint)
+            cleaning.subscription = client.subscription
+            cleaning.delete()
+            cleaning.close()
+            thousand(endpoint)
+            most = resident(pid)
+            time.sleep(10)
+            print(f"load {number}: {most:.0f} MB, idle {resident(pid):.0f} MB", flush=True)
+
+
 def soak(seconds: float) -> None:
     """Many streams for minutes: everything arrives, and memory stays where it was after the first minute."""
     subscriptions, streams_each, rate = 10, 10, 20
@@ -464,6 +486,7 @@ if __name__ == "__main__":
     parser.add_argument("--only", choices=("ours", "google"), default="")
     parser.add_argument("--curves", action="store_true")
     parser.add_argument("--journal", action="store_true")
+    parser.add_argument("--loads", action="store_true")
     parser.add_argument("--soak", type=float, default=0, metavar="SECONDS")
     options = parser.parse_args()
     if options.soak:
@@ -472,5 +495,7 @@ if __name__ == "__main__":
         curves()
     elif options.journal:
         journal()
+    elif options.loads:
+        loads()
     else:
         table(options.only)

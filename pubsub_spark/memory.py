@@ -8,7 +8,8 @@ again. The page faults, one for each 4 KiB, took a sixth of a task's time. So a 
 PySpark's daemon collects garbage after each task (`gc.collect()` in `pyspark/daemon.py`), which walks every object that
 was imported: 60 ms. Frozen objects are not walked. They are freed as before when nothing refers to them.
 
-The emulator's own process does the same: a Pull of a thousand messages took an eighth longer.
+The emulator's own process does the same: a Pull of a thousand messages took an eighth longer. It runs for hours, so it
+returns what it has freed when it is idle again (`release_when_idle`).
 
 All of it is of the whole process, and is set once. Measured with benchmarks/read.py, `memory` and `throughput`, and
 with benchmarks/emulator.py.
@@ -18,6 +19,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import threading
+import time
 from contextlib import suppress
 from functools import lru_cache
 
@@ -27,6 +30,8 @@ _MALLOC = {
     _M_MMAP_THRESHOLD: 32 * 2**20,  # bytes, the most that glibc accepts
     _M_TRIM_THRESHOLD: 512 * 2**20,
 }
+_IDLE_SECONDS, _IDLE_SHARE = 2.0, 0.05  # so little processor time in so long is idle
+_BUSY_SECONDS = 0.2  # of processor time since the last release: less leaves nothing to return
 
 
 @lru_cache(maxsize=1)
@@ -36,6 +41,24 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         for setting, value in _MALLOC.items():
             mallopt(setting, value)
+
+
+def release_when_idle() -> None:
+    """Start a thread that returns freed memory to the system each time the process has been busy and is idle again."""
+    threading.Thread(target=_release_when_idle, name="release-memory", daemon=True).start()
+
+
+def _release_when_idle() -> None:
+    released = before = time.process_time()
+    while True:
+        time.sleep(_IDLE_SECONDS)
+        now = time.process_time()
+        if now - before < _IDLE_SECONDS * _IDLE_SHARE and now - released > _BUSY_SECONDS:
+            gc.collect()
+            with suppress(OSError, AttributeError):
+                ctypes.CDLL(None).malloc_trim(0)
+            released = now = time.process_time()
+        before = now
 
 
 @lru_cache(maxsize=1)

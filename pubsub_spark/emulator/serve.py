@@ -23,7 +23,7 @@ from pubsub_spark.emulator.options import EmulatorOptions, ServeOptions
 from pubsub_spark.emulator.rpc.call_log import JsonFormatter
 from pubsub_spark.emulator.seed_file import SeedFileError
 from pubsub_spark.emulator.transport.origin import OriginError
-from pubsub_spark.memory import keep_freed_memory
+from pubsub_spark.memory import keep_freed_memory, release_when_idle
 
 _STOPS = {signal.SIGINT, signal.SIGTERM}
 _SWITCH_SECONDS = 0.0005  # a thread that compiles a schema lets the event loop work so soon, and not after 5 ms
@@ -60,6 +60,7 @@ def serve(options: ServeOptions, prepare: Callable[[str], object] | None = None,
             ready = f"export PUBSUB_EMULATOR_HOST={emulator.endpoint}"
             sys.stdout.write(f"{json.dumps({'endpoint': emulator.endpoint, 'page': page}) if as_json else ready}\n")
             sys.stdout.flush()
+            release_when_idle()
             signal.sigwait(_STOPS)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)  # a second one ends it at once
     except (OSError, SeedFileError, DataDirError, EmulatorFailedError, OriginError) as problem:

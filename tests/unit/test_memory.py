@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pubsub_spark import memory
 from pubsub_spark.memory import freeze_imports, keep_freed_memory
 
 
@@ -67,3 +68,40 @@ def test_frozen_objects_are_still_freed():
     assert 1 == Counted.there
     del held
     assert 0 == Counted.there
+
+
+class ReleasedError(Exception):
+    """Ends the loop of a test: its memory was released."""
+
+
+@pytest.mark.parametrize(
+    ("used", "releases_at"), [([1.0, 2.0, 2.01], 3), ([0.1, 0.1, 0.1], None), ([1.0, 1.01, 1.02, 2.5, 2.5], 2)]
+)
+def test_memory_is_released_when_work_is_over(
+    monkeypatch: pytest.MonkeyPatch, used: list[float], releases_at: int | None
+):
+    """After work, and in the first idle moment: not while it goes on, and not without any."""
+    released: list[int] = []
+    ticks = iter(used)
+    clock = [0.0]
+    sleeps = []
+
+    def sleep(_: float) -> None:
+        sleeps.append(1)
+        tick = next(ticks, None)
+        if tick is None:
+            raise ReleasedError
+        clock[0] = tick
+
+    class Library:
+        def malloc_trim(self, pad: int) -> int:
+            released.append(len(sleeps))
+            raise ReleasedError
+
+    monkeypatch.setattr("pubsub_spark.memory.time.sleep", sleep)
+    monkeypatch.setattr("pubsub_spark.memory.time.process_time", lambda: clock[0])
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Library())
+    with pytest.raises(ReleasedError):
+        memory._release_when_idle()
+
+    assert ([] if releases_at is None else [releases_at]) == released
