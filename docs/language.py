@@ -51,7 +51,9 @@ def prose(path: Path) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if docstring := ast.get_docstring(node):
                 skipped.add(id(node.body[0].value))  # type: ignore[attr-defined]
-                yield from (("docstrings", block) for block in re.split(r"\n\s*\n|\n(?=    |\s*[-*] )", docstring))
+                yield from (
+                    ("docstrings", block) for block in re.split(r"\n\s*\n|\n(?=    |\s*[-*] |\S+  )", docstring)
+                )
         elif isinstance(node, ast.JoinedStr) and "tests" not in path.parts:
             skipped.update(id(part) for part in ast.walk(node))
             yield "messages", "".join(str(v.value) if isinstance(v, ast.Constant) else "`x`" for v in node.values)

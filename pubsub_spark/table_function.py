@@ -1,6 +1,6 @@
 """The table function `read_pubsub(...)` of SQL: a batch read, with the options as named arguments.
 
-A Python table function of Spark runs once and ends, so it reads what `spark.read` reads: up to `maxMessages` messages,
+A Python table function of Spark runs once and ends, so it reads as `spark.read` does: up to `maxMessages` messages,
 which are returned to the subscription. Options are parsed, the subscription is looked at and the schema is chosen in
 `analyze`, once, on the driver. The reader travels with the result of the analysis to the task.
 """

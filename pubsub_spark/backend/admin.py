@@ -136,7 +136,7 @@ class Admin:
         return list(self._call("topics", "list_topic_subscriptions", request, "list the subscriptions of", topic))
 
     def detach(self, subscription: str) -> None:
-        """Detach a subscription from its topic, and delete its backlog; both remain."""
+        """Detach a subscription from its topic, and delete its backlog. Both remain."""
         request = {"subscription": subscription}
         self._call("topics", "detach_subscription", request, "detach", subscription, "Subscription")
 

@@ -86,7 +86,7 @@ def check(endpoint: str) -> None:
 
 
 def _no_answer_error(endpoint: str) -> ServiceError:
-    return ServiceError(f"No Pub/Sub answers at `{endpoint}`; start an emulator there, or leave `--endpoint` out.")
+    return ServiceError(f"No Pub/Sub answers at `{endpoint}`. Start an emulator there, or leave `--endpoint` out.")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ I2  every evaluation of a batch has the same rows                       at each 
 I3  in the end everything is a committed row, and acked                 after the quiet runs
 I4  every run ends or makes progress within bounds                      in `history`
 I5  a row is repeated only in the cases of `cases`                      at the end
-I6  what is kept is bounded by what is uncommitted or in doubt          at the end
+I6  kept state is bounded by uncommitted and in-doubt messages          at the end
 keys  messages of an ordering key are in order, in partition and batches   at the end
 """
 
