@@ -324,7 +324,11 @@ def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
         (["pull", "gone"], 1, "Subscription `projects/my-project/subscriptions/gone` does not exist"),
         (["publish", "gone", "--message", "x"], 1, "Topic `projects/my-project/topics/gone` does not exist"),
         (["tail"], 2, "Name a topic, or a subscription with `--subscription`, and not both."),
-        (["topics", "list", "--endpoint", "x.y:1"], 2, "give `--credentials-file`. If it is an emulator, set PUBSUB_EM"),
+        (
+            ["topics", "list", "--endpoint", "x.y:1"],
+            2,
+            "give `--credentials-file`. If it is an emulator, set PUBSUB_EM",
+        ),
         (["topics", "list", "--endpoint", "http://here"], 2, "`--endpoint` must be `host:port` without `http://`"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

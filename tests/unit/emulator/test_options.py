@@ -42,7 +42,8 @@ def test_signature_is_that_of_the_options():
 
 def test_every_option_is_a_flag():
     """Each has its default, and a flag for it."""
-    flags = {flag: parameter for parameter in get_command(app).commands["emulator"].params for flag in parameter.opts}  # type: ignore[attr-defined]
+    start = get_command(app).commands["emulator"].commands["start"]  # type: ignore[attr-defined]
+    flags = {flag: parameter for parameter in start.params for flag in parameter.opts}
     options = declared(ServeOptions)
 
     assert [] == [option.name for option in options.values() if f"--{option.name}" not in flags]

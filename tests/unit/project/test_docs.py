@@ -108,6 +108,7 @@ RUN_BY_OTHERS = {
     "index.md": "test_quick_start_is_the_readmes",
     "operations.md": "spark/test_read_features.py, spark/test_docs.py",
     "sql.md": "spark/test_sql.py",
+    "testing.md": "rpc/test_testing_docs.py",
     "writing.md": "spark/test_write_docs.py",
 }
 _COMMAND = re.compile(r"(python3?|pip|gcloud|spark-submit|env|export|%\w+|from|import|while|\w+=) ?", re.MULTILINE)

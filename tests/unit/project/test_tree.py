@@ -13,8 +13,10 @@ OF_THE_PROJECT = "project"
 # Aspects of a package that go through several of its modules.
 ASPECTS = {
     "codec/avro/test_hostile.py",
+    "codec/avro/test_legal_schemas.py",
     "codec/avro/test_revisions.py",
     "codec/avro/test_roots.py",
+    "codec/protobuf/test_legal_schemas.py",
     "codec/protobuf/test_names.py",
     "codec/protobuf/test_well_known_names.py",
 }
