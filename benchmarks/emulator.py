@@ -390,8 +390,14 @@ def loads() -> None:
             cleaning = Client(endpoint)
             cleaning.subscription = client.subscription
             cleaning.delete()
+            for _ in range(100):
+                cleaning.topic = f"projects/bench/topics/t{uuid.uuid4().hex}"
+                cleaning.subscription = f"projects/bench/subscriptions/s{uuid.uuid4().hex}"
+                cleaning.create()
+                cleaning.call("Publisher", "Publish", publish_request(cleaning.topic, 1))
+                cleaning.delete()
+                cleaning.call("Publisher", "DeleteTopic", protos.DeleteTopicRequest(topic=cleaning.topic))
             cleaning.close()
-            thousand(endpoint)
             most = resident(pid)
             time.sleep(10)
             print(f"load {number}: {most:.0f} MB, idle {resident(pid):.0f} MB", flush=True)
