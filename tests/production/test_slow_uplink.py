@@ -1,0 +1,52 @@
+"""Acks over a slow uplink, in real time."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pubsub_spark.emulator import Emulator
+from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.driver.planner import Budget
+from tests import engine
+from tests.conftest import Names
+from tests.engine import Engine
+from tests.faults.proxy import Proxy
+from tests.rpc.conftest import Client
+
+_ACKS = 6000
+_RATE = 60_000  # bytes a second
+
+
+@pytest.mark.production
+def test_acks_take_the_time_of_their_bytes(emulator: Emulator, names: Names, tmp_path: Path):
+    """They arrive within 1.5 times the time that the bytes of their ids take."""
+    emulator.create_topic(names.topic)
+    emulator.create_subscription(names.subscription, names.topic)
+    emulator.publish(names.topic, "of which the id is looked at")
+    client = Client(emulator.endpoint)
+    [held] = client.ask("Subscriber/Pull", subscription=names.subscription, max_messages=1).received_messages
+    client.ask("Subscriber/Acknowledge", subscription=names.subscription, ack_ids=[held.ack_id])
+    client.channel.close()
+    id_bytes = len(held.ack_id) + 3  # with tag and length
+    texts = [f"m{number}" for number in range(_ACKS)]
+    with Proxy(emulator.port) as proxy:
+        options = ReadOptions(
+            subscription_id=names.subscription, endpoint=proxy.endpoint, idle_timeout=0.3, max_fetch_period=0.5
+        )
+        query = Engine(emulator, options, str(tmp_path), budget=Budget(10_000, 10**8))
+        emulator.publish(names.topic, *texts)
+        query.start()
+        engine.until(lambda: query.trigger() and len(query.rows) >= len(texts), "all rows", 60.0)
+        volume = len(texts) * id_bytes
+        proxy.throttle(_RATE)
+        began = time.monotonic()
+        query.trigger()
+        engine.until(lambda: emulator.backlog(names.subscription) == 0, "all acked", 3 * volume / _RATE + 30)
+        took = time.monotonic() - began
+        proxy.heal()
+        query.stop()
+
+    assert took < 1.5 * volume / _RATE + 1.0, f"{took:.1f} s for {volume:,} bytes at {_RATE:,} B/s"
