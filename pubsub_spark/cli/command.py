@@ -49,7 +49,7 @@ CredentialsFile = Annotated[
 _TYPES = {"integer": int, "boolean": bool, "list": list[str], "file": Path, "folder": Path}
 _COMPLETION_SECONDS = 2.0  # for a service that does not answer: a shell waits
 
-# What errors call options of `format("pubsub")`, and what they are in a shell.
+# Names of options in errors of `format("pubsub")`, and the flags of commands.
 _FLAGS = {
     "set credentials or `backend=gcp`": "give `--credentials-file`",
     "`backend=emulator` or PUBSUB_EMULATOR_HOST": "PUBSUB_EMULATOR_HOST",
@@ -127,7 +127,7 @@ def names_of(collection: Collection, metavar: str = "NAME") -> dict[str, Any]:
     """The settings of a typer parameter that names a resource: its metavar, and the completion of a shell, by id."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        logging.disable(logging.CRITICAL)  # a shell that completes shows what is written
+        logging.disable(logging.CRITICAL)  # it would appear in the shell's line
         given = ctx.params
         service = Service(given.get("project"), given.get("endpoint"), given.get("credentials_file"), False)
         with suppress(Exception), service.connect(seconds=_COMPLETION_SECONDS) as admin:

@@ -32,7 +32,7 @@ class Running(NamedTuple):
 
     pid: int
     endpoint: str
-    options: list[list[str]]  # as they were given: a name, and its value unless it is a flag
+    options: list[list[str]]  # of the command line: a name, and its value unless it is a flag
 
     @property
     def port(self) -> str:
@@ -46,7 +46,7 @@ class Running(NamedTuple):
 
 
 def start(options: list[list[str]], timeout: float) -> Running:
-    """Start `pubsub-spark emulator` with these options in the background; returns when it is ready.
+    """Start `pubsub-spark emulator` with these options in the background. Returns when it is ready.
 
     The end of the command when it is not, after `timeout` seconds at most.
     """
@@ -72,7 +72,7 @@ def start(options: list[list[str]], timeout: float) -> Running:
         said = log_path.read_text().strip().splitlines()
         log_path.unlink()
         if line is None:
-            exit_with(f"The emulator was not ready after {timeout:g} seconds. Give it more with `--timeout`.")
+            exit_with(f"The emulator was not ready after {timeout:g} seconds. Allow more with `--timeout`.")
         exit_with("\n".join(said) or "The emulator ended at once, without a word. See `pubsub-spark emulator run`.")
     process.returncode = 0  # left behind: or subprocess warns that it still runs
     running = Running(process.pid, line.removeprefix(_EXPORT).strip(), options)
@@ -100,13 +100,13 @@ def all_started() -> list[Running]:
 
 
 def stop(port: int | str, timeout: float) -> Running:
-    """End the emulator that was started on this port, by SIGTERM; returns when its process is gone."""
+    """End the emulator that was started on this port, by SIGTERM. Returns when its process is gone."""
     running = started(port)
     if running is None:
         ports = ", ".join(each.port for each in all_started())
         exit_with(
             f"No emulator that `start` started runs on port {port}. "
-            + (f"Those that run are on {ports}: give `--port`." if ports else "Nothing was stopped.")
+            + (f"Those that run are on {ports}: name one with `--port`." if ports else "Nothing was stopped.")
         )
     os.kill(running.pid, signal.SIGTERM)
     ends = time.monotonic() + timeout
@@ -119,7 +119,7 @@ def stop(port: int | str, timeout: float) -> Running:
 
 
 def wait(endpoint: str, timeout: float) -> None:
-    """Wait until an emulator answers at this address; the end of the command when none does in time."""
+    """Wait until an emulator answers at this address. Ends the command when none does in time."""
     ends = time.monotonic() + timeout
     while not is_ready(endpoint):
         if time.monotonic() > ends:
@@ -131,7 +131,7 @@ def wait(endpoint: str, timeout: float) -> None:
 
 
 def _keep(running: Running, log_path: Path) -> None:
-    """Write what `stop` needs, and rename the log by the port."""
+    """Write the file of `stop`, and rename the log by the port."""
     log_path.replace(running.log)
     path = _path(running.port, "json")
     written = path.with_suffix(f".{os.getpid()}")
@@ -148,7 +148,7 @@ def _path(port: int | str, suffix: str) -> Path:
 
 
 def _first_line(stream: IO[str], seconds: float) -> str | None:
-    """The first line of a process; empty when it ends without one, None when it has none in time."""
+    """The first line of a process, empty when it ends without one, or None when time is over."""
     ready, _, _ = select.select([stream], [], [], seconds)
     return stream.readline() if ready else None
 
@@ -169,7 +169,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def given_options(context: Any, without: Sequence[str]) -> list[list[str]]:
-    """The options that the command line has, each as its name and its value; paths are absolute."""
+    """The options that the command line has, each as its name and its value. Paths are absolute."""
     found: list[list[str]] = []
     for parameter in context.command.params:
         value = context.params.get(parameter.name)

@@ -1,7 +1,7 @@
 """`pubsub-spark emulator`: run, start, stop, wait, status, and the verbs that tests need.
 
-Without a command it is `run`. A shell evaluates what `start` and `wait` print: when they fail it is `false`, so that
-`eval "$(...)"` fails, too, and nothing talks to Google Cloud by mistake.
+Without a command it is `run`. A shell evaluates the output of `start` and `wait`. When they fail it is `false`: then
+`eval "$(...)"` also fails, and nothing talks to Google Cloud by mistake.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def fail(
 ) -> None:
     """Let the next calls of an RPC fail, or be late."""
     if code is None and not delay:
-        exit_with("Give a status, such as UNAVAILABLE, or `--delay`.", 2)
+        exit_with("Name a status, such as UNAVAILABLE, or `--delay`.", 2)
     what = f"fail with {code}" if code else f"take {delay:g} s longer"
     sentence = f"the next {f'{times} calls' if times > 1 else 'call'} of {rpc} will {what}"
     fields = {"rpc": rpc, "code": code, "count": times, "delay": delay, "message": message}
@@ -239,7 +239,7 @@ def messages(
     port: Port = None,
     as_json: Json = False,
 ) -> None:
-    """Show what became of each message of a subscription. Acknowledged ones are kept with `emulator --record`."""
+    """Show the history of each message of a subscription. Acknowledged ones are kept with `emulator --record`."""
     at = _at(endpoint, port)
     name = Service(project, at, None, as_json).full(subscription, "subscriptions")
     found = ask(at, "GET", "messages", subscription=name)
@@ -274,7 +274,7 @@ def _tell(endpoint: str, as_json: bool, sentence: str, verb: str, **fields: Any)
 
 
 def _at(endpoint: str, port: int | None) -> str:
-    """The `host:port` that is meant; the end of the command when it is none."""
+    """The `host:port` of the emulator. Ends the command when it is not one."""
     from ..service_options import is_endpoint
 
     if port is not None:
@@ -299,7 +299,7 @@ def _refuse_second(options: ServeOptions) -> None:
     if options.port and (pid := pid_at(endpoint)) is not None:
         exit_with(
             f'An emulator already runs at `{endpoint}` (process id {pid}). Use it with `eval "$(pubsub-spark emulator '
-            f'wait --endpoint {endpoint})"`, end it, or give another `--port`.'
+            f'wait --endpoint {endpoint})"`, end it, or choose another `--port`.'
         )
 
 

@@ -32,7 +32,7 @@ def ask(endpoint: str, method: str, verb: str, **fields: Any) -> Any:
     except (OSError, ValueError) as error:
         exit_with(
             f"No emulator answers at `{endpoint}`: {getattr(error, 'reason', error)}. Start one with `pubsub-spark "
-            "emulator start`, or give its address with `--endpoint`."
+            "emulator start`, or name its address with `--endpoint`."
         )
 
 

@@ -1,4 +1,4 @@
-"""The groups and commands of `pubsub-spark`, with what typer's own lack.
+"""The groups and commands of `pubsub-spark`, more than typer's own.
 
 `-h`, and `help` before the name of a command. Plain words for the kinds of values. The whole first sentence of each
 command in the list of its group, and the examples of `examples` at the end of each help.

@@ -36,7 +36,7 @@ def message(given: Publishable) -> Any:
 
 
 def resource(kind: Any, name: str, **settings: Any) -> Any:
-    """The resource of this name; settings: its fields. TypeError names the nearest field for an unknown one."""
+    """The resource of this name. settings: its fields. TypeError names the nearest field for an unknown one."""
     _refuse_unknown(kind.DESCRIPTOR, settings)
     return kind(name=name, **with_durations(settings))
 

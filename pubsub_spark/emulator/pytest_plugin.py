@@ -49,7 +49,7 @@ def pubsub_local_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail the test when a client of this process would leave this machine: a channel, a socket, a name to look up."""
     import grpc
 
-    on_threads: list[str] = []  # where a failure of pytest would end the thread, and not the test
+    on_threads: list[str] = []  # a failure there would end the thread only
 
     def refuse(what: str) -> None:
         sentence = (
@@ -91,7 +91,7 @@ def _far_target(target: str, *_: Any, **__: Any) -> str | None:
 
 
 def _far_address(_: socket.socket, address: Any) -> str | None:
-    """The address of a socket if it is not this machine; one of a Unix socket is a path."""
+    """The address of a socket if it is not this machine. That of a Unix socket is a path."""
     return None if not isinstance(address, tuple) or _is_here(str(address[0])) else f"{address[0]}:{address[1]}"
 
 

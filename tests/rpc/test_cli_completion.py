@@ -1,4 +1,4 @@
-"""What a shell completes: commands, the values of choices, and the names of resources."""
+"""A shell completes commands, the values of choices, and the names of resources."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def chosen(endpoint: str) -> list[str]:
 
 
 def test_started_emulator_serves_until_stopped(state: Path, monkeypatch: pytest.MonkeyPatch):
-    """`start` returns when the emulator is ready and `stop` when it has ended; in between it serves, with its
+    """`start` returns when the emulator is ready and `stop` when it has ended. In between it serves, with its
     options."""
     code, export, about = run("start", "--port", "0", "--seed", "7")
     endpoint = export.strip().removeprefix("export PUBSUB_EMULATOR_HOST=")
@@ -72,7 +72,7 @@ def test_started_emulator_serves_until_stopped(state: Path, monkeypatch: pytest.
 
 
 def test_second_start_prints_the_same_line(state: Path):
-    """A second `start` of one's own emulator succeeds; it is refused with an option that the first one did not have."""
+    """A second `start` of one's own emulator succeeds. It is refused with an option that the first one did not have."""
     _, export, _ = run("start", "--port", "0", "--verbose")
     port = export.strip().rpartition(":")[2]
 
@@ -83,7 +83,9 @@ def test_second_start_prints_the_same_line(state: Path):
     other = f"The emulator at 127.0.0.1:{port} already runs, without `--seed 7`. "
     code, told, about = run("start", "--port", port, "--verbose", "--seed", "7")
     assert (1, "false\n", f"{other}End it first: `pubsub-spark emulator stop --port {port}`.\n") == (code, told, about)
-    elsewhere = f"No emulator that `start` started runs on port 1. Those that run are on {port}: give `--port`.\n"
+    elsewhere = (
+        f"No emulator that `start` started runs on port 1. Those that run are on {port}: name one with `--port`.\n"
+    )
     assert (1, "", elsewhere) == run("stop", "--port", "1")
 
 
@@ -118,7 +120,7 @@ def test_shell_that_evaluates_a_failure_fails(words: list[str], state: Path):
 
 
 def test_json_of_a_started_emulator(state: Path):
-    """With `--json` endpoint, page, process id and log are printed as JSON, and so is what was stopped."""
+    """With `--json` endpoint, page, process id and log are printed as JSON, also by `stop`."""
     code, told, _ = run("start", "--port", "0", "--json")
     running = json.loads(told)
     port = running["endpoint"].rpartition(":")[2]
@@ -163,5 +165,5 @@ def test_another_process_is_not_stopped(state: Path, emulator: Emulator):
 
 @pytest.mark.parametrize(("old", "new"), [("--detach", "start"), ("--stop", "stop"), ("--wait-ready", "wait")])
 def test_old_flags_name_the_command(old: str, new: str):
-    """What were flags are commands now."""
+    """The former flags are commands now."""
     assert (2, "false\n", f"`{old}` is a command: `pubsub-spark emulator {new}`.\n") == run("--port", "1", old)

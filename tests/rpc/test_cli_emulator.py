@@ -15,7 +15,7 @@ from tests.rpc.conftest import SUB, TOPIC, Client, Run, refused, said
 
 @pytest.fixture
 def run(environment: dict[str, str]) -> Run:
-    """`run(word, ..., code=0)` is what the command printed, in this process; it ended with that code."""
+    """`run(word, ..., code=0)` is the output of the command, in this process, which ended with that code."""
 
     def run(*words: str, code: int = 0, stdin: str = "") -> Any:
         result = CliRunner().invoke(app, words, env=environment, input=stdin)
@@ -66,8 +66,8 @@ def test_calls_are_late(run: Run, emulator: Emulator):
 
 
 def test_faults_that_cannot_be(run: Run):
-    """A fault of nothing is a wrong call; what the emulator refuses is its sentence."""
-    assert "Give a status, such as UNAVAILABLE, or `--delay`.\n" == run("emulator", "fail", "Pull", code=2).stderr
+    """A fault of nothing is a wrong call. The emulator's refusals are shown."""
+    assert "Name a status, such as UNAVAILABLE, or `--delay`.\n" == run("emulator", "fail", "Pull", code=2).stderr
     assert run("emulator", "fail", "Publsh", "ABORTED", code=1).stderr.startswith("`Publsh` is not an RPC.")
     assert "ALREADY_EXISTS" in run("emulator", "fail", "Publish", "LATE", code=1).stderr
 
@@ -88,7 +88,7 @@ def test_calls_are_listed(run: Run, emulator: Emulator):
 
 
 def test_messages_are_shown(run: Run, emulator: Emulator):
-    """`messages` shows state, deliveries and payload; the id of a subscription is one of the project."""
+    """`messages` shows state, deliveries and payload. The id of a subscription is one of the project."""
     emulator.create_topic("projects/my-project/topics/news")
     emulator.create_subscription("projects/my-project/subscriptions/all", "projects/my-project/topics/news")
     emulator.publish("projects/my-project/topics/news", "hello\x1b[1m", "x" * 100)
@@ -116,7 +116,7 @@ def test_no_emulator_is_one_sentence(run: Run, environment: dict[str, str]):
     environment["PUBSUB_EMULATOR_HOST"] = "127.0.0.1:1"
     assert (
         "No emulator answers at `127.0.0.1:1`: [Errno 111] Connection refused. Start one with `pubsub-spark emulator "
-        "start`, or give its address with `--endpoint`.\n"
+        "start`, or name its address with `--endpoint`.\n"
     ) == run("emulator", "reset", code=1).stderr
 
 

@@ -90,7 +90,7 @@ def test_client_that_would_leave_the_machine_fails_the_test(refused, client, whe
 
 
 def test_client_on_a_thread_fails_the_test_at_its_end(refused):
-    """What a thread tries fails the test, though an exception would end the thread only."""
+    """An attempt of a thread fails the test, though an exception would end the thread only."""
 
     def on_a_thread() -> None:
         def attempt() -> None:

@@ -86,7 +86,7 @@ def variables(emulator: Emulator) -> dict[str, str]:
 
 
 def program(name: str) -> str:
-    """A program of this machine; without it the test is skipped."""
+    """A program of this machine. Without it the test is skipped."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"`{name}` is not installed")

@@ -1,4 +1,4 @@
-"""What every `--help` has: an example that can be run, plain kinds of values, whole sentences."""
+"""Each `--help` has an example that can be run, plain kinds of values, whole sentences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELPS = {words: CliRunner().invoke(app, [*words.split(), "-h"], terminal_width=8
 
 
 def test_every_command_has_an_example():
-    """Each help ends with its examples, of that very command; there is no example of another."""
+    """Each help ends with its examples, of that very command. There is no example of another."""
     assert {*EXAMPLES} == {*HELPS}
     for words, output in HELPS.items():
         _, examples = output.split("\n\nExamples:\n")
