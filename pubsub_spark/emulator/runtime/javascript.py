@@ -10,14 +10,20 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple
 
 _LIMIT_SECONDS = 0.5  # for one message, as the service documents
 _MAX_MEMORY_BYTES = 128 * 1024 * 1024
 _MAX_DATA_BYTES = 10_000_000  # of one message, whether it was published or made so
 _NAME = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 _FIELDS = frozenset({"data", "attributes"})
+
+# Makes and frees contexts. Where the processor has memory protection keys (pku), V8's memory is open only to the thread
+# that started V8 and to the threads that it starts. Any other thread that makes or frees a context ends the process.
+_V8: Final = ThreadPoolExecutor(1, "v8")
 
 # Gives the function each message of a list; what it throws, or what has no JSON, is the error of that message alone.
 _CALLER = """const pubsubTransformAll = (batch) => "[" + batch.map(([message, metadata]) => {
@@ -89,6 +95,7 @@ class Function:
             why = f"it took longer than {_LIMIT_SECONDS * 1000:.0f} ms"
         except py_mini_racer.JSOOMException:
             self._context = None
+            self._close()
             why = f"it needed more than {_MAX_MEMORY_BYTES >> 20} MB"
         except Exception:  # of V8, or of what the code has made of the functions that write JSON
             why = "what it threw or returned has no JSON"
@@ -105,7 +112,9 @@ class Function:
         except ModuleNotFoundError:
             extra = "install pubsub-spark with its extra `emulator-transforms`"
             raise UnavailableError(f"it needs `mini-racer`; {extra}") from None
-        context = py_mini_racer.MiniRacer()
+        context = _V8.submit(py_mini_racer.MiniRacer).result()
+        self._close = weakref.finalize(self, _V8.submit, context.close)
+        self._close.atexit = False
         context.set_hard_memory_limit(_MAX_MEMORY_BYTES)
         try:
             context.eval(self._code, timeout_sec=_LIMIT_SECONDS)
