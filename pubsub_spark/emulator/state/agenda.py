@@ -1,8 +1,8 @@
-"""The agenda of a broker: at which time each of its subscriptions has something to do next.
+"""The agenda of a broker: when each of its subscriptions next has something to do.
 
-Pure. One heap for all subscriptions, so a thousand idle ones cost nothing. An entry that an earlier one of the same
-subscription has replaced, or whose subscription is gone, is passed over when its time comes. Of those that are due at
-one time the first by name is first: a state that was loaded from a dump goes on as the one that was dumped.
+Pure. One heap for all subscriptions, so a thousand idle ones cost nothing. An entry is passed over when its time comes
+if an earlier entry of the same subscription has replaced it, or if the subscription is gone. Subscriptions that are due
+at the same time are ordered by name, so a state that was loaded from a dump continues like the dumped one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SPARE_ENTRIES = 64  # beyond two for each subscription, before they are tidied
 
 
 class Agenda:
-    """The subscriptions by the time at which they are due."""
+    """The subscriptions by due time."""
 
     def __init__(self) -> None:
         self._times: dict[Subscription, float] = {}
@@ -25,11 +25,11 @@ class Agenda:
         self._ties = count()
 
     def __len__(self) -> int:
-        """The number of entries, those that are passed over included."""
+        """Return the number of entries, including those that will be passed over."""
         return len(self._heap)
 
     def add(self, due: float, subscription: Subscription) -> None:
-        """Put a subscription on the agenda, unless it stands there at that time or an earlier one."""
+        """Put a subscription on the agenda, unless it is already there at that time or an earlier one."""
         if due < self._times.get(subscription, NEVER):
             self._times[subscription] = due
             heapq.heappush(self._heap, (due, subscription.name, next(self._ties), subscription))
@@ -43,11 +43,11 @@ class Agenda:
 
     @property
     def due(self) -> float:
-        """The time of the first entry; infinity when there is none."""
+        """The time of the first entry, or infinity if the agenda is empty."""
         return self._heap[0][0] if self._heap else NEVER
 
     def pop(self, now: float) -> Subscription | None:
-        """Take the first subscription that is due off the agenda; None when none is."""
+        """Take the first due subscription off the agenda and return it, or None if no subscription is due."""
         while self._heap and self._heap[0][0] <= now:
             due, _, _, subscription = heapq.heappop(self._heap)
             if self._times.get(subscription) == due:
@@ -56,5 +56,5 @@ class Agenda:
         return None
 
     def entries(self) -> list[tuple[float, str]]:
-        """The subscriptions by name, in the order in which they are due, each with its time."""
+        """Return the due time and the name of each subscription, in the order of their times."""
         return sorted((due, subscription.name) for subscription, due in self._times.items())

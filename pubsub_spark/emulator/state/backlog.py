@@ -1,8 +1,8 @@
-"""Counters of unacked messages by publish time: how many there are, and how old the oldest is, without looking at any.
+"""Counters of unacked messages by publish time: how many there are, and how old the oldest is, without visiting any.
 
-Pure. It counts the messages of a subscription that were leased once or have an ordering key; the subscription counts
-its other messages. Retention ends for the oldest first, so a message beyond it leaves the count at that time, whether
-it is queued or leased, and is never counted again.
+Pure. The counters cover the messages of a subscription that were leased once or have an ordering key. The subscription
+counts its other messages. Retention ends for the oldest first, so a message beyond it leaves the count at that time,
+whether it is queued or leased, and is never counted again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Unacked:
 
     def __init__(self) -> None:
         self.total = 0
-        self.expired_until = -NEVER  # what was published then, or earlier, has outlived its retention
+        self.expired_until = -NEVER  # messages published then, or earlier, have outlived their retention
         self._counts: dict[float, int] = {}
-        self._times: list[float] = []  # heap; a time that has no count any more is passed over
+        self._times: list[float] = []  # heap. A time without a count is passed over
 
     def add(self, published: float, messages: int = 1) -> None:
         """Add messages that became unacked to the count."""
@@ -35,7 +35,7 @@ class Unacked:
             heapq.heappush(self._times, published)
 
     def remove(self, published: float, messages: int = 1) -> None:
-        """Remove messages that were acked from the count, unless they were expired before."""
+        """Remove acked messages from the count, unless they expired before."""
         count = self._counts.get(published)
         if count is None:
             return
@@ -49,7 +49,7 @@ class Unacked:
 
     @property
     def oldest(self) -> float:
-        """The publish time of the oldest message; infinity when there is none."""
+        """The publish time of the oldest message, or infinity if there are no messages."""
         times = self._times
         while times and times[0] not in self._counts:
             heapq.heappop(times)

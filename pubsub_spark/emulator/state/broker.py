@@ -1,12 +1,12 @@
-"""The broker: topics, subscriptions and snapshots, and everything that can be done to them.
+"""The broker: topics, subscriptions and snapshots, and every operation on them.
 
-All changes are methods of the broker, which also keep the agenda and append to `events`. They take the Topic,
-Subscription or Snapshot itself and not its name: a change to a deleted one does nothing to a successor of that name.
+All changes are methods of the broker, which also keep the agenda and append to `events`. They accept the Topic,
+Subscription or Snapshot itself instead of its name: a change to a deleted one does nothing to a successor of that name.
 
-Pure: no lock, no proto, no clock. `resource` of each record is the configuration as the client sees it; it is carried
-and replaced as a whole, never read and never changed in place. Existence and permission are the handlers' business.
+Pure: no lock, no proto, no clock. `resource` of each record is the configuration as the client sees it. It is carried
+and replaced as a whole, never read and never changed in place. The handlers check existence and permission.
 
-`tick` lets time pass, and visits only the subscriptions that the agenda says are due.
+`tick` lets time pass, and visits only the subscriptions that are due on the agenda.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from pubsub_spark.emulator.state.subscription import MOST_MESSAGES, Subscription
 from pubsub_spark.emulator.state.topic import Snapshot, Topic
 
 SNAPSHOT_LIFETIME_SECONDS = 7 * DAY
-# The service's ids have 17 or 18 digits; all of ours have 17, so that their order as text is the order of publishing.
-# They begin at the start of the emulator, ten a microsecond, so that a restarted one does not use an id again.
+# The service's ids have 17 or 18 digits. All of ours have 17, so that their order as text is the order of publishing.
+# They begin at the start of the emulator, ten a microsecond, so that a restarted emulator does not reuse an id.
 _FIRST_MESSAGE = 10**16
 _IDS_PER_SECOND = 10**7
 _LEAST_PACKED = 16  # messages of one Publish
@@ -50,7 +50,7 @@ _SPARE_BATCHES = 1 << 20  # more than a run leases between its last journaled ch
 
 
 class Broker:
-    """The topics, subscriptions and snapshots with their messages; the only way to change them."""
+    """The topics, subscriptions and snapshots with their messages. Only its methods change them."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class Broker:
         remembered: int = 10_000,
         started: float = 0,
     ) -> None:
-        self.events = events if events is not None else []  # what has changed since they were last read
+        self.events = events if events is not None else []  # the changes since they were last read
         self._on_delete = on_delete
         self.topics: dict[str, Topic] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.snapshots: dict[str, Snapshot] = {}
-        self.ready_consumers: list[Consumer] = []  # whom the wire layer must wake
+        self.ready_consumers: list[Consumer] = []  # those that the wire layer must wake
         self._snapshots_due = NEVER
-        self._origins: dict[str, Topic] = {}  # what each subscription was created on, deleted or not
+        self._origins: dict[str, Topic] = {}  # the topic that each subscription was created on, deleted or not
         self._remembered = remembered
         self.chaos_seed: int | None = None
         self._next_message = _FIRST_MESSAGE + int(started * _IDS_PER_SECOND)
@@ -78,7 +78,7 @@ class Broker:
     # Topics
 
     def create_topic(self, name: str, resource: Any = None, retention: float = 0) -> Topic:
-        """A new topic, which keeps messages for every subscription for `retention` seconds; 0 for not at all."""
+        """Create a topic that keeps messages for every subscription for `retention` seconds (0: not at all)."""
         topic = self.topics[name] = Topic(name, resource, retention)
         self.events.append(Created(name, resource))
         return topic
@@ -94,7 +94,7 @@ class Broker:
         self.replace(topic, resource)
 
     def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic; its subscriptions stay and can be drained, and its snapshots as long as they live."""
+        """Delete a topic. Its subscriptions stay and can be drained. Its snapshots also stay, as long as they live."""
         del self.topics[topic.name]
         topic.retention = 0
         for subscription in topic.subscriptions.values():
@@ -104,17 +104,17 @@ class Broker:
         self._deleted(topic.name)
 
     def replace(self, record: Topic | Subscription | Snapshot, resource: Any) -> None:
-        """Replace the resource of a topic, subscription or snapshot where nothing else changes with it."""
+        """Replace the resource of a topic, subscription or snapshot if nothing else changes with it."""
         record.resource = resource
         self.events.append(Updated(record.name, resource))
 
     def publish(self, topic: Topic, bodies: Sequence[bytes], key: str, now: float) -> range:
-        """Give serialized PubsubMessages of one ordering key (or none) ids, and hand them to all subscriptions."""
+        """Assign ids to serialized PubsubMessages of one ordering key (or none), and hand them to all subscriptions."""
         first = self._next_message
         published = int(now * 1000) / 1000  # the service's publish times are whole milliseconds
         ids = range(first, first + len(bodies))
         self._next_message = ids.stop
-        # A filter and a key look at each message alone, and their subscriptions share what stands alone already.
+        # Filters and keys look at each message alone. Their subscriptions share the separate frames.
         subscriptions = topic.subscriptions.values()
         frames: Sequence[bytes]
         if len(bodies) >= _LEAST_PACKED and not key and all(each.settings.matches is None for each in subscriptions):
@@ -146,7 +146,7 @@ class Broker:
     def create_subscription(
         self, name: str, topic: Topic, settings: Settings, now: float, resource: Any = None
     ) -> Subscription:
-        """A new subscription, which starts empty, whatever its topic retains."""
+        """Create a subscription. It starts empty, even if its topic retains messages."""
         subscription = self.add_subscription(name, topic, settings, now, resource)
         self.events.append(Created(name, resource))
         self._schedule(subscription, now)
@@ -155,7 +155,7 @@ class Broker:
     def add_subscription(
         self, name: str, topic: Topic, settings: Settings, now: float, resource: Any = None
     ) -> Subscription:
-        """Add a subscription that was loaded; no event is emitted."""
+        """Add a subscription that was loaded. No event is emitted."""
         subscription = Subscription(
             name,
             settings,
@@ -176,17 +176,17 @@ class Broker:
         """Replace the configuration of a subscription."""
         subscription.configure(settings)
         subscription.active = now
-        subscription.tick(now)  # another retention
+        subscription.tick(now)  # the retention may have changed
         self.replace(subscription, resource)
         self._schedule(subscription, now)
 
     def detach_subscription(self, subscription: Subscription, resource: Any) -> None:
-        """Take a subscription from its topic and drop its messages."""
+        """Detach a subscription from its topic and drop its messages."""
         self._detach(subscription)
         self.replace(subscription, resource)
 
     def delete_subscription(self, subscription: Subscription) -> None:
-        """Delete a subscription with its messages; its consumers are notified."""
+        """Delete a subscription with its messages, and notify its consumers."""
         name = subscription.name
         self._detach(subscription)
         del self.subscriptions[name], self._origins[name]
@@ -204,7 +204,7 @@ class Broker:
         self.events.append(Deleted(name))
 
     def clear(self) -> None:
-        """Delete everything; ids go on from where they are."""
+        """Delete everything. Ids are not reset."""
         for subscription in list(self.subscriptions.values()):
             self.delete_subscription(subscription)
         self.topics.clear()
@@ -213,7 +213,7 @@ class Broker:
         self.events.append(Cleared())
 
     def restart(self, now: float) -> None:
-        """Go on in another process: nobody is connected, there is no chaos, and no id is used again."""
+        """Continue in another process: disconnect all consumers, stop chaos, and reuse no id."""
         for subscription in self.subscriptions.values():
             for consumer in list(subscription.consumers.connected):
                 self.leave(subscription, consumer, now)
@@ -222,7 +222,7 @@ class Broker:
         self._batches.next_number += _SPARE_BATCHES
 
     def set_chaos(self, seed: int | None) -> None:
-        """Reorder, redeliver and end leases early on every subscription, later ones included; None stops it."""
+        """Reorder, redeliver and end leases early on every subscription, including later ones. None stops it."""
         self.chaos_seed = seed
         for subscription in self.subscriptions.values():
             subscription.chaos = self._chaos(subscription.name)
@@ -231,18 +231,18 @@ class Broker:
         return None if self.chaos_seed is None else Chaos(self.chaos_seed, subscription)
 
     def topic_of(self, subscription: str) -> Topic | None:
-        """The topic that feeds a subscription; None when that was deleted, or the subscription detached."""
+        """Return the topic that feeds a subscription, or None if the topic was deleted or the subscription detached."""
         topic = self._origins[subscription]
         return topic if subscription in topic.subscriptions else None
 
     def origin_of(self, subscription: str) -> Topic:
-        """The topic that a subscription was created on, also when that is deleted."""
+        """Return the topic that a subscription was created on, even if it was deleted."""
         return self._origins[subscription]
 
     # Consumers and leases
 
     def join(self, subscription: Subscription, consumer: Consumer) -> None:
-        """Connect a consumer to a subscription, which does not expire while there is one."""
+        """Connect a consumer to a subscription, which does not expire while it has one."""
         subscription.consumers.join(consumer)
 
     def take(
@@ -265,12 +265,12 @@ class Broker:
         subscription.consumers.wait(consumer)
 
     def leave(self, subscription: Subscription, consumer: Consumer, now: float) -> None:
-        """Disconnect a consumer; messages that it holds stay leased."""
+        """Disconnect a consumer. Its messages stay leased."""
         subscription.leave(consumer, now)
         self._schedule(subscription, now)
 
     def ack(self, subscription: Subscription, numbers: Sequence[int], now: float) -> list[int]:
-        """Acknowledge leases; returns the numbers that acknowledge nothing: expired, superseded or never given."""
+        """Acknowledge leases. Return the numbers that acknowledge nothing: expired, superseded or never assigned."""
         failed = subscription.ack(numbers, now)
         if len(failed) < len(numbers):
             self.events.append(Acked(subscription.name, _exclude(numbers, failed)))
@@ -280,9 +280,9 @@ class Broker:
     def modify(
         self, subscription: Subscription, numbers: Sequence[int], seconds: float, now: float, *, is_use: bool = True
     ) -> list[int]:
-        """Set the deadlines of leases to `now + seconds`; 0 returns them at once. Returns the stale numbers.
+        """Set the deadlines of leases to `now + seconds`. 0 returns them at once. Return the stale numbers.
 
-        is_use: whether the subscription's expiration is put off by it, which a push that failed does not.
+        is_use: whether this puts off the subscription's expiration. A failed push does not.
         """
         failed = subscription.modify(numbers, seconds, now)
         if is_use:
@@ -293,36 +293,36 @@ class Broker:
         return failed
 
     def release(self, subscription: Subscription, numbers: Sequence[int], now: float) -> None:
-        """Take back leases that could not be sent; nothing is counted against their messages."""
+        """Take back leases that could not be sent. Nothing is counted against their messages."""
         subscription.release(numbers)
         if numbers:
             self.events.append(Released(subscription.name, numbers))
         self._schedule(subscription, now)
 
-    # Counters, as of the last `tick`; kept as things change, so that to ask costs nothing
+    # Counters, as of the last `tick`. They are kept as things change, so reading them costs nothing.
 
     def leased_numbers(self, subscription: Subscription) -> list[int]:
-        """The numbers of all leases, also of messages that were released and not handed out again."""
+        """Return the numbers of all leases, including messages that were released and not handed out again."""
         return subscription.leased_numbers()
 
     def backlog(self, subscription: Subscription) -> int:
-        """The number of unacked messages, those that a consumer holds included."""
+        """Return the number of unacked messages, including those that a consumer holds."""
         return subscription.backlog
 
     def outstanding(self, subscription: Subscription) -> int:
-        """The number of messages that a consumer holds: leased, and neither acked, nacked nor expired."""
+        """Return the number of messages that a consumer holds: leased, and neither acked, nacked nor expired."""
         return subscription.outstanding
 
     def oldest_unacked(self, subscription: Subscription) -> float | None:
-        """The publish time of the oldest unacked message; None when there is none."""
+        """Return the publish time of the oldest unacked message, or None if nothing is unacked."""
         return subscription.oldest_unacked
 
     # Time
 
     def _schedule(self, subscription: Subscription, now: float) -> None:
-        """Forward the dead messages of a subscription that has changed, and note when it is due next.
+        """Forward the dead messages of a changed subscription, and note when it is due next.
 
-        A deleted one is left out: its name may be another's by now.
+        A deleted one is left out: another subscription may have its name by now.
         """
         if self.subscriptions.get(subscription.name) is not subscription:
             return
@@ -331,11 +331,11 @@ class Broker:
         self._agenda.add(subscription.due(), subscription)
 
     def scheduled(self) -> list[tuple[float, str]]:
-        """The subscriptions in the order in which they are due, each with its time."""
+        """Return the due time and the name of each subscription, in the order of their times."""
         return self._agenda.entries()
 
     def resume(self, scheduled: Iterable[tuple[float, str]]) -> None:
-        """Build the agenda of a broker that was loaded, when no consumer is connected and more may be due."""
+        """Build the agenda of a loaded broker. Without connected consumers, more may be due than was scheduled."""
         for due, name in scheduled:
             self._agenda.add(due, self.subscriptions[name])
         for subscription in self.subscriptions.values():
@@ -344,11 +344,11 @@ class Broker:
 
     @property
     def due(self) -> float:
-        """When `tick` next has something to do; infinity when never."""
+        """The time when `tick` next has something to do, or infinity."""
         return min(self._agenda.due, self._snapshots_due)
 
     def tick(self, now: float) -> list[Subscription]:
-        """Let time pass for every subscription that is due; returns those that expired, which are gone."""
+        """Let time pass for every subscription that is due. Return the expired ones, which are deleted."""
         expired = []
         while (subscription := self._agenda.pop(now)) is not None:
             if subscription.expires_at <= now:
@@ -364,7 +364,7 @@ class Broker:
         return expired
 
     def _forward(self, subscription: Subscription, now: float) -> None:
-        """Publish dead messages to the dead-letter topic; when that is gone they are redelivered, as by the service."""
+        """Publish dead messages to the dead-letter topic. If it was deleted they are redelivered, as by the service."""
         dead, subscription.dead = subscription.dead, []
         target = self.topics.get(subscription.settings.dead_letter_topic)
         for delivery in dead:
@@ -382,7 +382,7 @@ class Broker:
     def create_snapshot(
         self, name: str, subscription: Subscription, expires: float, now: float, resource: Any = None
     ) -> Snapshot:
-        """A snapshot of the unacked messages, and of those that the topic publishes from now on, until `expires`."""
+        """Create a snapshot of the unacked messages, and of those that the topic publishes until `expires`."""
         topic = self.origin_of(subscription.name)
         snapshot = Snapshot(name, topic, subscription.unacked(now), self._next_message, expires, resource)
         self.snapshots[name] = topic.snapshots[name] = snapshot
@@ -391,18 +391,18 @@ class Broker:
         return snapshot
 
     def update_snapshot(self, snapshot: Snapshot, resource: Any, expires: float) -> None:
-        """Replace the resource of a snapshot, and set when it goes by itself."""
+        """Replace the resource of a snapshot, and set when it expires."""
         snapshot.expires = expires
         self._snapshots_due = min(self._snapshots_due, expires)
         self.replace(snapshot, resource)
 
     def snapshot_expiry(self, subscription: Subscription, now: float) -> float:
-        """Seven days, less the age of the oldest unacked message."""
+        """Return the time seven days from now, less the age of the oldest unacked message."""
         oldest = self.oldest_unacked(subscription)
         return SNAPSHOT_LIFETIME_SECONDS + (now if oldest is None else oldest)
 
     def delete_snapshot(self, snapshot: Snapshot, now: float) -> None:
-        """Delete a snapshot, and the messages that its topic kept for it alone."""
+        """Delete a snapshot, and the messages that its topic kept only for it."""
         del self.snapshots[snapshot.name], snapshot.topic.snapshots[snapshot.name]
         self._trim(snapshot.topic, now)
         self._deleted(snapshot.name)
@@ -416,7 +416,7 @@ class Broker:
         self._seek(subscription, log, published_since(time), now)
 
     def seek_to_snapshot(self, subscription: Subscription, snapshot: Snapshot, now: float) -> None:
-        """Mark the snapshot's messages, and those published after it was made, as unacked, as long as it lives."""
+        """Mark the snapshot's messages, and those published after it was made, as unacked until it expires."""
         unacked = [*ranges(snapshot.unacked), range(snapshot.after, sys.maxsize)]
         kept = (*snapshot.unacked, *(each for each in snapshot.topic.log if each.first >= snapshot.after))
         subscription.retain(min((each.published for each in kept), default=now), snapshot.expires)
@@ -429,7 +429,7 @@ class Broker:
 
 
 def _exclude(numbers: Sequence[int], failed: Sequence[int]) -> Sequence[int]:
-    """The numbers that have not failed."""
+    """Return the numbers that have not failed."""
     if not failed:
         return numbers
     excluded = set(failed)

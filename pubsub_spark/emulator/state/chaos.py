@@ -1,8 +1,8 @@
 """Chaos from a seed: reordering, redelivery and early ends of leases, as at-least-once delivery allows.
 
-Pure. At-least-once leaves much open: messages come in any order, come again though they were acknowledged, and leases
-end early. A program that survives this survives the service. What was promised stays promised: the order of a key, and
-of exactly-once delivery everything. Each chance is below one, so in the end every message is acknowledged.
+Pure. At-least-once leaves much open: messages arrive in any order, are redelivered after an ack, and leases end early.
+A program that survives this survives the service. Guarantees still hold: the order of a key, and all of exactly-once
+delivery. Each chance is below one, so in the end every message is acknowledged.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Chaos:
         self._random = Random(f"{seed} {subscription}")
 
     def portion(self, most: int) -> int:
-        """The number of messages to deliver at once, at most `most`."""
+        """Return the number of messages to deliver at once, at most `most`."""
         return self._random.randint(1, most) if most > 1 else most
 
     def reordered(self, batch: list[Delivery]) -> list[Delivery]:
-        """The messages, those without an ordering key shuffled; the others keep their places."""
+        """Return the messages with those without an ordering key shuffled. The others keep their places."""
         keyless = [delivery for delivery in batch if not delivery.message.key]
         self._random.shuffle(keyless)
         shuffled = iter(keyless)
@@ -44,5 +44,5 @@ class Chaos:
                     leases.extend([delivery], now + seconds)
 
     def loses(self) -> bool:
-        """Whether this ack is forgotten, and the message comes again."""
+        """Return whether this ack is forgotten and its message redelivered."""
         return self._random.random() < _LOST_ACKS_FRACTION

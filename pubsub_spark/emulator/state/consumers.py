@@ -8,12 +8,12 @@ from pubsub_spark.emulator.state.delivery import Consumer
 
 
 class Consumers:
-    """The connected consumers; those to be notified are appended to `ready`."""
+    """The connected consumers. Those to be notified are appended to `ready`."""
 
     def __init__(self, ready: list[Consumer]) -> None:
         self.ready = ready
         self.connected: dict[Consumer, None] = {}
-        self.waiting: OrderedDict[Consumer, None] = OrderedDict()  # they have room, and are to be notified
+        self.waiting: OrderedDict[Consumer, None] = OrderedDict()  # have room, and are to be notified
 
     def join(self, consumer: Consumer) -> None:
         """Connect a consumer."""
@@ -33,7 +33,7 @@ class Consumers:
             consumer.blocked = True
 
     def free(self, consumer: Consumer, messages: int, size: int) -> None:
-        """Reduce a consumer's outstanding messages and bytes; it may have waited for that."""
+        """Reduce a consumer's outstanding messages and bytes. It may have waited for that."""
         consumer.messages -= messages
         consumer.size -= size
         if consumer.blocked and consumer.has_room:
@@ -45,7 +45,10 @@ class Consumers:
         self.ready.extend(self.connected)
 
     def notify_one(self) -> None:
-        """Notify one waiting consumer; when that has taken messages the next is notified, so one message wakes one."""
+        """Notify one waiting consumer.
+
+        The next one is notified when this one has taken messages, so one message wakes one consumer.
+        """
         while self.waiting:
             consumer, _ = self.waiting.popitem(last=False)
             if not consumer.closed:

@@ -1,6 +1,6 @@
 """Consumers, the batches leased to them, and the record of a message that was leased.
 
-Plain records; the rules that move them are in `subscription`.
+Plain records. The rules that move them are in `subscription`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.message import Message, Publication
 
 UNLIMITED = 1 << 62
-# Bytes of one batch, if it is more than one message: with the ack ids of a thousand they are below the 4 MiB that gRPC
-# lets a client receive. Google's own raise that limit, but not where PUBSUB_EMULATOR_HOST is set.
+# Bytes of a batch of more than one message. With a thousand ack ids they stay below the 4 MiB that gRPC lets a client
+# receive. Google's clients raise that limit, except when PUBSUB_EMULATOR_HOST is set.
 LARGEST_BATCH_BYTES = 3_900_000
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Consumer:
-    """A consumer of messages (a stream, a waiting Pull, a push worker) with its limits and what it has outstanding.
+    """A consumer of messages (a stream, a waiting Pull, a push worker) with its limits and outstanding messages.
 
     `condition` belongs to the runtime, which notifies it when there is something to take.
     """
 
-    ack_deadline: float = 0  # seconds; 0: the subscription's own
+    ack_deadline: float = 0  # seconds. 0: the subscription's own
     max_messages: int = 0  # 0: no limit
     max_size: int = 0
     condition: Any = None
@@ -49,7 +49,7 @@ class Consumer:
 
 
 class Lease(NamedTuple):
-    """One message of a batch. `attempt` is what `delivery_attempt` says: 0 unless a dead-letter policy counts."""
+    """One message of a batch. `attempt` is its `delivery_attempt`: 0 unless a dead-letter policy counts."""
 
     number: int
     message: Message
@@ -62,7 +62,7 @@ class Batch:
 
     numbers: range
     parts: Sequence[Publication | Delivery]
-    attempts: Sequence[int] | None = None  # None where nobody counts
+    attempts: Sequence[int] | None = None  # None unless a dead-letter policy counts
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -88,7 +88,7 @@ class Batch:
 
 
 class BatchBuilder:
-    """A batch in the making: the parts so far, and the room left in messages and bytes."""
+    """A batch being built: its parts so far, and the room left in messages and bytes."""
 
     __slots__ = ("left", "messages", "parts", "size")
 
@@ -100,11 +100,11 @@ class BatchBuilder:
 
     @property
     def has_room(self) -> bool:
-        """The message that reaches the limit of bytes still fits."""
+        """Whether there is room left. The message that reaches the limit of bytes still fits."""
         return self.messages > 0 and self.size > 0
 
     def add(self, delivery: Delivery) -> bool:
-        """Add a delivery; False when that would make the batch too large, and then there is no room any more."""
+        """Add a delivery. Return False if that would make the batch too large, and leave no more room."""
         size = len(delivery.message.frame)
         if self.parts and size > self.left:
             self.messages = 0
@@ -114,7 +114,7 @@ class BatchBuilder:
         return True
 
     def fill(self, publication: Publication) -> Publication | None:
-        """Add messages while there is room; the rest of them."""
+        """Add messages while there is room, and return the rest."""
         fits = min(len(publication), self.messages)
         size = sum(map(len, publication.frames[:fits]))
         if size > min(self.size, self.left):
@@ -132,12 +132,12 @@ class BatchBuilder:
         return rest
 
     def deliveries(self) -> list[Delivery]:
-        """The Delivery of each message; a new one for a fresh message."""
+        """Return the Delivery of each message, a new one for a fresh message."""
         parts = ((part,) if isinstance(part, Delivery) else map(Delivery, part.messages()) for part in self.parts)
         return [delivery for part in parts for delivery in part]
 
     def attempts(self) -> list[int]:
-        """The number of the delivery attempt of each message."""
+        """Return the number of the delivery attempt of each message."""
         counts = ([part.failures + 1] if isinstance(part, Delivery) else [1] * len(part) for part in self.parts)
         return [attempt for part in counts for attempt in part]
 
@@ -148,16 +148,16 @@ class BatchBuilder:
 
 
 class Delivery:
-    """The delivery state of one message on one subscription: how often it was leased, to whom, until when.
+    """The delivery state of one message on one subscription: how often it was leased, its holder, until when.
 
-    Made when something happens to the message alone; what only comes and goes with its batch has none (`leases`).
+    Made when something happens to the message alone. Messages that stay with their batch have none (`leases`).
     """
 
     __slots__ = ("acked", "acks", "deadline", "deliveries", "failures", "holder", "message", "modacks", "number")
 
     def __init__(self, message: Message) -> None:
         self.message = message
-        self.number = 0  # of the latest lease: what its ack id says
+        self.number = 0  # of the latest lease, as in its ack id
         self.deadline = 0.0  # until when the latest ack id is good
         self.holder: Consumer | None = None
         self.deliveries = 0
@@ -168,12 +168,12 @@ class Delivery:
 
 
 def message_of(entry: Message | Delivery) -> Message:
-    """The message of an entry of a queue, whether it was leased before or not."""
+    """Return the message of a queue entry, whether it was leased before or not."""
     return entry.message if isinstance(entry, Delivery) else entry
 
 
 def dead_letter(subscription: str, delivery: Delivery) -> bytes:
-    """A copy of a dead message that says where it came from; the fields appended replace those of the original."""
+    """Return a copy of a dead message with its origin. The appended fields replace those of the original."""
     message = delivery.message
     name = names.parse(subscription, "subscriptions")
     published = datetime.fromtimestamp(message.published, UTC)

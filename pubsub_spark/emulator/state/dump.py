@@ -1,7 +1,7 @@
-"""The plain data that a state is dumped to, and how it is made a state again; the entry is `State.dump` and `load`.
+"""The plain data of a dumped state, and how to load it. `State.dump` and `State.load` call this module.
 
-Messages are tuples, publications tuples with their list of frames. A Delivery may stand in two places (leased and in
-its key's queue), so deliveries are rows of a table, and the places refer to them by index.
+Messages are tuples, publications are tuples with their list of frames. A Delivery may be in two places (leased and in
+its key's queue), so deliveries are rows of a table, and both places refer to them by index.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FIELDS = ("topic_retention", "active", "_turn", "_prune_at", "_snapshot_retenti
 
 
 class ResourceFormat(NamedTuple):
-    """Writer and reader of resources, which the state does not look into.
+    """Writer and reader of resources, which are opaque to the state.
 
-    `read` is by collection (topics, subscriptions, snapshots); `settings` reads the delivery settings out of a
-    Subscription resource.
+    `read` is by collection (topics, subscriptions, snapshots). `settings` reads the delivery settings of a Subscription
+    resource.
     """
 
     write: Callable[[Any], Any]
@@ -55,7 +55,7 @@ class _Deliveries:
             self._loaded.append(delivery)
 
     def dump(self, entry: Any) -> Any:
-        """A message as a tuple, a delivery as its index; frames and gaps as they are."""
+        """Return a message as a tuple, a delivery as its index, and frames and gaps unchanged."""
         if isinstance(entry, Message):
             return tuple(entry)
         if not isinstance(entry, Delivery):
@@ -105,7 +105,7 @@ def _dump_lease_batch(batch: LeaseBatch, table: _Deliveries) -> tuple[Any, ...]:
 
 
 def _load_subscription(subscription: Subscription, dumped: Mapping[str, Any]) -> None:
-    nobody = Consumer()  # who held it is not connected any more
+    nobody = Consumer()  # the previous holders are no longer connected
     table = _Deliveries(dumped["deliveries"], nobody)
     for name in _FIELDS:
         setattr(subscription, name, dumped[name])
@@ -145,7 +145,7 @@ def _load_leases(leases: Leases, dumped: Mapping[str, Any], table: _Deliveries, 
         left = len(loaded) - loaded.count(None)
         where = [Origin(*each) for each in origins]
         leases.put(LeaseBatch(first, loaded, where, deadline, holder, left, is_whole, modacks))
-    for deadline, numbers in dumped["deadlines"]:  # sorted, which is a heap
+    for deadline, numbers in dumped["deadlines"]:  # a sorted list is a heap
         leases._deadlines.append((deadline, next(leases._ties), numbers))
 
 
@@ -153,7 +153,7 @@ def _load_leases(leases: Leases, dumped: Mapping[str, Any], table: _Deliveries, 
 
 
 def dump_broker(broker: Broker, resources: ResourceFormat) -> dict[str, Any]:
-    """Topics (with deleted ones that something refers to), subscriptions, snapshots, and the counters of ids."""
+    """Return topics (including deleted ones with references), subscriptions, snapshots, and the counters of ids."""
     topics = {**dict.fromkeys(broker.topics.values()), **dict.fromkeys(broker._origins.values())}
     topics |= dict.fromkeys(snapshot.topic for snapshot in broker.snapshots.values())
     indexes = {topic: index for index, topic in enumerate(topics)}
@@ -184,7 +184,7 @@ def load_broker(broker: Broker, dumped: Mapping[str, Any], resources: ResourceFo
     read = resources.read
     topics: list[Topic] = []
     for name, resource, retention, log, _, exists, *ingested in dumped["topics"]:
-        # None in what was written before there were marks
+        # missing in dumps from before there were marks
         topic = Topic(name, read["topics"](resource), retention, ingested=dict(*ingested))
         topic.log.extend(Publication(*each) for each in log)
         topics.append(topic)
@@ -209,18 +209,18 @@ def load_broker(broker: Broker, dumped: Mapping[str, Any], resources: ResourceFo
 
 
 def dump_schemas(schemas: Schemas) -> list[Any]:
-    """Every schema."""
+    """Return every schema as plain data."""
     return list(map(dump_schema, schemas._schemas.values()))
 
 
 def dump_schema(schema: Schema) -> tuple[Any, ...]:
-    """A schema with its revisions, and the numbers of all revisions that it has ever had."""
+    """Return a schema with its revisions, and the numbers of all revisions that it has ever had."""
     revisions = [(each[:3], each.definition.type, each.definition.text) for each in schema.revisions]
     return schema.name, revisions, dict(schema.numbers)
 
 
 def load_schemas(schemas: Schemas, dumped: Iterable[Any]) -> None:
-    """Add schemas, or replace those of the same names; the definitions are parsed again."""
+    """Add schemas, or replace those of the same names. The definitions are parsed again."""
     for name, revisions, numbers in dumped:
         loaded = tuple(
             Revision(id_, number, created, schema_types.parse(kind, text))

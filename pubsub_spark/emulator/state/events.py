@@ -1,8 +1,9 @@
 """Events: the changes of the state, for listeners: workers that push, export and ingest, metrics, the page.
 
-The broker, the schemas and the policies append to one list; the engine hands what is in it to the listeners, in order,
-before it lets go of the lock (`Engine.add_listener`). There is one event for each request or batch, not one for each
-message, and it refers to what the state has anyway, so an event that nobody reads costs less than a microsecond.
+The broker, the schemas and the policies append to one list. The engine hands its events to the listeners, in order,
+before it releases the lock (`Engine.add_listener`). There is one event for each request or batch instead of one for
+each message, and it refers to existing objects of the state. So an event without a reader costs less than a
+microsecond.
 
 Resources are never changed in place: the one in an event stays as it was when the event happened.
 """
@@ -17,12 +18,12 @@ from pubsub_spark.emulator.state.message import Publication
 
 
 def collection(name: str) -> str:
-    """The collection that a resource is of by its full name: `topics`, `subscriptions`, `snapshots` or `schemas`."""
+    """Return the collection of a resource's full name: `topics`, `subscriptions`, `snapshots` or `schemas`."""
     return name.split("/")[2]
 
 
 class Created(NamedTuple):
-    """A topic, subscription, snapshot or schema exists from now on; `name` is its full name."""
+    """A topic, subscription, snapshot or schema exists from now on. `name` is its full name."""
 
     name: str
     resource: Any
@@ -60,7 +61,7 @@ class Published(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """A batch was leased to a consumer of a subscription; `to` is the consumer's name."""
+    """A batch was leased to a consumer of a subscription. `to` is the consumer's name."""
 
     subscription: str
     batch: Batch
@@ -68,14 +69,14 @@ class Delivered(NamedTuple):
 
 
 class Acked(NamedTuple):
-    """Leases were acknowledged in time; `numbers` are those in their ack ids."""
+    """Leases were acknowledged in time. `numbers` are those in their ack ids."""
 
     subscription: str
     numbers: Sequence[int]
 
 
 class Modified(NamedTuple):
-    """The deadlines of leases were set to `seconds` from now; 0 is a nack."""
+    """The deadlines of leases were set to `seconds` from now. 0 is a nack."""
 
     subscription: str
     numbers: Sequence[int]
@@ -83,14 +84,14 @@ class Modified(NamedTuple):
 
 
 class Released(NamedTuple):
-    """Leases that could not be sent were taken back; nothing is counted against their messages."""
+    """Leases that could not be sent were taken back. Nothing is counted against their messages."""
 
     subscription: str
     numbers: Sequence[int]
 
 
 class Expired(NamedTuple):
-    """The deadlines of leases passed by `at`; their messages are redelivered."""
+    """The deadlines of leases passed by `at`. Their messages are redelivered."""
 
     subscription: str
     numbers: Sequence[int]
@@ -98,7 +99,7 @@ class Expired(NamedTuple):
 
 
 class DeadLettered(NamedTuple):
-    """Messages that failed too often were forwarded to the dead-letter topic at a time, `at`."""
+    """Messages that failed too often were forwarded to the dead-letter topic at the time `at`."""
 
     subscription: str
     topic: str
@@ -107,7 +108,7 @@ class DeadLettered(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """A Seek took a subscription to a time or a snapshot, and left it this backlog."""
+    """A Seek moved a subscription to a time or a snapshot, and left it this backlog."""
 
     subscription: str
     backlog: int

@@ -1,4 +1,4 @@
-"""The queue of fresh messages: published, without an ordering key, and not leased yet. Pure."""
+"""The queue of fresh messages: published, without an ordering key, and never leased. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pubsub_spark.emulator.state.message import Message, Publication
 
 
 class FreshQueue:
-    """Publications in their order; `count` is the number of their messages."""
+    """Publications in order of arrival. `count` is the number of their messages."""
 
     def __init__(self) -> None:
         self.publications: deque[Publication] = deque()
@@ -19,7 +19,7 @@ class FreshQueue:
 
     @property
     def oldest(self) -> float:
-        """The publish time of the oldest message; infinity when there is none."""
+        """The publish time of the oldest message, or infinity if there are no messages."""
         return self.publications[0].published if self.publications else NEVER
 
     def add(self, publication: Publication) -> None:
@@ -27,7 +27,7 @@ class FreshQueue:
         self.count += len(publication)
 
     def take(self, batch: BatchBuilder) -> Iterator[tuple[float, int]]:
-        """Move messages into the batch while it has room; their publish times, each with the number of messages."""
+        """Move messages into the batch while it has room. Yield their publish times and numbers of messages."""
         while self.publications and batch.has_room:
             publication = self.publications.popleft().unpacked()
             rest = batch.fill(publication)
@@ -44,5 +44,5 @@ class FreshQueue:
             self.count -= len(self.publications.popleft())
 
     def messages(self) -> Iterator[Message]:
-        """The messages, one by one."""
+        """Return the messages, one by one."""
         return (message for publication in self.publications for message in publication.messages())

@@ -1,8 +1,8 @@
-"""What happened lately to the messages of each subscription, and the latest messages of each topic, for the page.
+"""The latest events of each subscription's messages, and the latest messages of each topic. The page shows them.
 
-A listener of the engine. A batch is one entry with the numbers of its leases, and no entry holds a message, so an event
-costs about a microsecond and memory is bounded: `_STEPS` steps of messages a subscription and `_LATEST` messages of at
-most `_LARGEST_BYTES` a topic. The life of a message is put together only when it is looked at.
+A listener of the engine. A batch is one entry with the numbers of its leases, and no entry holds a message. So an event
+costs about a microsecond and memory is bounded: `_STEPS` steps of messages per subscription, and `_LATEST` messages of
+at most `_LARGEST_BYTES` per topic. The life of a message is put together only when it is viewed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pubsub_spark.emulator.state.events import (
 )
 from pubsub_spark.emulator.state.message import Message, Publication
 
-_STEPS = 2000  # of messages, of one subscription; a batch counts once for each of its messages
+_STEPS = 2000  # of messages, of one subscription. A batch counts once for each of its messages
 _LATEST = 50
 _LARGEST_BYTES = 16_384
 
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
     """One step of several messages.
 
     `numbers` are those of leases, or of messages for dead letters. A delivery also has the `messages` of its leases, in
-    the same order: (first number, how many, when published).
+    the same order: (first number, count, publish time).
     """
 
     at: float
@@ -70,7 +70,7 @@ class _Log:
 
 
 class _Latest:
-    """The latest messages of one topic, in the publications that they came in."""
+    """The latest messages of one topic, in their publications."""
 
     def __init__(self) -> None:
         self._publications: deque[Publication] = deque()
@@ -92,7 +92,7 @@ class _Latest:
             self._count -= len(self._publications.popleft())
 
     def messages(self) -> list[Message]:
-        """The messages, the newest first."""
+        """Return the messages, newest first."""
         found = [message for publication in self._publications for message in publication.messages()]
         return found[: -_LATEST - 1 : -1]
 
@@ -106,7 +106,7 @@ class History:
         self._latest: defaultdict[str, _Latest] = defaultdict(_Latest)
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Note what happened; called under the engine's lock."""
+        """Record events. Called under the engine's lock."""
         now = self._now()
         for event in events:
             if isinstance(event, Published):
@@ -142,16 +142,16 @@ class History:
                 self._latest.clear()
 
     def latest(self, topic: str) -> list[Message]:
-        """The latest messages of a topic that are not large, the newest first."""
+        """Return the latest messages of a topic that are not large, newest first."""
         return self._latest[topic].messages() if topic in self._latest else []
 
     def entries(self, subscription: str) -> list[Entry]:
-        """The latest steps of a subscription's messages, as `lives` reads them."""
+        """Return the latest steps of a subscription's messages, as `lives` reads them."""
         return list(self._logs[subscription].entries) if subscription in self._logs else []
 
 
 def lives(entries: Sequence[Entry], published: Mapping[int, float]) -> dict[int, list[Step]]:
-    """The steps of each message, by its number, with when it was published."""
+    """Return the steps of each message by its number. `published` has the messages' publish times."""
     found = {number: [Step(at, "published")] for number, at in published.items()}
     for number, at, step in _steps(entries):
         if number is None:
@@ -164,7 +164,7 @@ def lives(entries: Sequence[Entry], published: Mapping[int, float]) -> dict[int,
 
 
 def done(entries: Sequence[Entry], most: int) -> dict[int, float]:
-    """The messages that were acked or dead-lettered last, the newest first, each with when it was published."""
+    """Return the messages that were acked or dead-lettered last, newest first, each with its publish time."""
     finished: dict[int, float] = {}
     known: dict[int, float] = {}
     for number, published, step in _steps(entries):
@@ -180,7 +180,7 @@ def done(entries: Sequence[Entry], most: int) -> dict[int, float]:
 
 
 def _steps(entries: Sequence[Entry]) -> Iterator[tuple[int | None, float, Step]]:
-    """Each step of each message: its number, when it was published, the step. None: a seek, and its own time."""
+    """Yield each step of each message: its number, its publish time, the step. A seek has None and its own time."""
     leased: dict[int, tuple[int, float]] = {}
     for time, what, who, numbers, messages in entries:
         step = Step(time, what, who)

@@ -1,8 +1,8 @@
-"""The messages of a subscription for a person to look at: where each is, until when, and who holds it.
+"""The messages of a subscription, as a person inspects them: where each is, until when, and its holder.
 
-Pure, and nothing is changed: a batch of leases stays one record. A page of messages is found by passing over whole
-publications, so it costs at a hundred thousand messages what it costs at a thousand, and some milliseconds at the end.
-The order is that of delivery: leased ones first, then those that come again, the per-key queues, and the fresh ones.
+Pure, and nothing is changed: a batch of leases stays one record. A page of messages is found by skipping whole
+publications, so a page costs the same at a hundred thousand messages as at a thousand, and some milliseconds at the
+end. The order is that of delivery: leased messages, those to be redelivered, the per-key queues, the fresh ones.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pubsub_spark.emulator.state.subscription import Subscription
 
 
 class Place(Enum):
-    """Where a message is."""
+    """The place of a message."""
 
     LEASED = "leased"
-    RETURNED = "returned"  # its lease has ended, and it is to be delivered again
+    RETURNED = "returned"  # its lease has ended, and it will be redelivered
     BACKING_OFF = "backing off"  # the same, after a backoff
     ACKED_BEHIND_GAP = "acked behind a gap"  # an earlier message of its ordering key is not acked
     KEY_READY = "key ready"  # in the queue of its ordering key
@@ -42,19 +42,19 @@ _KEY_PLACES = {
 
 
 class MessageState(NamedTuple):
-    """One message, and what there is to know of its delivery."""
+    """One message and its delivery state."""
 
     message: Message
     place: Place
     deliveries: int = 0
     failures: int = 0  # nacks and passed deadlines
-    until: float | None = None  # when its lease or its backoff ends
+    until: float | None = None  # end of its lease or its backoff
     lease: int | None = None  # the number in its ack id, while that is good
     holder: Consumer | None = None
 
 
 class _Window:
-    """The part of a long list that is asked for: `left` entries, after `start` others."""
+    """The requested part of a long list: `left` entries, after `start` others."""
 
     def __init__(self, start: int, most: int) -> None:
         self.start = start
@@ -62,14 +62,14 @@ class _Window:
         self.found: list[MessageState] = []
 
     def passes_over(self, size: int) -> bool:
-        """Whether the next `size` entries all stand before the window."""
+        """Return whether the next `size` entries are all before the window."""
         if self.start < size:
             return False
         self.start -= size
         return True
 
     def add(self, entries: Iterable[MessageState]) -> None:
-        """Take from the next entries those in the window."""
+        """Take those of the next entries that are in the window."""
         passed = 0
         for each in entries:
             if passed >= self.start:
@@ -82,13 +82,13 @@ class _Window:
 
 
 def total(subscription: Subscription) -> int:
-    """The number of messages that `messages` lists: the backlog, and those acked behind a gap."""
+    """Return the number of messages that `messages` lists: the backlog, and those acked behind a gap."""
     queues = subscription._key_queues._queues.values()
     return subscription.backlog + sum(delivery.acked for queue in queues for delivery in queue.outstanding)
 
 
 def messages(subscription: Subscription, start: int, most: int) -> list[MessageState]:
-    """The messages from the one at index `start` on, at most `most`."""
+    """Return at most `most` messages from index `start` on."""
     window = _Window(start, most)
     for batch in subscription._leases._batches.values():
         if not window.left:
@@ -113,7 +113,7 @@ def _leased(batch: LeaseBatch) -> Iterator[MessageState]:
             continue
         number = batch.first + index
         if isinstance(entry, Delivery):
-            if entry.deadline != NEVER:  # else it was not sent, and is among the returned
+            if entry.deadline != NEVER:  # otherwise it was not sent, and is among the returned
                 counts = entry.deliveries, entry.failures, entry.deadline
                 yield MessageState(entry.message, Place.LEASED, *counts, number, entry.holder)
         else:

@@ -1,12 +1,12 @@
 """The leases of a subscription: number, message, holder, deadline.
 
-Pure. Each lease has a number of its own, and that is what an ack id stands for; the numbers of a batch follow one
-another, and those of the next batch begin at the next multiple of SPAN. Most batches are acknowledged or extended as
-they were handed out, in long runs, so a batch is one record, of frames: a message in it gets a Delivery of its own only
-when something happens to it alone.
+Pure. Each lease has its own number, which its ack id stands for. The numbers of a batch are consecutive, and those of
+the next batch begin at the next multiple of SPAN. Most batches are acknowledged or extended as they were handed out, in
+long runs. So a batch is one record, of frames: a message in it gets its own Delivery only when something happens to it
+alone.
 
-One heap entry stands for a whole batch of leases, and nothing is done to it when they are acked or extended: when its
-time comes, the leases that are still there and due are given back, the others are passed over.
+One heap entry stands for a whole batch of leases, and acks and extensions do not touch it. When its time comes, the
+leases that are still there and due are returned, and the others are passed over.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SPARE_ENTRIES = 1000  # beyond two for each lease, before they are tidied
 
 
 class Origin(NamedTuple):
-    """The publication that the frames of a batch come from, from one index on."""
+    """The publication of a batch's frames, from one index on."""
 
     at: int
     first: int
@@ -39,7 +39,7 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class LeaseBatch:
-    """The leases of one batch; an entry is None once its lease is over."""
+    """The leases of one batch. An entry is None once its lease is over."""
 
     first: int
     entries: list[bytes | Delivery | None]
@@ -53,7 +53,7 @@ class LeaseBatch:
 
 @dataclass(frozen=True, slots=True)
 class ContiguousLeases:
-    """Leases of one batch that ended together, numbered one after the other; nothing had happened to one alone."""
+    """Leases of one batch that ended together, with consecutive numbers. Nothing had happened to one alone."""
 
     numbers: range
     frames: Sequence[bytes]
@@ -62,14 +62,14 @@ class ContiguousLeases:
     modacks: int
 
     def publications(self) -> Iterator[Publication]:
-        """The messages, by the publications that they came in."""
+        """Return the messages as their original publications."""
         return publications_of(self.origins, self.frames, self.numbers.start % SPAN)
 
     def messages(self) -> Iterator[Message]:
         return chain.from_iterable(publication.messages() for publication in self.publications())
 
     def deliveries(self) -> Iterator[Delivery]:
-        """The deliveries of these leases, all acknowledged."""
+        """Yield the deliveries of these leases, all acknowledged."""
         for number, message in zip(self.numbers, self.messages(), strict=True):
             delivery = _delivery(message, number, 0.0, None, self.modacks)
             delivery.acks, delivery.acked = 1, True
@@ -77,7 +77,7 @@ class ContiguousLeases:
 
 
 class BatchNumbers(Iterator[int]):
-    """The numbers of the batches that are leased, from 1 on."""
+    """The numbers of the leased batches, from 1 on."""
 
     def __init__(self) -> None:
         self.next_number = 1
@@ -105,7 +105,7 @@ class Leases:
                     yield _split_out(batch, index)
 
     def parts(self) -> Iterator[tuple[Consumer, Publication | Delivery]]:
-        """The leased messages as publications, or deliveries where they stand alone, with the holder of their batch."""
+        """Yield the leased messages with the holder of their batch: publications, or deliveries of single messages."""
         for batch in self._batches.values():
             if batch.is_whole and batch.left == len(batch.entries):
                 for publication in publications_of(batch.origins, batch.entries):  # type: ignore[arg-type]  # all frames
@@ -119,11 +119,11 @@ class Leases:
 
     @property
     def due(self) -> float:
-        """When leases may run out next; infinity when there are none."""
+        """The time when leases may expire next, or infinity if there are no leases."""
         return self._deadlines[0][0] if self._deadlines else NEVER
 
     def get(self, number: int) -> Delivery | None:
-        """The delivery leased under a number; None when that lease has ended or never existed."""
+        """Return the delivery leased under a number, or None if that lease has ended or never existed."""
         batch = self._batches.get(number // SPAN)
         index = number % SPAN
         if batch is None or index >= len(batch.entries) or batch.entries[index] is None:
@@ -131,7 +131,7 @@ class Leases:
         return _split_out(batch, index)
 
     def end(self, number: int) -> Delivery | None:
-        """End a lease; its delivery, or None when it had ended already."""
+        """End a lease. Return its delivery, or None if it had already ended."""
         delivery = self.get(number)
         if delivery is not None:
             batch = self._batches[number // SPAN]
@@ -140,7 +140,7 @@ class Leases:
         return delivery
 
     def end_runs(self, numbers: Sequence[int]) -> tuple[list[ContiguousLeases], list[int]]:
-        """End the leases whose numbers follow one another in a batch; those, and the numbers that are left to end."""
+        """End leases with consecutive numbers in a batch. Return those, and the numbers that are left to end."""
         runs: list[ContiguousLeases] = []
         rest: list[int] = []
         for run in _runs(numbers):
@@ -156,7 +156,7 @@ class Leases:
         return runs, rest
 
     def extend_batches(self, numbers: Sequence[int], deadline: float) -> list[int]:
-        """Set another deadline for batches that are named from end to end; the numbers that are left to extend."""
+        """Set another deadline for batches that `numbers` has completely. Return the numbers left to extend."""
         rest: list[int] = []
         for run in _runs(numbers):
             batch = self._all_leased(run)
@@ -169,7 +169,7 @@ class Leases:
         return rest
 
     def _all_leased(self, run: range) -> LeaseBatch | None:
-        """The batch in which every number of a run is leased, if none in it has a Delivery."""
+        """Return the batch if it leases every number of the run and has no Delivery, or None."""
         batch = self._batches.get(run.start // SPAN)
         if batch is None or not batch.is_whole:
             return None
@@ -178,7 +178,7 @@ class Leases:
         return batch if complete else None
 
     def grant(self, parts: Iterable[Publication | Delivery], consumer: Consumer, deadline: float) -> range:
-        """Hand a batch to a consumer; the numbers, one for each message."""
+        """Hand a batch to a consumer. Return the numbers, one for each message."""
         first = next(self._batch_numbers) * SPAN
         entries: list[bytes | Delivery | None] = []
         origins: list[Origin] = []
@@ -198,7 +198,7 @@ class Leases:
         return numbers
 
     def put(self, batch: LeaseBatch) -> None:
-        """Store a batch; the caller schedules its deadline."""
+        """Store a batch. The caller schedules its deadline."""
         self._batches[batch.first // SPAN] = batch
         self._count += batch.left
 
@@ -209,7 +209,7 @@ class Leases:
         self._expect(deadline, [delivery.number for delivery in deliveries])
 
     def expired(self, now: float) -> Iterator[Delivery]:
-        """End the leases whose deadline has come, one by one."""
+        """End the leases whose deadline has come, and yield their deliveries."""
         while self._deadlines and self._deadlines[0][0] <= now:
             _, _, numbers = heapq.heappop(self._deadlines)
             for number in numbers:
@@ -244,7 +244,7 @@ class Leases:
 
 
 def publications_of(origins: list[Origin], frames: Sequence[bytes], start: int = 0) -> Iterator[Publication]:
-    """The frames of a batch from `start` on, by the publications that they came in."""
+    """Yield the frames of a batch from `start` on, as their original publications."""
     place = bisect_right(origins, (start, NEVER)) - 1
     at = start
     while at < start + len(frames):
@@ -261,7 +261,7 @@ def _message(origins: list[Origin], index: int, frame: bytes) -> Message:
 
 
 def _delivery(message: Message, number: int, deadline: float, holder: Consumer | None, modacks: int) -> Delivery:
-    """The Delivery of a message that was handed out once."""
+    """Return the Delivery of a message that was handed out once."""
     delivery = Delivery(message)
     delivery.number, delivery.deadline, delivery.holder = number, deadline, holder
     delivery.deliveries, delivery.modacks = 1, modacks
@@ -269,7 +269,7 @@ def _delivery(message: Message, number: int, deadline: float, holder: Consumer |
 
 
 def _split_out(batch: LeaseBatch, index: int) -> Delivery:
-    """The Delivery of one entry, from now on apart from its batch."""
+    """Return the Delivery of one entry, separate from its batch from now on."""
     entry = batch.entries[index]
     assert entry is not None
     if not isinstance(entry, Delivery):
@@ -291,7 +291,7 @@ def _deadlines(batch: LeaseBatch) -> Iterator[tuple[float, Sequence[int]]]:
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[range]:
-    """The numbers as ranges, in their order."""
+    """Yield the numbers as ranges, in their order."""
     if not numbers:
         return
     if isinstance(numbers, range):
@@ -341,7 +341,7 @@ def _size(item: ContiguousLeases | Delivery) -> int:
 
 
 class AckedNumbers(OrderedDict[int, None]):
-    """The numbers acknowledged last on an exactly-once subscription: to acknowledge one again is no error."""
+    """The numbers acknowledged last on an exactly-once subscription. Acknowledging one again is no error."""
 
     def add(self, numbers: Iterable[int]) -> None:
         """Add numbers, and drop the oldest beyond the limit."""

@@ -1,8 +1,8 @@
 """Published messages, shared by every subscription of their topic.
 
-The bytes of a message are made once, at Publish, and joined into each delivery. What only filters, inspection and push
-need (data, attributes) is read out of them when somebody asks. What was published together stays together for as long
-as it can: a backlog is made of `Publication`s, and a `Message` is made of what has to be looked at alone.
+The bytes of a message are made once, at Publish, and joined into each delivery. Data and attributes, which only
+filters, inspection and push need, are read out of them on demand. Messages that were published together stay together
+as long as possible: a backlog consists of `Publication`s, and only single messages become a `Message`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pubsub_spark.emulator.state import wire_format
 
 
 class Message(NamedTuple):
-    """`number` is the message id and grows in the order of publishing; `published` is seconds since the epoch."""
+    """One message. `number` is its id and grows in the order of publishing. `published` is seconds since the epoch."""
 
     number: int
     published: float
@@ -48,9 +48,9 @@ class Message(NamedTuple):
 
 
 class PackedFrames(Sequence[bytes]):
-    """The frames of one Publish, made when they are read: kept are the bodies, as one object, and where each ends.
+    """The frames of one Publish, made when they are read. Only the bodies are kept, as one object, and where each ends.
 
-    A message takes 4 bytes beside its body. As a bytes object with id and time it takes 80.
+    A message takes 4 bytes in addition to its body. As a bytes object with id and time it takes 80.
     """
 
     __slots__ = ("_blob", "_ends", "_first", "_published")
@@ -91,7 +91,7 @@ class PackedFrames(Sequence[bytes]):
         return wire_format.message_frames(bodies, self._first + start, wire_format.publish_time_field(self._published))
 
 
-# What Message(...) does, without a Python frame for each message.
+# The same as Message(...), without a Python frame for each message.
 _make: Callable[[tuple[int, float, str, bytes]], Message] = partial(tuple.__new__, Message)
 
 
@@ -111,13 +111,13 @@ class Publication:
         return map(_make, zip(count(self.first), repeat(self.published), repeat(self.key), self.frames))
 
     def unpacked(self) -> Publication:
-        """The same with frames that can be taken one by one."""
+        """Return the same publication with frames that can be taken one by one."""
         if isinstance(self.frames, list):
             return self
         return Publication(self.first, self.published, self.key, list(self.frames))
 
     def split(self, size: int) -> tuple[Publication, Publication | None]:
-        """The first `size` messages, and the others; None when there are no others."""
+        """Return the first `size` messages, and the others (None if no others remain)."""
         if size >= len(self.frames):
             return self, None
         rest = Publication(self.first + size, self.published, self.key, self.frames[size:])
@@ -125,7 +125,7 @@ class Publication:
 
 
 def publications(messages: Iterable[Message]) -> Iterator[Publication]:
-    """The messages, in the order of their numbers, as publications of one time and key each."""
+    """Yield the messages, in the order of their numbers, as publications of one time and key each."""
     for _, group in groupby(
         enumerate(messages), lambda each: (each[1].number - each[0], each[1].published, each[1].key)
     ):
@@ -134,7 +134,7 @@ def publications(messages: Iterable[Message]) -> Iterator[Publication]:
 
 
 def union(*sources: Iterable[Publication]) -> Iterator[Publication]:
-    """Each message of the sources once, in the order of the numbers; a message is the same in all of them."""
+    """Yield each message of the sources once, in the order of the numbers. A message is the same in all of them."""
     end = 0
     for publication in sorted(chain(*sources), key=attrgetter("first")):
         rest = publication if publication.first >= end else publication.split(end - publication.first)[1]
@@ -148,12 +148,12 @@ Split = Callable[[Publication], Iterable[tuple[Publication, bool]]]
 
 
 def published_since(time: float) -> Split:
-    """Messages published before `time` are acked, later ones unacked."""
+    """Return a Split: messages published before `time` are acked, later ones unacked."""
     return lambda publication: ((publication, publication.published >= time),)
 
 
 def ranges(sorted_publications: Iterable[Publication]) -> list[range]:
-    """The numbers of the messages."""
+    """Return the numbers of the messages."""
     found: list[range] = []
     for publication in sorted_publications:
         first = found.pop().start if found and found[-1].stop == publication.first else publication.first
@@ -162,7 +162,7 @@ def ranges(sorted_publications: Iterable[Publication]) -> list[range]:
 
 
 def among(publication: Publication, numbers: Sequence[range]) -> Iterator[tuple[Publication, bool]]:
-    """The parts of a publication, each with whether its numbers are in one of the ranges, which are sorted."""
+    """Yield the parts of a publication, each with whether its numbers are in one of the sorted ranges."""
     index = bisect_right(numbers, publication.first, key=attrgetter("stop"))
     rest: Publication | None = publication
     while rest is not None:
@@ -177,7 +177,7 @@ def _attributes(frame: bytes) -> Mapping[str, str]:
     return MappingProxyType(wire_format.attributes(wire_format.message_body(frame)))
 
 
-# Read once for all the filters of a topic's subscriptions, who ask one after the other. What is remembered keeps its
-# frame, long after the message is gone, so none may be large.
+# Read once for all filters of a topic's subscriptions, which ask one after the other. A remembered entry keeps its
+# frame long after the message is gone, so no frame may be large.
 _remembered = lru_cache(maxsize=2048)(_attributes)
 _LARGEST_REMEMBERED_BYTES = 4096  # bytes

@@ -1,12 +1,12 @@
-"""Per-key queues: messages that share an ordering key, one outstanding batch a queue.
+"""Per-key queues: messages that share an ordering key, one outstanding batch per queue.
 
-Pure. The rules, those of a subscription with `enable_message_ordering`:
+Pure. The rules are those of a subscription with `enable_message_ordering`:
 
-- a queue hands out the next batch only when nothing of the last one is outstanding, so a key is with one consumer at a
-  time;
-- when a message fails (nack, or its deadline passed), it and everything handed out behind it come again in order, also
-  what had been acknowledged: an ack behind a gap is only kept once the gap is closed;
-- with a retry policy the whole queue backs off; other queues flow.
+- A queue hands out the next batch only when nothing of the last one is outstanding, so a key is with one consumer at a
+  time.
+- When a message fails (nack, or its deadline passed), it and everything handed out behind it are redelivered in order.
+  That includes acknowledged messages: an ack behind a gap is only kept once the gap is closed.
+- With a retry policy the whole queue backs off. Other queues flow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KeyQueue:
 
     def __init__(self) -> None:
         self.waiting: deque[Message | Delivery] = deque()
-        self.outstanding: deque[Delivery] = deque()  # in order; acked ones only behind one that is not
+        self.outstanding: deque[Delivery] = deque()  # in order. Acked ones only follow an unacked one
         self.opens = 0.0
         self.state = QueueState.EMPTY
 
@@ -55,7 +55,7 @@ class KeyQueues:
 
     @property
     def due(self) -> float:
-        """The time when the next backoff ends; infinity when no queue is backing off."""
+        """The time when the next backoff ends, or infinity if no queue is backing off."""
         return self._backing_off[0][0] if self._backing_off else float("inf")
 
     def add(self, message: Message) -> None:
@@ -68,7 +68,7 @@ class KeyQueues:
             self._move(message.key, queue, QueueState.READY)
 
     def take(self, batch: BatchBuilder, horizon: float) -> None:
-        """Move messages into `batch` while it has room; each gets its Delivery at once, as outstanding ones have."""
+        """Move messages into `batch` while it has room. Each gets its Delivery at once, as outstanding ones do."""
         while self._ready and batch.has_room:
             key = self._ready.popleft()
             queue = self._queues[key]
@@ -84,7 +84,7 @@ class KeyQueues:
             self._update_state(key, queue)
 
     def retire(self, delivery: Delivery) -> list[Delivery]:
-        """Mark `delivery` as acked; returns those that are so for good: everything up to the first gap."""
+        """Mark `delivery` as acked. Return those that are acked for good: everything up to the first gap."""
         key = delivery.message.key
         queue = self._queues[key]
         delivery.acked = True
@@ -96,8 +96,9 @@ class KeyQueues:
         return done
 
     def rewind(self, delivery: Delivery, opens: float) -> list[Delivery]:
-        """Withdraw a delivery that failed and those behind it, to wait until `opens`; returns them. The list is empty
-        where an earlier message of the key has failed at the same moment and withdrawn this one.
+        """Withdraw a failed delivery and those behind it, to wait until `opens`. Return them.
+
+        The list is empty if an earlier message of the key failed at the same moment and withdrew this one.
         """
         key = delivery.message.key
         queue = self._queues[key]
@@ -113,7 +114,7 @@ class KeyQueues:
         return withdrawn
 
     def open(self, now: float) -> int:
-        """Make the queues ready whose backoff has passed; how many."""
+        """Make the queues ready whose backoff has passed. Return their number."""
         opened = 0
         while self._backing_off and self._backing_off[0][0] <= now:
             _, key = heapq.heappop(self._backing_off)
@@ -122,7 +123,7 @@ class KeyQueues:
         return opened
 
     def entries(self) -> Iterator[Message | Delivery]:
-        """The waiting and outstanding messages, acked ones behind a gap included."""
+        """Yield the waiting and outstanding messages, including acked ones behind a gap."""
         for queue in self._queues.values():
             yield from queue.outstanding
             yield from queue.waiting

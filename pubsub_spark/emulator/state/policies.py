@@ -1,6 +1,6 @@
 """IAM policies by the full name of their resource: opaque bytes, and an etag that changes with every change.
 
-Pure. A policy goes when its resource is deleted, so a new resource of the same name starts without.
+Pure. A policy is deleted with its resource, so a new resource of the same name starts without one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pubsub_spark.emulator.state.events import Event, PolicySet
 
-UNTOUCHED = b"\x00\x20\x01"  # the service's first etag; REST shows it as `ACAB`
+UNTOUCHED = b"\x00\x20\x01"  # the service's first etag. REST shows it as `ACAB`
 
 
 class ConcurrentChangeError(Exception):
@@ -29,14 +29,14 @@ class Policies:
     def __init__(self, events: list[Event]) -> None:
         self._events = events
         self.by_name: dict[str, Policy] = {}
-        self.changes = 0  # ever, which is what the etags are made of
+        self.changes = 0  # in total. The etags are made of it
 
     def get(self, name: str) -> Policy:
-        """The policy of a resource; an empty one when none was set."""
+        """Return the policy of a resource, or an empty one if no policy was set."""
         return self.by_name.get(name, Policy(b"", UNTOUCHED))
 
     def set(self, name: str, document: bytes, etag: bytes) -> Policy:
-        """Store a policy; ConcurrentChangeError when `etag` is given and is not that of the present one."""
+        """Store a policy. Raise ConcurrentChangeError if `etag` is set and differs from the present one."""
         if etag and etag != self.get(name).etag:
             raise ConcurrentChangeError
         self.changes += 1
@@ -45,5 +45,5 @@ class Policies:
         return policy
 
     def discard(self, name: str) -> None:
-        """Forget the policy of a resource that is deleted."""
+        """Delete the policy of a deleted resource."""
         self.by_name.pop(name, None)

@@ -1,4 +1,4 @@
-"""The queue of messages that come again: of those without an ordering key, which have `ordering`. Pure."""
+"""The queue of messages to redeliver that have no ordering key. Those with a key are in `ordering`. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pubsub_spark.emulator.state.delivery import Delivery
 
 
 class RedeliveryQueue:
-    """Deliveries that have ended without an ack; `ready` are those that wait for no backoff, in their order."""
+    """Deliveries that have ended without an ack. `ready` are those without a backoff to wait for, in order."""
 
     def __init__(self) -> None:
         self.ready: deque[Delivery] = deque()
@@ -20,7 +20,7 @@ class RedeliveryQueue:
         self._ties = count()
 
     def add(self, delivery: Delivery, opens: float = 0) -> None:
-        """Add a delivery; with `opens`, which is a time to come, it is ready from then on."""
+        """Add a delivery. If `opens`, a future time, is set, the delivery is ready from then on."""
         if opens:
             heapq.heappush(self._backing_off, (opens, next(self._ties), delivery))
         else:
@@ -28,11 +28,11 @@ class RedeliveryQueue:
 
     @property
     def due(self) -> float:
-        """The time when the next backoff ends; infinity when nothing is backing off."""
+        """The time when the next backoff ends, or infinity if nothing is backing off."""
         return self._backing_off[0][0] if self._backing_off else NEVER
 
     def open(self, now: float) -> int:
-        """Make those ready whose backoff has passed; how many."""
+        """Make the deliveries ready whose backoff has passed. Return their number."""
         opened = 0
         while self.due <= now:
             self.ready.append(heapq.heappop(self._backing_off)[2])
@@ -40,7 +40,7 @@ class RedeliveryQueue:
         return opened
 
     def backing_off(self) -> list[tuple[float, Delivery]]:
-        """Those that are backing off, each with the time when that ends, the first to be ready first."""
+        """Return the deliveries that are backing off, each with the end of its backoff, the first to be ready first."""
         return [(opens, delivery) for opens, _, delivery in sorted(self._backing_off, key=lambda entry: entry[:2])]
 
     def __iter__(self) -> Iterator[Delivery]:

@@ -1,8 +1,7 @@
 """Schemas and their revisions.
 
-Pure. A revision is parsed once, when it is made; what it says about a message is its Definition's business
-(`pubsub_spark.schema.definition`). Revisions are kept oldest first; questions are answered newest first, as the service
-tries them at Publish.
+Pure. A revision is parsed once, when it is made. Its Definition checks messages (`pubsub_spark.schema.definition`).
+Revisions are kept oldest first. Answers are newest first, the order of the service's attempts at Publish.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pubsub_spark.schema.definition import Definition
 
 
 class Revision(NamedTuple):
-    """One revision of a schema; its definition never changes."""
+    """One revision of a schema. Its definition never changes."""
 
     id: str
     number: int  # in the order of creation
@@ -42,7 +41,7 @@ class Schema(NamedTuple):
         return next((revision for revision in self.revisions if revision.id == revision_id), None)
 
     def allowed(self, first: str, last: str) -> Iterator[Revision]:
-        """The revisions between two ids, both inclusive and both optional, newest first.
+        """Return the revisions between two ids, both inclusive and both optional, newest first.
 
         A deleted revision still is a bound.
         """
@@ -63,31 +62,31 @@ class Schemas:
         return iter(self._schemas)
 
     def get(self, name: str) -> Schema | None:
-        """The schema of that full name; None when there is none."""
+        """Return the schema of that full name, or None."""
         return self._schemas.get(name)
 
     def create(self, name: str, definition: Definition, now: float) -> Schema:
-        """A new schema with its first revision."""
+        """Create a schema with its first revision."""
         self._add(Schema(name, (), {}), definition, now)
         schema = self._schemas[name]
         self._events.append(Created(name, schema))
         return schema
 
     def commit(self, schema: Schema, definition: Definition, now: float) -> Revision:
-        """A new newest revision of a schema."""
+        """Add a newest revision to a schema, and return it."""
         revision = self._add(schema, definition, now)
         self._events.append(Updated(schema.name, self._schemas[schema.name]))
         return revision
 
     def delete_revision(self, schema: Schema, revision: Revision) -> Schema:
-        """Delete one of several revisions; returns the schema without it."""
+        """Delete one of several revisions. Return the schema without it."""
         rest = tuple(each for each in schema.revisions if each is not revision)
         changed = self._schemas[schema.name] = schema._replace(revisions=rest)
         self._events.append(Updated(schema.name, changed))
         return changed
 
     def _add(self, schema: Schema, definition: Definition, now: float) -> Revision:
-        """The new revision, with an id of eight hexadecimal digits that the schema has never had."""
+        """Add a revision with an id of eight hexadecimal digits that the schema has never had. Return it."""
         revision_id = f"{self._random.getrandbits(32):08x}"
         while revision_id in schema.numbers:
             revision_id = f"{self._random.getrandbits(32):08x}"

@@ -1,4 +1,4 @@
-"""The settings of a subscription that decide about delivery. A plain record."""
+"""The settings of a subscription that control delivery. A plain record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DAY = 86_400.0  # seconds
 
 @dataclass(frozen=True)
 class Settings:
-    """The delivery settings of a subscription; times in seconds."""
+    """The delivery settings of a subscription. Times are in seconds."""
 
     ack_deadline: float = 10
     retention: float = 7 * DAY
@@ -25,5 +25,5 @@ class Settings:
     matches: Callable[[Mapping[str, str]], bool] | None = None
 
     def backoff(self, failures: int) -> float:
-        """The backoff of a message: exponential between the policy's bounds, which cap the exponent, too."""
+        """Return the backoff of a message: exponential between the policy's bounds, which also cap the exponent."""
         return min(self.max_backoff, self.min_backoff * 2.0 ** min(failures - 1, 64))

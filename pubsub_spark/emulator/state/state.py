@@ -1,10 +1,10 @@
 """The state of an emulator: messages (broker), schemas and policies, with one list of events, and its dump.
 
 Pure: no lock, no clock, no I/O. `dump` returns plain data (dicts, lists, tuples, texts, bytes, numbers) with everything
-that matters to a restart: resources, messages, leases, attempts, acked messages that are retained, order, dead letters
-to come, snapshots, schemas, policies, and the counts that ids are made of. `load` makes a state of it that goes on as
-the dumped one would have, except that nobody is connected: what consumers held stays leased until its deadline. Not in
-it: chaos, and the acked messages that are kept only to be looked at.
+that a restart needs: resources, messages, leases, attempts, retained acked messages, order, pending dead letters,
+snapshots, schemas, policies, and the counts that ids are made of. `load` returns a state that continues like the dumped
+one, except that no consumer is connected: the messages that consumers held stay leased until their deadline. Not
+included: chaos, and the acked messages that are kept only for inspection.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from pubsub_spark.emulator.state.schema_store import Schemas
 
 
 class State:
-    """The state of an emulator; a resource's policy is deleted with the resource. started: seconds since the epoch."""
+    """The state of an emulator. A resource's policy is deleted with the resource. started: seconds since the epoch."""
 
     def __init__(self, *, remembered: int = 10_000, started: float = 0) -> None:
-        self.events: list[Event] = []  # what has changed since they were last read
+        self.events: list[Event] = []  # the changes since they were last read
         self.policies = Policies(self.events)
         self.schemas = Schemas(self.events, self.policies.discard)
         self.broker = Broker(self.events, self.policies.discard, remembered=remembered, started=started)
 
     def clear(self) -> None:
-        """Delete everything; ids go on from where they are."""
+        """Delete everything. Ids are not reset."""
         self.schemas.clear()
         self.policies.by_name.clear()
         self.broker.clear()
 
     def announce(self) -> None:
-        """Append a Created for everything that there is: a state that was loaded, to those who begin to listen."""
+        """Append a Created for every resource, which announces a loaded state to new listeners."""
         for records in (self.broker.topics, self.broker.subscriptions, self.broker.snapshots):
             self.events.extend(Created(name, record.resource) for name, record in records.items())
         self.events.extend(Created(name, self.schemas.get(name)) for name in self.schemas)
 
     def dump(self, resources: ResourceFormat) -> dict[str, Any]:
-        """Everything that matters to a restart, as plain data."""
+        """Return everything that a restart needs, as plain data."""
         return {
             "broker": dump.dump_broker(self.broker, resources),
             "schemas": dump.dump_schemas(self.schemas),
@@ -51,7 +51,7 @@ class State:
 
     @classmethod
     def load(cls, dumped: dict[str, Any], resources: ResourceFormat, *, remembered: int = 10_000) -> State:
-        """The state that was dumped."""
+        """Return the dumped state."""
         state = cls(remembered=remembered)
         dump.load_policies(state.policies, dumped["policies"])
         dump.load_schemas(state.schemas, dumped["schemas"])

@@ -1,7 +1,7 @@
 """One subscription: its queues of messages, their leases, and their redelivery.
 
 Pure. No I/O, no lock, no proto and no clock: `now` (seconds since the epoch) is always an argument, and it never goes
-back. Where a message is:
+back. The places of a message:
 
     published -> fresh -> leased -> acked (retained, if so configured)
              per-key queues |
@@ -9,8 +9,8 @@ back. Where a message is:
                             +-> delayed -> returned      after a backoff, with a retry policy
                             +-> dead              the broker forwards it to the dead-letter topic
 
-Each lease has a number of its own, and only the number of the latest one acknowledges, extends or returns a message.
-Work per message does not grow with the backlog: queues are popped from the front, leases run out by the batch.
+Each lease has its own number, and only the number of the latest one acknowledges, extends or returns a message. Work
+per message does not grow with the backlog: queues are popped from the front, leases expire by the batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pubsub_spark.emulator.state.ordering import KeyQueues
 from pubsub_spark.emulator.state.redelivery_queue import RedeliveryQueue
 from pubsub_spark.emulator.state.settings import Settings
 
-MOST_MESSAGES = 1000  # in one response; the service's own limit for Pull
+MOST_MESSAGES = 1000  # in one response. The service's own limit for Pull
 
 
 class Subscription:
@@ -54,11 +54,11 @@ class Subscription:
         self.settings = settings
         self.resource = resource
         self.topic_retention = 0.0
-        self.active = now  # when it was last used, a push that failed is no use; decides about expiry
+        self.active = now  # the last use, which decides about expiry. A failed push is no use
         self.consumers = Consumers(ready_consumers if ready_consumers is not None else [])
         self.events = events if events is not None else []
         self.chaos: Chaos | None = None
-        self.dead: list[Delivery] = []  # failed too often; the broker takes them from here
+        self.dead: list[Delivery] = []  # failed too often. The broker takes them from here
         self.outstanding = 0  # messages that a consumer holds: leased, and neither acked, nacked nor expired
         self._fresh = FreshQueue()
         self._unacked = Unacked()  # the others
@@ -74,22 +74,22 @@ class Subscription:
         self._snapshot_ends = NEVER
 
     def configure(self, settings: Settings) -> None:
-        """Set other settings; acked messages that they do not retain are gone."""
+        """Set other settings, and drop acked messages that they do not retain."""
         self.settings = settings
         if not settings.retain_acked:
             self._retained.clear()
         self.consumers.notify_all()
 
-    # Messages come
+    # New messages
 
     def publish(self, publication: Publication) -> None:
-        """Add newly published messages to the backlog, those that the filter lets through."""
+        """Add newly published messages to the backlog if they pass the filter."""
         for each in self._passed(publication):
             self._add(each)
         self._notify_one()
 
     def _passed(self, publication: Publication) -> Iterable[Publication]:
-        """The messages that the filter lets through."""
+        """Return the messages that pass the filter."""
         matches = self.settings.matches
         if matches is None:
             return (publication,)
@@ -104,7 +104,7 @@ class Subscription:
             self._key_queues.add(message)
         self._prune_at = min(self._prune_at, publication.published + self._retention)
 
-    # Messages go out
+    # Delivery
 
     @property
     def has_ready(self) -> bool:
@@ -151,12 +151,12 @@ class Subscription:
             if not delivery.acked and delivery.message.published > horizon and not building.add(delivery):
                 return
             returned.popleft()
-            self._leases.end(delivery.number)  # an unsent one's last ack id was good until now
+            self._leases.end(delivery.number)  # the last ack id of an unsent message was good until now
 
-    # Messages are done with, or come again
+    # Acks, nacks and redelivery
 
     def ack(self, numbers: Sequence[int], now: float) -> list[int]:
-        """Acknowledge leases; returns the numbers that acknowledge nothing: expired, superseded or never given."""
+        """Acknowledge leases. Return the numbers that acknowledge nothing: expired, superseded or never assigned."""
         self.tick(now)
         self.active = now
         runs: list[ContiguousLeases] = []
@@ -184,7 +184,7 @@ class Subscription:
         return [number for number in failed if number not in self._acked_numbers]
 
     def modify(self, numbers: Sequence[int], seconds: float, now: float) -> list[int]:
-        """Set the deadlines of leases to `now + seconds`; 0 returns them at once. Returns the stale numbers."""
+        """Set the deadlines of leases to `now + seconds`. 0 returns them at once. Return the stale numbers."""
         self.tick(now)
         if seconds > 0:
             numbers = self._leases.extend_batches(numbers, now + seconds)
@@ -192,7 +192,7 @@ class Subscription:
         leased = [delivery for delivery in found.values() if delivery is not None]
         for delivery in leased:
             delivery.modacks += 1
-        # One that is unsent waits to be sent: there is nothing to extend or to return.
+        # An unsent message waits to be sent: there is nothing to extend or to return.
         sent = [delivery for delivery in leased if delivery.deadline != NEVER]
         if seconds <= 0:
             self._return(sent, now)
@@ -202,7 +202,7 @@ class Subscription:
         return [number for number, delivery in found.items() if delivery is None]
 
     def _return(self, nacked: list[Delivery], now: float) -> None:
-        """Return messages at once; each counts as failed, also one that an earlier one of its key takes back."""
+        """Return messages at once. Each counts as failed, even if an earlier message of its key takes it back."""
         for delivery in nacked:
             delivery.deadline = now
         for delivery in nacked:
@@ -210,10 +210,10 @@ class Subscription:
                 self._fail(delivery, now)
 
     def release(self, numbers: Iterable[int]) -> None:
-        """Take back leases that could not be sent; nothing is counted against their messages.
+        """Take back leases that could not be sent. Nothing is counted against their messages.
 
-        Whether the last response of a broken stream arrived cannot be known, so their ack ids stay good until somebody
-        else is handed the message.
+        It is unknown whether the last response of a broken stream arrived, so their ack ids stay good until the message
+        is handed out again.
         """
         for delivery in map(self._leases.get, numbers):
             if delivery is None or delivery.deadline == NEVER:  # the latter was taken back before
@@ -229,7 +229,7 @@ class Subscription:
         self._notify_one()
 
     def leased_numbers(self) -> list[int]:
-        """The numbers of all leases, also of messages that were released and not handed out again."""
+        """Return the numbers of all leases, including messages that were released and not handed out again."""
         return [delivery.number for delivery in self._leases]
 
     def finish_dead_letter(self, delivery: Delivery) -> None:
@@ -238,7 +238,7 @@ class Subscription:
         self._notify_one()
 
     def requeue(self, delivery: Delivery, now: float) -> None:
-        """Deliver a message again that failed too often and has no dead-letter topic to go to."""
+        """Redeliver a message that failed too often but has no dead-letter topic to go to."""
         self._again(delivery, now)
         self._notify_one()
 
@@ -255,7 +255,7 @@ class Subscription:
             self._retained.extend(publications(each.message for each in finished))
 
     def _finish_run(self, run: ContiguousLeases) -> None:
-        """Finish contiguous leases: no message of them has a key, or it would have a Delivery."""
+        """Finish contiguous leases. None of their messages has a key, or it would have a Delivery."""
         self._free(run.holder, len(run.frames), sum(map(len, run.frames)))
         for publication in run.publications():
             self._unacked.remove(publication.published, len(publication))
@@ -264,10 +264,10 @@ class Subscription:
         self._finished.add([run])
 
     def _lost(self, delivery: Delivery, chaos: Chaos) -> bool:
-        """Whether chaos loses this ack, so that the message comes again."""
+        """Return whether chaos loses this ack, so that the message is redelivered."""
         if self.settings.exactly_once or self._is_ordered(delivery) or not chaos.loses():
             return False
-        if delivery.deadline != NEVER:  # else it waits already
+        if delivery.deadline != NEVER:  # otherwise it already waits
             self._release_quota(delivery)
             self._redelivery.add(delivery)
         return True
@@ -285,14 +285,14 @@ class Subscription:
         if self._is_ordered(delivery):
             for each in self._rewind(delivery, opens if opens > now else 0):
                 if self._leases.end(each.number) is not None and each is not delivery and each.deadline <= now:
-                    each.failures += 1  # its own deadline has passed too
-                self._acked_numbers.pop(each.number, None)  # acked behind the gap, and not any more
+                    each.failures += 1  # its own deadline has also passed
+                self._acked_numbers.pop(each.number, None)  # no longer acked behind the gap
                 self._release_quota(each)
         else:
             self._redelivery.add(delivery, opens if opens > now else 0)
 
     def _rewind(self, delivery: Delivery, opens: float) -> list[Delivery]:
-        """Withdraw an ordered delivery and those behind it, also the acked ones."""
+        """Withdraw an ordered delivery and those behind it, including acked ones."""
         withdrawn = self._key_queues.rewind(delivery, opens)
         for each in withdrawn:
             if each.acked:
@@ -312,18 +312,18 @@ class Subscription:
     def _is_ordered(self, delivery: Delivery) -> bool:
         return self.settings.ordering and bool(delivery.message.key)
 
-    # Time passes
+    # Time
 
     @property
     def _retention(self) -> float:
         return max(self.settings.retention, self.topic_retention, self._snapshot_retention)
 
     def retain(self, since: float, until: float) -> None:
-        """Raise the retention until a snapshot ends: what was published at `since` is kept until then."""
+        """Raise the retention until a snapshot ends: messages published at `since` are kept until then."""
         self._snapshot_retention, self._snapshot_ends = until - since, until
 
     def due(self) -> float:
-        """When `tick` next has something to do; infinity when never."""
+        """Return the time when `tick` next has something to do, or infinity."""
         return min(
             self._leases.due,
             self._redelivery.due,
@@ -338,11 +338,11 @@ class Subscription:
 
     @property
     def expires_at(self) -> float:
-        """When the subscription itself goes, if nobody uses it until then."""
+        """The time when the subscription itself expires if it is not used until then."""
         return NEVER if self.consumers.connected else self.active + self.settings.ttl
 
     def tick(self, now: float) -> None:
-        """Apply what is due: leases that expire, backoffs that end, messages beyond their retention."""
+        """Apply everything that is due: leases that expire, backoffs that end, messages beyond their retention."""
         expired: list[int] = []
         for delivery in self._leases.expired(now):
             self._fail(delivery, now)
@@ -358,7 +358,10 @@ class Subscription:
             self._notify_one()
 
     def _forget(self, now: float) -> None:
-        """Drop messages beyond their retention; the sum is that of `due`, or rounding could keep one due for ever."""
+        """Drop messages beyond their retention.
+
+        The sum is that of `due`. Otherwise rounding could keep a message due for ever.
+        """
         self._fresh.expire(self._retention, now)
         while self._retained and self._retained[0].published + self._retention <= now:
             self._retained.popleft()
@@ -366,11 +369,11 @@ class Subscription:
             self._key_queues.prune(self._unacked.expired_until)
             waiting = (message_of(entry).published for entry in self._key_queues.entries())
             oldest = min(waiting, default=NEVER)
-            # At least a minute after the last look through all queues, whose cost stays small so.
+            # At least a minute after the last pass over all queues, so that its cost stays small.
             self._prune_at = max(oldest + self._retention, now + 60) if self._key_queues.any else NEVER
 
     def leave(self, consumer: Consumer, now: float) -> None:
-        """Disconnect a consumer; its messages stay leased, and another consumer is notified in its place."""
+        """Disconnect a consumer. Its messages stay leased, and another consumer is notified in its place."""
         self.consumers.leave(consumer)
         self.active = now
         self._notify_one()
@@ -383,16 +386,16 @@ class Subscription:
 
     @property
     def backlog(self) -> int:
-        """The number of unacked messages, those that a consumer holds included, as of the last `tick`."""
+        """The number of unacked messages, including those that a consumer holds, as of the last `tick`."""
         return self._fresh.count + self._unacked.total
 
     @property
     def oldest_unacked(self) -> float | None:
-        """The publish time of the oldest unacked message as of the last `tick`; None when there is none."""
+        """The publish time of the oldest unacked message as of the last `tick`, or None if nothing is unacked."""
         return None if (oldest := min(self._unacked.oldest, self._fresh.oldest)) == NEVER else oldest
 
     def unacked(self, now: float) -> list[Publication]:
-        """The backlog, in the order of publishing."""
+        """Return the backlog, in the order of publishing."""
         parts = [part for _, part in self._leases.parts()]
         leased = [part for part in parts if isinstance(part, Publication)]
         single: list[Message | Delivery] = [part for part in parts if isinstance(part, Delivery)]
@@ -406,13 +409,13 @@ class Subscription:
         return self._kept(union(self._fresh.publications, leased, alone), now)
 
     def _kept(self, known: Iterable[Publication], now: float) -> list[Publication]:
-        """The publications that are not beyond their retention."""
+        """Return the publications within their retention."""
         return [each for each in known if each.published + self._retention > now]
 
     def seek(self, log: Iterable[Publication], split: Split, now: float) -> None:
-        """Make every message still known, here or in the topic's `log`, unacked or acked as `split` says."""
+        """Make every message still known, here or in the topic's `log`, unacked or acked as `split` decides."""
         self.active = now
-        # Acked ones, too: an ack behind a gap is not kept yet.
+        # Includes acked ones: an ack behind a gap is not kept yet.
         keyed = sorted(map(message_of, self._key_queues.entries()))
         sources = self._retained, publications(keyed), self.unacked(now), chain.from_iterable(map(self._passed, log))
         known = self._kept(union(*sources), now)
@@ -425,7 +428,7 @@ class Subscription:
         self._notify_one()
 
     def clear(self) -> None:
-        """Drop every message; ack ids given out so far acknowledge nothing."""
+        """Drop every message. Ack ids handed out so far acknowledge nothing."""
         for holder, part in self._leases.parts():
             if isinstance(part, Delivery):
                 self._release_quota(part)
@@ -440,7 +443,7 @@ class Subscription:
             store.clear()
 
     def deliveries(self) -> Iterator[Message | Delivery]:
-        """Every message that is known here with what became of it, the latest acked ones included."""
+        """Yield every known message with its delivery state, including the latest acked ones."""
         yield from self._finished
         yield from self._fresh.messages()
         yield from self._redelivery

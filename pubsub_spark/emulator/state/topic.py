@@ -1,6 +1,6 @@
-"""Topics and snapshots: the records of what was published and what was unacked at one time.
+"""Topics and snapshots: the records of published messages, and of the unacked ones at one time.
 
-Plain records; the rules that move them are in `broker`.
+Plain records. The rules that move them are in `broker`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pubsub_spark.emulator.state.subscription import Subscription
 
 @dataclass(eq=False)
 class Topic:
-    """A topic; `log` holds messages only while the topic retains them, or a snapshot does.
+    """A topic. `log` holds messages only while the topic or a snapshot retains them.
 
     ingested: how far its source was read, as a mark by part of the source (an object, a shard).
     """

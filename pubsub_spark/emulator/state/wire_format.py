@@ -1,11 +1,11 @@
 """Protobuf bytes of the hot calls, put together and taken apart without a proto object per message.
 
-Pure. A published message is kept as the bytes it will be delivered in: field `message` of a ReceivedMessage, complete
+Pure. A published message is kept as the bytes that will be delivered: field `message` of a ReceivedMessage, complete
 with message id and publish time. Each delivery then is a join of parts: a head of known length, the ack id's digits,
 those bytes. Field numbers and wire types are those of google/pubsub/v1/pubsub.proto.
 
 An ack id is 164 characters, fewer than in the service: a head that names the subscription and 16 hexadecimal digits
-that number the delivery. Clients see an opaque text; we see at once whether it is ours.
+that number the delivery. Clients see an opaque text. The emulator sees at once whether it is its own.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 
-ACK_ID_LENGTH = 164  # Node's client packs 3,000 into a request, and forgets the framing
+ACK_ID_LENGTH = 164  # Node's client packs 3,000 into a request and forgets the framing
 _DIGITS = 16
 _HEAD_LENGTH = ACK_ID_LENGTH - _DIGITS
-SPAN = 4096  # numbers from one batch of deliveries to the next, which has a quarter of them at the most
-_LAST_DIGITS = [b"%03x" % number for number in range(SPAN)]  # of an ack id; the others are the batch's
+SPAN = 4096  # numbers from one batch of deliveries to the next. A batch has at most a quarter of them
+_LAST_DIGITS = [b"%03x" % number for number in range(SPAN)]  # of an ack id. The other digits are the batch's
 _THOUSAND = [b"%03d" % number for number in range(1000)]
 _DIGITS_ONLY = re.compile(r"[0-9a-f]{16}")
 
@@ -44,7 +44,7 @@ _DELIVERY_ATTEMPT = b"\x18"  # ReceivedMessage.delivery_attempt = 3
 
 
 def varint(value: int) -> bytes:
-    """A non-negative integer as protobuf writes it: seven bits a byte, lowest first."""
+    """Return a non-negative integer in protobuf's encoding: seven bits a byte, lowest first."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -58,7 +58,7 @@ def _field(tag: bytes, value: bytes) -> bytes:
 
 
 def attribute_fields(attributes: Mapping[str, str]) -> bytes:
-    """Entries of PubsubMessage.attributes; appended to a message they join, or replace, those it has."""
+    """Return entries of PubsubMessage.attributes. Appended to a message, they join or replace the existing ones."""
     return b"".join(
         _field(_ATTRIBUTES, _field(b"\x0a", key.encode()) + _field(b"\x12", value.encode()))
         for key, value in attributes.items()
@@ -66,14 +66,14 @@ def attribute_fields(attributes: Mapping[str, str]) -> bytes:
 
 
 def publish_time_field(published: float) -> bytes:
-    """PubsubMessage.publish_time; both parts are written even when zero, so that they replace a publisher's own."""
+    """Return PubsubMessage.publish_time. Both parts are written even if zero, to replace those of a publisher."""
     milliseconds = round(published * 1000)
     seconds, rest = divmod(milliseconds, 1000)
     return _field(_PUBLISH_TIME, b"\x08" + varint(seconds) + b"\x10" + varint(rest * 1_000_000))
 
 
 def message_frames(bodies: Sequence[bytes], first_id: int, publish_time: bytes) -> list[bytes]:
-    """Each body as field `message` of a ReceivedMessage, ids counted up from `first_id`."""
+    """Return each body as field `message` of a ReceivedMessage, with ids counted up from `first_id`."""
     ids = _decimals(range(first_id, first_id + len(bodies)))
     id_tag = _MESSAGE_ID + varint(len(ids[0]))
     extra = len(id_tag) + len(ids[0]) + len(publish_time)
@@ -84,7 +84,7 @@ def message_frames(bodies: Sequence[bytes], first_id: int, publish_time: bytes) 
 
 
 def publish_response(ids: range) -> bytes:
-    """A PublishResponse."""
+    """Return a PublishResponse."""
     parts = [_MESSAGE_IDS + varint(len(str(ids.start)))] * (2 * len(ids))
     parts[1::2] = _decimals(ids)
     return b"".join(parts)
@@ -92,7 +92,7 @@ def publish_response(ids: range) -> bytes:
 
 @lru_cache(maxsize=1)  # a Publish needs them twice
 def _decimals(numbers: range) -> list[bytes]:
-    """Numbers of four digits or more as text: a thousand of them share all digits but three."""
+    """Return numbers of at least four digits as text. A thousand of them share all but three digits."""
     texts: list[bytes] = []
     while numbers:
         thousands, rest = divmod(numbers.start, 1000)
@@ -103,7 +103,7 @@ def _decimals(numbers: range) -> list[bytes]:
 
 
 def is_data_alone(body: bytes) -> bool:
-    """Whether a serialized PubsubMessage has data and nothing else; may say no for data of 16 KiB and more."""
+    """Return whether a serialized PubsubMessage has only data. May return False for data of 16 KiB and more."""
     size = len(body)
     if size < 3 or body[0] != _DATA:
         return False
@@ -112,7 +112,7 @@ def is_data_alone(body: bytes) -> bool:
 
 
 def bodies_of_data_alone(raw: bytes) -> list[bytes] | None:
-    """The messages of a well-formed PublishRequest; None unless each is data alone, the form that has no rules."""
+    """Return the messages of a well-formed PublishRequest, or None unless each is only data, the form without rules."""
     bodies: list[bytes] = []
     at, end = 0, len(raw)
     while at < end:
@@ -133,13 +133,13 @@ def bodies_of_data_alone(raw: bytes) -> list[bytes] | None:
 
 
 def _is_repeated(raw: bytes, at: int, head_end: int, end: int) -> bool:
-    """Whether all that follows are records as long as the one from `at` to `end`, with its head."""
+    """Return whether all following records are as long as the one from `at` to `end` and have its head."""
     count, rest = divmod(len(raw) - at, end - at)
     return not rest and all(raw[i :: end - at] == raw[i : i + 1] * count for i in range(at, head_end))
 
 
 def message_body(frame: bytes) -> bytes:
-    """The serialized PubsubMessage inside a frame."""
+    """Return the serialized PubsubMessage inside a frame."""
     start = 1
     while frame[start] & 0x80:
         start += 1
@@ -147,7 +147,7 @@ def message_body(frame: bytes) -> bytes:
 
 
 def fields(body: bytes) -> Iterator[tuple[int, bytes]]:
-    """The length-delimited fields of a message (strings, bytes, messages) as (field number, value), in wire order."""
+    """Yield the length-delimited fields (strings, bytes, messages) as (field number, value), in wire order."""
     at, end = 0, len(body)
     while at < end:
         tag, at = _read_varint(body, at)
@@ -163,7 +163,7 @@ def fields(body: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def attributes(body: bytes) -> dict[str, str]:
-    """The attributes of a serialized PubsubMessage."""
+    """Return the attributes of a serialized PubsubMessage."""
     found = {}
     for number, entry in fields(body):
         if number == 2:
@@ -173,7 +173,7 @@ def attributes(body: bytes) -> dict[str, str]:
 
 
 def data(body: bytes) -> bytes:
-    """The data of a serialized PubsubMessage."""
+    """Return the data of a serialized PubsubMessage."""
     return next((value for number, value in fields(body) if number == 1), b"")
 
 
@@ -189,7 +189,7 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def subscription_and_rest(raw: bytes) -> tuple[str, bytes]:
-    """The first field of a request, when that is `subscription`, and the rest; an empty name when it is not."""
+    """Return the `subscription` of a request, if it is the first field, and the rest. Otherwise the name is empty."""
     if len(raw) < 3 or raw[0] != _SUBSCRIPTION:
         return "", raw
     size, at = _read_varint(raw[:12] + b"\0", 1)
@@ -209,7 +209,7 @@ class AckIds:
         return f"{self._head}{number:016x}"
 
     def numbers(self, ack_ids: Sequence[str]) -> tuple[int, ...]:
-        """The numbers behind the texts; ValueError carries the first text that is none of ours."""
+        """Return the numbers behind the texts. A ValueError carries the first text that is not one of ours."""
         head = self._head
         digits = "".join([each[_HEAD_LENGTH:] for each in ack_ids if each.startswith(head)])
         if len(digits) == _DIGITS * len(ack_ids):
@@ -218,14 +218,14 @@ class AckIds:
         raise ValueError(next((each for each in ack_ids if not self._is_ours(each)), ""))
 
     def numbers_in(self, raw: bytes) -> Sequence[int] | None:
-        """The numbers in serialized fields, if they are `ack_ids` of ours, one or more, and nothing else."""
+        """Return the numbers in serialized fields, or None unless these are only `ack_ids` of ours, at least one."""
         head = self._asked
         width = len(head) + _DIGITS
         count = len(raw) // width
         with contextlib.suppress(ValueError, struct.error):
             [first] = _unpacked(raw[len(head) : width].decode("ascii"))
             run = range(first, first + count)
-            if raw == _repeated(head, run):  # most requests acknowledge what was handed out together
+            if raw == _repeated(head, run):  # most requests acknowledge messages that were handed out together
                 return run
             digits = [raw[at : at + _DIGITS] for at in range(len(head), len(raw), width)]
             if raw == head + head.join(digits):
@@ -236,7 +236,7 @@ class AckIds:
         return ack_id.startswith(self._head) and _DIGITS_ONLY.fullmatch(ack_id, _HEAD_LENGTH) is not None
 
     def received(self, numbers: range, frames: Sequence[bytes], attempts: Sequence[int] | None = None) -> bytes:
-        """`received_messages` of a PullResponse or StreamingPullResponse.
+        """Return `received_messages` of a PullResponse or StreamingPullResponse.
 
         numbers: of one batch, so that all but the last three digits are the same.
         """
@@ -259,18 +259,18 @@ class AckIds:
 
 @lru_cache(maxsize=1 << 14)
 def ack_ids_of(subscription: str) -> AckIds:
-    """The ack ids of the subscription of that name, also after it was deleted and created again."""
+    """Return the ack ids of the subscription of that name, also after it was deleted and created again."""
     return AckIds(subscription)
 
 
 def _repeated(head: bytes, numbers: range) -> bytes:
-    """`head` with the digits of each number of a batch."""
+    """Return `head` with the digits of each number of a batch."""
     head, last = _split(head, numbers)
     return head + head.join(last)
 
 
 def _split(head: bytes, numbers: range) -> tuple[bytes, Sequence[bytes]]:
-    """The common prefix of the ack ids of one batch, and the last digits of each."""
+    """Return the common prefix of the ack ids of one batch, and the last digits of each."""
     high, low = divmod(numbers.start, SPAN)
     return head + b"%013x" % high, _LAST_DIGITS[low : low + len(numbers)]
 
