@@ -1,7 +1,7 @@
-"""`python -m pubsub_spark.emulator.journal DIRECTORY NUMBER` writes the base of row NUMBER; an emulator starts it.
+"""`python -m pubsub_spark.emulator.journal DIRECTORY NUMBER` writes the base of row NUMBER. An emulator starts it.
 
-It ends at once when its standard input does, which is a pipe of the emulator: whoever starts after that one has the
-directory for itself.
+It ends at once when its standard input, a pipe of the emulator, does. So the next emulator has the directory for
+itself.
 """
 
 from __future__ import annotations

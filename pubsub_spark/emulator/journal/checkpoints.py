@@ -1,8 +1,8 @@
-"""Checkpoints: the copying of SQLite's write-ahead log into the database, beside the writing and not instead of it.
+"""Checkpoints: the copying of SQLite's write-ahead log into the database, in parallel with writing.
 
-SQLite would do it in the thread that writes, and the calls of that group would wait for 16 MB to reach the disk. Here
-a thread with a connection of its own copies most of it; what was written meanwhile is copied by the thread that
-writes, between two groups, and after that the write-ahead log begins again at its start.
+SQLite would do it in the thread that writes, and the calls of that group would wait for 16 MB to reach the disk. Here a
+thread with its own connection copies most of it. The thread that writes copies the rest, which was written meanwhile,
+between two groups. After that the write-ahead log begins again at its start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 _log = logging.getLogger("pubsub_spark.emulator")
 
 _BYTES = 16 << 20  # of write-ahead log, before it is copied
-_ROUNDS = 3  # each copies what was written during the one before
+_ROUNDS = 3  # each copies the changes written during the one before
 
 
 class Checkpoints:
@@ -31,7 +31,10 @@ class Checkpoints:
         self._thread: threading.Thread | None = None
 
     def wrote(self, writer: sqlite3.Connection, size: int) -> None:
-        """Count what was written; copy the rest when the thread has copied most of it. The thread that writes calls."""
+        """Count written bytes, and copy the rest once the thread has copied most of it.
+
+        The thread that writes calls this.
+        """
         self._written += size
         if self._is_rest_due:
             self._is_rest_due = False

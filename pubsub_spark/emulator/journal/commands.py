@@ -1,11 +1,11 @@
 """Commands: the calls that change the state, as plain data, and how they are carried out again.
 
-A Recorder stands around the methods of one state and gives each call that was carried out to a listener; what a call
-does by itself (a tick that expires leases and forwards dead letters) is part of it and no command of its own. A Replay
-carries commands out on another state, which is then in the same state: ids, leases and order included.
+A Recorder wraps the methods of one state and passes each call that was carried out to a listener. Changes that a call
+makes by itself (a tick that expires leases and forwards dead letters) are part of it instead of commands of their own.
+A Replay carries commands out on another state, which is then in the same state: ids, leases and order included.
 
-Pure. Two calls say in their command what they gave (the first message id, the messages of a batch), and a Replay that
-gets anything else refuses to go on: an ack that meets another message would lose it.
+Pure. The commands of two calls include their result (the first message id, the messages of a batch). A Replay that has
+any other result refuses to continue: an ack that meets another message would lose it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class Command(NamedTuple):
     name: str
     arguments: tuple[Any, ...]
     options: dict[str, Any]  # arguments by keyword
-    result: Any  # what it gave, where that must come out again
+    result: Any  # its result, if a replay must have the same
 
 
 Listener = Callable[[Command], None]
 
 
 class ReplayError(Exception):
-    """A command that cannot be carried out, or gives something else than when it was recorded."""
+    """A command that cannot be carried out, or has another result than when it was recorded."""
 
 
 class _Kind(NamedTuple):
-    """Writer and reader of arguments of one kind; `name` is that of the first argument's resource."""
+    """Writer and reader of arguments of one kind. `name` is that of the first argument's resource."""
 
     write: Callable[[ResourceFormat, Any], Any]
     read: Callable[[Replay, Any, str], Any]
@@ -70,7 +70,7 @@ _NUMBERS = _Kind(
     lambda _, written, __: range(*written) if isinstance(written, tuple) else written,
 )
 
-# The methods of the broker that change it, with the kinds of their arguments; `take` is recorded in its own way.
+# The methods of the broker that change it, with the kinds of their arguments. `take` is recorded in its own way.
 CHANGES: Mapping[str, tuple[_Kind, ...]] = {
     "create_topic": (_PLAIN, _RESOURCE, _PLAIN),
     "update_topic": (_RECORD, _RESOURCE, _PLAIN, _NOW),
@@ -100,10 +100,10 @@ _SCHEMA_CHANGES = ("create", "commit", "delete_revision")
 
 
 class Recorder:
-    """Gives each call that changes `state` from now on to `listener`, after it was carried out.
+    """The recorder of a state. It passes each later call that changes `state` to `listener`, after it was carried out.
 
-    The calls of the methods go through this object by way of the state's own attributes, so whoever has the state is
-    recorded. A call on a resource that is deleted changes nothing and is no command.
+    The state's own attributes route calls through this object, so every caller that has the state is recorded. A call
+    on a deleted resource changes nothing and is not a command.
     """
 
     def __init__(self, state: State, resources: ResourceFormat, listener: Listener) -> None:
@@ -142,7 +142,7 @@ class Recorder:
         return call
 
     def _is_current(self, argument: Any) -> bool:
-        """Whether an argument is no deleted topic, subscription or snapshot."""
+        """Return whether an argument is not a deleted topic, subscription or snapshot."""
         broker = self._broker
         if isinstance(argument, Subscription):
             return broker.subscriptions.get(argument.name) is argument
@@ -165,7 +165,7 @@ class Recorder:
         return command
 
     def _schema_command(self, state: State) -> Callable[..., Command]:
-        """The command with the schema that a change made: its revisions have ids by chance."""
+        """Return a function that makes the command of a change: the changed schema, whose revisions have random ids."""
 
         def command(arguments: tuple[Any, ...], _: dict[str, Any], __: Any) -> Command:
             changed = state.schemas.get(arguments[0].name if isinstance(arguments[0], Schema) else arguments[0])
@@ -175,7 +175,7 @@ class Recorder:
         return command
 
     def _recorded_take(self, method: Callable[..., Batch]) -> Callable[..., Batch]:
-        """A take, with the room that its consumer has: who replays it has none."""
+        """Return a recorded take. Its command includes the room of its consumer, which a replay does not know."""
         listener = self._listener
 
         def take(
@@ -200,7 +200,7 @@ class Recorder:
 
 
 def _result(given: Any) -> Any:
-    """The result that a replayed call must have: the message ids of a publish, the leases and messages of a take."""
+    """Return the result that a replay must repeat: the message ids of a publish, the leases and messages of a take."""
     if isinstance(given, range):
         return given.start
     if isinstance(given, Batch):
@@ -210,7 +210,7 @@ def _result(given: Any) -> Any:
 
 
 class Replay:
-    """A state on which commands are carried out: how many, and `now`, the time of the last one that had a time."""
+    """A state for carrying out commands, their count, and `now`, the time of the last one that had a time."""
 
     def __init__(self, state: State, resources: ResourceFormat, now: float = 0.0) -> None:
         self.state = state
@@ -219,12 +219,12 @@ class Replay:
         self.commands = 0
 
     def apply(self, command: Command) -> None:
-        """Carry out a command; ReplayError when it does not do what it did."""
+        """Carry out a command. Raise ReplayError if that fails or has another result than before."""
         name, arguments, options, result = command
         self.commands += 1
         try:
             given = _CALLS[name](self, *arguments) if name in _CALLS else self._call(name, arguments, options)
-        except Exception as problem:  # of whatever reads an argument that is another than it was
+        except Exception as problem:  # from any code that reads a changed argument
             raise ReplayError(f"`{name}` cannot be carried out: {type(problem).__name__}: {problem}") from problem
         finally:
             self.state.events.clear()
@@ -233,7 +233,7 @@ class Replay:
             raise ReplayError(f"`{name}` gives {_result(given)} where it gave {result}")
 
     def record(self, name: str) -> Topic | Subscription | Snapshot:
-        """The topic, subscription or snapshot of that name."""
+        """Return the topic, subscription or snapshot of that name."""
         broker = self.state.broker
         records: dict[str, Mapping[str, Any]] = {
             "topics": broker.topics,
@@ -244,12 +244,12 @@ class Replay:
         return found
 
     def connected(self) -> dict[str, int]:
-        """The number of consumers connected to each subscription."""
+        """Return the number of consumers connected to each subscription."""
         subscriptions = self.state.broker.subscriptions.values()
         return {each.name: len(each.consumers.connected) for each in subscriptions if each.consumers.connected}
 
     def connect(self, connected: Mapping[str, int]) -> None:
-        """Connect consumers that do nothing: a subscription with one does not expire."""
+        """Connect consumers that do nothing, because a subscription with a consumer does not expire."""
         for name, count in connected.items():
             for _ in range(count):
                 self._join(name)
@@ -278,7 +278,7 @@ class Replay:
 
     def _clear(self) -> None:
         self.state.clear()
-        self.now = 0.0  # the clock is set back with it
+        self.now = 0.0  # the clock is also set back
 
 
 _CALLS: Mapping[str, Callable[..., Any]] = {

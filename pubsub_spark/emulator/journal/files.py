@@ -1,13 +1,13 @@
-"""The files of a data directory: the log, the bases, the lock; and what damage to them is.
+"""The files of a data directory: the log, the bases, the lock. Also how their damage is recognized.
 
-    lock                 held by the emulator that uses the directory, and let go by the system when that ends
+    lock                 held by the emulator that uses the directory, and released by the system when that ends
     journal.sqlite       table `log`: one row for each group of commands, numbered from 1 without gaps, with a checksum
-                         that goes on from row to row; table `base`: the row up to which the base has everything
-    base-N.sqlite        the state after row N of the log; complete, or not there
+                         that continues from row to row. Table `base`: the last row that the base includes
+    base-N.sqlite        the state after row N of the log. Complete, or missing
 
-SQLite's write-ahead log makes a row all or nothing, also when the process is killed while it writes. What a broken
-machine leaves half-written at the end of the file `-wal` is cut, with a WARNING. Anything damaged that has something
-whole behind it is refused with its place, because what follows cannot be trusted without it.
+SQLite's write-ahead log makes a row all or nothing, even if the process is killed while it writes. A half-written end
+of the file `-wal`, left by a broken machine, is cut with a WARNING. Damage with something whole behind it is refused
+with its place, because later content cannot be trusted without it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pubsub_spark.emulator.options import FsyncPolicy
 
 _log = logging.getLogger("pubsub_spark.emulator")
 
-FORMAT = 1  # of the files; to be raised when an older emulator could not read what a newer one writes
+FORMAT = 1  # of the files. To be raised if an older emulator could not read the files of a newer one
 LOG = "journal.sqlite"
 _SYNCHRONOUS: dict[FsyncPolicy, str] = {"group": "FULL", "call": "FULL", "never": "OFF"}
 _WAL_HEADER = struct.Struct(">8I")  # magic, version, page size, sequence, two salts, two checksums
@@ -47,21 +47,21 @@ class DataDirError(Exception):
 
 
 class _PlainPickler(pickle.Pickler):
-    """A writer of plain data, which refuses at once what could not be read again."""
+    """A writer of plain data. It refuses at once data that could not be read again."""
 
     def reducer_override(self, value: Any) -> Any:
         raise pickle.PicklingError(f"`{type(value).__name__}` is no plain data")
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """A reader of plain data, which runs no code of what it reads."""
+    """A reader of plain data. It runs no code of its input."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"`{module}.{name}` is no plain data")
 
 
 def lock(directory: Path) -> IO[bytes]:
-    """Make the directory, and keep every other emulator out of it until the file is closed."""
+    """Make the directory, and lock out every other emulator until the returned file is closed."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = (directory / "lock").open("ab")
@@ -80,7 +80,7 @@ def lock(directory: Path) -> IO[bytes]:
 
 
 class LogFile:
-    """The log of a directory; `number` is its last row, and `base` the row up to which the base has everything."""
+    """The log of a directory. `number` is its last row, and `base` the last row that the base includes."""
 
     def __init__(self, directory: Path, fsync: FsyncPolicy = "group", *, read_only: bool = False) -> None:
         if fsync not in _SYNCHRONOUS:
@@ -115,7 +115,7 @@ class LogFile:
         self._is_new = not version
 
     def _begin(self, tail: _WalFile, fsync: FsyncPolicy) -> None:
-        """Cut what is half-written, and make the tables where there are none."""
+        """Cut a half-written end, and make the tables if they are missing."""
         execute = self._database.execute
         execute(f"PRAGMA page_size={_PAGE_BYTES}")
         execute("PRAGMA journal_mode=WAL")
@@ -140,19 +140,20 @@ class LogFile:
         execute("COMMIT")
 
     def append(self, group: Sequence[Command]) -> int:
-        """Write commands as one row, all or nothing; the bytes of it. They are kept when this returns."""
+        """Write commands as one row, all or nothing, and return its size in bytes. They are kept when this returns."""
         buffer = io.BytesIO()
         _PlainPickler(buffer, 5).dump(list(map(tuple, group)))
         content = buffer.getvalue()
         checksum = zlib.crc32(content, self._checksum)
-        # One statement and not a transaction around it: each lets go of Python's lock and waits for it again.
+        # One statement instead of a transaction around it: each statement releases Python's lock and waits for it
+        # again.
         self._database.execute("INSERT INTO log VALUES (?, ?, ?)", (self.number + 1, checksum, content))
         self.number, self._checksum = self.number + 1, checksum
         self._checkpoints.wrote(self._database, len(content))
         return len(content)
 
     def groups(self, upto: int | None = None) -> Iterator[tuple[int, list[Command]]]:
-        """The rows behind the base, up to one or all, each as its number and its commands."""
+        """Yield the number and the commands of each row behind the base, up to one or all."""
         number = self.base
         checksum: int | None = self._checksum_of(number) if number else 0
         upto = self.number if upto is None else upto
@@ -178,29 +179,32 @@ class LogFile:
                 yield number, commands
 
     def _checksum_of(self, number: int) -> int | None:
-        """The checksum of a row; None when it was deleted, and then that of the next one cannot be verified."""
+        """Return the checksum of a row, or None if it was deleted. Then the next row's checksum cannot be verified."""
         with self._reading(number):
             row = self._database.execute("SELECT checksum FROM log WHERE number = ?", (number,)).fetchone()
         return row[0] if row else None
 
     def size(self) -> int:
-        """The bytes of the commands behind the base."""
+        """Return the size in bytes of the commands behind the base."""
         with self._reading():
             select = "SELECT coalesce(sum(length(commands)), 0) FROM log WHERE number > ?"
             return int(self._database.execute(select, (self.base,)).fetchone()[0])
 
     def rebase(self, number: int) -> None:
-        """Begin with the base of that row from now on."""
+        """Use the base of that row from now on."""
         self._database.execute("UPDATE base SET number = ?", (number,))
         self.base = number
 
     def prune(self, rows: int) -> int:
-        """Delete some rows that the base has, but not the last one, whose checksum the next goes on from; how many."""
+        """Delete at most `rows` rows that the base includes, and return their number.
+
+        The last one stays, because the checksum of the next row continues from it.
+        """
         oldest = "SELECT number FROM log WHERE number < ? ORDER BY number LIMIT ?"
         return self._database.execute(f"DELETE FROM log WHERE number IN ({oldest})", (self.base, rows)).rowcount  # noqa: S608
 
     def close(self) -> None:
-        """Close the file; what was appended is in it."""
+        """Close the file, which includes everything that was appended."""
         self._checkpoints.close()
         self._database.close()
 
@@ -221,13 +225,13 @@ class LogFile:
 
 
 class _WalFile:
-    """The write-ahead log as the last run left it: what is not whole at its end, and whether anything is behind."""
+    """The write-ahead log as the last run left it: its incomplete end, and whether anything is behind."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._header = b""
         self._frames: list[tuple[int, int, int]] = []  # of each: the pages after a commit, and the salts
-        self._rest = 0  # bytes of a frame that is not whole
+        self._rest = 0  # bytes of an incomplete frame
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             self._header = file.read(_WAL_HEADER.size)
             if len(self._header) < _WAL_HEADER.size:
@@ -240,11 +244,11 @@ class _WalFile:
             self._rest = (size - _WAL_HEADER.size) % (self._page + _FRAME_HEADER.size)
 
     def check(self, valid: int) -> None:
-        """Warn of what SQLite has cut behind the valid frames; DataDirError when whole changes follow it.
+        """Warn of an end that SQLite has cut behind the valid frames. Raise DataDirError if whole changes follow it.
 
-        Frames of an earlier round, which have other salts, are no part of the log.
+        Frames of an earlier round, which have other salts, are not part of the log.
         """
-        if len(self._header) < _WAL_HEADER.size:  # begun, and nothing was written
+        if len(self._header) < _WAL_HEADER.size:  # begun, but nothing was written
             return
         if _WAL_HEADER.unpack(self._header)[0] & ~1 != _WAL_MAGIC:
             raise self._damaged(0)
@@ -276,7 +280,7 @@ def base_path(directory: Path, number: int) -> Path:
 
 
 def write_base(directory: Path, number: int, content: Any) -> None:
-    """Write a base, which is there as a whole or not at all."""
+    """Write a base completely or not at all."""
     path = base_path(directory, number)
     unfinished = path.with_suffix(f".{os.getpid()}")
     unfinished.unlink(missing_ok=True)
@@ -299,7 +303,7 @@ def write_base(directory: Path, number: int, content: Any) -> None:
 
 
 def read_base(directory: Path, number: int) -> Any:
-    """The content of a base; DataDirError when it is not there, or damaged."""
+    """Return the content of a base. Raise DataDirError if it is missing or damaged."""
     path = base_path(directory, number)
     if not path.exists():
         raise DataDirError(f"`{path}` is missing, which `{LOG}` goes on from; restore the directory from a copy.")
@@ -316,7 +320,7 @@ def read_base(directory: Path, number: int) -> Any:
 
 
 def remove_bases(directory: Path, but: int) -> None:
-    """Remove every base but one, unfinished ones too."""
+    """Remove every base but one, including unfinished ones."""
     for path in directory.glob("base-*"):
         if path != base_path(directory, but):
             path.unlink(missing_ok=True)
@@ -341,7 +345,7 @@ class _ChunkWriter(io.RawIOBase):
 
 
 class _ChunkReader(io.RawIOBase):
-    """The rows as a file; `number` is the last one that was read."""
+    """The rows as a file. `number` is the last row that was read."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database

@@ -1,12 +1,12 @@
 """The journal of a running emulator: changes are written before the calls that made them are answered.
 
-Commands come from the Recorder under the engine's lock, and wait in a list. One thread writes all that wait as one row
-of the log (a group), and then lets go those who wait for it: `written` for a call on the event loop, `flush` for any
-other thread. So many calls at a time share one write, and its fsync. When the log has grown beyond the base, a process
-of its own writes the next base, and rows that it has are deleted, a few after each group.
+Commands come from the Recorder under the engine's lock, and wait in a list. One thread writes all waiting commands as
+one row of the log (a group), and then releases the waiting callers: `written` for a call on the event loop, `flush` for
+any other thread. So concurrent calls share one write and its fsync. When the log has grown beyond the base, a separate
+process writes the next base. Rows that it includes are deleted, a few after each group.
 
-A log that cannot be written ends the emulator, and calls that wait for it fail with UNAVAILABLE: nothing is answered
-that was not kept.
+A log that cannot be written ends the emulator, and calls that wait for it fail with UNAVAILABLE: no call is answered
+whose change was not kept.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from pubsub_spark.emulator.state.state import State
 
 _log = logging.getLogger("pubsub_spark.emulator")
 
-_MIN_LOG_BYTES = 128 << 20  # before a new base is written; it is at least as large as the base, too
+_MIN_LOG_BYTES = 128 << 20  # before a new base is written. The log must also be larger than the base
 _COMMAND_BYTES = 1000  # of a base, which are read as fast as one command is carried out
-_PRUNED_ROWS = 16  # after each group; more than are written, and so few that nobody waits for it
-_MAX_GROUP_COMMANDS = 64  # a Publish has 10 MB at the most, and a row of SQLite 1 GB
+_PRUNED_ROWS = 16  # after each group. More than are written, but so few that no caller waits for it
+_MAX_GROUP_COMMANDS = 64  # a Publish has at most 10 MB, and a row of SQLite at most 1 GB
 
 
 class _Waiter(NamedTuple):
@@ -44,10 +44,10 @@ class _Waiter(NamedTuple):
 
 
 class Journal:
-    """The journal in a directory; `state` is what it held, and from `start` on every change of it is written."""
+    """The journal in a directory. `state` is its content, and from `start` on every change of it is written."""
 
     def __init__(self, directory: Path, fsync: FsyncPolicy = "group", *, now: float, remembered: int = 0) -> None:
-        """Read the directory; DataDirError when it is in use, newer or damaged. now: seconds since the epoch."""
+        """Read the directory. Raise DataDirError if it is in use, newer or damaged. now: seconds since the epoch."""
         self._directory = directory
         self._lock_file = files.lock(directory)
         try:
@@ -69,13 +69,13 @@ class Journal:
         self._most_commands = 1 if fsync == "call" else _MAX_GROUP_COMMANDS
         self._changed = threading.Condition()
         self._commands: deque[Command] = deque()
-        self._ticket = 0  # of the last command that was recorded
-        self._written = 0  # that of the last one that was written
+        self._ticket = 0  # of the last recorded command
+        self._written = 0  # of the last written command
         self._failure: BaseException | None = None
         self._closed = False
-        self._waiters: deque[_Waiter] = deque()  # in the order of their tickets; of the event loop
+        self._waiters: deque[_Waiter] = deque()  # of the event loop, in the order of their tickets
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Of the rows that the base does not have, with what their commands cost.
+        # Of the rows that the base lacks, including the cost of their commands.
         self._log_bytes = self._log.size() + _COMMAND_BYTES * replay.commands
         self._is_chaotic = False
         self._compaction: subprocess.Popen[bytes] | None = None
@@ -83,7 +83,7 @@ class Journal:
         self._thread = threading.Thread(target=self._run, name="pubsub-emulator-journal", daemon=True)
 
     def start(self) -> None:
-        """Record every change of the state from now on, the restart first."""
+        """Record every change of the state from now on, beginning with the restart."""
         Recorder(self.state, RESOURCE_FORMAT, self._record)
         self.state.broker.restart(self.now)
         self.state.events.clear()
@@ -98,7 +98,7 @@ class Journal:
     # Waiting
 
     async def written(self) -> None:
-        """Wait until every change so far is kept; RpcError when that fails. To be called on one event loop only."""
+        """Wait until every change so far is kept. Raise RpcError if that fails. To be called on one event loop only."""
         ticket = self._ticket
         if self._written >= ticket:
             return
@@ -110,7 +110,7 @@ class Journal:
         await waiter.future
 
     def flush(self) -> None:
-        """Wait on any other thread until every change so far is kept; RpcError when that fails."""
+        """Wait on any other thread until every change so far is kept. Raise RpcError if that fails."""
         with self._changed:
             ticket = self._ticket
             self._changed.wait_for(lambda: self._written >= ticket or self._failure is not None)
@@ -118,7 +118,7 @@ class Journal:
                 raise self._unavailable()
 
     def _wake(self) -> None:
-        """Let go those whose changes are written, or who wait in vain; on the event loop."""
+        """Release the callers whose changes are written or cannot be. Runs on the event loop."""
         while self._waiters and (self._failure is not None or self._waiters[0].ticket <= self._written):
             waiter = self._waiters.popleft()
             if waiter.future.done():  # its call was cancelled
@@ -149,7 +149,7 @@ class Journal:
             self.on_failure(error)
 
     def _write_group(self) -> bool:
-        """Wait for commands and write them; False at the end."""
+        """Wait for commands and write them. Return False at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._commands or self._closed)
             count = min(self._most_commands, len(self._commands))
@@ -167,10 +167,10 @@ class Journal:
     # Compaction
 
     def _compact(self) -> None:
-        """Begin or end the writing of a base, and delete rows that the present one has."""
+        """Begin or end the writing of a base, and delete rows that the present one includes."""
         if self._compaction is None:
             base_bytes = self._base_bytes()
-            # What chaos does next is not in a base.
+            # A base lacks the next choices of chaos.
             if self._log_bytes > max(_MIN_LOG_BYTES, base_bytes) and not self._is_chaotic:
                 self._begin_compaction()
         elif self._compaction.poll() is not None:
@@ -201,7 +201,7 @@ class Journal:
         files.remove_bases(self._directory, but=self._log.base)
 
     def close(self) -> None:
-        """Write what was recorded, and let the directory go."""
+        """Write the recorded commands, and release the directory."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,7 +1,7 @@
-"""The state that a data directory holds: its base, and what the log did to that.
+"""The state in a data directory: its base, and the changes of the log.
 
-A base is written from the files alone, by a process of its own (`python -m pubsub_spark.emulator.journal`), because to
-go through a million messages takes seconds, for which nobody should wait. The emulator goes on writing the log.
+A separate process (`python -m pubsub_spark.emulator.journal`) writes a base from the files alone, because reading a
+million messages takes seconds, and no call should wait that long. Meanwhile the emulator continues to write the log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pubsub_spark.emulator.state.state import State
 
 
 def restored(log: LogFile, upto: int | None = None, remembered: int = 0) -> Replay:
-    """The state after a row of the log, or after the last; DataDirError where a row does not fit."""
+    """Return the state after a row of the log, or after the last. Raise DataDirError if a row does not fit."""
     replay = Replay(State(remembered=remembered), RESOURCE_FORMAT)
     if log.base:
         base = files.read_base(log.path.parent, log.base)
