@@ -1,7 +1,7 @@
 """Update masks: which fields of a resource a request replaces.
 
-A path names a field or a field of a field. The named field takes the value of the request; left unset there, it is
-cleared. The request is carried out as a whole: one bad path and nothing has changed, because a copy is changed.
+A path names a field or a field of a field. The named field is set to the value of the request, or cleared if it is
+unset there. The request is applied to a copy as a whole, so one bad path leaves everything unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from pubsub_spark.emulator.api.errors import invalid
 
-# What the service puts forward as an example of a well-formed path.
+# The service's example of a well-formed path.
 _EXAMPLES = {
     "Topic": "'schema_settings' rather than 'schemaSettings'",
     "Subscription": "'push_config' rather than 'pushConfig'",
@@ -22,7 +22,7 @@ _EXAMPLES = {
 
 
 def updated(resource: Any, update: Any, paths: Collection[str], mutable: Collection[str]) -> Any:
-    """A copy of `resource` in which the fields named by `paths` are as in `update`."""
+    """Return a copy of `resource` with the fields named by `paths` as in `update`."""
     kind = resource.DESCRIPTOR.name
     request = f"Update{kind}Request"
     if not paths:
@@ -55,7 +55,7 @@ def _check(resource: Any, path: str, mutable: Collection[str], kind: str, reques
 def _replace(target: Any, source: Any, path: list[str]) -> None:
     for part in path[:-1]:
         if not (source.HasField(part) or target.HasField(part)):
-            return  # what is not there has nothing to clear, and is not made by clearing
+            return  # a missing parent has nothing to clear, and clearing does not make it
         source = getattr(source, part)
         target = getattr(target, part)
     target.ClearField(path[-1])

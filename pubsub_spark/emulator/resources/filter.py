@@ -1,15 +1,16 @@
 """The filter language of a subscription: text in, predicate over a message's attributes out.
 
-Pure. `compile` is called once, when a subscription is created; the predicate it returns then decides for each message
-with nothing but dictionary look-ups.
+Pure. `compile` is called once, when a subscription is created. The predicate that it returns decides for each message
+with only dictionary look-ups.
 
-    filter     := term (AND term)* | term (OR term)*          one kind of joint on a level; parentheses to mix
+    filter     := term (AND term)* | term (OR term)*          one kind of operator on a level, parentheses to mix
     term       := [NOT | -] ( '(' filter ')' | comparison | hasPrefix(attributes.KEY, "text") )
     comparison := attributes:KEY | attributes.KEY = "text" | attributes.KEY != "text"
     KEY        := [A-Za-z0-9_-]+ | "text"
 
-Operators are upper case, keys and values case-sensitive, and a text stands in double quotes. `!=` also matches a
+Operators are upper case, keys and values are case-sensitive, and a text is in double quotes. `!=` also matches a
 message that lacks the key. An empty filter matches everything.
+
 Source of the rules: https://cloud.google.com/pubsub/docs/subscription-message-filter
 """
 
@@ -34,7 +35,7 @@ _SIMPLE_ESCAPES = {'"': '"', "\\": "\\", "n": "\n"}
 
 
 def compile(text: str) -> Predicate:  # noqa: A001 - read as `filter.compile`, like `re.compile`
-    """The predicate that `text` describes; ValueError says what is wrong with it and where."""
+    """Return the predicate that `text` describes. A ValueError describes the mistake and its place."""
     size = len(text.encode())
     if size > MAX_BYTES:
         raise ValueError(f"The filter is {size} bytes long, but the maximum is {MAX_BYTES} bytes.")
@@ -78,7 +79,7 @@ _JOINTS: dict[str, Callable[[list[Predicate]], Predicate]] = {"AND": _every, "OR
 
 
 class _Parser:
-    """Recursive descent over the text; `at` is the offset of what is read next, and every complaint names it."""
+    """Recursive descent over the text. `at` is the offset of the next read, and every error names it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -177,7 +178,7 @@ class _Parser:
             parts += [body[done:at], _character(escape)]
             done = escape.end()
         parts.append(body[done:])
-        # Two \u of a surrogate pair are one character; a half of one is none.
+        # Two \u of a surrogate pair are one character. Half of a pair is not a character.
         try:
             return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
@@ -212,7 +213,7 @@ class _Parser:
 
 
 def _character(escape: re.Match[str]) -> str:
-    """The character of an escape sequence."""
+    """Return the character of an escape sequence."""
     unicode, hexadecimal, octal, simple = escape.groups()
     if simple:
         return _SIMPLE_ESCAPES[simple]

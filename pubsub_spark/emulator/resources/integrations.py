@@ -1,10 +1,10 @@
 """Exports (BigQuery, Cloud Storage, Bigtable), ingestion from foreign sources, transforms: their checks and defaults.
 
-Exports run where the emulator has been given their destination (`sinks.export_worker`), ingestion where it has a
-storage root or the endpoint of Kinesis or of Kafka (`sinks.ingestion_worker`), and JavaScript (`runtime.transforms`).
-The rest does not exist here. What is asked for is checked as the service checks it, kept and returned; and where it
-would silently do nothing, it says so: an export or an ingestion by its state, a transform of another kind by
-UNIMPLEMENTED.
+Exports run if the emulator has their destination (`sinks.export_worker`). Ingestion runs if it has a storage root or
+the endpoint of Kinesis or of Kafka (`sinks.ingestion_worker`). JavaScript also runs (`runtime.transforms`). The rest
+does not exist here. Every configuration is checked as the service checks it, kept and returned. If it would silently do
+nothing, that is reported: by the state of an export or an ingestion, and by UNIMPLEMENTED if a transform is of another
+kind.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.subscription import Subscription
 from pubsub_spark.emulator.state.topic import Topic
 
-ACTIVE, RESOURCE_ERROR = 1, 2  # of Subscription.State; Topic.State has INGESTION_RESOURCE_ERROR in that place
+ACTIVE, RESOURCE_ERROR = 1, 2  # of Subscription.State. In Topic.State, 2 is INGESTION_RESOURCE_ERROR
 
-# Configuration of a Subscription -> the state that says that its destination does not exist.
+# Configuration of a Subscription -> the state for a missing destination.
 _EXPORTS = {
     "bigquery_config": "NOT_FOUND",
     "cloud_storage_config": "NOT_FOUND",
-    "bigtable_config": "PERMISSION_DENIED",  # what Bigtable says of a missing table, too; its NOT_FOUND is unused
+    "bigtable_config": "PERMISSION_DENIED",  # also Bigtable's state for a missing table. Its NOT_FOUND is unused
 }
 # Older client libraries lack the newest.
 _KNOWN_EXPORTS = [name for name in _EXPORTS if name in protos.Subscription.DESCRIPTOR.fields_by_name]
-# Source of a Topic -> the state that says that it does not exist.
+# Source of a Topic -> the state for a missing source.
 _SOURCES = {
     "aws_kinesis": "STREAM_NOT_FOUND",
     "cloud_storage": "BUCKET_NOT_FOUND",
@@ -41,7 +41,7 @@ _SOURCES = {
     "aws_msk": "TOPIC_NOT_FOUND",
     "confluent_cloud": "UNREACHABLE_BOOTSTRAP_SERVER",
 }
-# Source or transform -> what it cannot do without.
+# Source or transform -> its required fields.
 _REQUIRED = {
     "aws_kinesis": ("stream_arn", "consumer_arn", "aws_role_arn", "gcp_service_account"),
     "aws_msk": ("cluster_arn", "topic", "aws_role_arn", "gcp_service_account"),
@@ -50,13 +50,13 @@ _REQUIRED = {
     "compression": ("compression_algorithm", "compression_mode"),
     "ai_inference": ("endpoint",),
 }
-_MAX_TRANSFORMS = 5  # that are enabled on one resource
+_MAX_TRANSFORMS = 5  # enabled, on one resource
 _MAX_UDF_BYTES = 20_480
 _AI_ENDPOINT = re.compile(r"projects/[^/]+/locations/[^/]+/(endpoints/[^/]+|publishers/[^/]+/models/[^/]+)")
 _BIGQUERY_TABLE = re.compile(r"([^:/]+\.[^:/]+:)?[^.:/]+[.:][^.:/]+\.[^.:/]+")  # `example.com:project` is a project
 _BIGTABLE_TABLE = re.compile(r"projects/[^/]+/instances/[^/]+/tables/[^/]+")
 _BIGTABLE_DELIMITER = 50  # bytes, at most
-# https://cloud.google.com/storage/docs/buckets#naming; of misspellings the one that is named there.
+# https://cloud.google.com/storage/docs/buckets#naming (of misspellings, only the one that is named there)
 _BUCKET = re.compile(r"(?=.{3,222}$)(?!goog)(?!.*(google|g00gle))(?!\d+(\.\d+){3}$)[a-z0-9]([a-z0-9_.-]*[a-z0-9])?")
 _BUCKET_COMPONENT = 63  # characters between dots, at most
 # https://cloud.google.com/storage/docs/objects#naming
@@ -73,7 +73,7 @@ _GCS_DURATION_SECONDS = 5 * limits.MINUTE
 
 
 def export_of(subscription: Any) -> str:
-    """The name of the export configuration that a Subscription has; empty when it has none."""
+    """Return the name of the export configuration of a Subscription, or an empty text if it has no export."""
     present = [name for name in _KNOWN_EXPORTS if subscription.HasField(name)]
     if len(present) > 1:
         raise invalid(f"At most one of {', '.join(_EXPORTS)} may be set; got {' and '.join(present)}.")
@@ -81,7 +81,7 @@ def export_of(subscription: Any) -> str:
 
 
 def fill_export(subscription: Any, running: Collection[str] = ()) -> None:
-    """Check the export of a Subscription, fill in its defaults, and set its state; `running` are those that work."""
+    """Check the export of a Subscription, fill in its defaults, and set its state. `running` are those that work."""
     name = export_of(subscription)
     subscription.state = RESOURCE_ERROR if name and name not in running else ACTIVE
     if not name:
@@ -108,7 +108,7 @@ def _fill_cloud_storage(config: Any, subscription: Any) -> None:
         config.max_duration.seconds = _GCS_DURATION_SECONDS
     duration = config.max_duration.seconds + config.max_duration.nanos / 1e9
     limits.check_duration(duration, limits.GCS_MAX_DURATION)
-    # A file may not stay open longer than its messages are leased, so that is what an unset deadline becomes.
+    # A file may not stay open longer than its messages are leased, so an unset deadline becomes its duration.
     subscription.ack_deadline_seconds = subscription.ack_deadline_seconds or int(duration)
     limits.check_at_most("max_duration", duration, subscription.ack_deadline_seconds, limits.go_duration)
     if config.max_bytes:
@@ -129,7 +129,7 @@ def _check_object_name(prefix: str, suffix: str) -> None:
 
 
 def _is_datetime_format(text: str) -> bool:
-    """Whether a format names each part of date and time once, `T` and the offset at most once, and delimiters only."""
+    """Return whether a format has each date and time part once, at most one `T` and offset, else only delimiters."""
     if not _DATETIME_FORMAT.fullmatch(text):
         return False
     found = Counter(_SAME_MATCHER.get(matcher, matcher) for matcher in _DATETIME_MATCHER.findall(text))
@@ -174,7 +174,7 @@ def fill_ingestion(topic: Any) -> None:
 
 
 def check_transforms(transforms: Sequence[Any]) -> None:
-    """Check transforms: JavaScript runs here, and what is well-formed but of another kind is kept if it is disabled."""
+    """Check transforms. JavaScript runs here. A well-formed transform of another kind is kept if it is disabled."""
     functions = [each.javascript_udf.function_name for each in transforms if each.HasField("javascript_udf")]
     if len(functions) != len(set(functions)):
         raise invalid("The function names of the message transforms of one resource must be distinct.")
@@ -216,7 +216,7 @@ def _bad(argument: str, value: str) -> RpcError:
 def keep_state(changed: Any, present: Any) -> None:
     """Keep the state of a Topic's source or a Subscription's export that is configured as before.
 
-    Whoever ingests or exports sets it when it is another one, which may be long after.
+    For another configuration, the worker that ingests or exports sets the state, which may be long after.
     """
     before, now = _configuration(present), _configuration(changed)
     if before is None or type(before) is not type(now):
@@ -229,7 +229,7 @@ def keep_state(changed: Any, present: Any) -> None:
 
 
 def _configuration(resource: Any) -> Any:
-    """The settings of the source of a Topic, or the configuration of the export of a Subscription; None without."""
+    """Return the settings of a Topic's source, or the configuration of a Subscription's export, or None."""
     if isinstance(resource, protos.Topic):
         settings = resource.ingestion_data_source_settings
         source = settings.WhichOneof("source")
@@ -239,7 +239,7 @@ def _configuration(resource: Any) -> Any:
 
 
 def reset_states(broker: Broker, running: Collection[str]) -> None:
-    """Set the states of exports and ingestion as at their creation: an earlier start may have had other services.
+    """Reset the states of exports and ingestion to those at creation: an earlier start may have had other services.
 
     running: the export configurations that work.
     """

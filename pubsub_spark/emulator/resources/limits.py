@@ -1,7 +1,7 @@
-"""The limits, defaults and error sentences of the service, as tables, and the checks that read them.
+"""The limits, defaults and error messages of the service, as tables, and the checks that read them.
 
-Pure: values in, nothing or an RpcError out. The sentences are the service's own where they are known, so a
-test that matches on them passes here and there.
+Pure: values in, nothing or an RpcError out. The messages are the service's own if they are known, so a test that
+matches them passes on both.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pubsub_spark.emulator.api.errors import RpcError, invalid, invalid_argument
 # Requests
 MAX_PUBLISH_MESSAGES = 1000
 MAX_PUBLISH_BYTES = 10_000_000
-MAX_PAYLOAD_BYTES = 10 * 1024 * 1024  # of any request, before anybody looks into it
+MAX_PAYLOAD_BYTES = 10 * 1024 * 1024  # of any request, before its content is read
 MAX_ATTRIBUTES = 100
 MAX_ATTRIBUTE_KEY_BYTES = 256
 MAX_ATTRIBUTE_VALUE_BYTES = 1024
 MAX_ORDERING_KEY_BYTES = 1024
-_SCHEMA_WORDS = {"AVRO": "AVRO", "PROTOCOL_BUFFER": "PROTO"}  # of reasons; that of JSON_PROTO was never seen by us
+_SCHEMA_WORDS = {"AVRO": "AVRO", "PROTOCOL_BUFFER": "PROTO"}  # of reasons. We have never seen that of JSON_PROTO
 MAX_ACK_REQUEST_BYTES = 512 * 1024
 MAX_PULL_MESSAGES = 1000
 MAX_PAGE_SIZE = 1000
@@ -40,7 +40,7 @@ DEFAULT_DELIVERY_ATTEMPTS = 5
 
 
 def go_duration(seconds: float) -> str:
-    """Seconds as the service writes them: 9m59s, 10m, 744h."""
+    """Return seconds in the service's format: 9m59s, 10m, 744h."""
     hours, rest = divmod(abs(seconds), HOUR)
     minutes, rest = divmod(rest, MINUTE)
     parts = [(f"{hours:.0f}h", hours), (f"{minutes:.0f}m", minutes), (f"{rest:.9g}s", rest)]
@@ -49,7 +49,7 @@ def go_duration(seconds: float) -> str:
 
 
 class Bounds(NamedTuple):
-    """A closed interval of seconds; `text` writes them for the error."""
+    """A closed interval of seconds. `text` formats them for the error."""
 
     what: str
     low: float
@@ -57,7 +57,7 @@ class Bounds(NamedTuple):
     text: Callable[[float], str] = go_duration
 
 
-_BACKOFF_TEXT = "{:.9g}s".format  # as Google's emulator writes it; no other wording is known
+_BACKOFF_TEXT = "{:.9g}s".format  # as Google's emulator writes it. No other wording is known
 RETENTION = Bounds("message retention duration", 10 * MINUTE, 31 * DAY)
 # Field of a RetryPolicy, with its default in seconds
 BACKOFFS = (
@@ -70,7 +70,7 @@ _PROJECT = re.compile(r"projects/[^/]+")
 
 
 def check_name(name: str, collection: names.Collection) -> str:
-    """`name`, if it is a full name of the collection; RpcError otherwise."""
+    """Return `name` if it is a full name of the collection. Raise RpcError otherwise."""
     try:
         names.parse(name, collection)
     except ValueError:
@@ -87,7 +87,7 @@ def invalid_name(name: str) -> RpcError:
 
 
 def check_project(project: str) -> str:
-    """The name `projects/{project}`, if it is one; RpcError otherwise."""
+    """Return `projects/{project}` if it is a valid name. Raise RpcError otherwise."""
     if not _PROJECT.fullmatch(project):
         raise invalid_name(project)
     return project
@@ -147,7 +147,7 @@ def malformed_ack_id(ack_id: str) -> RpcError:
 
 
 def exactly_once_failure(ack_ids: Sequence[str], outcome: str = "PERMANENT_FAILURE_INVALID_ACK_ID") -> RpcError:
-    """The error for ack ids that acknowledge nothing, with an ErrorInfo that names each, as clients read it."""
+    """Return the error for ack ids that acknowledge nothing, with an ErrorInfo that names each, as clients read it."""
     return RpcError(
         "INVALID_ARGUMENT",
         "Some acknowledgement ids in the request were invalid. This could be because the acknowledgement ids have "
@@ -158,7 +158,7 @@ def exactly_once_failure(ack_ids: Sequence[str], outcome: str = "PERMANENT_FAILU
 
 
 def failed_validation(schema_type: str, encoding: str, problem: str, **metadata: str) -> RpcError:
-    """The error for a message that does not match its schema, with the reason and metadata of the service."""
+    """Return the error for a message that does not match its schema, with the service's reason and metadata."""
     failed = "Message failed schema validation"
     return RpcError(
         "INVALID_ARGUMENT",
@@ -169,7 +169,7 @@ def failed_validation(schema_type: str, encoding: str, problem: str, **metadata:
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
-    """Check labels: at most 64, of lower-case letters, digits, `_` and `-`; a key begins with a letter."""
+    """Check labels: at most 64, of lower-case letters, digits, `_` and `-`. A key begins with a letter."""
     if len(labels) > MAX_LABELS:
         raise _bad_labels(f"has {len(labels)} entries, but the maximum is {MAX_LABELS}")
     for key, value in labels.items():
@@ -190,7 +190,7 @@ def _bad_labels(problem: str) -> RpcError:
 
 
 def check_attributes(attributes: Mapping[str, str]) -> None:
-    """Refuse attributes over a limit, and keys that begin with `goog`, but those that Google's clients set."""
+    """Refuse attributes over a limit, and keys that begin with `goog`, except those that Google's clients set."""
     check_at_most("attribute_count", len(attributes), MAX_ATTRIBUTES)
     for key, value in attributes.items():
         if not key or (key[:4].lower() == "goog" and key not in names.TRACE_ATTRIBUTES):
@@ -198,7 +198,7 @@ def check_attributes(attributes: Mapping[str, str]) -> None:
                 f"The request contains an attribute key that is not valid (key={key}). Attribute keys must be "
                 "non-empty and must not begin with 'goog' (case-insensitive)."
             )
-        # A character is at most four bytes, so short texts need no encoding to be known to fit.
+        # A character has at most four bytes, so short texts are known to fit without encoding them.
         if len(key) * 4 > MAX_ATTRIBUTE_KEY_BYTES:
             _check_attribute(key, "key", len(key.encode()), MAX_ATTRIBUTE_KEY_BYTES)
         if len(value) * 4 > MAX_ATTRIBUTE_VALUE_BYTES:
@@ -206,7 +206,7 @@ def check_attributes(attributes: Mapping[str, str]) -> None:
 
 
 def _check_attribute(name: str, part: str, size: int, most: int) -> None:
-    """Refuse an attribute whose key or value is too long; the service calls its bytes characters."""
+    """Refuse an attribute whose key or value is too long. The service calls its bytes characters."""
     if size > most:
         raise invalid(
             f'The attribute "{name}" in the request has a {part} that is too long. The length is {size} characters, '

@@ -1,7 +1,7 @@
-"""Lists in pages: sorted by name, a token says after which name the next page begins.
+"""Lists in pages, sorted by name. A token has the name that the next page begins after.
 
-A token stays good when the item that it names is deleted: it marks a place in the order, not an item. It is good for
-the list that it came from.
+A token stays good when the item that it names is deleted: it marks a place in the order instead of an item. It is good
+only in its own list.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pubsub_spark.emulator.resources import limits
 
 
 def page(items: Iterable[str], request: Any) -> tuple[list[str], str]:
-    """The page of the sorted items that a List request asks for, and the token of the next one (empty on the last)."""
+    """Return the page of the sorted items for a List request, and the token of the next one (empty on the last)."""
     size = request.page_size
     if not 0 <= size <= limits.MAX_PAGE_SIZE:
         raise limits.out_of_bounds("page_size", size, 0, limits.MAX_PAGE_SIZE)
@@ -29,14 +29,14 @@ def page(items: Iterable[str], request: Any) -> tuple[list[str], str]:
 
 
 def of_project(resources: Mapping[str, Any], request: Any) -> tuple[list[Any], str]:
-    """The page of the resources of the request's project, and the token of the next one."""
+    """Return the page of the resources of the request's project, and the token of the next one."""
     limits.check_project(request.project)
     names, token = page((name for name in resources if name.startswith(f"{request.project}/")), request)
     return [resources[name].resource for name in names], token
 
 
 def _mark(request: Any) -> bytes:
-    """The prefix of a list's page tokens, which tells them from those of other lists and from other base64."""
+    """Return the prefix of a list's page tokens. It tells them from those of other lists and from other base64."""
     of = request.DESCRIPTOR.fields_by_number[1].name
     return f"{zlib.crc32(f'{request.DESCRIPTOR.name} {getattr(request, of)}'.encode()):08x}:".encode()
 

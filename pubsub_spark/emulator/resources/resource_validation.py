@@ -1,7 +1,7 @@
 """The validation and the defaults of Topic and Subscription resources.
 
-Resources go in as the client sent them and come out as `Get...` will show them, or a RpcError says what is wrong. The
-rules of delivery are read out of a finished Subscription by `settings`.
+Resources go in as the client sent them and come out as `Get...` will show them, or an RpcError reports the mistake.
+`settings` reads the delivery rules of a finished Subscription.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _NEVER = float("inf")
 
 
 def check_values(given: Any) -> None:
-    """Refuse a Duration, Timestamp or number out of its type's range, which gRPC carries and JSON cannot.
+    """Refuse a Duration, Timestamp or number outside its type's range, which gRPC carries but JSON cannot.
 
-    Kept, it would leave a client of the JSON API without an answer to whatever shows or lists the resource.
+    If it were kept, calls of the JSON API that show or list the resource would have no answer.
     """
     try:
         json_format.MessageToDict(given)
@@ -38,7 +38,7 @@ def check_values(given: Any) -> None:
 
 
 def topic(given: Any) -> Any:
-    """A Topic as it is kept."""
+    """Return a Topic as it is kept."""
     kept = protos.Topic()
     kept.CopyFrom(given)
     _clear(kept, "satisfies_pzs", "state", "tags")
@@ -56,12 +56,12 @@ def topic(given: Any) -> Any:
 
 
 def retention(kept: Any) -> float:
-    """The seconds for which a topic keeps its messages; 0 when it does not."""
+    """Return a topic's retention in seconds, or 0 if it does not keep messages."""
     return seconds(kept.message_retention_duration) if kept.HasField("message_retention_duration") else 0
 
 
 def subscription(given: Any, exports: Collection[str] = ()) -> Any:
-    """A Subscription as it is kept: checked, and its defaults filled in; `exports` are the configurations that run."""
+    """Return a Subscription as it is kept: checked, and with defaults. `exports` are the configurations that run."""
     kept = protos.Subscription()
     kept.CopyFrom(given)
     _clear(kept, "state", "topic_message_retention_duration", "analytics_hub_subscription_info", "tags")
@@ -80,7 +80,7 @@ def subscription(given: Any, exports: Collection[str] = ()) -> Any:
 
 
 def settings(kept: Any) -> Settings:
-    """The delivery settings of a Subscription resource."""
+    """Return the delivery settings of a Subscription resource."""
     expiration, retry, dead_letter = kept.expiration_policy, kept.retry_policy, kept.dead_letter_policy
     has_retry = kept.HasField("retry_policy")
     return Settings(
@@ -99,16 +99,16 @@ def settings(kept: Any) -> Settings:
 
 
 def show_topic_retention(subscription: Any, topic: Any) -> None:
-    """Set the field of a Subscription that says how long its topic retains messages."""
+    """Set the field of a Subscription for the message retention of its topic."""
     subscription.ClearField("topic_message_retention_duration")
     if topic.HasField("message_retention_duration"):
         subscription.topic_message_retention_duration.CopyFrom(topic.message_retention_duration)
 
 
 def push_config(given: Any) -> None:
-    """Check and fill in a PushConfig; an empty one is a pull subscription's."""
+    """Check and fill in a PushConfig. An empty one is a pull subscription's."""
     endpoint = given.push_endpoint
-    # The service insists on https; an emulator's endpoint is a test's own server.
+    # The service insists on https. An emulator's endpoint is a test's own server.
     if endpoint and not _is_web_address(endpoint):
         raise invalid(
             f"Invalid push endpoint given (endpoint={endpoint}). "
@@ -132,16 +132,18 @@ def _is_web_address(text: str) -> bool:
 
 
 def keep_push_version(changed: Any, kept: Any) -> None:
-    """Keep the push format of the old configuration if the new one does not name one, also that of a pull subscription,
-    which becomes a push subscription again with it."""
+    """Keep the push format of the old configuration if the new one does not name one.
+
+    This also holds for a pull subscription, which becomes a push subscription again with it.
+    """
     version = kept.attributes.get(_PUSH_VERSION)
-    # Not setdefault: in protobuf 5 a map makes up what is asked for.
+    # Not setdefault: in protobuf 5 a map creates keys that are read.
     if version is not None and _PUSH_VERSION not in changed.attributes:
         changed.attributes[_PUSH_VERSION] = version
 
 
 def kind(kept: Any) -> str:
-    """The delivery type of a subscription: pull, push or export."""
+    """Return the delivery type of a subscription: pull, push or export."""
     if kept.push_config.push_endpoint:
         return "push"
     return "export" if integrations.export_of(kept) else "pull"
@@ -159,7 +161,7 @@ def seconds(duration: Any) -> float:
 
 
 def _fill_expiration(kept: Any) -> None:
-    """Set the default expiration of 31 days; a policy without a ttl means never."""
+    """Set the default expiration of 31 days. A policy without a ttl means never."""
     if not kept.HasField("expiration_policy"):
         kept.expiration_policy.ttl.seconds = limits.DEFAULT_EXPIRATION
     elif kept.expiration_policy.HasField("ttl"):
