@@ -12,7 +12,7 @@ class Clock:
         self.restart()
 
     def restart(self) -> None:
-        """Set it back to the machine's time."""
+        """Set the clock back to the machine's time."""
         self._epoch = time.time() - time.monotonic()
 
     def now(self) -> float:
@@ -20,9 +20,9 @@ class Clock:
 
     @property
     def ahead(self) -> float:
-        """The seconds by which it is ahead of the machine's clock."""
+        """The lead over the machine's clock, in seconds."""
         return self.now() - time.time()
 
     def advance_to(self, moment: float) -> None:
-        """Set it to `moment`, unless it is later already."""
+        """Set the clock to `moment`, unless it is already later."""
         self._epoch = max(self._epoch, moment - time.monotonic())

@@ -2,10 +2,10 @@
 
 Everything that touches the broker goes through `open`, which holds the lock, lets the time that has passed take effect,
 and on the way out notifies the consumers that the state found something for. One message wakes one consumer. A consumer
-on the event loop waits for its `Wakeup`; one that has a thread (a push worker) waits in `wait`, on a condition. One
-thread sleeps until the broker's agenda says that something is due, and until then costs nothing.
+on the event loop waits for its `Wakeup`. One that has a thread (a push worker) waits in `wait`, on a condition. One
+thread sleeps until something on the broker's agenda is due, and until then costs nothing.
 
-An exception on a background thread is given to `fail`: it is logged, and ends the emulator.
+An exception on a background thread is passed to `fail`, which logs it and ends the emulator.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class Journal(Protocol):
     """The storage that keeps the changes of the state beyond the end of the emulator."""
 
     async def written(self) -> None:
-        """Wait until every change so far is kept; RpcError when that fails."""
+        """Wait until every change so far is kept. Raise RpcError if that fails."""
 
     def flush(self) -> None:
         """Wait for the same on a thread that is not the event loop's."""
 
 
 class Session(NamedTuple):
-    """The broker and the present time, for a handler that holds the lock."""
+    """The broker and the present time. A handler that holds the lock uses them."""
 
     broker: Broker
     now: float
 
 
 class Wakeup:
-    """The wake-up of one waiter on an event loop; made there, and notified by any thread."""
+    """The wake-up of one waiter on an event loop. Made there, and notified by any thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -66,11 +66,11 @@ class Wakeup:
         if threading.get_ident() == self._thread:
             self._woken.set()
         else:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and so nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so there is no waiter
                 self._loop.call_soon_threadsafe(self._woken.set)
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Wait to be notified, at most for so many seconds."""
+        """Wait to be notified, at most `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -100,7 +100,7 @@ class Engine:
 
     @contextmanager
     def open(self) -> Iterator[Session]:
-        """The broker and the present time, under the lock."""
+        """Yield the broker and the present time, under the lock."""
         with self._lock:
             now = self._catch_up()
             try:
@@ -109,16 +109,16 @@ class Engine:
                 self._notify()
 
     def add_listener(self, listener: Listener) -> None:
-        """Give `listener` the events of every locked section from now on, in order, before the lock is released.
+        """Pass `listener` the events of every locked section from now on, in order, before the lock is released.
 
-        It must be quick, may call `open` (what it changes there it hears of next), and what it raises, the request
-        fails with. A request is answered when all listeners have heard of it.
+        It must be quick. It may call `open`, and then receives the events of its own changes next. The request fails
+        with any exception that it raises. A request is answered after all listeners have received its events.
         """
         with self._lock:
             self._listeners.append(listener)
 
     def remove_listener(self, listener: Listener) -> None:
-        """Give `listener` no more events."""
+        """Pass `listener` no more events."""
         with self._lock:
             self._listeners = [each for each in self._listeners if each != listener]
 
@@ -130,7 +130,7 @@ class Engine:
         wakeup: Wakeup | None = None,
         name: str = "",
     ) -> Consumer:
-        """A consumer that waits for its wake-up, or without one in `wait`; `name` is for people."""
+        """Return a consumer that waits for its wake-up, or without one in `wait`. `name` is for people."""
         condition = wakeup or threading.Condition(self._lock)
         consumer = Consumer(ack_deadline, max_messages, max_size, condition, name)
         with self._lock:
@@ -138,22 +138,22 @@ class Engine:
         return consumer
 
     def now(self) -> float:
-        """The present time on the emulator's clock."""
+        """Return the present time on the emulator's clock."""
         return self.clock.now()
 
     def wake(self, consumer: Consumer) -> None:
-        """Make the waiter of this consumer look again."""
+        """Make the waiter of this consumer check again."""
         with self._lock:
             consumer.condition.notify_all()
 
     def wait(self, consumer: Consumer, seconds: float | None = None) -> None:
-        """Inside `open`: release the lock until the consumer is notified or the seconds are over."""
+        """Release the lock, inside `open`, until the consumer is notified or the seconds are over."""
         self._notify()
         consumer.condition.wait(seconds)
         self._catch_up()
 
     async def sleep(self, seconds: float) -> bool:
-        """Wait for so long on the emulator's clock, which `advance` shortens; False when all were cancelled."""
+        """Wait `seconds` on the emulator's clock, which `advance` shortens. Return False if all were cancelled."""
         wakeup = Wakeup()
         sleeper = self.consumer(wakeup=wakeup)
         ends = self.now() + seconds
@@ -162,14 +162,14 @@ class Engine:
         return not sleeper.closed
 
     def cancel_all(self) -> None:
-        """Close every consumer: it takes nothing from now on."""
+        """Close every consumer, so that it takes nothing from now on."""
         with self._lock:
             for consumer in list(self._consumers):
                 consumer.closed = True
                 consumer.condition.notify_all()
 
     def advance(self, seconds: float) -> None:
-        """Move time; everything that falls due on the way has happened at its own time when this returns."""
+        """Move time. Everything that falls due on the way has happened at its own time when this returns."""
         with self._lock:
             if not 0 <= seconds < _NEVER:
                 raise ValueError(f"Time can only move on, got {seconds} seconds.")
@@ -180,23 +180,23 @@ class Engine:
             self.clock.advance_to(end)
             self._catch_up()
             self._notify()
-            self._alarm.notify()  # what is due is nearer now than when the sleep was measured
+            self._alarm.notify()  # the next due time is nearer now than when the sleep was measured
             for consumer in list(self._consumers):
                 consumer.condition.notify_all()  # its wait may be over
 
     async def written(self) -> None:
-        """Wait until every change so far is kept, where there is a journal; a call is answered after that."""
+        """Wait until every change so far is kept, if there is a journal. A call is answered after that."""
         if self.journal is not None:
             await self.journal.written()
 
     def restart_clock(self) -> None:
-        """Set the clock back to the machine's time; the state must be empty."""
+        """Set the clock back to the machine's time. The state must be empty."""
         with self._lock:
             self.clock.restart()
-            self._alarm.notify()  # what is due comes at other times now
+            self._alarm.notify()  # the due times have changed
 
     def fail(self, error: BaseException) -> None:
-        """End the emulator because of an exception on a background thread; any thread may say so.
+        """End the emulator because of an exception on a background thread. Any thread may call this.
 
         The first one is kept in `failure`, and `on_failure` is called: the emulator stops serving, its process ends
         with an error, and in process every later call of `Emulator` raises.

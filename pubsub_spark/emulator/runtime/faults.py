@@ -1,7 +1,7 @@
 """Injected faults: RPCs that fail or are delayed and acks that fail, as a test has ordered.
 
-No I/O and no clock; a lock, because calls come on many threads. A fault is for one RPC (`Publish`,
-`StreamingPull`, ...) or for every one (`*`), and is used up after `count` calls.
+No I/O and no clock, but a lock, because calls come on many threads. A fault is for one RPC (`Publish`, `StreamingPull`,
+...) or for every one (`*`), and is used up after `count` calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EVERY = "*"
 
 @dataclass
 class Fault:
-    """A fault of the next `count` calls of an RPC; without a code they are only delayed."""
+    """A fault of the next `count` calls of an RPC. Without a code they are only delayed."""
 
     rpc: str
     code: Code | None
@@ -29,7 +29,7 @@ class Fault:
 
 
 class Faults:
-    """The faults that are still to come, first injected first met."""
+    """The pending faults. The first injected applies first."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
@@ -41,12 +41,12 @@ class Faults:
             self._faults.append(fault)
 
     def pending(self) -> list[Fault]:
-        """The faults of calls that are still to come, as they are now."""
+        """Return the pending faults of calls, as they are now."""
         with self._lock:
             return [replace(fault) for fault in self._faults]
 
     def match(self, rpc: str) -> Fault | None:
-        """The fault of the next call of `rpc`, counted as applied; None when there is none."""
+        """Return the fault of the next call of `rpc`, counted as applied, or None."""
         if not self._faults:
             return None
         with self._lock:
@@ -58,12 +58,12 @@ class Faults:
             return fault
 
     def inject(self, count: int, outcome: str) -> None:
-        """Let the ack ids of the next `count` requests fail with `outcome`, where delivery is exactly once."""
+        """Let the ack ids of the next `count` requests fail with `outcome`, if delivery is exactly once."""
         with self._lock:
             self._ack_outcomes.append(repeat(outcome, count))
 
     def injected(self) -> str:
-        """The injected outcome of the next request's ack ids; empty for none."""
+        """Return the injected outcome of the next request's ack ids, or an empty text."""
         with self._lock:
             while self._ack_outcomes:
                 if (outcome := next(self._ack_outcomes[0], "")) != "":

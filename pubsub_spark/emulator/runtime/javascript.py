@@ -1,8 +1,8 @@
 """One JavaScript function of a message transform, in a V8 context of its own (mini-racer).
 
-The function is given `{data, attributes}` and metadata, and returns such an object, or null to drop the message. Many
-messages are one call into V8; when that fails or takes too long, each is tried alone, so one that never ends fails
-alone. A context that has reached its memory limit is thrown away. Not safe for threads: see `transforms`.
+The function receives `{data, attributes}` and metadata, and returns such an object, or null to drop the message. Many
+messages are one call into V8. If that fails or takes too long, each is tried alone, so one that never ends fails alone.
+A context that has reached its memory limit is discarded. Not safe for threads: see `transforms`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 _LIMIT_SECONDS = 0.5  # for one message, as the service documents
 _MAX_MEMORY_BYTES = 128 * 1024 * 1024
-_MAX_DATA_BYTES = 10_000_000  # of one message, whether it was published or made so
+_MAX_DATA_BYTES = 10_000_000  # of one message, published or transformed
 _NAME = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 _FIELDS = frozenset({"data", "attributes"})
 
@@ -25,7 +25,8 @@ _FIELDS = frozenset({"data", "attributes"})
 # that started V8 and to the threads that it starts. Any other thread that makes or frees a context ends the process.
 _V8: Final = ThreadPoolExecutor(1, "v8")
 
-# Gives the function each message of a list; what it throws, or what has no JSON, is the error of that message alone.
+# Calls the function with each message of a list. An exception, or a result without JSON, is the error of that message
+# alone.
 _CALLER = """const pubsubTransformAll = (batch) => "[" + batch.map(([message, metadata]) => {
   try {
     const made = %s(message, metadata);
@@ -37,7 +38,7 @@ _CALLER = """const pubsubTransformAll = (batch) => "[" + batch.map(([message, me
 
 
 class TransformError(ValueError):
-    """Why a function cannot be used, or failed on a message: the end of a sentence about it."""
+    """The reason why a function cannot be used, or failed on a message: the end of an error message."""
 
 
 class UnavailableError(TransformError):
@@ -45,7 +46,7 @@ class UnavailableError(TransformError):
 
 
 class Transformable(NamedTuple):
-    """A message as a transform gets it; only its data and attributes can be changed."""
+    """A message as a transform receives it. Only its data and attributes can be changed."""
 
     data: bytes
     attributes: Mapping[str, str]
@@ -70,7 +71,7 @@ class Function:
         self._open()
 
     def run(self, messages: Sequence[Transformable]) -> list[Outcome]:
-        """The outcome of each message."""
+        """Return the outcome of each message."""
         texts: list[tuple[dict[str, Any], Mapping[str, str]] | None] = [_given(each) for each in messages]
         made = iter(self._call([each for each in texts if each is not None]))
         unreadable = TransformError("the data of the message is not UTF-8, which JavaScript needs")
@@ -97,14 +98,14 @@ class Function:
             self._context = None
             self._close()
             why = f"it needed more than {_MAX_MEMORY_BYTES >> 20} MB"
-        except Exception:  # of V8, or of what the code has made of the functions that write JSON
+        except Exception:  # of V8, or of the functions that write JSON, if the code has changed them
             why = "what it threw or returned has no JSON"
         if len(batch) > 1:
             return [answer for each in batch for answer in self._call([each])]
         return [{"error": why}]
 
     def _open(self) -> Any:
-        """The context with the code."""
+        """Return the context with the code."""
         if self._context is not None:
             return self._context
         try:
@@ -133,7 +134,7 @@ class Function:
 
 
 def _wait_for_end(context: Any) -> None:
-    """Wait until V8 has stopped what took too long: it tells so by a callback, for which the context must be there."""
+    """Wait until V8 has stopped the call that took too long. Its callback reports that, and needs the context."""
     import py_mini_racer
 
     with contextlib.suppress(py_mini_racer.JSEvalException):
@@ -141,7 +142,7 @@ def _wait_for_end(context: Any) -> None:
 
 
 def _given(message: Transformable) -> tuple[dict[str, Any], Mapping[str, str]] | None:
-    """The arguments of the function; None when the data is no text."""
+    """Return the arguments of the function, or None if the data is not text."""
     try:
         return {"data": message.data.decode(), "attributes": dict(message.attributes)}, message.metadata
     except UnicodeDecodeError:
@@ -149,7 +150,7 @@ def _given(message: Transformable) -> tuple[dict[str, Any], Mapping[str, str]] |
 
 
 def _answers(text: str, count: int) -> list[Any]:
-    """The answer to each message of a batch, as V8 wrote it."""
+    """Return the answer to each message of a batch, as V8 wrote it."""
     answers: list[Any] = json.loads(text)
     if len(answers) != count or not all(isinstance(each, dict) for each in answers):
         raise ValueError("It is no list of an answer to each message.")
@@ -157,7 +158,7 @@ def _answers(text: str, count: int) -> list[Any]:
 
 
 def _outcome(answer: Any, message: Transformable) -> Outcome:
-    """The function's result for a message."""
+    """Return the function's result for a message."""
     if "error" in answer:
         return TransformError(answer["error"])
     made = answer.get("made")
@@ -181,5 +182,5 @@ def _outcome(answer: Any, message: Transformable) -> Outcome:
 
 
 def _first_line(error: Exception) -> str:
-    """The message of an error of V8, which goes on with the place in the code."""
+    """Return the message of an error of V8, without the place in the code that follows it."""
     return str(error).partition("\n")[0].removeprefix("<anonymous>:")

@@ -1,8 +1,8 @@
 """Message transforms: the functions of each topic and subscription that has some, in order.
 
-A resource with transforms has a thread of its own, and nobody else's work runs there: a function that never ends holds
-up the messages of its own topic or subscription, each for half a second, and no other. The engine's lock is not held
-meanwhile. Whoever has no transforms pays for looking that up.
+A resource with transforms has its own thread, which does no other work. A function that never ends holds up only the
+messages of its own topic or subscription, each for half a second. The engine's lock is not held meanwhile. A resource
+without transforms only costs a look-up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Runner:
         self._lock = threading.Lock()
 
     def run(self, messages: Sequence[Transformable]) -> list[Outcome]:
-        """The outcome of each message: changed, dropped (None), or the error of the first function that failed."""
+        """Return the outcome of each message: changed, dropped (None), or the error of the first failed function."""
         return _off_the_event_loop(lambda: self._run(messages))
 
     def _run(self, messages: Sequence[Transformable]) -> list[Outcome]:
@@ -52,7 +52,7 @@ class Transforms:
         self._runners: dict[str, Runner] = {}
 
     def runner(self, name: str, resource: Any) -> Runner | None:
-        """The runner of a Topic or Subscription; None when nothing is to be run."""
+        """Return the runner of a Topic or Subscription, or None if it has nothing to run."""
         transforms = resource.message_transforms
         if not transforms:
             return None
@@ -84,7 +84,7 @@ def check(transforms: Iterable[Any]) -> None:
 
 
 def _off_the_event_loop(work: Callable[[], T]) -> T:
-    """The result of work; on a thread of its own where an event loop runs on this one, which mini-racer refuses."""
+    """Return the result of `work`, on its own thread if an event loop runs on this one: mini-racer refuses that."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -94,14 +94,14 @@ def _off_the_event_loop(work: Callable[[], T]) -> T:
 
 
 def metadata(message: Any) -> dict[str, str]:
-    """The metadata of a published message, as a function gets it."""
+    """Return the metadata of a published message, as a function receives it."""
     published = datetime.fromtimestamp(message.published, UTC)
     known = {"message_id": message.id, "publish_time": published.strftime("%Y-%m-%dT%H:%M:%SZ")}
     return known | ({"ordering_key": message.key} if message.key else {})
 
 
 def transformable(message: Any) -> Transformable:
-    """A message of a subscription, as its transforms get it."""
+    """Return a message of a subscription, as its transforms receive it."""
     return Transformable(message.data, message.attributes, metadata(message))
 
 

@@ -1,8 +1,8 @@
 """The Publish calls whose messages are in the state, but whose responses are not written yet.
 
 A client may compare a message with the id that its own Publish returned, so it must receive that response first. A
-delivery takes a `Barrier` in the locked section in which it takes its messages, and is sent after the barrier opened:
-when the responses were written that were pending then. Later calls are not waited for, so a busy topic delays nothing.
+delivery takes a `Barrier` in the locked section that takes its messages, and is sent after the barrier opened: when the
+responses that were pending then are written. It does not wait for later calls, so a busy topic delays nothing.
 
 A response that its client does not read can be pending for as long as the connection lives. After MAX_SECONDS of
 waiting for it, it is treated as written.
@@ -30,12 +30,12 @@ class Answer:
 
 
 class Barrier:
-    """Opens when the responses that were pending on a topic were written."""
+    """The barrier that opens when the responses that were pending on a topic are written."""
 
     def __init__(self, unanswered: Unanswered, pending: Iterable[Answer]) -> None:
         self.pending = set(pending)
         self.opened: Future[None] = Future()
-        self.opened.set_running_or_notify_cancel()  # a delivery that is cancelled leaves it to `written`
+        self.opened.set_running_or_notify_cancel()  # a cancelled delivery leaves it to `written`
         self._unanswered = unanswered
 
     async def passed(self) -> None:
@@ -45,7 +45,7 @@ class Barrier:
         self._give_up()
 
     def wait(self) -> None:
-        """Wait on a thread until it opens; the thread must not hold the engine's lock."""
+        """Wait on a thread until it opens. The thread must not hold the engine's lock."""
         with contextlib.suppress(TimeoutError):
             self.opened.result(MAX_SECONDS)
         self._give_up()
@@ -56,20 +56,20 @@ class Barrier:
 
 
 class Unanswered:
-    """The pending responses by topic; any thread may call any method."""
+    """The pending responses by topic. Any thread may call any method."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._pending: dict[str, set[Answer]] = {}
 
     def add(self, answer: Answer, topic: str) -> None:
-        """Note that messages were published to a topic; the response is pending until `written`."""
+        """Record that messages were published to a topic. The response is pending until `written`."""
         with self._lock:
             answer.topic = topic
             self._pending.setdefault(topic, set()).add(answer)
 
     def written(self, answer: Answer) -> None:
-        """The response was written, or its client has left; nothing happens if it was not pending."""
+        """Mark a response as written, also if its client has left. Do nothing if it was not pending."""
         with self._lock:
             pending = self._pending.get(answer.topic)
             if pending is None or answer not in pending:
@@ -84,7 +84,7 @@ class Unanswered:
                     barrier.opened.set_result(None)
 
     def barrier(self, topic: str) -> Barrier | None:
-        """The barrier of the pending responses on a topic; None if there are none."""
+        """Return the barrier of the pending responses on a topic, or None."""
         with self._lock:
             if topic not in self._pending:
                 return None
