@@ -1,1 +1,1 @@
-"""The delivery to where a subscription points: push endpoints."""
+"""The delivery to the destinations of subscriptions, such as push endpoints."""

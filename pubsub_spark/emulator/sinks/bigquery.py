@@ -1,4 +1,4 @@
-"""The destination of BigQuery subscriptions: rows of a table that exists, in DuckDB files or behind a REST endpoint."""
+"""The destination of BigQuery subscriptions: rows of an existing table, in DuckDB files or behind a REST endpoint."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pubsub_spark.emulator.sinks.bigquery_rows import Columns, Row
 from pubsub_spark.emulator.sinks.destination import TopicSchema
 from pubsub_spark.emulator.sinks.export_batch import Limits, OpenBatch
 
-_LIMITS = Limits(seconds=0.1, messages=1000, bytes=5_000_000)  # what one insertAll takes well
+_LIMITS = Limits(seconds=0.1, messages=1000, bytes=5_000_000)  # suits one insertAll
 
 
 class Table(Protocol):
     """A table of BigQuery, wherever it is."""
 
     def columns(self) -> Columns:
-        """The types of its columns; DestinationError where it is not there, or may not be written."""
+        """Return the types of its columns. Raise DestinationError if the table is missing or may not be written."""
 
     def insert(self, rows: Sequence[Row]) -> Sequence[int]:
-        """Insert rows; the indexes of those that it does not take."""
+        """Insert rows and return the indexes of the refused ones."""
 
 
 class BigQuery:
@@ -33,11 +33,11 @@ class BigQuery:
         self._config = config
 
     def check(self) -> None:
-        """Raise DestinationError where the table is missing."""
+        """Raise DestinationError if the table is missing."""
         self._table.columns()
 
     def write(self, batch: OpenBatch, subscription: str, schema: TopicSchema | None) -> Sequence[int]:
-        """Insert a row for each message; the indexes of those that are no row of the table."""
+        """Insert a row for each message. Return the indexes of the messages that are not a row of the table."""
         read = bigquery_rows.reader(self._config, self._table.columns(), schema)
         rows: list[Row] = []
         places: list[int] = []
@@ -46,14 +46,14 @@ class BigQuery:
             try:
                 rows.append(read(lease.message, subscription))
                 places.append(index)
-            except Exception:  # of whatever reads it: it is no row
+            except Exception:  # any error of a decoder: the message is not a row
                 misfits.append(index)
         misfits += [places[refused] for refused in (self._table.insert(rows) if rows else ())]
         return misfits
 
 
 def parts(table: str) -> tuple[str, str, str]:
-    """Project, dataset and table of `project.dataset.table` or `project:dataset.table`."""
+    """Return project, dataset and table of `project.dataset.table` or `project:dataset.table`."""
     front, name = table.rsplit(".", 1)
     cut = max(front.rfind("."), front.rfind(":"))
     return front[:cut], front[cut + 1 :], name

@@ -1,7 +1,7 @@
 """BigQuery's tables in DuckDB files: a file for each project, a schema for each dataset.
 
-The file is opened for each insert and closed again, so that others can read it meanwhile; while they hold it, rows stay
-in the backlog. Needs `duckdb`, which nothing else does.
+The file is opened for each insert and closed again, so that other processes can read it in between. While they hold
+it, rows stay in the backlog. Only this module needs `duckdb`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pubsub_spark.emulator.sinks.bigquery import parts
 from pubsub_spark.emulator.sinks.bigquery_rows import Row
 from pubsub_spark.emulator.sinks.destination import DestinationError
 
-# DuckDB's types -> BigQuery's; a list is REPEATED, a STRUCT a RECORD.
+# DuckDB's types -> BigQuery's. A list is REPEATED, a STRUCT a RECORD.
 _TYPES = {
     "BOOLEAN": "BOOLEAN",
     **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"), "INTEGER"),
@@ -35,7 +35,7 @@ _TYPES = {
 
 
 def check_root(root: Path) -> None:
-    """Raise OSError where the folder is missing, or DuckDB."""
+    """Raise OSError if the folder or DuckDB is missing."""
     if not root.is_dir():
         raise OSError(f"The BigQuery root `{root}` is not a folder; create it, with a DuckDB file for each project.")
     try:
@@ -54,7 +54,7 @@ class DuckDbTable:
         self._types: Mapping[str, str] = {}
 
     def columns(self) -> Mapping[str, str]:
-        """The types of the columns, as BigQuery calls them."""
+        """Return the types of the columns by BigQuery's names."""
         import duckdb
 
         missing = f"The table {self._name} does not exist in `{self._path}`; create it there."
@@ -69,7 +69,7 @@ class DuckDbTable:
         return self._types
 
     def insert(self, rows: Sequence[Row]) -> Sequence[int]:
-        """Insert all rows at once, or where that fails one after the other; the indexes of those that fail."""
+        """Insert all rows at once, or one after the other if that fails. Return the indexes of those that fail."""
         values = [self._values(row) for row in rows]
         readable = [row for row in values if row is not None]
         with self._opened() as connection:
@@ -81,7 +81,7 @@ class DuckDbTable:
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        """The file, open; OSError where it cannot be read or written now, as while another process holds it."""
+        """Open the file. Raise OSError if it cannot be read or written now, as while another process holds it."""
         import duckdb
 
         try:
@@ -91,7 +91,7 @@ class DuckDbTable:
             raise OSError(f"`{self._path}` cannot be used: {problem}") from None
 
     def _is_inserted(self, connection: Any, rows: Sequence[Row]) -> bool:
-        """Insert rows in one transaction; False where that fails, and then none is there."""
+        """Insert rows in one transaction. Return False if that fails: then no row is inserted."""
         import duckdb
 
         names = list(dict.fromkeys(name for row in rows for name in row))
@@ -107,7 +107,7 @@ class DuckDbTable:
         return True
 
     def _values(self, row: Row) -> Row | None:
-        """The values for the columns: bytes come as base64 where they were JSON; None where they are none."""
+        """Return the values for the columns, or None if they are invalid. BYTES from JSON are decoded from base64."""
         try:
             return {
                 name: base64.b64decode(value) if isinstance(value, str) and self._types[name] == "BYTES" else value
@@ -118,7 +118,7 @@ class DuckDbTable:
 
 
 def _type(type_: str) -> str:
-    """BigQuery's type of a column."""
+    """Return BigQuery's type of a column."""
     if type_.endswith("]"):
         return "REPEATED"
     return _TYPES.get(re.split(r"[(]", type_)[0].strip(), type_)

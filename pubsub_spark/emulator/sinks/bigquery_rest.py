@@ -1,6 +1,6 @@
 """BigQuery's tables behind a REST endpoint: `tables.get` for the columns, `tabledata.insertAll` for the rows.
 
-For an emulator of BigQuery, or whatever else speaks its API; no credentials are sent.
+For an emulator of BigQuery, or another server of its API. No credentials are sent.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class RestTable:
         self._pool = urllib3.PoolManager(timeout=_TIMEOUT_SECONDS, retries=False)
 
     def columns(self) -> Mapping[str, str]:
-        """The types of the columns."""
+        """Return the types of the columns."""
         fields = self._ask("GET", self._url).get("schema", {}).get("fields", [])
         return {field["name"]: _type(field) for field in fields}
 
     def insert(self, rows: Sequence[Row]) -> Sequence[int]:
-        """Insert the rows that fit; the indexes of the others."""
+        """Insert the rows that fit. Return the indexes of the others."""
         body = {"skipInvalidRows": True, "rows": [{"json": _json(row)} for row in rows]}
         answer = self._ask("POST", f"{self._url}/insertAll", body)
         return sorted({int(each["index"]) for each in answer.get("insertErrors", [])})
 
     def _ask(self, method: str, url: str, body: Any = None) -> Any:
-        """The answer to a request; DestinationError or OSError when there is none."""
+        """Return the answer to a request. Raise DestinationError or OSError if there is no valid answer."""
         try:
             answer = self._pool.request(method, url, json=body) if body is not None else self._pool.request(method, url)
         except urllib3.exceptions.HTTPError as problem:
@@ -68,12 +68,12 @@ class RestTable:
 
 
 def _type(field: Mapping[str, str]) -> str:
-    """The type of a column, by the name that the API has always had."""
+    """Return the type of a column by its legacy name."""
     return "REPEATED" if field.get("mode") == "REPEATED" else _ALIASES.get(field["type"], field["type"])
 
 
 def _json(value: Any) -> Any:
-    """A value as insertAll takes it."""
+    """Convert a value to the JSON of insertAll."""
     if isinstance(value, dict):
         return {name: _json(each) for name, each in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""The rows of BigQuery subscriptions, out of messages: columns by the topic's schema, by the table's, or `data`. Pure.
+"""The rows of BigQuery subscriptions: columns by the topic's schema, by the table's schema, or `data`. Pure.
 
-Which type may go into which column is the table that Google documents; a topic's schema that does not fit the table is
-a mismatch of the whole subscription, and then everything stays in the backlog. A message that makes no row for reasons
-of its own is a ValueError, and goes where dead letters go.
+Google documents which type may go into which column. If the topic's schema does not fit the table, the whole
+subscription is a mismatch, and everything stays in the backlog. If a single message does not make a row, that is a
+ValueError, and the message can become a dead letter.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from google.protobuf.descriptor import FieldDescriptor
 from pubsub_spark.emulator.sinks.destination import DestinationError, TopicSchema
 from pubsub_spark.emulator.state.message import Message
 
-Columns = Mapping[str, str]  # BigQuery's types by name: STRING, INTEGER, ..., RECORD; REPEATED for those that are
+Columns = Mapping[str, str]  # BigQuery's types by name: STRING, INTEGER, ..., RECORD, or REPEATED for those that are
 Row = dict[str, Any]
 ReadRow = Callable[[Message, str], Row]
 
 _NUMBERS = {"NUMERIC", "BIGNUMERIC"}
-# The columns that a type of a schema may go into.
+# The columns that accept a type of a schema.
 _COLUMNS: dict[str, set[str]] = {
     "boolean": {"BOOLEAN"},
     "integer": {"INTEGER", *_NUMBERS},
@@ -92,7 +92,7 @@ _REVISION = "googclient_schemarevisionid"
 
 
 def reader(config: Any, columns: Columns, schema: TopicSchema | None) -> ReadRow:
-    """The conversion of a message to a row, by a BigQueryConfig; DestinationError where the table does not fit."""
+    """Return the conversion of messages to rows of a BigQueryConfig. Raise DestinationError if the table is unfit."""
     if config.use_topic_schema and schema is not None:
         read = _topic_reader(schema, columns, config.drop_unknown_fields)
     elif getattr(config, "use_table_schema", False):  # older client libraries lack it
@@ -108,7 +108,7 @@ def reader(config: Any, columns: Columns, schema: TopicSchema | None) -> ReadRow
 
 
 def _check(name: str, columns: Columns, types: set[str]) -> None:
-    """Raise DestinationError unless the table has the column, of one of these types."""
+    """Raise DestinationError unless the table has the column with one of these types."""
     wanted = " or ".join(sorted(types)) or "no type"
     if name not in columns:
         raise DestinationError("SCHEMA_MISMATCH", f"The table has no column `{name}`; add one of {wanted}.")
@@ -178,7 +178,7 @@ def _avro_kind(node: Any) -> str:
 
 
 def _not_null(node: Any) -> Any:
-    """The one branch of an optional field's union that is not null, or the type itself."""
+    """Return the branch of an optional field's union that is not null, or the type itself."""
     branches = [each for each in node.branches if each.kind != "null"] if node.kind == "union" else [node]
     return branches[0] if len(branches) == 1 else node
 
@@ -224,7 +224,7 @@ def _protobuf_row(revision: Any, _: Any, data: bytes, encoding: str, columns: Co
 
 
 def _protobuf_value(message: Any) -> Row:
-    """A message as a row: what is not set is NULL, unless proto3 says that it is its default."""
+    """Convert a message to a row. An unset field is NULL, or its default if proto3 does not track its presence."""
     row: Row = {}
     for field in type(message).DESCRIPTOR.fields:
         value = getattr(message, field.name)
@@ -247,7 +247,7 @@ def _repeated(field: Any, values: Any) -> list[Any]:
 
 
 def _is_repeated(field: Any) -> bool:
-    # `label` goes in newer versions of protobuf, which have this in its place.
+    # Newer versions of protobuf remove `label` and have this instead.
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated)
     return bool(field.label == FieldDescriptor.LABEL_REPEATED)

@@ -1,10 +1,10 @@
 """The destination of Bigtable subscriptions: a row for each message, in Google's emulator of Bigtable.
 
-Used where BIGTABLE_EMULATOR_HOST says where that is. Of Bigtable's API two calls are needed, and their messages are the
-part of Google's protos below: no client library is.
+Used if BIGTABLE_EMULATOR_HOST names its address. Two calls of Bigtable's API are needed. Their messages are the part
+of Google's protos below, without a client library.
 
 Without a mapping the key of a row is subscription, hash and message id, and the data are in the family `data`. With one
-the message is a JSON object: its fields are columns of `data`, or of the family of their name.
+the message is a JSON object. Its fields are columns of `data`, or of the family of their name.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class BigtableTable:
         self._channel = grpc.insecure_channel(address)
 
     def check(self) -> None:
-        """Raise DestinationError where the table is missing, or a column family of it."""
+        """Raise DestinationError if the table or one of its column families is missing."""
         _check_families(self._config, self._families())
 
     def write(self, batch: OpenBatch, subscription: str, _: TopicSchema | None) -> Sequence[int]:
-        """Write a row for each message; the indexes of those that are none, or that the table does not take."""
+        """Write a row for each message. Return the indexes of those that make no row or that the table refuses."""
         families = self._families()
         _check_families(self._config, families)
         request = _message("MutateRowsRequest")(
@@ -89,7 +89,7 @@ class BigtableTable:
         for index, lease in enumerate(batch.leases):
             try:
                 key, cells = row(self._config, lease.message, subscription, families)
-            except Exception:  # of whatever reads it: it is no row
+            except Exception:  # any error of a decoder: the message is not a row
                 misfits.append(index)
                 continue
             micros = round(lease.message.published * 1000) * 1000
@@ -109,7 +109,7 @@ class BigtableTable:
         return [*misfits, *(places[refused] for refused in self._mutate(request))] if places else misfits
 
     def _mutate(self, request: Any) -> list[int]:
-        """Write the rows; the indexes of those that were refused."""
+        """Write the rows and return the indexes of the refused ones."""
         response = _message("MutateRowsResponse")
         call = self._channel.unary_stream(_MUTATE_ROWS, type(request).SerializeToString, response.FromString)
         try:
@@ -119,7 +119,7 @@ class BigtableTable:
         return [entry.index for entry in answers if entry.status.code]
 
     def _families(self) -> frozenset[str]:
-        """The column families of the table."""
+        """Return the column families of the table."""
         request = _message("GetTableRequest")(name=self._config.table, view=_SCHEMA_VIEW)
         call = self._channel.unary_unary(_GET_TABLE, type(request).SerializeToString, _message("Table").FromString)
         try:
@@ -129,7 +129,7 @@ class BigtableTable:
 
 
 def row(config: Any, message: Message, subscription: str, families: Collection[str]) -> Row:
-    """The row of a message; ValueError when it makes none."""
+    """Return the row of a message. Raise ValueError if the message makes no row."""
     mapping = getattr(config, "column_family_mapping", None)  # older client libraries lack it
     if mapping is not None and config.HasField("column_family_mapping"):
         key, cells = _mapped(mapping, message, families)
@@ -175,7 +175,7 @@ def _metadata(message: Message, subscription: str) -> list[Cell]:
 
 
 def _bytes(value: Any) -> bytes:
-    """A JSON value as a cell: a text as it is, everything else as JSON."""
+    """Convert a JSON value to the bytes of a cell: a text as it is, everything else as JSON."""
     return value.encode() if isinstance(value, str) else json.dumps(value).encode()
 
 
@@ -191,8 +191,8 @@ def _check_families(config: Any, families: Collection[str]) -> None:
 
 
 def _failure(table: str, problem: Any) -> Exception:
-    """The error of the destination for a failed call."""
-    if problem.code() in _DENIED:  # a table that is missing is denied, too: NOT_FOUND is unused, as documented
+    """Return the destination's error for a failed call."""
+    if problem.code() in _DENIED:  # a missing table is also denied: NOT_FOUND is unused, as documented
         return DestinationError(
             "PERMISSION_DENIED", f"The Bigtable table `{table}` cannot be used: {problem.details()}."
         )
@@ -201,7 +201,7 @@ def _failure(table: str, problem: Any) -> Exception:
 
 @cache
 def _message(name: str) -> Any:
-    """The class of a message of Bigtable's API."""
+    """Return the class of a message of Bigtable's API."""
     return GetMessageClass(_pool().FindMessageTypeByName(f"pubsub_spark.bigtable.{name}"))
 
 

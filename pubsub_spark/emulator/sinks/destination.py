@@ -1,4 +1,4 @@
-"""The interface of an export's destination: written in batches, and refused by a state."""
+"""The interface of an export's destination, which is written in batches and refuses with a state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ State = Literal["NOT_FOUND", "PERMISSION_DENIED", "SCHEMA_MISMATCH", "ACTIVE"]
 
 
 class DestinationError(Exception):
-    """The refusal of a destination, with the state of the subscription or topic that follows from it."""
+    """The refusal of a destination, with the resulting state of the subscription or topic."""
 
     def __init__(self, state: State, sentence: str) -> None:
         super().__init__(sentence)
@@ -20,7 +20,7 @@ class DestinationError(Exception):
 
 
 class TopicSchema(NamedTuple):
-    """The schema of a topic: its revisions by id, of which the latest is what is written, and the encoding."""
+    """The schema of a topic: its encoding, and its revisions by id. The latest revision is written."""
 
     revisions: dict[str, Definition]
     latest: Definition
@@ -28,17 +28,17 @@ class TopicSchema(NamedTuple):
 
 
 class Destination(Protocol):
-    """Where the messages of a subscription are written."""
+    """The store for the messages of a subscription."""
 
     limits: Limits
 
     def check(self) -> None:
-        """Raise DestinationError where it is known already that nothing can be written."""
+        """Raise DestinationError if it is already known that nothing can be written."""
 
     def write(self, batch: OpenBatch, subscription: str, schema: TopicSchema | None) -> Sequence[int]:
-        """Write a batch; the indexes of the messages that cannot be written.
+        """Write a batch and return the indexes of the messages that cannot be written.
 
-        DestinationError when none can, OSError when that may be otherwise the next time.
+        Raise DestinationError if no message can be written, OSError if that may change by the next attempt.
         """
 
 

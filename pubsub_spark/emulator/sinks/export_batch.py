@@ -1,7 +1,7 @@
-"""The batch of an export: messages that are leased until they are written together. Pure; `now` is an argument.
+"""The batch of an export: messages that are leased until they are written together. Pure: `now` is an argument.
 
-A batch ends when it has been open for so long, or has so many messages or bytes; the message that reaches the bytes is
-still in it. The lease of its messages is longer than it may be open, so what ends first is always the batch.
+A batch ends at a limit of open time, messages or bytes. The message that reaches the limit of bytes is included. The
+lease of its messages is longer than its open time, so the batch always ends before its leases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NEVER = float("inf")
 
 
 class Limits(NamedTuple):
-    """When a batch ends; 0 messages or bytes are no limit."""
+    """The limits of a batch. 0 messages or bytes mean no limit."""
 
     seconds: float
     messages: int = 0
@@ -39,7 +39,7 @@ class OpenBatch:
         return messages - len(self.leases), size - self._bytes
 
     def add(self, leases: Iterable[Lease], now: float) -> None:
-        """Add messages; the first opens the batch."""
+        """Add messages. The first opens the batch."""
         if not self.leases:
             self.opened, self.ends = now, now + self._limits.seconds
         for lease in leases:
@@ -47,6 +47,6 @@ class OpenBatch:
             self._bytes += len(lease.message.frame)
 
     def is_due(self, now: float) -> bool:
-        """Whether the batch is to be written now."""
+        """Return whether the batch is to be written now."""
         messages, size = self.room
         return bool(self.leases) and (now >= self.ends or messages <= 0 or size <= 0)

@@ -1,11 +1,12 @@
-"""Export delivery: one thread for each export subscription leases messages, writes them, and acknowledges them then.
+"""Export delivery: one thread for each export subscription leases messages, writes them, and then acknowledges them.
 
-What is written, and where, is a `Destination`'s; when, `export_batch`'s; leases, retries and dead letters are the
-subscription's own. At least once: a message is acknowledged only after it was written, so a crash in between writes it
-again. A message that cannot be written is nacked, and goes where dead letters go; a destination that cannot be written
-leaves everything in the backlog and is tried again. Its state stands in the subscription's configuration.
+A `Destination` decides the content and place of writes, `export_batch` their time. Leases, retries and dead letters
+are the subscription's own. Delivery is at least once: a message is acknowledged only after it is written, so a crash in
+between writes it again. A message that cannot be written is nacked, so it can become a dead letter. If the
+destination cannot be written, everything stays in the backlog and is tried again. The state is in the subscription's
+configuration.
 
-When the emulator stops, what is leased is written first.
+When the emulator stops, leased messages are written first.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from pubsub_spark.emulator.state.subscription import Subscription
 from pubsub_spark.schema.schema_types import ENCODINGS_BY_NUMBER
 
 _FOLLOWED = frozenset({Created, Updated, Deleted, Cleared})
-_LEASE_MARGIN_SECONDS = 600.0  # beyond the time that a batch is open: for its writing
-_RETRY_SECONDS = 10.0  # after a batch of which nothing was written
-_MAX_WAIT_SECONDS = 60.0  # a subscription that expired is noticed by then
-_FLUSH_SECONDS = 10.0  # for what is open when the emulator stops
+_LEASE_MARGIN_SECONDS = 600.0  # for the write, beyond the batch's open time
+_RETRY_SECONDS = 10.0  # after a batch without a written message
+_MAX_WAIT_SECONDS = 60.0  # the longest time until an expired subscription is noticed
+_FLUSH_SECONDS = 10.0  # for the open batch when the emulator stops
 _ACTIVE, _RESOURCE_ERROR = 1, 2  # of Subscription.State
 
 
 class ExportWorkers:
-    """The workers by subscription; they follow its configuration."""
+    """The workers by subscription. They follow its configuration."""
 
     def __init__(self, engine: Engine, destinations: Destinations) -> None:
         self._engine = engine
@@ -43,7 +44,7 @@ class ExportWorkers:
         self._ended: list[ExportWorker] = []  # they may still write
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Start and stop workers as subscriptions come, change and go: a listener of the engine."""
+        """Start and stop workers for created, changed and deleted subscriptions: a listener of the engine."""
         for event in events:
             if type(event) not in _FOLLOWED:
                 continue
@@ -58,7 +59,7 @@ class ExportWorkers:
                 self._configure(event.name, event.resource)
 
     def _release(self, name: str, resource: Any) -> None:
-        """Take back what an emulator that was killed had leased to its own worker; a new subscription has no leases."""
+        """Release the messages that a killed emulator had leased to its worker. A new subscription has no leases."""
         subscription = self._engine.broker.subscriptions.get(name)
         if subscription is not None and any(resource.HasField(each) for each in self._destinations):
             broker = self._engine.broker
@@ -83,7 +84,7 @@ class ExportWorkers:
             self._ended = [each for each in (*self._ended, worker) if each.is_alive]
 
     def close(self) -> None:
-        """Stop all, and wait a while until what they have leased is written."""
+        """Stop all, and wait a bounded time until their leased messages are written."""
         with self._engine.open():
             for name in list(self._workers):
                 self._end(name)
@@ -92,7 +93,7 @@ class ExportWorkers:
 
 
 class ExportWorker:
-    """Exports one subscription until stopped, or until the subscription is gone."""
+    """The export of one subscription, until stopped or until the subscription is deleted."""
 
     def __init__(
         self, engine: Engine, subscription: Subscription, field: str, config: Any, destination: Destination
@@ -112,7 +113,7 @@ class ExportWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more messages; what is leased is written."""
+        """Take no more messages. Leased messages are still written."""
         self._stopped = True
         self._engine.wake(self._consumer)
 
@@ -138,12 +139,12 @@ class ExportWorker:
         except DestinationError as problem:
             state = self._failed(problem)
         except Exception:
-            return  # the first write says so
+            return  # the first write reports it
         with self._engine.open() as (broker, _):
             self._show(broker, state)
 
     def _next(self) -> OpenBatch | None:
-        """The next batch to write; waits for it, None at the end."""
+        """Wait for the next batch and return it, or None at the end."""
         batch = OpenBatch(self._destination.limits)
         subscription, consumer = self.subscription, self._consumer
         with self._engine.open() as (broker, _):
@@ -159,7 +160,7 @@ class ExportWorker:
                         continue
                     is_behind = broker.backlog(subscription) > len(batch.leases)
                     if batch.leases and is_behind and subscription.settings.ordering:
-                        return batch  # the next messages of a key come when these are acknowledged
+                        return batch  # a key's next messages come after the acks of these
                     broker.wait(subscription, consumer)
                 wakes_at = min(batch.ends, self._resumes_at) if now < self._resumes_at else batch.ends
                 self._engine.wait(consumer, min(max(wakes_at - now, 0.0), _MAX_WAIT_SECONDS))
@@ -175,10 +176,10 @@ class ExportWorker:
             self._problem.ended()
         except DestinationError as problem:
             state = self._failed(problem)
-        except OSError as problem:  # a store that is not there for a while, a full disk
+        except OSError as problem:  # a store that is away for a while, a full disk
             self._problem.occurred(str(problem))
             state = None
-        except Exception as problem:  # an error that nobody expected of a library, or of a server's answer
+        except Exception as problem:  # an unexpected error of a library or of a server's answer
             self._problem.occurred(f"{type(problem).__name__}: {problem}", problem)
             state = None
         with self._engine.open() as (broker, now):
@@ -201,7 +202,7 @@ class ExportWorker:
         return problem.state
 
     def _schema(self) -> TopicSchema | None:
-        """The schema of the topic; None where it has none."""
+        """Return the schema of the topic, or None if it has no schema."""
         with self._engine.open() as (broker, _):
             topic = broker.topic_of(self.subscription.name) if self.subscription.name in broker.subscriptions else None
             settings = topic.resource.schema_settings if topic is not None else None
@@ -213,7 +214,7 @@ class ExportWorker:
         return TopicSchema(revisions, allowed[0].definition, ENCODINGS_BY_NUMBER[settings.encoding])
 
     def _show(self, broker: Broker, state: State) -> None:
-        """Put a state into the subscription's configuration, where it is another one."""
+        """Set a new state in the subscription's configuration."""
         subscription = self.subscription
         if broker.subscriptions.get(subscription.name) is not subscription or self._stopped:
             return
@@ -226,7 +227,7 @@ class ExportWorker:
 
 
 def _stateless(config: Any) -> Any:
-    """A configuration as the user gave it."""
+    """Return a configuration without the state that the worker sets."""
     given = deepcopy(config)
     given.ClearField("state")
     return given

@@ -1,6 +1,6 @@
-"""The services beside Pub/Sub that an emulator was given: which exports and which ingestions run.
+"""The external services of an emulator, which decide the exports and ingestions that run.
 
-What one of them needs is imported when it is given: most emulators start without any.
+The libraries of a service are imported only if it is configured: most emulators start without any.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pubsub_spark.emulator.options import EmulatorOptions
 from pubsub_spark.emulator.sinks.destination import Destination, Destinations
 from pubsub_spark.emulator.sinks.ingestion_source import IngestionSource, Marks, Sources
 
-_BIGTABLE = "BIGTABLE_EMULATOR_HOST"  # which Google's clients of Bigtable read, too
+_BIGTABLE = "BIGTABLE_EMULATOR_HOST"  # Google's clients of Bigtable also read it
 
 
 def destinations(options: EmulatorOptions) -> Destinations:
-    """A factory of destinations for each configuration that runs; OSError when one of them cannot be used."""
+    """Return a factory of destinations for each configuration that runs. Raise OSError if one cannot be used."""
     made: dict[str, Callable[[Any], Destination]] = {}
     if options.storage_root is not None:
         from pubsub_spark.emulator.sinks.cloud_storage import Bucket
@@ -49,7 +49,7 @@ def destinations(options: EmulatorOptions) -> Destinations:
 
 
 def sources(options: EmulatorOptions) -> Sources:
-    """A factory of sources for each configuration that runs; OSError when one of them cannot be used."""
+    """Return a factory of sources for each configuration that runs. Raise OSError if one cannot be used."""
     made: dict[str, Callable[[Any, Marks], IngestionSource]] = {}
     if options.storage_root is not None:
         from pubsub_spark.emulator.sinks.ingestion_cloud_storage import CloudStorageSource
@@ -76,6 +76,6 @@ def sources(options: EmulatorOptions) -> Sources:
 
 
 def _require(module: str, package: str, use: str) -> None:
-    """Raise OSError where a module is missing that nothing else needs."""
+    """Raise OSError if an optional module is missing."""
     if find_spec(module) is None:
         raise OSError(f"{use} needs `{package}`; run `pip install {package}`.")

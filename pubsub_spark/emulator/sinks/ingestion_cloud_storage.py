@@ -1,8 +1,8 @@
 """Cloud Storage as a source: the objects of a bucket, once each.
 
-An object is read when two looks have found the same of it, so none that is still being written; then once, as long as
-it stays the same. With a data directory that holds over a restart; an object that was being read when the emulator was
-killed is read again. An object whose name obstore cannot have, because it is not UTF-8, is passed over.
+An object is read once two listings agree on it, so never while it is still being written. It is read again only if it
+changes. With a data directory that also holds after a restart. An object that was being read when the emulator was
+killed is read again. An object is skipped if its name is not UTF-8, which obstore cannot represent.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _Seen = tuple[str, str, int]  # name, e-tag or time, and size of an object
 
 
 class CloudStorageSource:
-    """The objects of one bucket that the settings mean."""
+    """The objects of one bucket that match the settings."""
 
     def __init__(self, root: StorageRoot, settings: Any, marks: Marks) -> None:
         self._root = root
         self._settings = settings
         self._glob = Glob(settings.match_glob)
         self._since = settings.minimum_object_create_time.ToNanoseconds() / 1e9
-        self._candidates: set[_Seen] = set()  # found by the last look
+        self._candidates: set[_Seen] = set()  # from the last listing
         self._marks = marks
-        self._passed_over: set[str] = set()  # what was said of the names of objects that cannot be read
+        self._passed_over: set[str] = set()  # the logged messages about names of unreadable objects
 
     def new(self) -> Iterator[Portion]:
-        """The messages of each object that is new."""
+        """Yield the messages of each new object."""
         try:
             store = self._root.open(self._settings.bucket)
             found = set(self._objects(store))
@@ -54,7 +54,7 @@ class CloudStorageSource:
         except _DENIED as problem:
             sentence = f"The bucket `{self._settings.bucket}` may not be read; allow it ({first_line(problem)})."
             raise SourceError(_STATES["PERMISSION_DENIED"], sentence) from None
-        except (OSError, obstore.exceptions.BaseError) as problem:  # gone meanwhile, or a store that is away
+        except (OSError, obstore.exceptions.BaseError) as problem:  # deleted meanwhile, or a store that is away
             sentence = f"The bucket `{self._settings.bucket}` cannot be read now: {first_line(problem)}"
             raise SourceError("ACTIVE", sentence) from None
 
@@ -65,7 +65,7 @@ class CloudStorageSource:
                 yield each["path"], str(each["e_tag"] or changed), each["size"]
 
     def _listed(self, store: Any) -> Iterator[Any]:
-        chunks = iter(obstore.list(store, chunk_size=1))  # of more, those beside a name that is none would be lost, too
+        chunks = iter(obstore.list(store, chunk_size=1))  # in a larger chunk, a bad name would lose the others
         while True:
             try:
                 yield from next(chunks)

@@ -1,6 +1,6 @@
 """The messages in an object that is ingested from Cloud Storage. Pure.
 
-text          the text between delimiters; the last delimiter may be missing
+text          the text between delimiters. The last delimiter may be missing.
 Avro          each record of the file, in Avro's binary encoding
 Pub/Sub Avro  data and attributes of each record, as a Cloud Storage subscription with metadata has written them
 """
@@ -17,7 +17,7 @@ from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage
 
 
 def messages(settings: Any, content: bytes) -> Iterator[IngestedMessage]:
-    """The messages in an object, by the CloudStorage settings of a topic; ValueError where it is of another format."""
+    """Yield the messages in an object, by a topic's CloudStorage settings. Raise ValueError if the format differs."""
     kind = settings.WhichOneof("input_format")
     if kind == "avro_format":
         return _avro(content)
@@ -52,5 +52,5 @@ def _pubsub_avro(content: bytes) -> Iterator[IngestedMessage]:
 
 
 def _no_avro(problem: Exception) -> ValueError:
-    """The error of fastavro, zlib or a codec about bytes that are no Avro file, of whatever class."""
+    """Return the error for bytes that are not an Avro file, from any error class of fastavro, zlib or a codec."""
     return ValueError(str(problem) or type(problem).__name__)

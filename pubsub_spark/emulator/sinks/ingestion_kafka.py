@@ -1,8 +1,8 @@
-"""A Kafka topic as a source, which is what Amazon MSK, Confluent Cloud and Azure Event Hubs are: each record once.
+"""A Kafka topic as a source, for Amazon MSK, Confluent Cloud and Azure Event Hubs: each record once.
 
-All three are read from the one broker that the emulator was given, each partition from its oldest record. No consumer
-group is joined and no offset committed: the marks say how far a partition is read. TLS and logins are settings of
-librdkafka, which are passed on. Needs `confluent-kafka`, which nothing else does.
+All three are read from the one broker that the emulator is configured with, each partition from its oldest record. No
+consumer group is joined and no offset committed: the marks record the position in each partition. TLS and logins are
+settings of librdkafka, which are passed on. Only this module needs `confluent-kafka`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SERVICES = {
 
 
 def read_properties(path: Path | str) -> dict[str, str]:
-    """The settings of librdkafka in a file of `name=value` lines; OSError when it cannot be read, or is none."""
+    """Read librdkafka's settings from a file of `name=value` lines. Raise OSError if it is unreadable or invalid."""
     properties: dict[str, str] = {}
     try:
         lines = Path(path).read_text().splitlines()
@@ -70,12 +70,12 @@ class KafkaSource:
         self._endpoint = endpoint
         self._properties = properties
         self._topic: str = getattr(settings, service.topic)
-        self._marks = marks  # of a partition, the offset that is read next
+        self._marks = marks  # by partition, the offset that is read next
         self._made: Any = None
         self._assigned: set[int] = set()  # partitions
 
     def new(self) -> Iterator[Portion]:
-        """The records of each partition that have come."""
+        """Yield the new records of each partition."""
         kafka: Any = import_module("confluent_kafka")
         try:
             consumer = self._consumer(kafka)
@@ -101,10 +101,10 @@ class KafkaSource:
                 {
                     **self._properties,
                     "bootstrap.servers": self._endpoint,
-                    "group.id": "pubsub-emulator",  # one must be named; it is never joined
+                    "group.id": "pubsub-emulator",  # required, but never joined
                     "enable.auto.commit": False,
-                    "auto.offset.reset": "earliest",  # also where the offset of a mark is there no more
-                    "log_level": 0,  # what fails is a state of the topic
+                    "auto.offset.reset": "earliest",  # also if a mark's offset no longer exists
+                    "log_level": 0,  # an error becomes a state of the topic
                 }
             )
         return self._made
@@ -128,7 +128,7 @@ class KafkaSource:
         return f"kafka://{self._topic}/{partition}"
 
     def _failed(self, error: Any, codes: Any) -> SourceError:
-        """The SourceError of a Kafka error; records read ahead are given up, and the next look begins at the marks."""
+        """Return the SourceError of a Kafka error. Discard records read ahead: the next look begins at the marks."""
         self._made, self._assigned = None, set()
         code = error.code()
         if code in (codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_TOPIC, codes._UNKNOWN_PARTITION, codes.TOPIC_EXCEPTION):
@@ -154,7 +154,7 @@ def _message(record: Any, no_timestamp: int) -> IngestedMessage:
     if record.key() is not None:
         metadata["key"] = _text(record.key())
     headers = {name: _text(value or b"") for name, value in record.headers() or ()}  # the last of each name
-    given = {**metadata, **headers, **metadata}  # metadata first, and in place of headers of their names
+    given = {**metadata, **headers, **metadata}  # metadata first, and instead of headers of the same names
     fit = within_limits(given)
     if left_out := given.keys() - fit.keys():
         where = (record.offset(), record.partition(), record.topic())
@@ -167,7 +167,7 @@ def _text(content: bytes) -> str:
 
 
 def within_limits(attributes: Mapping[str, str]) -> dict[str, str]:
-    """The attributes without those for which Pub/Sub would refuse the message.
+    """Return the attributes except those that would make Pub/Sub refuse the message.
 
     The service documents that they are left out (`IngestionFailureEvent.ApiViolationReason`).
     """

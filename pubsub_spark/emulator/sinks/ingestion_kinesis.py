@@ -1,7 +1,7 @@
-"""Kinesis as a source: the records of a stream's shards, from the oldest that the stream has, once each.
+"""Kinesis as a source: the records of a stream's shards, from the oldest in the stream, once each.
 
-Asks by GetRecords, which servers that stand for Kinesis (moto) have; the consumer must be there, as for the service.
-The credentials are those of the environment, as boto3 finds them. Needs `boto3`, which nothing else does.
+Uses GetRecords, which servers that emulate Kinesis (moto) support. The consumer must exist, as for the service. The
+credentials are those of the environment, as boto3 finds them. Only this module needs `boto3`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class KinesisSource:
         self._stream, self._consumer = settings.stream_arn, settings.consumer_arn
         self._endpoint = endpoint
         self._made: Any = None
-        self._iterators: dict[str, str | None] = {}  # by shard; None where it has ended
-        self._marks = marks  # of a shard, the sequence number of the last record that was read
+        self._iterators: dict[str, str | None] = {}  # by shard, None for one that has ended
+        self._marks = marks  # by shard, the sequence number of the last record that was read
 
     def new(self) -> Iterator[Portion]:
-        """The records of each shard that have come."""
+        """Yield the new records of each shard."""
         errors: Any = import_module("botocore.exceptions")
         try:
             client = self._client()
@@ -45,7 +45,7 @@ class KinesisSource:
             state = "STREAM_NOT_FOUND" if code == _MISSING else None
             state = state or ("KINESIS_PERMISSION_DENIED" if code in _DENIED else "ACTIVE")
             raise SourceError(state, f"The stream `{self._stream}` cannot be read: {problem}") from None
-        except (errors.BotoCoreError, ValueError) as problem:  # away, no credentials, an address that is none
+        except (errors.BotoCoreError, ValueError) as problem:  # away, no credentials, an invalid address
             raise SourceError("ACTIVE", f"The stream `{self._stream}` cannot be read now: {problem}") from None
 
     def _client(self) -> Any:
@@ -65,7 +65,7 @@ class KinesisSource:
         except errors.ClientError as problem:
             if problem.response["Error"]["Code"] != _MISSING:
                 raise
-            client.describe_stream_summary(StreamARN=self._stream)  # where it is missing, that is what is told
+            client.describe_stream_summary(StreamARN=self._stream)  # a missing stream is reported as such
             sentence = f"The consumer `{self._consumer}` does not exist; register it with the stream."
             raise SourceError("CONSUMER_NOT_FOUND", sentence) from None
 

@@ -14,10 +14,10 @@ class IngestedMessage(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """Messages that have come from one part of a source: an object, or a shard.
+    """Messages from one part of a source: an object, or a shard.
 
-    where: the part, for the log. mark: how far the part is read when they are published; whoever publishes them keeps
-    it, where the source that gave the portion finds it.
+    where: the name of the part in the log. mark: the position in the part after these messages. The publisher stores it
+    for the source of the portion.
     """
 
     where: str
@@ -27,7 +27,7 @@ class Portion(NamedTuple):
 
 
 class SourceError(Exception):
-    """The reason why a source gives nothing now, and what the enum `State` of the topic's settings calls it."""
+    """The reason for a source without messages, and its name in the enum `State` of the topic's settings."""
 
     def __init__(self, state: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -35,12 +35,12 @@ class SourceError(Exception):
 
 
 class IngestionSource(Protocol):
-    """The source of one topic, made from its settings and the marks that are kept."""
+    """The source of one topic, made from its settings and the stored marks."""
 
     def new(self) -> Iterator[Portion]:
-        """The new messages; a portion is read, and its mark kept, before the next is asked for.
+        """Yield the new messages. A portion is read, and its mark stored, before the next is requested.
 
-        Raises SourceError; ValueError of messages that are of another format than the settings say.
+        Raise SourceError, or ValueError if messages have another format than in the settings.
         """
 
 

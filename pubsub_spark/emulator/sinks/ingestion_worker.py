@@ -1,7 +1,7 @@
-"""Ingestion: one thread for each topic that has a source that runs looks at it and publishes what is new.
+"""Ingestion: one thread for each topic with a source that runs looks for new messages and publishes them.
 
-Messages go through Publish like every client's; one that is refused is logged and passed over. A source that is not
-there, or may not be read, is a state of the topic, and is looked for again.
+Messages go through Publish like every client's. A refused message is logged and skipped. If a source is missing or may
+not be read, that is a state of the topic, and the thread tries again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Publish = Callable[[bytes], bytes]  # of a serialized PublishRequest
 
 
 class IngestionWorkers:
-    """The workers by topic; they follow its settings."""
+    """The workers by topic. They follow its settings."""
 
     def __init__(self, engine: Engine, sources: Sources, publish: Publish) -> None:
         self._engine = engine
@@ -40,7 +40,7 @@ class IngestionWorkers:
         self._workers: dict[str, IngestionWorker] = {}
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Start and stop workers as topics come, change and go: a listener of the engine."""
+        """Start and stop workers for created, changed and deleted topics: a listener of the engine."""
         for event in events:
             if isinstance(event, Cleared):
                 for name in list(self._workers):
@@ -66,7 +66,7 @@ class IngestionWorkers:
             worker.stop()
 
     def close(self) -> None:
-        """Stop all, and wait until none publishes any more."""
+        """Stop all, and wait until no worker publishes any more."""
         with self._engine.open():
             workers, self._workers = list(self._workers.values()), {}
         for worker in workers:
@@ -76,7 +76,7 @@ class IngestionWorkers:
 
 
 class IngestionWorker:
-    """Ingests for one topic until stopped."""
+    """The ingestion for one topic, until stopped."""
 
     def __init__(self, topic: Topic, settings: Any, source: IngestionSource, engine: Engine, publish: Publish) -> None:
         self.settings = settings
@@ -90,7 +90,7 @@ class IngestionWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; the Publish that is under way is done."""
+        """Look no more. A Publish in progress is completed."""
         self._stopped.set()
 
     def join(self, seconds: float) -> None:
@@ -105,7 +105,7 @@ class IngestionWorker:
             self._engine.fail(error)
 
     def _look(self) -> str:
-        """Publish what is new; the state that follows."""
+        """Publish new messages and return the resulting state."""
         portions = self._source.new()
         while not self._stopped.is_set():
             try:
@@ -113,7 +113,7 @@ class IngestionWorker:
             except SourceError as problem:
                 self._problem.occurred(str(problem))
                 return problem.state
-            except Exception as problem:  # an error that nobody expected of a library, or of a server's answer
+            except Exception as problem:  # an unexpected error of a library or of a server's answer
                 self._problem.occurred(f"{type(problem).__name__}: {problem}", problem)
                 return "ACTIVE"
             if portion is None:
@@ -124,7 +124,7 @@ class IngestionWorker:
         return "ACTIVE"
 
     def _note(self, portion: Portion) -> None:
-        """Keep in the state how far the source is read, also when the worker was stopped while it published."""
+        """Store the position in the source, also if the worker was stopped while it published."""
         with self._engine.open() as (broker, _):
             broker.note_ingested(self._topic, portion.part, portion.mark)
 
@@ -136,7 +136,7 @@ class IngestionWorker:
             _log.warning("The object %s of %s is not of the format to ingest: %s", where, self._topic.name, problem)
 
     def _send(self, where: str, batch: list[IngestedMessage]) -> None:
-        """Publish a batch; where it is refused, each message alone."""
+        """Publish a batch. If it is refused, publish each message alone."""
         request = protos.PublishRequest(topic=self._topic.name)
         for each in batch:
             request.messages.add(data=each.data, attributes=each.attributes)
@@ -150,7 +150,7 @@ class IngestionWorker:
                 _log.warning("A message of %s is not published to %s: %s", where, self._topic.name, error.message)
 
     def _show(self, state: str) -> None:
-        """Set the state of the topic, and of its settings, where it is another."""
+        """Set a new state of the topic and of its settings."""
         number = self.settings.DESCRIPTOR.enum_types_by_name["State"].values_by_name[state].number
         with self._engine.open() as (broker, _):
             topic = broker.topics.get(self._topic.name)
@@ -164,21 +164,21 @@ class IngestionWorker:
 
 
 def _source_of(topic: Any) -> tuple[str, Any]:
-    """The name of the source that a Topic has, and its settings; an empty name and None when it has none."""
+    """Return the name and the settings of a Topic's source, or an empty name and None without a source."""
     settings = topic.ingestion_data_source_settings
     source = settings.WhichOneof("source") or ""
     return source, getattr(settings, source) if source else None
 
 
 def _stateless(settings: Any) -> Any:
-    """The settings without the state that the worker sets."""
+    """Return the settings without the state that the worker sets."""
     plain = deepcopy(settings)
     plain.ClearField("state")
     return plain
 
 
 def _batches(messages: Iterable[IngestedMessage]) -> Iterator[list[IngestedMessage]]:
-    """The messages in batches that one Publish takes."""
+    """Yield the messages in batches that fit in one Publish."""
     batch: list[IngestedMessage] = []
     size = 0
     for each in messages:

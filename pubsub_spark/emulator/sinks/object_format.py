@@ -1,9 +1,11 @@
 """The objects that Cloud Storage subscriptions write: their names, and text or Avro in them. Pure.
 
-As Google documents them: the name is prefix, datetime, `_` (or the delimiter in which the datetime's format ends), id
-and suffix; text is the data of each message and a newline; Avro is a file of records with `data`, or with the fields
-of the topic's Avro schema, and where metadata are wanted with subscription, message id, publish time and attributes,
-among which an ordering key is.
+As Google documents them:
+
+name   prefix, datetime, `_` (or the delimiter at the end of the datetime's format), id and suffix
+text   the data of each message and a newline
+Avro   a file of records with `data`, or with the fields of the topic's Avro schema. With metadata also subscription,
+       message id, publish time and attributes. The ordering key is one of the attributes.
 
 https://cloud.google.com/pubsub/docs/create-cloudstorage-subscription#file_names
 """
@@ -40,7 +42,7 @@ _REVISION = "googclient_schemarevisionid"
 
 
 class Encoded(NamedTuple):
-    """The content of an object, and the indexes of the messages that cannot be in it."""
+    """The content of an object, and the indexes of the messages that it cannot contain."""
 
     content: bytes
     misfits: Sequence[int]
@@ -50,7 +52,7 @@ Encode = Callable[[Sequence[Message], str, TopicSchema | None], Encoded]
 
 
 def object_name(config: Any, opened: float, unique: str) -> str:
-    """The name of an object that was opened at a time."""
+    """Return the name of an object that was opened at a time."""
     moment = datetime.fromtimestamp(opened, UTC)
     form = config.filename_datetime_format or DEFAULT_DATETIME
     shown = _ELEMENT.sub(lambda found: moment.strftime(_ELEMENTS[found[0]]), form)
@@ -59,7 +61,7 @@ def object_name(config: Any, opened: float, unique: str) -> str:
 
 
 def encoder(config: Any) -> Encode:
-    """The encoding of a CloudStorageConfig: messages, subscription and schema to content."""
+    """Return the encoding of a CloudStorageConfig: messages, subscription and schema to content."""
     if config.WhichOneof("output_format") != "avro_config":
         return _text
     avro = config.avro_config
@@ -85,14 +87,14 @@ def _text(messages: Sequence[Message], _: str, __: TopicSchema | None) -> Encode
 
 
 def _records(messages: Sequence[Message], subscription: str, schema: TopicSchema, with_metadata: bool) -> Encoded:
-    """The messages as records of the latest revision of the topic's schema."""
+    """Encode the messages as records of the latest revision of the topic's schema."""
     target = _target(schema, with_metadata)
     rows, misfits = [], []
     for index, message in enumerate(messages):
         definition = schema.revisions.get(message.attributes.get(_REVISION, ""), schema.latest)
         try:
             row = _datum(definition, message.data, schema.encoding, schema.latest)
-        except Exception:  # of whatever reads it: it is no record
+        except Exception:  # any error of a decoder: the message is not a record
             misfits.append(index)
             continue
         rows.append(row | _metadata(message, subscription) if with_metadata else row)
@@ -100,7 +102,7 @@ def _records(messages: Sequence[Message], subscription: str, schema: TopicSchema
 
 
 def _target(schema: TopicSchema, with_metadata: bool) -> dict[str, Any]:
-    """The schema of the file; DestinationError where the topic's cannot be one."""
+    """Return the schema of the file. Raise DestinationError if the topic's schema cannot be one."""
     definition: Any = schema.latest
     if definition.type != "AVRO":
         raise DestinationError("SCHEMA_MISMATCH", "The topic's schema is not Avro; unset useTopicSchema.")
@@ -118,12 +120,12 @@ def _target(schema: TopicSchema, with_metadata: bool) -> dict[str, Any]:
 
 @lru_cache(_CACHED_SCHEMAS)
 def _as_written(definition: Any) -> Any:
-    """The schema of a revision without logical types, so that values are written as they were read."""
+    """Return the schema of a revision without logical types, so that values are written as they were read."""
     return definition.fastavro_schema(logical=False, is_reader=True)
 
 
 def _datum(definition: Any, data: bytes, encoding: Encoding, latest: Any) -> dict[str, Any]:
-    """The record of a message, by the revision that it was published with; InvalidMessage when it is none."""
+    """Return the record of a message by the revision that it was published with, or raise InvalidMessage."""
     definition.validate(data, encoding)
     if encoding == "JSON":
         data = definition.datum.write(definition.read_json(data))

@@ -1,8 +1,8 @@
 """The globs that choose which objects of Cloud Storage are ingested. Pure.
 
-`*` and `?` stop at a slash, `**` does not; `[abc]`, `[!abc]` and `{one,other}` are as in Cloud Storage. A name is read
-once, with every place in it that may have been reached, and not by a regular expression: with some stars in a glob one
-of those tries more ways through a name than there is time for, and nobody else runs meanwhile.
+`*` and `?` stop at a slash, `**` does not. `[abc]`, `[!abc]` and `{one,other}` are as in Cloud Storage. A name is read
+once, with the set of places in it that may have been reached. A regular expression is not used: with several stars it
+tries too many ways through a name, and no other thread runs meanwhile.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-# The pieces of a glob of Cloud Storage; what is none of the others is text.
+# The pieces of a glob of Cloud Storage. Everything else is text.
 _PIECE = re.compile(r"(\*\*/)|(\*\*)|(\*)|(\?)|(\[[^\]]+\])|\{([^{}]*)\}|([^*?[{]+|.)", re.DOTALL)
 _NO_SLASH = re.compile("[^/]")
 
 _Places = set[int]  # in a name
-_Match = Callable[[str, _Places], _Places]  # where what is matched can end, by the places where it can begin
+_Match = Callable[[str, _Places], _Places]  # the possible ends of a match, by its possible beginnings
 
 
 class Glob:
-    """The names that a glob means; an empty one means all."""
+    """The names that match a glob. An empty one matches all."""
 
     def __init__(self, glob: str) -> None:
         self._pieces = _compiled(glob or "**")
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name is meant."""
+        """Return whether the whole name matches."""
         return len(name) in _ends(self._pieces, name, {0})
 
 
@@ -64,7 +64,7 @@ def _within_segment(name: str, at: _Places) -> _Places:
 
 
 def _characters(group: str) -> re.Pattern[str] | None:
-    """One character of a group such as `[a-c]` or `[!x]`; None where it is none, as `[z-a]`."""
+    """Return a pattern for one character of a group such as `[a-c]` or `[!x]`, or None if it is invalid, as `[z-a]`."""
     inside = group[1:-1].replace("\\", "\\\\").replace("[", "\\[")
     try:
         return re.compile(f"[^{inside[1:]}]" if inside[0] == "!" and len(inside) > 1 else f"[{inside}]")
@@ -73,7 +73,7 @@ def _characters(group: str) -> re.Pattern[str] | None:
 
 
 def _ends(matches: Sequence[_Match], name: str, at: _Places) -> _Places:
-    """Where a part of a name that all match, one after the other, can end."""
+    """Return the places where a sequence of matches, one after the other, can end."""
     for match in matches:
         if not at:
             break

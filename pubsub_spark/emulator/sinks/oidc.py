@@ -1,8 +1,8 @@
 """The OpenID Connect tokens that authenticated pushes carry, and the documents that verify them.
 
-Google signs such tokens with keys that it publishes; the emulator generates one key when the first token or document
-is asked for, signs with it, and publishes it as Google does: `jwks()` at Google's path `/oauth2/v3/certs`,
-`certificates()` at `/oauth2/v1/certs`. A receiver under test needs nothing but the other address. `now` is an argument.
+Google signs such tokens with keys that it publishes. The emulator generates one key on the first request for a token or
+document, signs with it, and publishes it as Google does: `jwks()` at Google's path `/oauth2/v3/certs`,
+`certificates()` at `/oauth2/v1/certs`. A receiver under test needs only the other address. `now` is an argument.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Signer:
         return hashlib.sha256(public).hexdigest()[:40]
 
     def token(self, service_account: str, audience: str, now: float) -> str:
-        """A signed JWT that says: this request comes from `service_account` and is meant for `audience`."""
+        """Return a signed JWT for a request that comes from `service_account` and is meant for `audience`."""
         subject = _subject(service_account)
         claims = {
             "aud": audience,
@@ -62,7 +62,7 @@ class Signer:
         return token.decode()
 
     def jwks(self) -> dict[str, Any]:
-        """The public key as a JSON Web Key Set."""
+        """Return the public key as a JSON Web Key Set."""
         numbers = self._key.public_key().public_numbers()
         key = {
             "kty": "RSA",
@@ -90,7 +90,7 @@ class Signer:
         return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def certificates(self) -> dict[str, str]:
-        """The public key as a certificate by key id, the form that google-auth reads."""
+        """Return the public key as a certificate by key id, the form that google-auth reads."""
         return {self.key_id: self._certificate}
 
 
@@ -99,6 +99,6 @@ def _encoded(data: bytes) -> str:
 
 
 def _subject(service_account: str) -> str:
-    """A stable 21-digit number for the account, the form of Google's `sub`."""
+    """Return a stable 21-digit number for the account, in the form of Google's `sub`."""
     digest = int.from_bytes(hashlib.sha256(service_account.encode()).digest()[:8])
     return f"1{digest % 10**20:020d}"

@@ -1,11 +1,12 @@
 """The push request of a message, the status codes that acknowledge it, and the window of concurrent requests.
 
-Pure: values in, values out; `now` is an argument, sockets and threads are in `push_worker`, tokens in `oidc`.
+Pure: values in, values out. `now` is an argument, sockets and threads are in `push_worker`, tokens in `oidc`.
 
-A message is acknowledged by one of five status codes; every other answer, and none within the ack deadline, is a nack.
-The window of concurrent requests opens slowly: each success adds one, so a full window of successes doubles it; each
-failure halves it. Where no retry policy spaces the retries of a message, the whole subscription pauses after failures
-in a row, 100 ms first and 60 s at most. Sources: https://cloud.google.com/pubsub/docs/push and .../payload-unwrapping
+A message is acknowledged by one of five status codes. Every other answer, and none within the ack deadline, is a nack.
+The window of concurrent requests opens slowly: each success adds one, so a full window of successes doubles it. Each
+failure halves it. Without a retry policy to space the retries of a message, the whole subscription pauses after
+consecutive failures, first for 100 ms and at most for 60 s.
+Sources: https://cloud.google.com/pubsub/docs/push and .../payload-unwrapping
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ LARGEST_WINDOW_REQUESTS = 3000
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 60.0
 
-# Only these can stand in an HTTP header; an attribute that cannot is left out of an unwrapped push.
+# Only these are valid in an HTTP header. An unwrapped push leaves out attributes with other characters.
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-USER_AGENT = "CloudPubSub-Google"  # of the service, by which receivers tell its pushes from other requests
-# The envelope of the request itself is not a message's to change.
+USER_AGENT = "CloudPubSub-Google"  # the service's: receivers recognize its pushes by it
+# The envelope of the request itself: a message cannot change it.
 _RESERVED_HEADERS = frozenset(
     {"authorization", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
 )
@@ -41,7 +42,7 @@ _RESERVED_HEADERS = frozenset(
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a subscription pushes to and in which shape, as its PushConfig says."""
+    """The endpoint of a subscription's pushes and their format, from its PushConfig."""
 
     url: str
     wrapped: bool = True
@@ -58,7 +59,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class PushMessage:
-    """One message on its way to the endpoint; `delivery_attempt` is 0 without a dead-letter policy."""
+    """One message on its way to the endpoint. `delivery_attempt` is 0 without a dead-letter policy."""
 
     message_id: str
     publish_time: float
@@ -69,7 +70,7 @@ class PushMessage:
 
     @classmethod
     def of(cls, message: Message, attempt: int) -> Self:
-        """The push of a message that was leased."""
+        """Return the push of a leased message."""
         return cls(message.id, message.published, message.data, message.attributes, message.key, attempt)
 
 
@@ -81,7 +82,7 @@ class Request(NamedTuple):
 
 
 def request(endpoint: Endpoint, subscription: str, message: PushMessage) -> Request:
-    """The POST that delivers one message of `subscription` (full name) to its endpoint."""
+    """Return the POST that delivers one message of `subscription` (full name) to its endpoint."""
     if endpoint.wrapped:
         envelope = _v1beta1_envelope if endpoint.version == "v1beta1" else _envelope
         return Request({"Content-Type": "application/json"}, envelope(subscription, message))
@@ -111,7 +112,7 @@ def _envelope(subscription: str, message: PushMessage) -> bytes:
 
 
 def _v1beta1_envelope(subscription: str, message: PushMessage) -> bytes:
-    """The `PubsubEvent` of the API v1beta1, which Google has withdrawn; it has no ordering keys and no attempts.
+    """Return the `PubsubEvent` of the API v1beta1, which Google has withdrawn. It has no ordering keys and no attempts.
 
     https://github.com/googleapis/google-api-go-client, pubsub/v1beta1a: labels for attributes, milliseconds as a text
     """
@@ -126,7 +127,7 @@ def _v1beta1_envelope(subscription: str, message: PushMessage) -> bytes:
 
 
 def _add_metadata(headers: HTTPHeaderDict, subscription: str, message: PushMessage) -> None:
-    """Add the message's attributes, and then Pub/Sub's own headers, which no attribute replaces, in whatever case."""
+    """Add the message's attributes, and then Pub/Sub's own headers. No attribute replaces these, in whatever case."""
     for name, value in message.attributes.items():
         fits = _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)
         if fits and name.lower() not in _RESERVED_HEADERS:
@@ -139,7 +140,7 @@ def _add_metadata(headers: HTTPHeaderDict, subscription: str, message: PushMessa
 
 
 def timestamp(seconds: float) -> str:
-    """Seconds since 1970 as RFC 3339 with the milliseconds that the service keeps, none when they are zero."""
+    """Format seconds since 1970 as RFC 3339 with the milliseconds that the service keeps, unless they are zero."""
     stamp = timestamp_pb2.Timestamp()
     stamp.FromMilliseconds(round(seconds * 1000))
     return str(stamp.ToJsonString())
@@ -155,21 +156,21 @@ class Window:
         self._pause = 0.0
 
     def room(self, now: float) -> int:
-        """The number of requests that may start now."""
+        """Return the number of requests that may start now."""
         return max(0, self.size - self.outstanding) if now >= self.resumes_at else 0
 
     def started(self) -> None:
         self.outstanding += 1
 
     def succeeded(self) -> None:
-        """A message was acknowledged: one more may be under way, and there is no pause."""
+        """Allow one more concurrent request and end the pause, because a message was acknowledged."""
         self.outstanding -= 1
         self.size = min(self.size + 1, LARGEST_WINDOW_REQUESTS)
         self._pause = 0.0
         self.resumes_at = 0.0
 
     def failed(self, now: float, *, pauses: bool) -> None:
-        """A message was refused: half as many may be under way, and with `pauses` none for a while."""
+        """Halve the concurrent requests because a message was refused. With `pauses`, also start none for a while."""
         self.outstanding -= 1
         self.size = max(self.size // 2, 1)
         # Requests in flight that fail together are one failure: the pause grows once it is over.

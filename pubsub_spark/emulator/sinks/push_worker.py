@@ -1,8 +1,8 @@
 """Push delivery: one thread for each push subscription takes messages, a few more POST them to its endpoint.
 
-The rules (what is sent, what acknowledges, how many at once) are `push_request`'s; leases, ordering, retries and dead
-letters are the subscription's own, to which a push worker is a consumer like any other. A request may take as long as
-the ack deadline. Connections to the endpoint are kept and used again.
+`push_request` has the rules: the content of requests, the answers that acknowledge, and the concurrent requests.
+Leases, ordering, retries and dead letters are the subscription's own: a push worker is a consumer like any other. A
+request may last as long as the ack deadline. Connections to the endpoint are kept and used again.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _log = logging.getLogger("pubsub_spark.emulator")
 
 MAX_THREADS = 64  # for one subscription, however wide its window
 _FOLLOWED = frozenset({Created, Updated, Deleted, Cleared})
-_MAX_BODY_BYTES = 1 << 20  # of an answer; what is longer is cut off, for only the status counts
-_MAX_WAIT_SECONDS = 60.0  # a subscription that expired is noticed by then
+_MAX_BODY_BYTES = 1 << 20  # of an answer: only the status counts, so the rest is cut off
+_MAX_WAIT_SECONDS = 60.0  # the longest time until an expired subscription is noticed
 
 
 def endpoint_of(config: Any) -> Endpoint | None:
-    """The endpoint that a PushConfig describes; None for an empty one, which means pull."""
+    """Return the endpoint that a PushConfig describes. Return None for an empty PushConfig, which means pull."""
     if not config.push_endpoint:
         return None
     return Endpoint(
@@ -54,16 +54,16 @@ def endpoint_of(config: Any) -> Endpoint | None:
 
 
 class PushWorkers:
-    """The workers by subscription; they follow its PushConfig."""
+    """The workers by subscription. They follow its PushConfig."""
 
     def __init__(self, engine: Engine, signer: Signer) -> None:
         self._engine = engine
         self._signer = signer
-        # One is kept by its thread, which ends when the subscription is gone: that may expire.
+        # A worker is kept by its thread, which ends when the subscription is deleted or expires.
         self._push_workers: weakref.WeakValueDictionary[str, Pusher] = weakref.WeakValueDictionary()
 
     def configure(self, subscription: str, endpoint: Endpoint | None) -> None:
-        """Push the subscription's messages to `endpoint` from now on, or with None not at all."""
+        """Push the subscription's messages to `endpoint` from now on, or stop pushing if it is None."""
         with self._engine.open() as (broker, _):
             present = self._push_workers.get(subscription)
             target = broker.subscriptions.get(subscription)
@@ -76,7 +76,7 @@ class PushWorkers:
                 self._push_workers[subscription] = Pusher(self._engine, target, endpoint, self._signer)
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Start and stop workers as subscriptions come, change and go: a listener of the engine."""
+        """Start and stop workers for created, changed and deleted subscriptions: a listener of the engine."""
         for event in events:
             if type(event) not in _FOLLOWED:
                 continue
@@ -89,7 +89,7 @@ class PushWorkers:
                 self.configure(event.name, None if resource.detached else endpoint_of(resource.push_config))
 
     def close(self) -> None:
-        """Stop all; requests under way are not waited for."""
+        """Stop all, without waiting for requests in progress."""
         with self._engine.open():
             for pusher in self._push_workers.values():
                 pusher.stop()
@@ -97,7 +97,7 @@ class PushWorkers:
 
 
 class Pusher:
-    """Delivers one subscription to one endpoint until stopped, or until the subscription is gone."""
+    """The delivery of one subscription to one endpoint, until stopped or until the subscription is deleted."""
 
     def __init__(self, engine: Engine, subscription: Subscription, endpoint: Endpoint, signer: Signer) -> None:
         self.subscription = subscription
@@ -124,7 +124,7 @@ class Pusher:
         self._engine.wake(self._consumer)
 
     def _start(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Run a function on a thread of its own; an exception there ends the emulator."""
+        """Run a function on a thread of its own. An exception there ends the emulator."""
 
         def run() -> None:
             try:
@@ -135,7 +135,7 @@ class Pusher:
         threading.Thread(target=run, name=f"push {self.subscription.name}", daemon=True).start()
 
     def _run(self) -> None:
-        # A thread each and not a pool: Python waits for a pool's threads before it exits, and an endpoint may be slow.
+        # One thread each, no pool: Python waits for a pool's threads before it exits, and an endpoint may be slow.
         while (batch := self._next()) is not None:
             if self._barrier is not None:
                 self._barrier.wait()
@@ -144,7 +144,7 @@ class Pusher:
         self._poster.close()
 
     def _next(self) -> Sequence[tuple[Lease, float]] | None:
-        """The next messages to send, leased, each with its time; waits for some, None at the end."""
+        """Wait for the next messages and return them, leased, each with its time. Return None at the end."""
         with self._engine.open() as (broker, _):
             while not self._stopped and broker.subscriptions.get(self.subscription.name) is self.subscription:
                 now = self._engine.clock.now()
@@ -164,7 +164,7 @@ class Pusher:
         return None
 
     def _take(self, broker: Broker, room: int, now: float) -> list[Lease]:
-        """Up to `room` deliveries; one by one where order counts, so that a key has one request under way."""
+        """Take up to `room` deliveries, one by one if order counts, so that a key has only one request in progress."""
         if not self.subscription.settings.ordering:
             return list(broker.take(self.subscription, self._consumer, now, room)) if room > 0 else []
         taken: list[Lease] = []
@@ -189,7 +189,7 @@ class Pusher:
             self._record_answer(lease.number, acknowledged)
 
     def _transformed(self, lease: Lease) -> PushMessage | None:
-        """The message as it is sent; None when its transforms drop it, TransformError when one fails."""
+        """Return the message as it is sent, or None if its transforms drop it. Raise TransformError if one fails."""
         delivery = PushMessage.of(lease.message, lease.attempt)
         runner = self._engine.transforms.runner(self.subscription.name, self.subscription.resource)
         if runner is None:
@@ -210,7 +210,7 @@ class Pusher:
             self.wake()
 
     def _bearer(self) -> str:
-        """A token at most half an hour old; a new one for every message would cost a signature each.
+        """Return a token at most half an hour old, because a new one for each message would cost a signature.
 
         Its times are the machine's: a receiver that verifies it does not know the emulator's clock.
         """
@@ -235,9 +235,9 @@ class Poster:
         self._pool = kind(parts.hostname or "", parts.port, maxsize=MAX_THREADS)
 
     def post(self, headers: dict[str, str], body: bytes, timeout: float) -> int:
-        """The status code of the answer; 0 when it was not there as a whole after `timeout` seconds.
+        """Return the status code of the answer, or 0 if it is incomplete after `timeout` seconds.
 
-        The body as a whole has that time, and so has each header line, of which http.client reads a hundred.
+        The body as a whole has that time. So has each header line, and http.client reads at most a hundred.
         """
         ends = time.monotonic() + timeout
         try:
@@ -258,12 +258,12 @@ class Poster:
         return int(response.status) if whole else 0
 
     def close(self) -> None:
-        """Close the connections; those in use end with their request."""
+        """Close the connections. Those in use end with their request."""
         self._pool.close()
 
 
 def _read(response: urllib3.BaseHTTPResponse, ends: float) -> bool:
-    """Whether the body ended in time; its connection is then used again, except after a 1xx, which has no body."""
+    """Return whether the body ended in time. Then its connection is used again, except after a 1xx (without body)."""
     read = 0
     while chunk := response.read1(_MAX_BODY_BYTES):
         read += len(chunk)

@@ -1,8 +1,8 @@
-"""The buckets of the emulator: what `--storage-root` makes of their names.
+"""The buckets of the emulator: the mapping of their names to `--storage-root`.
 
-A root is a folder (a path or `file://`), in which each bucket is a folder that must be there, or `gs://` or `s3://`,
-where a bucket is the bucket of that name; `s3://BUCKET/PREFIX` puts them all into one real bucket. Credentials and
-endpoints are those of the environment, as obstore reads them. Objects are written at once and whole.
+A root is a folder (a path or `file://`), `gs://` or `s3://`. In a folder, each bucket is an existing folder. With
+`gs://` or `s3://`, a bucket is the bucket of that name. `s3://BUCKET/PREFIX` puts them all into one real bucket.
+Credentials and endpoints are those of the environment, as obstore reads them. Objects are written at once and whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DENIED = (PermissionError, PermissionDeniedError, UnauthenticatedError)
 
 
 class StorageRoot:
-    """The root of all buckets; OSError when it cannot be one."""
+    """The root of all buckets. An invalid root raises OSError."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -36,11 +36,11 @@ class StorageRoot:
             raise OSError(f"The storage root `{url}` is not of {', '.join(_SCHEMES)}; give a folder, or one of those.")
 
     def open(self, bucket: str) -> ObjectStore:
-        """The store of a bucket; DestinationError where its folder is missing, OSError where it cannot be opened."""
+        """Return the store of a bucket. Raise DestinationError if its folder is missing, OSError if opening fails."""
         if self._folder is None:
             try:
                 return from_url(f"{self._url}{bucket}")
-            except BaseError as problem:  # credentials or an endpoint of the environment that cannot be read
+            except BaseError as problem:  # unreadable credentials or endpoint of the environment
                 raise OSError(f"The bucket `{bucket}` cannot be opened: {first_line(problem)}") from None
         folder = self._folder / bucket
         if not folder.is_dir():
@@ -48,7 +48,7 @@ class StorageRoot:
         return LocalStore(folder)
 
     def put(self, bucket: str, name: str, content: bytes) -> None:
-        """Write an object; DestinationError when the bucket is not there or may not be written, OSError otherwise."""
+        """Write an object. Raise DestinationError if the bucket is missing or may not be written, OSError otherwise."""
         store = self.open(bucket)
         try:
             obstore.put(store, name, content)
@@ -60,11 +60,11 @@ class StorageRoot:
             raise DestinationError(
                 "PERMISSION_DENIED", f"The bucket `{bucket}` may not be written; allow it ({first_line(problem)})."
             ) from None
-        except ValueError as problem:  # `a//b` and `../a` are names in Cloud Storage, and none that obstore can write
+        except ValueError as problem:  # `a//b` and `../a` are names in Cloud Storage, but obstore cannot write them
             sentence = f"The bucket `{bucket}` takes no object `{name}` here; rename it ({first_line(problem)})."
             raise DestinationError("PERMISSION_DENIED", sentence) from None
         except BaseError as problem:
-            if "Permission denied" in str(problem):  # of a local file, which obstore does not tell apart
+            if "Permission denied" in str(problem):  # of a local file: obstore has no error class for it
                 raise DestinationError(
                     "PERMISSION_DENIED", f"The bucket `{bucket}` may not be written; allow it ({name})."
                 ) from None
@@ -72,5 +72,5 @@ class StorageRoot:
 
 
 def first_line(problem: Exception) -> str:
-    """The first line of an error of obstore; those behind it are for whoever debugs it."""
+    """Return the first line of an error of obstore. Its other lines are for debugging."""
     return str(problem).partition("\n")[0]
