@@ -1,8 +1,8 @@
-"""The forms of the page: which RPC, or which method of the emulator, each stands for, and where it leads.
+"""The forms of the page: the RPC or method of the emulator behind each, and the page that follows.
 
 Pure. A form becomes a request, which is carried out like that of every other client, so its rules and its errors are
-those of the API. What a form itself can get wrong (a time, a number, JSON) is INVALID_ARGUMENT with a sentence that
-names the field.
+those of the API. An error in the form itself (a time, a number, JSON) is INVALID_ARGUMENT with a message that names the
+field.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Form:
         self._values = dict(pairs)
 
     def __getitem__(self, name: str) -> str:
-        """The value of a field, without the space around it; empty when it was not filled in."""
+        """Return the value of a field without surrounding space, or an empty text if it was not filled in."""
         return self._values.get(name, "").strip()
 
     def raw(self, name: str) -> str:
-        """The value of a field as it was typed."""
+        """Return the value of a field as it was typed."""
         return self._values.get(name, "").replace("\r\n", "\n")
 
     def every(self, name: str) -> list[str]:
@@ -61,16 +61,16 @@ class Call(NamedTuple):
 
 
 class VerbCall(NamedTuple):
-    """A method of the emulator, as `/_emulator/NAME` has it, with its fields."""
+    """A method of the emulator, named as in `/_emulator/NAME`, with its fields."""
 
     verb: str
     fields: dict[str, Any]
 
 
 class Action(NamedTuple):
-    """A form: the call that it stands for, the page that it is on, where it leads, and what has been done then.
+    """A form: its call, its own page, the page that follows, and the message of success.
 
-    `numbers` are those of the sentence `done`, from the response of the call.
+    `numbers` are those of the message `done`, from the response of the call.
     """
 
     call: Callable[[Form, State], Call | VerbCall]
@@ -89,17 +89,17 @@ def _controls(_: Form) -> str:
 
 
 def _here(form: Form) -> str:
-    """The view that a form of the header was on."""
+    """Return the view that a form of the header was on."""
     return form["on"] if _VIEW.fullmatch(form["on"]) else "/page/controls"
 
 
 def _of(field: str) -> Callable[[Form], str]:
-    """The page of the resource that a field names."""
+    """Return a function for the page of the resource that a field names."""
     return lambda form: address(form[field])
 
 
 def _made(collection: str) -> Callable[[Form], str]:
-    """The page of the resource that the form creates."""
+    """Return a function for the page of the resource that the form creates."""
     return lambda form: address(_new_name(form, collection))
 
 
@@ -187,7 +187,7 @@ def _publish(form: Form, state: State) -> Call:
 
 
 def _data(form: Form, state: State) -> bytes:
-    """The payload: by the fields of the topic's schema, or as it was typed."""
+    """Return the payload: by the fields of the topic's schema, or as it was typed."""
     if form["revision"]:
         topic = state.broker.topics.get(form["topic"])
         schema = topic and state.schemas.get(topic.resource.schema_settings.schema)
@@ -214,7 +214,7 @@ def _pull(form: Form, _: State) -> Call:
 
 
 def _pulled(form: Form, response: bytes, state: State) -> tuple[int, int]:
-    """How many messages were pulled, and for how many seconds they are leased."""
+    """Return the number of pulled messages, and the seconds of their lease."""
     subscription = state.broker.subscriptions.get(form["subscription"])
     seconds = int(subscription.settings.ack_deadline) if subscription is not None else 0
     return len(protos.PullResponse.FromString(response).received_messages), seconds
@@ -314,7 +314,7 @@ ACTIONS: Mapping[str, Action] = {
 
 
 def _settings(form: Form, resource: Any) -> Any:
-    """The resource with the further settings, which are JSON as in the API."""
+    """Return the resource with the further settings, which are JSON as in the API."""
     if form["settings"]:
         try:
             json_format.Parse(form["settings"], resource)
@@ -334,7 +334,7 @@ def _number(text: str, name: str) -> int:
 
 
 def _plain(text: str) -> Any:
-    """A number where the text is one; else the text, which the method refuses."""
+    """Return the number if the text is one, or else the text, which the method refuses."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

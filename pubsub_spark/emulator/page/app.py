@@ -1,8 +1,8 @@
 """The ASGI application of the page: views, forms, events and the two files, behind the guard of hosts and origins.
 
-A view is gathered and rendered on the dispatcher's pool, so no call waits for it. A form that is refused shows its view
-again, with the sentence and what was filled in; one that was done leads on by a redirect, so that a reload repeats
-nothing. Jinja2 escapes every value; the headers allow this server's own script and stylesheet, and nothing else.
+A view is gathered and rendered on the dispatcher's pool, so no call waits for it. A refused form shows its view again,
+with the error message and its input. A successful form ends in a redirect, so that a reload repeats nothing. Jinja2
+escapes every value. The headers allow only this server's own script and stylesheet.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class PageApp:
         return RedirectResponse(action.leads_to(form) + rows.query([("done", done)]), HTTPStatus.SEE_OTHER)
 
     async def _carry_out(self, action: Action, form: Form) -> Sequence[int]:
-        """Do what a form stands for, as a call like every other; the numbers of the sentence that it was done."""
+        """Carry out a form as a call like every other. Return the numbers for the message of success."""
         run = self._parts.dispatcher.run
         call = await run(lambda: self._call(action, form))
         if isinstance(call, VerbCall):
@@ -155,7 +155,7 @@ class PageApp:
 
 
 def parts(engine: Engine, dispatcher: Dispatcher, faults: Faults, recent_calls: RecentCalls, history: History) -> Parts:
-    """The parts of a running emulator that the page shows."""
+    """Return the parts of a running emulator that the page shows."""
     return Parts(engine, dispatcher, faults, recent_calls, history, Live(engine, recent_calls))
 
 
@@ -163,7 +163,7 @@ _DEFAULTS: dict[str, Any] = {"error": None, "done": "", "refused": "", "form": F
 
 
 def _done(query: Query) -> str:
-    """The sentence for what a form has done; its numbers come from the address, and are nothing but numbers."""
+    """Return the message of a form's success. Its numbers come from the address, and must be digits."""
     name, *numbers = query.get("done", "").split(":")
     action = ACTIONS.get(name)
     if action is None or not all(each.isascii() and each.isdigit() for each in numbers):
@@ -176,7 +176,7 @@ def _done(query: Query) -> str:
 
 
 def _documentation() -> str:
-    """The address of this package's documentation, as its metadata has it; empty if it has none."""
+    """Return the address of this package's documentation from its metadata, or an empty text without one."""
     known: list[str] = metadata.metadata("pubsub-spark").get_all("Project-URL", [])
     return next((each.partition(", ")[2] for each in known if each.startswith("Documentation, ")), "")
 

@@ -1,8 +1,8 @@
-"""Forms made of a schema: a field of the form for each field of the message, and the payload of what was filled in.
+"""Forms made of a schema: a field of the form for each field of the message, and the payload of the input.
 
-Pure. Numbers, texts, yes or no and choices have fields of their own kind; whatever has parts is written as JSON, in the
-schema's JSON encoding. A field that may be missing or null is left empty for that. Whether the payload fits is decided
-by the definition, as at Publish.
+Pure. Numbers, texts, yes or no and choices have fields of their own kind. A field with parts is written as JSON, in the
+schema's JSON encoding. An optional or nullable field may be left empty. The definition decides whether the payload
+fits, as at Publish.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FormField(NamedTuple):
     """One field of a message."""
 
     name: str
-    type: str  # as the schema calls it
+    type: str  # by the schema's name
     kind: FieldKind
     is_optional: bool
     choices: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class FormField(NamedTuple):
 
 
 def fields_of(definition: Definition) -> list[FormField] | None:
-    """The fields of a form for messages of a schema; None when the schema is not one of a record."""
+    """Return the fields of a form for messages of a schema, or None if it is not the schema of a record."""
     made: Any = definition
     if definition.type == "AVRO":
         return None if made.root.kind != "record" else list(_avro_fields(made.root))
@@ -78,7 +78,7 @@ def fields_of(definition: Definition) -> list[FormField] | None:
 
 
 def payload(definition: Definition, encoding: Encoding, filled_in: Mapping[str, str]) -> bytes:
-    """The payload of what was filled in by field name; InvalidMessage when that is no message of the schema."""
+    """Return the payload of the input by field name. Raise InvalidMessage if it is not a message of the schema."""
     values: dict[str, Any] = {}
     for field in fields_of(definition) or ():
         text = filled_in.get(field.name, "")
@@ -101,7 +101,7 @@ def payload(definition: Definition, encoding: Encoding, filled_in: Mapping[str, 
 
 
 def _value(field: FormField, text: str) -> Any:
-    """The JSON value of a field that was filled in."""
+    """Return the JSON value of a field that was filled in."""
     if field.kind == "text" or (field.kind == "choice" and field.choices != _BOOLEANS):
         return text
     if field.kind == "number" and text in ("NaN", "Infinity", "-Infinity"):

@@ -1,8 +1,8 @@
-"""Samples of counters, once a second while somebody looks, as server-sent events; and charts of up to a minute.
+"""Samples of counters, once a second while a page is open, as server-sent events, and charts of up to a minute.
 
-Runs on the event loop. While nobody looks there is no listener, no task and no sample. A viewer that goes from one page
-to the next leaves for a moment, so sampling goes on for a few seconds after the last one has left. Rates come from the
-events of the state; backlog and age are counters of the broker, so a sample costs microseconds.
+Runs on the event loop. Without a viewer there is no listener, no task and no sample. A viewer that changes pages leaves
+for a moment, so sampling continues for a few seconds after the last one has left. Rates come from the events of the
+state. Backlog and age are counters of the broker, so a sample costs microseconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EVERYTHING = "*"  # the sum of all topics and subscriptions
 
 
 class Sample(NamedTuple):
-    """The counters of a subscription at one moment; of a topic there is `published` alone."""
+    """The counters of a subscription at one moment. A topic has `published` alone."""
 
     backlog: int = 0
     outstanding: int = 0
@@ -41,7 +41,7 @@ class Sample(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """A field of a sample: its title, and how its value is written."""
+    """A field of a sample: its title, and its format."""
 
     title: str
     write: Callable[[Any], str]
@@ -62,7 +62,7 @@ class Chart(NamedTuple):
 
     title: str
     metrics: tuple[str, ...]
-    tops: tuple[float, ...]  # what the top of the scale may be; beyond the last one, ten times it and so on
+    tops: tuple[float, ...]  # possible tops of the scale, beyond the last one ten times these and so on
 
 
 _AMOUNTS = (2.0, 5.0, 10.0, 20.0)
@@ -76,13 +76,13 @@ _CHARTS = {
 
 
 class Live:
-    """The samples of what is looked at."""
+    """The samples of the watched resources."""
 
     def __init__(self, engine: Engine, recent_calls: RecentCalls) -> None:
         self._engine = engine
         self._recent_calls = recent_calls
         self._viewers = 0
-        self._watched: Counter[str] = Counter()  # viewers by name of what they look at
+        self._watched: Counter[str] = Counter()  # viewers by name of the watched resource
         self._samples: dict[str, deque[Sample]] = {}
         self._counts: Counter[tuple[str, str]] = Counter()  # messages by (`published` or `acked`, resource)
         self._changes: Counter[str] = Counter()  # events by resource
@@ -92,7 +92,7 @@ class Live:
         self._closed = False
 
     async def watch(self, names: Sequence[str]) -> AsyncGenerator[str, None]:
-        """The events of these topics and subscriptions, one a second, until the viewer leaves."""
+        """Yield the events of these topics and subscriptions, one a second, until the viewer leaves."""
         self._viewers += 1
         self._watched.update(names)
         if self._sampling is None and not self._closed:
@@ -115,7 +115,7 @@ class Live:
             self._sampling.cancel()
 
     def samples(self, name: str, broker: Broker, now: float) -> list[Sample]:
-        """The samples of a resource, with one of now as the last; called with the lock held."""
+        """Return the samples of a resource, with one of now as the last. Called with the lock held."""
         sample, known = self._sampled(name, broker, now, Counter(), _TICK_SECONDS), self._samples.get(name, ())
         if sample is not None and known:
             sample = sample._replace(published=known[-1].published, acked=known[-1].acked)
@@ -131,7 +131,7 @@ class Live:
                 passed, last = loop.time() - last, loop.time()
                 self._add_samples(passed)
                 self._tick()
-        except Exception:  # it must not end the emulator; a viewer's browser asks again
+        except Exception:  # must not end the emulator: a viewer's browser asks again
             _log.exception("The samples for the page failed")
         finally:
             self._sampling = None
@@ -143,7 +143,7 @@ class Live:
                 self._changes.clear()
 
     def _tick(self) -> None:
-        """Wake who waits now, and nobody who comes later: the next viewer would send without an end."""
+        """Wake only the current waiters. Waking later ones would make the next viewer loop."""
         self._ticked.set()
         self._ticked = asyncio.Event()
 
@@ -160,7 +160,7 @@ class Live:
     def _sampled(
         self, name: str, broker: Broker, now: float, counts: Counter[tuple[str, str]], passed: float
     ) -> Sample | None:
-        """The sample of a topic, a subscription or everything; None when there is none of that name."""
+        """Return the sample of a topic, a subscription or everything, or None if the name does not exist."""
         if name == EVERYTHING:
             return self._total(broker, now, counts, passed)
         if name in broker.topics:
@@ -195,7 +195,7 @@ class Live:
         )
 
     def _listen(self, events: Sequence[Event]) -> None:
-        """Count what happens; called under the engine's lock."""
+        """Count the events of the state. Called under the engine's lock."""
         for event in events:
             if isinstance(event, Published):
                 self._counts["published", event.topic] += len(event.publication)
@@ -209,7 +209,7 @@ class Live:
                 self._changes[event.topic] += 1
 
     def _message(self, names: Sequence[str]) -> dict[str, Any]:
-        """The next event: numbers that grow with each change, the clock, and the fields of each name."""
+        """Return the next event: numbers that grow with each change, the clock, and the fields of each name."""
         with self._engine.open() as (broker, now):
             origins = [
                 topic.name for name in names if name in broker.subscriptions and (topic := broker.topic_of(name))
@@ -227,12 +227,12 @@ class Live:
 
 
 def texts(sample: Sample) -> dict[str, str]:
-    """The value of each metric as the page writes it."""
+    """Return the text of each metric on the page."""
     return {field: metric.write(getattr(sample, field)) for field, metric in METRICS.items()}
 
 
 def charts(name: str, samples: Iterable[Sample]) -> dict[str, dict[str, Any]]:
-    """The charts of a topic, a subscription or everything, by their keys; none without a sample."""
+    """Return the charts of a topic, a subscription or everything, by their keys, or none without a sample."""
     kept = list(samples)[-_SAMPLES:]
     kinds = {EVERYTHING: ("messages", "rates"), "topics": ("published",)}
     keys = kinds.get(name) or kinds.get(name.split("/")[2], ("messages", "rates", "age"))
@@ -240,7 +240,7 @@ def charts(name: str, samples: Iterable[Sample]) -> dict[str, dict[str, Any]]:
 
 
 def _drawn(chart: Chart, samples: Sequence[Sample]) -> dict[str, Any]:
-    """The lines, the labels of both axes, the values under a pointer, and a sentence for those who cannot see it."""
+    """Return the lines, the labels of both axes, the values under a pointer, and a text for screen readers."""
     values = {field: [getattr(sample, field) or 0.0 for sample in samples] for field in chart.metrics}
     top = scale(max(map(max, values.values())), chart.tops)
     write = METRICS[chart.metrics[0]].write
@@ -258,7 +258,7 @@ def _drawn(chart: Chart, samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def scale(highest: float, tops: Sequence[float]) -> float:
-    """The top of a scale for values up to `highest`: a round number."""
+    """Return the top of a scale for values up to `highest`: a round number."""
     factor = 1.0
     while highest > tops[-1] * factor:
         factor *= 10
@@ -266,7 +266,7 @@ def scale(highest: float, tops: Sequence[float]) -> float:
 
 
 def points(values: Sequence[float], top: float) -> str:
-    """The points of a polyline from the left edge to the right, where the newest value is; level for a single value."""
+    """Return a polyline's points from the left edge to the newest value at the right edge. One value is level."""
     known = list(values) if len(values) > 1 else [*values, *values]
     step = _WIDTH / (len(known) - 1)
     return " ".join(f"{index * step:.0f},{_HEIGHT - value / top * _HEIGHT:.1f}" for index, value in enumerate(known))

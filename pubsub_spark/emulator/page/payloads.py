@@ -1,7 +1,7 @@
-"""Payloads as a person reads them: decoded by the schema that they were published with, else as JSON, text or bytes.
+"""Payloads as a person reads them: decoded by the schema that they were published with, or else as JSON, text or bytes.
 
-Pure. Which revision a message fits is in its attributes, as every subscriber finds it. What is long is cut; a payload
-that cannot be decoded is shown as it is, with the reason.
+Pure. The attributes of a message name the revision that it fits, as for every subscriber. A long payload is cut. A
+payload that cannot be decoded is shown as it is, with the reason.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from google.protobuf import json_format
 from pubsub_spark.emulator.state.schema_store import Schemas
 from pubsub_spark.schema.definition import Definition, Encoding, InvalidMessage
 
-_MAX_CHARACTERS = 10_000  # of one payload; a page has dozens
-_MAX_DECODED_BYTES = 100_000  # what is longer would take longer to decode than a page should
-_MAX_SHOWN_BYTES = 512  # of what is no text
+_MAX_CHARACTERS = 10_000  # of one payload, and a page has dozens
+_MAX_DECODED_BYTES = 100_000  # a longer one would take longer to decode than a page should
+_MAX_SHOWN_BYTES = 512  # of bytes that are not text
 _PREVIEW_CHARACTERS = 120
 _NAME, _REVISION, _ENCODING = (f"googclient_schema{each}" for each in ("name", "revisionid", "encoding"))
 SCHEMA_MARK = _NAME.encode()  # in the bytes of a message that has a schema
-SCHEMA_NAMES = frozenset({_NAME, _REVISION, _ENCODING})  # the attributes that say what schema a message has
+SCHEMA_NAMES = frozenset({_NAME, _REVISION, _ENCODING})  # the attributes that name the schema of a message
 
 
 class Payload(NamedTuple):
-    """A payload as text, what it was read as, and why it could not be read as its schema says."""
+    """A payload as text, the format that it was read as, and the reason if its schema could not be used."""
 
     text: str
     kind: str
@@ -47,7 +47,7 @@ class SchemaOfMessage(NamedTuple):
 
 
 def schema_of(attributes: Mapping[str, str], schemas: Schemas) -> SchemaOfMessage | None:
-    """The schema that a message's attributes name; None when they name none, or it is deleted."""
+    """Return the schema that a message's attributes name, or None if they name none or it is deleted."""
     schema = schemas.get(attributes.get(_NAME, ""))
     revision = schema and schema.find(attributes.get(_REVISION, ""))
     if not revision:
@@ -57,7 +57,7 @@ def schema_of(attributes: Mapping[str, str], schemas: Schemas) -> SchemaOfMessag
 
 
 def shown(data: bytes, schema: SchemaOfMessage | None) -> Payload:
-    """A payload for the page."""
+    """Return a payload for the page."""
     if schema is None or len(data) > _MAX_DECODED_BYTES:
         return _plain(data)
     kind = f"{schema.definition.type}, {schema.encoding}, revision {schema.revision}"
@@ -70,7 +70,7 @@ def shown(data: bytes, schema: SchemaOfMessage | None) -> Payload:
 
 
 def decoded(data: bytes, schema: SchemaOfMessage) -> Any:
-    """The message as JSON has it; InvalidMessage when it does not fit the schema."""
+    """Return the message as JSON data. Raise InvalidMessage if it does not fit the schema."""
     definition: Any = schema.definition
     definition.validate(data, schema.encoding)
     if schema.encoding == "JSON":

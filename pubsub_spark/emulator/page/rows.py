@@ -1,4 +1,4 @@
-"""Lists in pages, times and amounts as the page writes them. Pure."""
+"""Lists in pages, and the format of times and amounts on the page. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 class Page(NamedTuple):
-    """One page of a list: its rows, and where it is in the whole."""
+    """One page of a list: its rows, and its position in the whole."""
 
     rows: Sequence[Any]
     number: int  # from 1 on
@@ -20,42 +20,42 @@ class Page(NamedTuple):
     total: int
 
     def map(self, row: Any) -> Page:
-        """The page with each row made into another by `row`."""
+        """Return the page with each row converted by `row`."""
         return self._replace(rows=[row(each) for each in self.rows])
 
 
 def page(items: Iterable[str], number: int, size: int) -> Page:
-    """The page of that number of the sorted items; the nearest one where there is none."""
+    """Return the page of that number of the sorted items, or the nearest page if the number is out of range."""
     everything = sorted(items)
     number, pages = place(number, size, len(everything))
     return Page(everything[(number - 1) * size : number * size], number, pages, len(everything))
 
 
 def place(number: int, size: int, total: int) -> tuple[int, int]:
-    """The number of the page nearest to the one asked for, and how many pages there are."""
+    """Return the number of the page nearest to the requested one, and the number of pages."""
     pages = max(1, -(-total // size))
     return min(max(number, 1), pages), pages
 
 
 def is_resource(name: str) -> bool:
-    """Whether a name is that of a topic, subscription, schema or snapshot, which has a page."""
+    """Return whether a name is that of a topic, subscription, schema or snapshot, which has a page."""
     fields = name.split("/")
     return len(fields) == 4 and fields[0] == "projects" and fields[2] in COLLECTIONS
 
 
 def address(name: str) -> str:
-    """The path of the page of a resource."""
+    """Return the path of the page of a resource."""
     return f"/page/{quote(name)}"
 
 
 def query(values: Iterable[tuple[str, object]]) -> str:
-    """The query of an address; empty values are left out."""
+    """Return the query of an address, without empty values."""
     text = urlencode([(name, value) for name, value in values if value not in ("", None)], safe="/")
     return f"?{text}" if text else ""
 
 
 def moment(seconds: float | None) -> str:
-    """A time as the page writes it, in UTC; empty for none."""
+    """Format a time in UTC, or return an empty text for None."""
     if seconds is None:
         return ""
     try:
@@ -67,23 +67,23 @@ def moment(seconds: float | None) -> str:
 
 
 def time_of_day(seconds: float | None) -> str:
-    """The time of `moment` without its date; empty for none."""
+    """Format the time of `moment` without its date, or return an empty text for None."""
     text = moment(seconds)
     return text[11:23] if text.endswith(" UTC") else text
 
 
 def ahead(seconds: float) -> str:
-    """How far the emulator's clock is ahead of the machine's; empty if it is not."""
+    """Format the lead of the emulator's clock over the machine's, or return an empty text without a lead."""
     return f"{duration(round(seconds))} ahead" if seconds >= 0.5 else ""
 
 
 def client(name: str) -> str:
-    """A client's address, or a text with one, without gRPC's scheme."""
+    """Return a client's address, or a text with one, without gRPC's scheme."""
     return name.replace("ipv4:", "").replace("ipv6:", "").replace("%5B", "[").replace("%5D", "]")
 
 
 def duration(seconds: float | None) -> str:
-    """A length of time, of two units at most: `3.2 s`, `5 min 10 s`, `2 d 3 h`."""
+    """Format a length of time in at most two units: `3.2 s`, `5 min 10 s`, `2 d 3 h`."""
     if seconds is None:
         return "none"
     if seconds < 60:
@@ -97,5 +97,5 @@ def duration(seconds: float | None) -> str:
 
 
 def amount(number: float) -> str:
-    """A number with separators of thousands; of those below ten, one decimal where there is one."""
+    """Format a number with thousands separators. A fraction below ten has one decimal."""
     return f"{number:,.1f}" if number < 10 and number != int(number) else f"{number:,.0f}"

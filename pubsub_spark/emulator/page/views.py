@@ -1,7 +1,7 @@
 """The contents of each view: plain values, gathered under the engine's lock, and decoded after it.
 
-A view takes the parts of the emulator and what the address says, and returns the name of its template and the values
-for it. A resource that does not exist is NOT_FOUND, with the sentence of the API.
+A view takes the parts of the emulator and the fields of the address, and returns the name of its template and the
+values for it. A resource that does not exist is NOT_FOUND, with the API's error message.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from pubsub_spark.schema import compiled_protobuf
 from pubsub_spark.schema.schema_types import ENCODINGS_BY_NUMBER
 
 _ROWS = 25  # resources on a page
-_MESSAGES = 20  # on a page; each is decoded
+_MESSAGES = 20  # on a page, each of them decoded
 _CALLS = 50
 _UNDER_WAY = "under way"
-_SEARCHED = 10_000  # messages that a search looks at
+_SEARCHED = 10_000  # messages that a search reads
 _STEPS = 7  # of a message's life on its line
 
 Query = Mapping[str, str]
 
 
 class Parts(NamedTuple):
-    """The parts of the emulator that the page looks at."""
+    """The parts of the emulator that the page shows."""
 
     engine: Engine
     dispatcher: Dispatcher
@@ -65,7 +65,7 @@ class View(NamedTuple):
 
 
 def find_view(parts: Parts, path: str, query: Query) -> View:
-    """The view of a path; RpcError NOT_FOUND when there is none."""
+    """Return the view of a path. Raise RpcError NOT_FOUND if it does not exist."""
     if path == "/":
         return _overview(parts, query)
     if path in _PLAIN_VIEWS:
@@ -117,7 +117,7 @@ def _overview(parts: Parts, query: Query) -> View:
 
 
 def _named(name: str) -> dict[str, Any]:
-    """The beginning of a row of a list, which is grouped by project."""
+    """Return the beginning of a row of a list, which is grouped by project."""
     return {"name": name, "project": name.split("/")[1]}
 
 
@@ -228,12 +228,12 @@ def _subscription(parts: Parts, name: str, query: Query) -> View:
 
 
 def _charted(name: str, samples: list[Sample]) -> dict[str, Any]:
-    """The values and charts of a resource that a view is of."""
+    """Return the values and charts of a view's resource."""
     return {"charted": name, "fields": texts(samples[-1]), "charts": charts(name, samples)}
 
 
 def _no_pull(resource: Any) -> str:
-    """Why messages cannot be pulled; empty if they can."""
+    """Return the reason why messages cannot be pulled, or an empty text if they can."""
     if resource.detached:
         return "The subscription is detached from its topic."
     kind = resource_validation.kind(resource)
@@ -241,7 +241,7 @@ def _no_pull(resource: Any) -> str:
 
 
 def _content(message: Message, schemas: Schemas) -> dict[str, Any]:
-    """What was published."""
+    """Return the published content."""
     return {
         "id": message.id,
         "published": message.published,
@@ -265,7 +265,7 @@ def _message(each: MessageState, schemas: Schemas, ready: str, now: float) -> di
 
 
 def _done(number: int, message: Message | None, schemas: Schemas) -> dict[str, Any]:
-    """A message that is done with; its content is known if it is among the latest of its topic."""
+    """Return a message that is done with. Its content is known if it is among the latest of its topic."""
     if message is None:
         return {"id": str(number), "payload": None, "searched": str(number), "lease": None}
     content = _content(message, schemas)
@@ -274,7 +274,7 @@ def _done(number: int, message: Message | None, schemas: Schemas) -> dict[str, A
 
 
 def _matches(message: Message, text: str, schemas: Schemas) -> bool:
-    """Whether a text is in a message: its payload as it was sent or as it is shown, its attributes, its key, its id."""
+    """Return whether a text is in a message: its payload as sent or as shown, its attributes, its key, its id."""
     if text.encode() in message.frame or text == message.id:
         return True
     if payloads.SCHEMA_MARK not in message.frame:  # spares reading the attributes
@@ -284,7 +284,7 @@ def _matches(message: Message, text: str, schemas: Schemas) -> bool:
 
 
 def _life(steps: list[Step]) -> list[dict[str, Any]]:
-    """The steps of a message on one line: the first and the latest ones."""
+    """Return the steps of a message on one line: the first and the latest ones."""
     shown = [{"at": each.at, "what": each.what, "who": rows.client(each.who)} for each in steps]
     if len(shown) <= _STEPS:
         return shown
@@ -293,7 +293,7 @@ def _life(steps: list[Step]) -> list[dict[str, Any]]:
 
 
 def _why(each: MessageState, ready: str) -> str:
-    """Where a message is, or why it waits; a time follows if it has one."""
+    """Return the place of a message, or the reason why it waits. A time follows if it has one."""
     return {
         Place.LEASED: "leased until",
         Place.BACKING_OFF: "backs off until",
@@ -307,7 +307,7 @@ def _why(each: MessageState, ready: str) -> str:
 
 
 def _why_ready(subscription: Subscription) -> str:
-    """Why messages that could be delivered now are not."""
+    """Return the reason why deliverable messages are not delivered now."""
     consumers = subscription.consumers.connected
     if subscription.resource.push_config.push_endpoint:
         return "waits to be pushed"
@@ -363,7 +363,7 @@ def _schema(parts: Parts, name: str, _: Query) -> View:
 
 
 def _lines(definition: str) -> list[str]:
-    """A definition line by line; one that is JSON is indented, so that two of them can be compared."""
+    """Return the lines of a definition. JSON is indented, so that two definitions can be compared."""
     try:
         return json.dumps(json.loads(definition), indent=2, ensure_ascii=False).splitlines()
     except (ValueError, RecursionError):
@@ -416,12 +416,12 @@ def _calls(parts: Parts, query: Query) -> View:
 
 
 def _resource(call: RecentCall) -> str:
-    """The resource of a call; empty if its request does not begin with a name."""
+    """Return the resource of a call, or an empty text if its request does not begin with a name."""
     return call.resource if call.resource.startswith("projects/") else ""
 
 
 def _is_wanted(call: RecentCall, wanted: Mapping[str, str]) -> bool:
-    """Whether a call passes the filters of the page."""
+    """Return whether a call passes the filters of the page."""
     status = call.status or _UNDER_WAY
     return (
         wanted["rpc"] in ("", call.rpc)
@@ -454,7 +454,7 @@ _RESOURCE_VIEWS: dict[str, Callable[[Parts, str, Query], View]] = {
 
 
 def _settings(resource: Any) -> list[tuple[str, str]]:
-    """The fields of a resource, as the JSON API names them."""
+    """Return the fields of a resource by their names in the JSON API."""
     fields = json_format.MessageToDict(resource)
     fields.pop("name", None)
     return [
@@ -464,7 +464,7 @@ def _settings(resource: Any) -> list[tuple[str, str]]:
 
 
 def _address(path: str, query: Query, kind: str, number: int) -> str:
-    """The address of another page of a list; the rest of the view stays as it is."""
+    """Return the address of another page of a list, with the same view otherwise."""
     return path + rows.query(
         [*((name, value) for name, value in query.items() if name not in (kind, "done")), (kind, number)]
     )
