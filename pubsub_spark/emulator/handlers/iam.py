@@ -1,7 +1,7 @@
 """google.iam.v1.IAMPolicy for topics, subscriptions, snapshots and schemas: kept, versioned, and granting everything.
 
 The emulator knows no callers, so a policy decides nothing: it is stored and returned, a stale etag is refused, and
-every permission that a resource has is granted. A policy goes when its resource is deleted (`state.policies`).
+every permission that a resource has is granted. A policy is deleted with its resource (`state.policies`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MAX_MEMBERS = 1500  # of one policy
 DEFAULT_MASK = frozenset({"bindings", "etag"})
 VERSIONS = (0, 1, 3)
 _CONDITIONAL = 3  # the version of a policy that has conditions
-_WITH_CONDITION = "_withcond_"  # stands in the name of a role whose condition is not shown
+_WITH_CONDITION = "_withcond_"  # part of the name of a role whose condition is not shown
 
-# cloud.google.com/pubsub/docs/access-control: what can be done to each kind of resource.
+# cloud.google.com/pubsub/docs/access-control: the permissions on each kind of resource.
 _ON_EACH = ("delete", "get", "getIamPolicy", "setIamPolicy", "update")
 PERMISSIONS: dict[str, frozenset[str]] = {
     "topics": frozenset((*_ON_EACH, "attachSubscription", "detachSubscription", "publish", "updateTag")),
@@ -49,7 +49,7 @@ class IamPolicy:
         self._policies = engine.state.policies
 
     def get_iam_policy(self, request: Any) -> Any:
-        """The policy of a resource; empty where none was set."""
+        """Return the policy of a resource, which is empty if none was set."""
         version = request.options.requested_policy_version
         if version not in VERSIONS:
             raise invalid(f"The requested policy version must be 0, 1 or 3, got {version}.")
@@ -60,7 +60,7 @@ class IamPolicy:
         return policy
 
     def set_iam_policy(self, request: Any) -> Any:
-        """Replace the fields that the mask names, by default the bindings; the new policy."""
+        """Replace the fields that the mask names, by default the bindings. Return the new policy."""
         mask = frozenset(request.update_mask.paths) or DEFAULT_MASK
         if unknown := sorted(mask - set(policy_pb2.Policy.DESCRIPTOR.fields_by_name)):
             raise invalid(
@@ -85,7 +85,7 @@ class IamPolicy:
                 ) from None
 
     def test_iam_permissions(self, request: Any) -> Any:
-        """The permissions, of those asked for, that the resource has; none where it does not exist."""
+        """Return those of the requested permissions that the resource has, or none if the resource does not exist."""
         collection = _collection(request.resource)
         if wild := [permission for permission in request.permissions if "*" in permission]:
             raise invalid(f"Permission {wild[0]} is not valid: wildcards are not allowed.")
@@ -100,7 +100,7 @@ class IamPolicy:
         return any(name in names for names in resources)
 
     def _existing(self, name: str) -> str:
-        """The name of a resource that exists; a RpcError when it does not."""
+        """Return the name of an existing resource. Raise RpcError if it does not exist."""
         _collection(name)
         if not self._exists(name):
             raise not_found(name)
@@ -108,7 +108,7 @@ class IamPolicy:
 
 
 def _collection(name: str) -> names.Collection:
-    """The collection that a resource's name belongs to."""
+    """Return the collection that a resource's name belongs to."""
     for collection in _COLLECTIONS:
         try:
             names.parse(name, collection)
@@ -140,7 +140,7 @@ def _has_conditions(policy: Any) -> bool:
 
 
 def _hide_conditions(policy: Any) -> None:
-    """Change a policy for a caller that does not ask for conditions, so that it does not take the roles for granted.
+    """Hide a policy's conditions from a caller that does not ask for them, so that it does not rely on the roles.
 
     https://cloud.google.com/iam/docs/troubleshooting-withcond
     """

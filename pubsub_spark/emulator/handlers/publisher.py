@@ -27,7 +27,7 @@ from pubsub_spark.emulator.state.topic import Snapshot, Topic
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
 from pubsub_spark.schema.schema_types import ENCODINGS_BY_NUMBER
 
-_FIRST_DROPPED = 10**17  # ids of dropped messages have 18 digits; those of the broker have 17
+_FIRST_DROPPED = 10**17  # ids of dropped messages have 18 digits, those of the broker 17
 _MUTABLE = frozenset(
     {
         "labels",
@@ -122,7 +122,7 @@ class Publisher:
             return protos.DetachSubscriptionResponse()
 
     def publish(self, raw: bytes, answer: Answer | None = None) -> bytes:
-        """Publish all messages or none: everything is checked before the first one is given an id.
+        """Publish all messages or none: everything is checked before the first message gets an id.
 
         Consumers receive the messages after `answer` was written.
         """
@@ -145,7 +145,7 @@ class Publisher:
         return wire_format.publish_response(self._published(request, bodies, answer))
 
     def _published(self, request: Any, bodies: list[bytes], answer: Answer | None) -> range:
-        """Publish checked messages; the ids."""
+        """Publish checked messages and return their ids."""
         with self._engine.open() as (broker, now):
             topic = find_topic(broker, request.topic)
             if answer is not None:
@@ -153,11 +153,11 @@ class Publisher:
             return broker.publish(topic, bodies, request.messages[0].ordering_key, now)
 
     def _publish_transformed(self, request: Any, topic: Topic, runner: Runner, answer: Answer | None) -> bytes:
-        """Publish what the topic's transforms make of the messages; the schema is that of what they make.
+        """Publish the results of the topic's transforms. The topic's schema applies to the results.
 
-        A dropped message has an id like the others, of a range of its own. Where one fails nothing is published.
+        A dropped message has an id like the others, from a separate range. If one message fails, nothing is published.
         """
-        _bodies(request)  # what is refused without transforms, is with them
+        _bodies(request)  # a message that is refused without transforms is also refused with them
         given = [
             Transformable(each.data, each.attributes, {"ordering_key": each.ordering_key} if each.ordering_key else {})
             for each in request.messages
@@ -177,7 +177,7 @@ class Publisher:
         return response
 
     def _publish_made(self, request: Any, topic: Topic, indexes: Sequence[int], answer: Answer | None) -> range:
-        """Publish messages that transforms have made, `indexes` those of their originals; the ids."""
+        """Publish the results of transforms and return their ids. `indexes` are those of the original messages."""
         bodies = _bodies(request)
         with self._engine.open():
             encoding, revisions = self._schema_rules(topic)
@@ -200,7 +200,7 @@ class Publisher:
                 raise not_found(f"{settings.schema}@{revision_id}")
 
     def _schema_rules(self, topic: Topic) -> tuple[Encoding | None, Sequence[Revision]]:
-        """The encoding of the topic's messages, and the revisions of which they must fit one; none without a schema."""
+        """Return the encoding of the topic's messages and the allowed revisions, or None and () without a schema."""
         resource = topic.resource
         if not resource.HasField("schema_settings"):
             return None, ()
@@ -221,8 +221,8 @@ def find_topic(broker: Broker, name: str) -> Topic:
 
 
 def _bodies(request: Any) -> list[bytes]:
-    """The messages as they will be kept; a RpcError when one of them may not be published."""
-    request.DiscardUnknownFields()  # what is kept as bytes is read by `wire_format`, which knows no others
+    """Return the messages as they will be kept. Raise RpcError if one of them may not be published."""
+    request.DiscardUnknownFields()  # `wire_format` reads the stored bytes, and knows no other fields
     messages = request.messages
     bodies = []
     key = messages[0].ordering_key
@@ -254,9 +254,9 @@ def _validated(
     revisions: Sequence[Revision],
     indexes: Sequence[int],
 ) -> list[bytes]:
-    """The bodies with the attributes that say which revision each message fits; the newest that fits is named.
+    """Return the bodies with attributes for the schema and the newest revision that each message fits.
 
-    indexes: of the messages in the request, for the error.
+    indexes: those of the messages in the request, used in the error.
     """
     data = [message.data for message in messages]
     if revisions and revisions[0].definition.first_invalid(data, encoding) is None:
@@ -278,7 +278,7 @@ def _validated(
 
 
 def _first_that_fits(data: bytes, encoding: Encoding, schema: str, revisions: Sequence[Revision], index: int) -> str:
-    """The id of the newest revision that the message matches; RpcError with the reason of the last that was checked."""
+    """Return the id of the newest revision that the message fits. Without one, RpcError has the last one's reason."""
     if not revisions:
         raise invalid(f"No revision of `{schema}` is between the first and the last that the topic allows.")
     for revision in revisions:

@@ -58,7 +58,7 @@ class SchemaService:
         return protos.ListSchemasResponse(schemas=resources, next_page_token=token)
 
     def list_schema_revisions(self, request: Any) -> Any:
-        """The revisions of a schema, newest first."""
+        """Return the revisions of a schema, newest first."""
         with self._engine.open():
             schema = self._schema(request.name)
             places = {f"{_NEWEST - revision.number:012d}": revision for revision in schema.revisions}
@@ -99,7 +99,7 @@ class SchemaService:
             return _resource(schema, schema.latest, FULL)
 
     def delete_schema(self, request: Any) -> Any:
-        """Delete a schema; topics that use it name `_deleted-schema_` and accept no message any more."""
+        """Delete a schema. Topics that use it name `_deleted-schema_` and accept no more messages."""
         with self._engine.open() as (broker, _):
             name = self._schema(request.name).name
             self._schemas.delete(name)
@@ -132,7 +132,7 @@ class SchemaService:
         return protos.ValidateMessageResponse()
 
     def _parse(self, schema: Any) -> codec.Definition:
-        """The definition in a Schema resource; imports are refused, as the service documents, unless allowed."""
+        """Return the definition in a Schema resource. Imports are refused, as the service documents, unless allowed."""
         try:
             definition = _definition(schema)
         except codec.ForbiddenImport as problem:
@@ -144,14 +144,14 @@ class SchemaService:
         return definition
 
     def _schema(self, name: str) -> Schema:
-        """The schema of a name, which has no `@revision`: calls on a whole schema refuse the name of one revision."""
+        """Return the schema of a name without `@revision`: calls on a whole schema refuse the name of one revision."""
         schema = self._schemas.get(limits.check_name(name, "schemas"))
         if schema is None:
             raise not_found(name)
         return schema
 
     def _revision(self, name: str) -> tuple[Schema, Revision]:
-        """The revision that `name@revision` names; without `@revision` the latest one."""
+        """Return the revision that `name@revision` names, or the latest one without `@revision`."""
         schema_name, at, revision_id = name.partition("@")
         schema = self._schema(schema_name)
         revision = schema.find(revision_id) if at else schema.latest
@@ -161,7 +161,7 @@ class SchemaService:
 
 
 def _definition(schema: Any) -> codec.Definition:
-    """The definition in a Schema resource, parsed; InvalidSchema when it is none."""
+    """Parse the definition in a Schema resource. Raise InvalidSchema if it is not valid."""
     kind = schema_types.SCHEMA_TYPES_BY_NUMBER.get(schema.type_)
     if kind is None:
         raise invalid("Schema type must be specified: AVRO or PROTOCOL_BUFFER.")

@@ -58,7 +58,7 @@ class Snapshots:
                 if not now < expires <= snapshot.expires:
                     raise invalid("The expire_time of a snapshot can only be moved to an earlier moment in the future.")
             else:
-                expires = snapshot.expires  # more exactly than the resource says
+                expires = snapshot.expires  # more precise than in the resource
             broker.update_snapshot(snapshot, changed, expires)
             return changed
 

@@ -1,10 +1,10 @@
-"""One StreamingPull: requests take effect as they come, responses are sent in turn, flow control stands between.
+"""One StreamingPull: requests take effect on arrival, responses are sent in turn, within the limits of flow control.
 
-The rules of StreamingPullRequest: what the first request must say, what later ones may not; acks and deadlines in any
-of them. Everything runs on the event loop, as two tasks: one reads requests, the other sends. Messages are taken only
-when the last response was accepted, and only as many as the client's limits leave room for. The end of a stream cancels
-both tasks: it takes nothing more, and a response that the transport did not accept is handed back at once. One that it
-accepted is redelivered when its lease runs out.
+The rules of StreamingPullRequest: the required fields of the first request, and the fields that later ones may not set.
+Any request may have acks and deadlines. Everything runs on the event loop, as two tasks: one reads requests, the other
+sends. Messages are taken only when the last response was accepted, and only as many as fit in the client's limits. The
+end of a stream cancels both tasks. The stream takes nothing more, and a response that the transport did not accept is
+returned to the queue at once. An accepted one is redelivered when its lease expires.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger("pubsub_spark.emulator")
 
 _RESPONSE_BYTES = 1_000_000  # enough to fill a pipe, small enough that many streams share the work
 _Numbers = Sequence[int]  # of leases, as ack ids carry them
-_Outcome = tuple[_Numbers, set[int]]  # those of a request, and the failed ones among them
+_Outcome = tuple[_Numbers, set[int]]  # the leases of a request, and the failed ones among them
 _PROPERTIES = b"\x22"  # StreamingPullResponse.subscription_properties = 4
 
 
@@ -41,20 +41,20 @@ class StreamCall(Protocol):
     """The transport's part of a stream."""
 
     async def receive(self) -> bytes | None:
-        """The next request; None when the client has half-closed the stream."""
+        """Return the next request, or None if the client has half-closed the stream."""
 
     async def begin(self) -> None:
-        """Tell the client that the stream is open, though there may be nothing to send yet."""
+        """Notify the client that the stream is open, though there may be nothing to send yet."""
 
     async def room(self) -> None:
         """Wait until the client's connection has room for a response."""
 
     async def send(self, response: bytes) -> None:
-        """Wait until a response is accepted; StreamOverError when the stream ends meanwhile."""
+        """Wait until a response is accepted. Raise StreamOverError if the stream ends meanwhile."""
 
 
 class StreamOverError(asyncio.CancelledError):
-    """The end of a stream while a response was sent; `accepted`: whether the transport had accepted that."""
+    """The end of a stream while a response was sent. `accepted`: whether the transport had accepted that response."""
 
     def __init__(self, *, accepted: bool) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class StreamOverError(asyncio.CancelledError):
 
 
 class Untransformed(NamedTuple):
-    """A response whose messages are to be transformed; the `rest` of it must be sent when it has confirmations."""
+    """A response whose messages are to be transformed. The `rest` of it must be sent if it has confirmations."""
 
     batch: Batch
     runner: Runner
@@ -92,15 +92,15 @@ class Stream:
         self._barrier: Barrier | None = None  # of the last response, which is sent behind it
         self._unsent = range(0)  # numbers of the last response, until it was accepted
         self.first_request = b""
-        self.messages = 0  # delivered so far, or about to be
+        self.messages = 0  # delivered so far, or about to be delivered
 
     @property
     def subscription_name(self) -> str:
-        """The full name of the subscription of a stream that is open."""
+        """The full name of an open stream's subscription."""
         return self._subscription.name
 
     async def run(self) -> None:
-        """Carry out the stream; an RpcError is its end."""
+        """Carry out the stream. An RpcError ends it."""
         first = await self._call.receive()
         if first is None:
             return
@@ -140,7 +140,7 @@ class Stream:
             self._close()
 
     async def _read(self) -> None:
-        """Apply requests until there are no more; then the stream ends with OK, after what is under way."""
+        """Apply requests until there are no more. Then the stream ends with OK, after the responses in progress."""
         try:
             while (raw := await self._call.receive()) is not None:
                 self._receive(raw)
@@ -177,7 +177,7 @@ class Stream:
             self._streams.add(self)
 
     async def _transformed(self, response: Untransformed) -> bytes:
-        """The response after the transforms; empty when they have dropped everything and there is nothing else."""
+        """Return the response after the transforms, or no bytes if they dropped everything and nothing else is left."""
         batch, runner, rest, must_be_sent = response
         received = await self._subscriber.transformed(self._subscription, batch, runner)
         if not received:
@@ -185,7 +185,7 @@ class Stream:
         return received + rest if received or must_be_sent else b""
 
     def _next(self) -> bytes | Untransformed | None:
-        """The next response; None when there is none yet."""
+        """Return the next response, or None if there is nothing to send yet."""
         consumer, subscription = self.consumer, self._subscription
         with self._engine.open() as (broker, now):
             if self._error is not None:
@@ -221,7 +221,7 @@ class Stream:
             self._apply_acks(session, acks, modacks, request.modify_deadline_seconds)
 
     def _apply_acks(self, session: Session, acks: _Numbers, modacks: _Numbers, modack_seconds: Sequence[int]) -> None:
-        """Apply the acks and deadlines of one request; called inside `open`."""
+        """Apply the acks and deadlines of one request. Called inside `open`."""
         (broker, now), subscription = session, self._subscription
         if (acks or modacks) and (outcome := self._subscriber.injected(subscription)):
             self._confirm((acks, set(acks)), (modacks, set(modacks)), outcome.startswith("TRANSIENT"))
@@ -247,7 +247,7 @@ class Stream:
         self._wakeup.notify_all()
 
     def refuse(self, error: RpcError) -> None:
-        """End the stream, which is open, with an error; any thread may say so."""
+        """End the open stream with an error. Any thread may call it."""
         self._error = error
         self._wakeup.notify_all()
 
@@ -292,7 +292,7 @@ def _check_later(request: Any) -> None:
 
 
 def _properties(subscription: Subscription) -> bytes:
-    """`subscription_properties`, in every response, also when both are false."""
+    """Return `subscription_properties`, which are in every response, also if both are false."""
     settings = subscription.settings
     inner = (b"\x08\x01" if settings.exactly_once else b"") + (b"\x10\x01" if settings.ordering else b"")
     return _PROPERTIES + bytes((len(inner),)) + inner

@@ -1,4 +1,4 @@
-"""Subscriber: subscriptions, and messages out of them one request at a time; streams are in `streaming_pull`.
+"""Subscriber: subscriptions, and delivery of their messages by single requests. Streams are in `streaming_pull`.
 
 Each handler parses, checks, asks the broker once and replies. `pull`, `acknowledge` and `modify_ack_deadline` are hot
 calls.
@@ -49,9 +49,9 @@ _MUTABLE = frozenset(
         "message_transforms",
     }
 )
-AT_ONCE = 100  # messages that are transformed together: who waits for the first waits for the last
+AT_ONCE = 100  # messages that are transformed together: the first waits for the last
 _FAILED_PAUSE_SECONDS = 0.1
-_PULL_WAIT_SECONDS = 10.0  # an empty Pull answers well before the 60 s after which clients give up
+_PULL_WAIT_SECONDS = 10.0  # an empty Pull answers well before clients time out after 60 s
 _PULL_MARGIN_SECONDS = 0.25  # and, with a shorter deadline, this long before it
 
 
@@ -123,7 +123,7 @@ class Subscriber:
             return protos.Empty()
 
     async def pull(self, raw: bytes, context: Context) -> bytes:
-        """The next messages up to the limits; waits a bounded time for the first one, on the event loop."""
+        """Return the next messages up to the limits. Wait a bounded time for the first one, on the event loop."""
         request = protos.PullRequest.FromString(raw)
         if request.max_messages < 1:
             raise invalid_argument("max_messages")
@@ -159,7 +159,7 @@ class Subscriber:
     async def _response(
         self, subscription: Subscription, batch: Batch, barrier: Barrier | None, runner: Runner | None
     ) -> bytes:
-        """The messages of a batch as a response, behind its barrier; when the client leaves they are returned."""
+        """Return the messages of a batch as a response, behind its barrier. If the client leaves, release them."""
         if barrier is not None:
             try:
                 await barrier.passed()
@@ -202,13 +202,13 @@ class Subscriber:
         return b""
 
     def _inject(self, subscription: Subscription, numbers: Sequence[int]) -> None:
-        """Raise the fault that a test has injected for this request, if there is one."""
+        """Raise the fault that a test has injected for this request, if any."""
         if outcome := self.injected(subscription):
             text = wire_format.ack_ids_of(subscription.name).text
             raise limits.exactly_once_failure([text(number) for number in numbers], outcome)
 
     def injected(self, subscription: Subscription) -> str:
-        """The injected outcome of this request's ack ids; empty for none."""
+        """Return the injected outcome of this request's ack ids, or an empty text for none."""
         return self._faults.injected() if subscription.settings.exactly_once else ""
 
     def _check_exactly_once(self, subscription: Subscription, failed: Sequence[int]) -> None:
@@ -217,22 +217,22 @@ class Subscriber:
             raise limits.exactly_once_failure([text(number) for number in failed])
 
     def received(self, subscription: Subscription, batch: Batch) -> bytes:
-        """A batch as `received_messages` of a response."""
+        """Return a batch as `received_messages` of a response."""
         return wire_format.ack_ids_of(subscription.name).received(batch.numbers, batch.frames, batch.attempts)
 
     def barrier(self, broker: Broker, subscription: Subscription) -> Barrier | None:
-        """The barrier of the Publishes whose messages may be in a batch that was just taken; inside `open`."""
+        """Return the barrier of the Publishes whose messages may be in a batch just taken. Called inside `open`."""
         return self._engine.unanswered.barrier(broker.origin_of(subscription.name).name)
 
     def runner(self, subscription: Subscription) -> Runner | None:
-        """The runner of a subscription's transforms; None when it has none."""
+        """Return the runner of a subscription's transforms, or None without transforms."""
         return self._engine.transforms.runner(subscription.name, subscription.resource)
 
     async def transformed(self, subscription: Subscription, batch: Batch, runner: Runner) -> bytes:
-        """The messages of a batch that its transforms have not dropped, as `received_messages` of a response.
+        """Return the messages of a batch that its transforms have not dropped, as `received_messages` of a response.
 
-        A dropped message is acked, one that failed is nacked. When nothing is left and some have failed, it takes a
-        moment, so that who asks again at once does not do only that.
+        A dropped message is acked, a failed one is nacked. If no message is left and some have failed, the call pauses,
+        so that a client that asks again at once does not loop.
         """
         leases = list(batch)
         work = partial(runner.run, [transformable(lease.message) for lease in leases])
@@ -250,7 +250,7 @@ class Subscriber:
         for lease, outcome in zip(leases, outcomes, strict=True):
             key = lease.message.key if subscription.settings.ordering else ""
             if key and key in failed_keys:
-                continue  # withdrawn with the one that failed, to come again behind it
+                continue  # withdrawn with the failed one, and redelivered behind it
             if isinstance(outcome, TransformError):
                 _log.info("A message of %s failed in the message transform %s.", subscription.name, outcome)
                 failed.append(lease.number)
@@ -274,7 +274,7 @@ class Subscriber:
 
 
 def _frame(message: Message, made: Transformable) -> bytes:
-    """The bytes of a message as its transforms have made it; id, time and key are as before."""
+    """Return the bytes of a transformed message, with the id, time and key of the original."""
     body = protos.PubsubMessage(data=made.data, attributes=dict(made.attributes), ordering_key=message.key)
     published = wire_format.publish_time_field(message.published)
     [frame] = wire_format.message_frames([body.SerializeToString()], message.number, published)
@@ -289,7 +289,7 @@ def find(broker: Broker, name: str) -> Subscription:
 
 
 def find_pullable(broker: Broker, name: str) -> Subscription:
-    """The subscription, if messages can be pulled from it."""
+    """Return the subscription if messages can be pulled from it."""
     subscription = find(broker, name)
     if subscription.resource.detached:
         raise failed_precondition(f"Subscription `{name}` is detached from its topic.")
@@ -318,7 +318,7 @@ def _configure(broker: Broker, subscription: Subscription, changed: Any, now: fl
 
 
 def _wait_seconds(deadline: float | None, now: float) -> float:
-    """The seconds that a Pull waits for a message."""
+    """Return the seconds that a Pull waits for a message."""
     rest = _PULL_WAIT_SECONDS if deadline is None else deadline - now - _PULL_MARGIN_SECONDS
     return max(0.0, min(_PULL_WAIT_SECONDS, rest))
 
