@@ -1,1 +1,1 @@
-"""The dispatch of a call to its handler, whichever transport brought it."""
+"""The dispatch of a call from any transport to its handler."""

@@ -1,7 +1,7 @@
 """Log records of calls: RPC, resource, messages, status and duration, as a sentence and as fields.
 
-Requests are parsed for it, which costs what a second handler would: only for calls that are logged. The formatter
-writes a line of JSON with the names of Google Cloud's structured logging (`severity`, `time`, `message`).
+Requests are parsed for it, which costs as much as a second handler, so only for logged calls. The formatter writes a
+line of JSON with the names of Google Cloud's structured logging (`severity`, `time`, `message`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pubsub_spark.emulator.api.errors import Code, RpcError
 from pubsub_spark.emulator.api.routes import Route, routes
 from pubsub_spark.emulator.rpc.context import RpcContext
 
-# How many messages a call is about, by its request and its response.
+# The number of messages in a call, by its request and its response.
 _COUNTS: dict[str, Callable[[Any, bytes], int]] = {
     "Publish": lambda request, _: len(request.messages),
     "Pull": lambda _, response: len(protos.PullResponse.FromString(response).received_messages),
@@ -31,14 +31,14 @@ _COUNTS: dict[str, Callable[[Any, bytes], int]] = {
 
 
 class Ended(NamedTuple):
-    """A call that has ended, for the log."""
+    """A call that has ended, as the log shows it."""
 
     sentence: str
     fields: Mapping[str, Any]
 
 
 def ended(context: RpcContext, response: bytes, error: BaseException | None, seconds: float) -> Ended:
-    """The log record of a call that took so many seconds."""
+    """Return the log record of a call, with its duration in seconds."""
     resource, messages = _about(context, response)
     fields: dict[str, Any] = {"rpc": context.rpc, "resource": resource}
     if messages is not None:
@@ -54,7 +54,7 @@ def ended(context: RpcContext, response: bytes, error: BaseException | None, sec
 
 
 def code_of(error: BaseException) -> Code:
-    """The status of a call that an exception ended."""
+    """Return the status of a call that an exception ended."""
     if isinstance(error, RpcError):
         return error.code
     if isinstance(error, DecodeError):
@@ -63,7 +63,7 @@ def code_of(error: BaseException) -> Code:
 
 
 def _about(context: RpcContext, response: bytes) -> tuple[str, int | None]:
-    """The resource of a call, empty where its request names none, and its messages; None where it has none."""
+    """Return the resource of a call, empty if its request names none, and its number of messages, if it has any."""
     rpc = context.rpc
     route = _routes().get(rpc)
     request_type = protos.StreamingPullRequest if route is None else route.request
@@ -81,12 +81,12 @@ def _about(context: RpcContext, response: bytes) -> tuple[str, int | None]:
 
 @lru_cache(maxsize=1)
 def _routes() -> dict[str, Route]:
-    """A route of each RPC by its short name: the field that fills its path names the resource."""
+    """Return a route of each RPC by its short name: the field that fills its path names the resource."""
     return {route.rpc.rpartition("/")[2]: route for route in routes()}
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes a record as one line of JSON."""
+    """A formatter of records as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {

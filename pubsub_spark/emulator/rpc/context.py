@@ -11,15 +11,15 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 @dataclass(slots=True)
 class RpcContext:
-    """One call, as dispatcher, interceptors and handlers see it, whichever transport carries it."""
+    """One call, as dispatcher, interceptors and handlers see it, over any transport."""
 
     method: str  # `/google.pubsub.v1.Publisher/Publish`
     metadata: Metadata = ()
     peer: str = ""  # the client's address
-    deadline: float | None = None  # on the emulator's clock; the client gives up then
-    cancelled: bool = False  # the client gave up, or is gone
-    request: bytes = b""  # serialized; of a stream the first, when it has ended
-    messages: int = 0  # that a stream delivered, when it has ended
+    deadline: float | None = None  # on the emulator's clock: the client stops waiting then
+    cancelled: bool = False  # the client stopped waiting, or is gone
+    request: bytes = b""  # serialized: for a stream the first one, once the stream has ended
+    messages: int = 0  # delivered by a stream, once it has ended
     answer: Answer | None = None  # of a Publish, from a transport that reports when it was written
 
     @property

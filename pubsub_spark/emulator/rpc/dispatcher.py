@@ -1,8 +1,8 @@
 """The dispatcher: from a method's name and a request's bytes to the bytes of its response, for every transport.
 
-Everything runs on one event loop. A handler that takes less than a few milliseconds runs there; one that may take
-longer (`Rpc.is_slow`) runs on a small pool of threads, so that no other call waits for it. Around each call stand the
-interceptors. A call ends with a response, or with an RpcError; a mistake of ours is INTERNAL and in the log.
+Everything runs on one event loop. A handler that takes less than a few milliseconds runs there. A slower one
+(`Rpc.is_slow`) runs on a small pool of threads, so that no other call waits for it. The interceptors wrap each call. A
+call ends with a response, or with an RpcError. A bug in the emulator is INTERNAL and in the log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Dispatcher:
-    """The dispatcher of calls to handlers; to be used on the event loop, but for `close_streams` and `streams`."""
+    """The dispatcher of calls to handlers. To be used on the event loop, except `close_streams` and `streams`."""
 
     def __init__(self, engine: Engine, registry: Registry, interceptors: Sequence[Interceptor]) -> None:
         self.rpcs = registry.table()
@@ -44,7 +44,7 @@ class Dispatcher:
         self._pool = ThreadPoolExecutor(_POOL_THREADS, thread_name_prefix="pubsub-emulator")
 
     async def unary(self, raw: bytes, context: RpcContext) -> bytes:
-        """The response of an RPC with one request."""
+        """Return the response of an RPC with one request."""
         rpc = self.rpcs.get(context.method)
         if rpc is None:
             raise unimplemented(f"Method not found: `{context.method}`.")
@@ -59,14 +59,14 @@ class Dispatcher:
                 if rpc.is_slow(raw):
                     return await self.run(lambda: rpc.handler(raw, context))
                 return rpc.handler(raw, context)
-            finally:  # an error, too, may say what was done: which ack ids have not failed
+            finally:  # an error may also have results: the ack ids that did not fail
                 await self._engine.written()
 
         response: bytes = await self._intercepted(context, proceed)
         return response
 
     def answered(self, context: RpcContext) -> None:
-        """The response of a Publish was written, or its client has left: consumers may receive its messages."""
+        """Release a Publish's messages to consumers, because its response was written or its client has left."""
         if context.answer is not None:
             self._engine.unanswered.written(context.answer)
 
@@ -100,10 +100,10 @@ class Dispatcher:
             _log.exception("%s from %s failed", context.method, context.peer)
             raise RpcError("INTERNAL", "The emulator failed; its log has more.") from None
         finally:
-            context.request = b""  # transports keep the context of a call that failed until the garbage collector comes
+            context.request = b""  # transports keep a failed call's context until the garbage collector runs
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of work that takes more than a few milliseconds, done on the pool."""
+        """Run work that takes more than a few milliseconds on the pool, and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def stop(self) -> None:
@@ -114,7 +114,7 @@ class Dispatcher:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def close_streams(self, error: RpcError) -> int:
-        """End every open stream with an error; returns how many there were."""
+        """End every open stream with an error and return their number."""
         with self._engine.open():
             streams = list(self._streams)
         for stream in streams:
@@ -122,7 +122,7 @@ class Dispatcher:
         return len(streams)
 
     def streams(self) -> int:
-        """The number of open streams."""
+        """Return the number of open streams."""
         with self._engine.open():
             return len(self._streams)
 
@@ -132,7 +132,7 @@ class Dispatcher:
         return bool(self._streams)
 
     def streams_by_subscription(self) -> Counter[str]:
-        """The number of open streams of each subscription."""
+        """Return the number of open streams of each subscription."""
         with self._engine.open():
             return Counter(stream.subscription_name for stream in self._streams)
 

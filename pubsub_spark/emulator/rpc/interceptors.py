@@ -1,7 +1,7 @@
 """Interceptors: functions around every call, the outermost first.
 
-An interceptor is given the context of a call and `proceed`, which carries the call out and returns its response (None
-for a stream); it may raise an RpcError instead. Calls of unknown methods never get here.
+An interceptor receives the context of a call and `proceed`, which carries the call out and returns its response (None
+for a stream). It may raise an RpcError instead. Calls of unknown methods do not reach interceptors.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Interceptor = Callable[[RpcContext, Proceed], Awaitable[Any]]
 
 
 class Recorded(NamedTuple):
-    """One call that came in."""
+    """One call that was received."""
 
     rpc: str
     metadata: Metadata
 
 
 def stopping() -> RpcError:
-    """The status of calls that the end of the emulator ends."""
+    """Return the status of calls that end because the emulator stops."""
     return RpcError("UNAVAILABLE", "The emulator is stopping.")
 
 
 class Recorder:
-    """Keeps every call, for a test to read."""
+    """The interceptor that keeps every call, to be read by a test."""
 
     def __init__(self) -> None:
         self.calls: list[Recorded] = []
@@ -47,7 +47,7 @@ class Recorder:
 
 
 class InjectFaults:
-    """Delays or refuses the calls that a test has ordered a fault for; the delay is on the emulator's clock."""
+    """The interceptor that delays or refuses the calls with an injected fault. The delay is on the emulator's clock."""
 
     def __init__(self, faults: Faults, engine: Engine) -> None:
         self._faults = faults
@@ -64,7 +64,7 @@ class InjectFaults:
 
 
 async def log(context: RpcContext, proceed: Proceed) -> Any:
-    """Writes a line for each call when it ends, and one for a stream when it begins."""
+    """Write a line for each call when it ends, and one for a stream when it begins."""
     if not _log.isEnabledFor(logging.INFO):
         return await proceed()
     began, response, failure = time.perf_counter(), b"", None

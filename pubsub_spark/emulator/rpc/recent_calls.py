@@ -1,6 +1,6 @@
-"""The latest calls, with how long each took and how it ended, for the page.
+"""The latest calls, with their duration and status, shown on the page.
 
-An interceptor. It keeps a fixed number of calls, the newest push out the oldest, and costs a microsecond a call.
+An interceptor. It keeps a fixed number of calls, the newest push out the oldest, and costs a microsecond per call.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _MAX_NAME_BYTES = 1000
 
 @dataclass(slots=True)
 class RecentCall:
-    """One call: what it was, since when, and, when it has ended, how."""
+    """One call: its method, its start, and its end once it has ended."""
 
     rpc: str
     peer: str
     began: float  # on the emulator's clock
-    status: str = ""  # empty while it is under way
+    status: str = ""  # empty while it is in progress
     seconds: float = 0.0
     sentence: str = ""  # of its error
-    resource: str = ""  # where the request begins with its name
+    resource: str = ""  # if the request begins with its name
 
 
 class RecentCalls:

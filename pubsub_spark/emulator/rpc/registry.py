@@ -1,9 +1,9 @@
-"""The table of RPCs: which method is answered by which handler, and how.
+"""The table of RPCs: the handler of each method, and how it runs.
 
 The handlers of one emulator, made once. An RPC of `api.routes` is answered by the method of its name in snake case.
-Most take a request message and return a response message; those of the hot calls (Publish, Pull, Acknowledge,
-ModifyAckDeadline) take and return bytes. StreamingPull, the one stream, is not in the table: the dispatcher knows it by
-name. An RPC that stands nowhere is UNIMPLEMENTED.
+Most accept a request message and return a response message. Those of the hot calls (Publish, Pull, Acknowledge,
+ModifyAckDeadline) accept and return bytes. StreamingPull, the one stream, is not in the table: the dispatcher knows it
+by name. An RPC outside of both is UNIMPLEMENTED.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STREAMING_PULL = f"/{SUBSCRIBER}/StreamingPull"
 _SLOW = frozenset(
     {"CreateSchema", "CommitSchema", "RollbackSchema", "ValidateSchema", "ValidateMessage", "CreateSnapshot", "Seek"}
 )
-# RPC -> the field of its request that is the resource; the request itself where there is none.
+# RPC -> the field of its request that is the resource, or the request itself if there is no field.
 _WITH_TRANSFORMS = {
     "CreateTopic": "",
     "UpdateTopic": "topic",
@@ -50,10 +50,10 @@ _MAX_NAME_BYTES = 1000
 class Rpc(NamedTuple):
     """An RPC's handler, and where it runs."""
 
-    handler: Callable[..., Any]  # takes the request's bytes and the context, returns the response's bytes
+    handler: Callable[..., Any]  # accepts the request's bytes and the context, returns the response's bytes
     is_slow: Callable[[bytes], bool]  # whether this request belongs on the pool
     waits: bool = False  # the handler is a coroutine function
-    thread: Callable[[bytes], Executor | None] = lambda _: None  # that alone may run this request
+    thread: Callable[[bytes], Executor | None] = lambda _: None  # the only one that may run this request
 
 
 class Registry:
@@ -75,7 +75,7 @@ class Registry:
         self.iam = IamPolicy(engine)
 
     def table(self) -> dict[str, Rpc]:
-        """The RPCs with one request by method, as in `/google.pubsub.v1.Publisher/Publish`."""
+        """Return the RPCs with one request by method, as in `/google.pubsub.v1.Publisher/Publish`."""
         services = (self.publisher, self.subscriber, self.snapshots, self.schemas, self.iam)
         table: dict[str, Rpc] = {}
         for route in routes():
@@ -97,15 +97,14 @@ class Registry:
         return self.publisher.publish(raw, context.answer)
 
     def _is_slow_publish(self, raw: bytes) -> bool:
-        """Whether a Publish is large or may need a schema: it does where its topic has one, or is not the first
-        field."""
-        name, _ = wire_format.subscription_and_rest(raw[:_MAX_NAME_BYTES])  # a PublishRequest begins alike
+        """Return whether a Publish is large or may need a schema: its topic has one, or is not the first field."""
+        name, _ = wire_format.subscription_and_rest(raw[:_MAX_NAME_BYTES])  # a PublishRequest begins the same way
         topic = self._engine.broker.topics.get(name)
         has_schema = topic.resource.HasField("schema_settings") if topic else not name
         return has_schema or len(raw) > _LARGE_PUBLISH_BYTES
 
     def _transforming_thread(self, raw: bytes) -> Executor | None:
-        """The thread of the transforms of a Publish's topic; None when it has none."""
+        """Return the thread for the transforms of a Publish's topic, or None without transforms."""
         name, _ = wire_format.subscription_and_rest(raw[:_MAX_NAME_BYTES])
         topic = self._engine.broker.topics.get(name)
         if topic is None or not topic.resource.message_transforms:
@@ -114,7 +113,7 @@ class Registry:
         return None if runner is None else runner.executor
 
     def reset(self) -> None:
-        """Forget every resource and the time that was moved; open streams end with NOT_FOUND."""
+        """Forget every resource and reset the moved time. Open streams end with NOT_FOUND."""
         with self._engine.open():
             self._engine.transforms.clear()
             self._engine.state.clear()
@@ -142,14 +141,14 @@ def _always(_: bytes) -> bool:
 
 
 def _has_transforms(request: Any, field: str, raw: bytes) -> bool:
-    """Whether the resource in a request has message transforms, whose code is run when they are set."""
+    """Return whether the resource in a request has message transforms. Their code is run when they are set."""
     try:
         parsed = request.FromString(raw)
-    except DecodeError:  # the handler says so
+    except DecodeError:  # the handler reports it
         return False
     return bool((getattr(parsed, field) if field else parsed).message_transforms)
 
 
 def _snake_case(rpc: str) -> str:
-    """The name of an RPC's handler: `get_topic` for `GetTopic`."""
+    """Return the name of an RPC's handler: `get_topic` for `GetTopic`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()

@@ -1,4 +1,4 @@
-"""The google.rpc.Status of an error: the details that travel beside its code and message."""
+"""The google.rpc.Status of an error: the details sent along with its code and message."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from google.rpc import error_details_pb2, status_pb2
 
 from pubsub_spark.emulator.api.errors import NUMBERS, RpcError
 
-# An error travels in the trailers, of which clients take 8 KB, and there a byte that is not ASCII is three.
+# An error is in the trailers. Clients accept 8 KB of them, and a byte that is not ASCII takes three.
 _MAX_SENTENCE_BYTES = 1000
 _DOMAIN = "pubsub.googleapis.com"
 
 
 def sentence(error: RpcError) -> str:
-    """The message of an error, cut to the length that clients accept."""
+    """Return the message of an error, cut to the length that clients accept."""
     return _cut(error.message)
 
 
@@ -25,7 +25,7 @@ def _cut(text: str) -> str:
 
 
 def details(error: RpcError) -> bytes:
-    """An error with a reason, as a serialized google.rpc.Status; empty for one without."""
+    """Return an error with a reason as a serialized google.rpc.Status, or no bytes without a reason."""
     if not error.reason:
         return b""
     detail = any_pb2.Any()
