@@ -1,6 +1,6 @@
-"""The error of an RPC: a status code, a sentence, and for some a machine-readable reason.
+"""The error of an RPC: a status code, a message, and for some a machine-readable reason.
 
-Handlers and rules raise it; the wire layers (gRPC, REST) turn it into their own kind of error.
+Handlers and rules raise it. The wire layers (gRPC, REST) convert it to their own kind of error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NUMBERS: dict[str, int] = {code: number for number, code in enumerate(get_args(C
 
 
 class RpcError(Exception):
-    """The status with which an RPC fails."""
+    """The status of a failed RPC."""
 
     def __init__(
         self, code: Code, message: str, *, reason: str = "", metadata: Mapping[str, str] | None = None
@@ -38,7 +38,7 @@ class RpcError(Exception):
         super().__init__(message)
         self.code: Code = code
         self.message = message
-        self.reason = reason  # of a google.rpc.ErrorInfo; empty for none
+        self.reason = reason  # of a google.rpc.ErrorInfo, or empty for none
         self.metadata = dict(metadata or {})
 
 
@@ -47,7 +47,7 @@ def invalid(message: str) -> RpcError:
 
 
 def invalid_argument(argument: str) -> RpcError:
-    """An INVALID_ARGUMENT error for which the service has no sentence of its own."""
+    """Return the INVALID_ARGUMENT error of problems without a specific message in the service."""
     return invalid(f"You have passed an invalid argument to the service (argument={argument}).")
 
 

@@ -1,7 +1,7 @@
 """The protobuf message classes of google.pubsub.v1, by their short names: `protos.Topic`.
 
-The client library ships no `pb2` modules; its wrapped classes hand out the protobuf ones behind them. Beside them are
-those of google.protobuf that stand in requests and responses.
+The client library ships no `pb2` modules, but its wrapped classes provide the protobuf ones. The module also has the
+classes of google.protobuf that requests and responses contain.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _PLAIN = (duration_pb2, empty_pb2, field_mask_pb2, timestamp_pb2)
 
 
 def __getattr__(name: str) -> Any:
-    """The class of a message; it is a plain attribute of this module from then on."""
+    """Return the class of a message, which is a plain attribute of this module from then on."""
     for module in (*_WRAPPED, *_PLAIN):
         if name[:1].isupper() and (found := getattr(module, name, None)) is not None:
             return globals().setdefault(name, found.pb() if module in _WRAPPED else found)
     raise AttributeError(f"google.pubsub.v1 has no message `{name}`.")
 
 
-# What protobuf's reader of JSON leaves to Python to complain of, and what is meant.
+# The errors that protobuf's reader of JSON leaves to Python, and their meaning.
 _PYTHON = (
     (re.compile(r"expected string or bytes-like object, got '[\w.]+'"), "the value must be a text, in quotes"),
     (re.compile(r"'\w+' object (is not iterable|has no attribute '\w+')"), "the value must be a mapping of fields"),
@@ -32,7 +32,7 @@ _PYTHON = (
 
 
 def complaint(error: json_format.ParseError) -> str:
-    """The error of a document that cannot be read, as one sentence; protobuf's further lines list the known fields."""
+    """Return the error of an unreadable document as one sentence, without protobuf's further lines of known fields."""
     text = str(error).partition("\n")[0]
     for pattern, meaning in _PYTHON:
         text = pattern.sub(meaning, text)

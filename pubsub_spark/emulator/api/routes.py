@@ -1,8 +1,8 @@
-"""The unary RPCs of the API: their messages, and the HTTP verb and path that stands for each in the v1 JSON API.
+"""The unary RPCs of the API: their messages, and their HTTP verbs and paths in the v1 JSON API.
 
 One row for each `google.api.http` annotation of google/pubsub/v1/pubsub.proto, schema.proto and IAMPolicy, in a table
 of our own because the client library ships no service descriptors. A test compares the table with the annotations that
-the installed client library's REST transport was generated from. gRPC's table of RPCs is made of it, too.
+the installed client library's REST transport was generated from. gRPC's table of RPCs is also made of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from google.iam.v1 import iam_policy_pb2, policy_pb2
 from pubsub_spark.emulator.api import protos
 
 # RPC, verb, path below /v1/ (TOPIC is projects/*/topics/*, and so on), field that the body fills (* is the request,
-# - is none), request, response.
+# - is no field), request, response.
 _ROWS = {
     "google.pubsub.v1.Publisher": """
   CreateTopic PUT {name=TOPIC} * Topic Topic
@@ -78,10 +78,10 @@ _VARIABLE = re.compile(r"\{(?P<field>[\w.]+)=(?P<pattern>[^}]+)\}")
 
 @dataclass(frozen=True)
 class Route:
-    """One annotation: the requests that it matches, and the RPC that they stand for.
+    """One annotation: the requests that it matches, and their RPC.
 
-    `template` is the path as the annotation has it. `fields` are the request's fields that the groups of `pattern`
-    fill. `body` is the field that the HTTP body fills, `*` for the request itself, None where there is no body.
+    `template` is the path in the annotation. `fields` are the request's fields that the groups of `pattern` fill.
+    `body` is the field that the HTTP body fills, `*` for the request itself, or None without a body.
     """
 
     verb: str
@@ -96,12 +96,12 @@ class Route:
 
 @lru_cache(maxsize=1)
 def routes() -> tuple[Route, ...]:
-    """Every route of the API."""
+    """Return every route of the API."""
     return tuple(_route(service, row) for service, rows in _ROWS.items() for row in _expanded(rows))
 
 
 def _expanded(rows: str) -> list[list[str]]:
-    """The fields of each row; a row for ANY resource is one for each kind."""
+    """Return the fields of each row. A row for ANY resource becomes one row for each kind."""
     lines = [line for line in rows.splitlines() if line.strip()]
     return [
         line.replace("=ANY}", f"={kind}}}").split()
@@ -120,24 +120,24 @@ def _route(service: str, row: list[str]) -> Route:
 
 
 def _message(name: str) -> Any:
-    """The protobuf class of a message, by its short name."""
+    """Return the protobuf class of a message, by its short name."""
     module = next(each for each in (protos, iam_policy_pb2, policy_pb2) if hasattr(each, name))
     return getattr(module, name)
 
 
 def find(verb: str, path: str) -> Route | None:
-    """The route of a request; None when there is none for this verb and path."""
+    """Return the route of a request, or None if no route has this verb and path."""
     return next((route for route in routes() if route.verb == verb and route.pattern.fullmatch(path)), None)
 
 
 def _compiled(template: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
-    """The pattern of a template such as `/v1/{name=projects/*/topics/*}:publish`, and the fields its groups fill."""
+    """Return the pattern of a template such as `/v1/{name=projects/*/topics/*}:publish`, and its groups' fields."""
     parts: list[str] = []
     fields: list[str] = []
     end = 0
     for variable in _VARIABLE.finditer(template):
         parts.append(re.escape(template[end : variable.start()]))
-        # A project may be `example.com:name`; in the last segment of the path a colon starts the verb.
+        # A project may be `example.com:name`. In the last segment of the path a colon starts the verb.
         *parents, last = variable["pattern"].split("*")
         ends_path = "/" not in template[variable.end() :]
         parts.append(f"({'[^/]+'.join(parents)}{'[^/:]+' if ends_path else '[^/]+'}{last})")
