@@ -1,7 +1,8 @@
 """The event loop that all emulators of a process share, and its thread.
 
-One loop and not one for each emulator, because grpc.aio has one queue of events for the whole process: with two loops
-each reads what is meant for the other, and logs that. The thread is a daemon, and so keeps no process from ending.
+One loop instead of one for each emulator, because grpc.aio has one queue of events for the whole process. With two
+loops, each reads events that are meant for the other, and logs that. The thread is a daemon, so it keeps no process
+from ending.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ class EventLoop:
     """A loop that runs in a thread of its own for as long as the process."""
 
     def __init__(self) -> None:
-        self.on_error: set[Callable[[BaseException], None]] = set()  # told of exceptions that no call has caught
+        self.on_error: set[Callable[[BaseException], None]] = set()  # called with exceptions that no call has caught
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._handle)
         self._thread = threading.Thread(target=self._loop.run_forever, name="pubsub-emulator-io", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine; to be called from any other thread."""
+        """Return the result of a coroutine. To be called from any other thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def call(self, work: Callable[[], object]) -> None:
-        """Have something done soon; to be called from any thread."""
+        """Schedule a call. To be called from any thread."""
         self._loop.call_soon_threadsafe(work)
 
     @property
@@ -42,7 +43,7 @@ class EventLoop:
 
     def _handle(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if error is None or isinstance(error, OSError):  # of one connection, or of the machine: others go on
+        if error is None or isinstance(error, OSError):  # of one connection, or of the machine: others continue
             _log.warning("%s: %s", context["message"], error)
             return
         if "protocol" in context:  # asyncio has closed the one connection that it happened on
@@ -57,7 +58,7 @@ _shared: EventLoop | None = None
 
 
 def shared() -> EventLoop:
-    """The loop of this process."""
+    """Return the loop of this process."""
     global _shared
     with _lock:
         if _shared is None or not _shared.is_alive:

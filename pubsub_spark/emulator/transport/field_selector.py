@@ -1,7 +1,7 @@
-"""Partial responses of the JSON API: `fields=nextPageToken,topics(name,labels)` and what is left of an answer.
+"""Partial responses of the JSON API: `fields=nextPageToken,topics(name,labels)` and the selected part of an answer.
 
 Pure. A selection is a list of paths: `a,b` selects two fields, `a/b` (or `a.b`) a field within a field, `a(b,c)`
-several of them, `*` all that there are. In a list it holds for each item, in a map for its keys.
+several of them, `*` all fields. In a list it applies to each item, in a map to its keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Path = tuple[str, ...]
 
 
 def paths(text: str, message: descriptor.Descriptor) -> list[Path]:
-    """The paths that a selection names in a response of this type; ValueError when one leads nowhere."""
+    """Return the paths that a selection names in a response of this type. Raise ValueError if a path does not exist."""
     tokens = _TOKEN.findall(text)
     try:
         selected = list(_list(tokens))
@@ -31,7 +31,7 @@ def paths(text: str, message: descriptor.Descriptor) -> list[Path]:
 
 
 def select(document: Any, selected: Sequence[Path]) -> Any:
-    """The parts of a JSON document that the paths name."""
+    """Return the parts of a JSON document that the paths name."""
     if () in selected:
         return document
     if isinstance(document, list):
@@ -43,7 +43,7 @@ def select(document: Any, selected: Sequence[Path]) -> Any:
 
 
 def _list(tokens: list[str]) -> Iterator[Path]:
-    """`path,path`: takes from the tokens what it understands."""
+    """Parse `path,path` and remove the parsed tokens."""
     yield from _path(tokens)
     while tokens and tokens[0] == ",":
         tokens.pop(0)
@@ -51,7 +51,7 @@ def _list(tokens: list[str]) -> Iterator[Path]:
 
 
 def _path(tokens: list[str]) -> Iterator[Path]:
-    """`name`, `name/path` or `name(list)`."""
+    """Parse `name`, `name/path` or `name(list)`."""
     if not tokens or tokens[0] in ",/.()":
         raise ValueError("Error expanding 'fields' parameter. A name is missing in the selection.")
     name, follows = tokens.pop(0).strip(), tokens[0] if tokens else ""
@@ -68,7 +68,7 @@ def _path(tokens: list[str]) -> Iterator[Path]:
 
 
 def _checked(path: Path, message: descriptor.Descriptor) -> Path:
-    """The path in the spelling of JSON; behind a `*`, and as the key of a map, any name will do."""
+    """Return the path in the spelling of JSON. Any name is valid behind a `*` and as the key of a map."""
     within: descriptor.Descriptor | None = message
     names: list[str] = []
     for place, name in enumerate(path):

@@ -1,11 +1,11 @@
 """The gRPC server: grpc.aio's, with requests and responses as bytes.
 
-One handler for every unary method and one for the stream; which RPC there is and what it does is the dispatcher's. It
-listens on the loopback alone, where the listener connects to it for each client.
+One handler for every unary method and one for the stream. The dispatcher knows the RPCs and carries them out. The
+server listens on the loopback alone, where the listener connects to it for each client.
 
-What a client can make it hold is bounded: by the number of streams on a connection, which its SETTINGS announce; by the
-size of a request, refused when its length is read; and by the bytes of responses that a connection has not taken: with
-more than a budget of those, its next requests wait.
+The amount that a client can make it hold is bounded. The number of streams on a connection has a limit, which its
+SETTINGS announce. A request above the size limit is refused when its length is read. The bytes of responses that a
+connection has not taken have a budget. Above it, the next requests of the connection wait.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from pubsub_spark.emulator.runtime.unanswered import Answer
 from pubsub_spark.emulator.transport.listener import LOOPBACK, GrpcConnection
 
 _MAX_STREAMS = 256  # on one connection
-_MAX_REQUEST_BYTES = 11 * 1024 * 1024  # a little more than Publish takes, whose handler has the service's sentence
-_MAX_UNSENT_BYTES = 16 * 1024 * 1024  # of responses on one connection; the one that reaches it still goes out
-_GRACE_SECONDS = 1.0  # for calls to end; all that wait are told to, so it takes a blink
+_MAX_REQUEST_BYTES = 11 * 1024 * 1024  # a little more than Publish accepts: its handler has the service's error message
+_MAX_UNSENT_BYTES = 16 * 1024 * 1024  # of responses on one connection. The one that reaches it is still sent
+_GRACE_SECONDS = 1.0  # for calls to end, which is fast because waiting calls are notified
 _OPTIONS = [
     ("grpc.max_concurrent_streams", _MAX_STREAMS),
     ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
-    # Clients ping idle streams; grpc's defaults would answer the third ping with GOAWAY.
+    # Clients ping idle streams. With grpc's defaults the third ping would be answered with GOAWAY.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """The server and its handlers; `connections` are the clients', by the addresses that they have here."""
+    """The server and its handlers. `connections` are the clients' connections, by their addresses on the loopback."""
 
     def __init__(
         self, dispatcher: Dispatcher, now: Callable[[], float], connections: Mapping[str, GrpcConnection]
@@ -59,11 +59,11 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._server.add_generic_rpc_handlers([self])
 
     async def start(self) -> int:
-        """Listen; the port."""
+        """Listen and return the port."""
         port = self._server.add_insecure_port(f"{LOOPBACK}:0")
         await self._server.start()
         self._serving = asyncio.create_task(self._server.wait_for_termination())
-        self._serving.add_done_callback(lambda task: task.result())  # what it raises, the event loop hears
+        self._serving.add_done_callback(lambda task: task.result())  # the event loop receives its exceptions
         return int(port)
 
     async def stop(self) -> None:
@@ -71,10 +71,10 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
         await self._server.stop(_GRACE_SECONDS)
 
     def service(self, details: Any) -> Any:
-        """The handler of a call, as grpc asks for it; the dispatcher refuses a method that there is none of."""
+        """Return the handler of a call, as grpc asks for it. The dispatcher refuses an unknown method."""
         if details.method == STREAMING_PULL:
             return grpc.stream_stream_rpc_method_handler(self._stream)
-        # As a stream of requests, because grpc.aio never answers a unary call whose request does not come.
+        # As a stream of requests, because grpc.aio never answers a unary call whose request does not arrive.
         return grpc.stream_unary_rpc_method_handler(partial(self._unary, details.method))
 
     async def _unary(self, method: str, _: Any, call: Any) -> bytes:
@@ -92,7 +92,7 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
         return response
 
     def _answered(self, connection: GrpcConnection, context: RpcContext) -> None:
-        """The response of a Publish was written: without a stream there is nobody who could be faster than it."""
+        """Release the messages of a Publish whose response was written. Without a stream no client could be faster."""
         if self._dispatcher.has_streams:
             connection.when_read(lambda: self._dispatcher.answered(context))
         else:
@@ -136,7 +136,7 @@ class _Stream:
 
     async def send(self, response: bytes) -> None:
         self._connection.hold(len(response))
-        # Shielded, because only the outcome of a write tells, when the call has ended meanwhile, whether it was done.
+        # Shielded: if the call has ended meanwhile, only the outcome of the write shows whether it was done.
         writing = asyncio.ensure_future(self._call.write(response))
         try:
             await asyncio.shield(writing)
@@ -148,13 +148,13 @@ class _Stream:
 
 
 async def _answered(call: Any, answer: Awaitable[T]) -> T:
-    """The response of the dispatcher; its error ends the call."""
+    """Return the response of the dispatcher. Its error ends the call."""
     try:
         return await answer
     except RpcError as error:
         metadata = ((_DETAILS, raw),) if (raw := details(error)) else ()
         status = grpc.StatusCode[error.code], sentence(error), metadata
-    # Not inside the block: `abort` raises, and the call keeps that with the exception before it, whose frames hold the
-    # request, until the garbage collector comes.
+    # Not inside the block: `abort` raises, and the call keeps that with the exception before it. The frames of that one
+    # hold the request until the garbage collector runs.
     await call.abort(*status)
     raise AssertionError("abort always raises")

@@ -1,14 +1,13 @@
 """The v1 JSON API over HTTP/1.1: a Starlette application, served by uvicorn's protocol on the shared event loop.
 
-Which request stands for which RPC is `transcoding`'s; the RPC is answered by the same dispatcher as gRPC's, so that
-limits, errors, faults and records are the same whichever way a request came. Beside the API there are a few documents:
-`/` and `/healthz` say that the server is up, `/oauth2/...` publish the key that signs pushes. The verbs for tests at
-`/_emulator/...`, `/metrics` and the page, which browsers get at `/`, are behind the guard of `origin`; of the API it
-refuses foreign pages alone.
+`transcoding` maps requests to RPCs. The RPC is answered by the same dispatcher as gRPC's, so limits, errors, faults and
+records are the same for both protocols. In addition to the API there are a few documents: `/` and `/healthz` show that
+the server is up, `/oauth2/...` publish the key that signs pushes. The verbs for tests at `/_emulator/...`, `/metrics`
+and the page, which browsers get at `/`, are behind the guard of `origin`. For the API it refuses only foreign pages.
 
 A Pull whose client has left is cancelled, so that no message is leased to it. A client that has only half-closed its
-connection looks the same from here; an RPC that does not wait is carried out and answered in either case. A body is
-read no further than the limit of a request, and nothing is done for one that breaks off.
+connection looks the same from here. An RPC that does not wait is carried out and answered in either case. A body is
+read only up to the limit of a request, and a request that breaks off is not carried out.
 """
 
 from __future__ import annotations
@@ -51,12 +50,12 @@ _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 _IDLE_SECONDS = 600
 _GRACE_SECONDS = 1.0
-_SERVER = re.compile(r"^https?://[^/?]*", re.IGNORECASE)  # in a request that takes this server for a proxy
+_SERVER = re.compile(r"^https?://[^/?]*", re.IGNORECASE)  # in a request that treats this server as a proxy
 _NAME = re.compile(r"x-goog-[a-z0-9_.-]+(?<!-bin)")  # gRPC keeps `-bin` for bytes
 _PRINTABLE = re.compile(r"[ -~]*")
 _GZIP = zlib.MAX_WBITS | 16
 
-Document = Callable[[], Any]  # a text, or what JSON can say
+Document = Callable[[], Any]  # a text, or a value that JSON can represent
 
 
 class Page(Protocol):
@@ -65,17 +64,17 @@ class Page(Protocol):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
     def close(self) -> None:
-        """End the responses that would go on."""
+        """End the open responses."""
 
 
 class HttpContent(NamedTuple):
-    """The paths served beside the JSON API."""
+    """The paths served in addition to the JSON API."""
 
     documents: Mapping[str, Document]  # by path, for everyone
     verbs: Mapping[str, Verb]  # by name, behind the guard
     metrics: Callable[[], str]  # in Prometheus' text format, behind the guard
-    page: Callable[[], Page]  # made when a browser first asks for it
-    allowed_hosts: Collection[str]  # names of this server, besides those that the guard knows
+    page: Callable[[], Page]  # made when a browser first requests it
+    allowed_hosts: Collection[str]  # names of this server, in addition to those that the guard knows
     allowed_origins: Collection[str]  # sites whose pages may call the API and the verbs
 
 
@@ -124,11 +123,11 @@ class HttpServer:
         self._state = ServerState()
 
     def connection(self) -> asyncio.Protocol:
-        """The protocol of a new connection."""
+        """Return the protocol of a new connection."""
         return _Connection(self._config, self._state, {})
 
     async def stop(self) -> None:
-        """End every connection, those with a request under way when it is answered."""
+        """End every connection. A connection with a request in progress ends after its answer."""
         self._page.close()
         for each in list(self._state.connections):
             each.shutdown()
@@ -139,7 +138,7 @@ class HttpServer:
 
 
 class _Connection(H11Protocol):
-    """uvicorn's protocol, which by itself leaves a client unanswered that closes its half of the connection.
+    """uvicorn's protocol, with an answer also for a client that closes its half of the connection.
 
     An offer to upgrade is answered over HTTP/1.1, as RFC 9110 allows: Java's HttpClient offers `h2c` with each request.
     """
@@ -149,19 +148,19 @@ class _Connection(H11Protocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         cycle: Any = self.cycle  # None before the first request
-        if cycle is None or cycle.response_complete or self.scheme == "https":  # TLS knows no half of a connection
+        if cycle is None or cycle.response_complete or self.scheme == "https":  # TLS cannot close one half alone
             return False
-        if cycle.more_body:  # it breaks off: h11 knows what that means
+        if cycle.more_body:  # it breaks off: h11 handles that
             self.conn.receive_data(b"")
             self.handle_events()
             return False
         cycle.keep_alive = False
-        cycle.message_event.set()  # ends the wait of who asks whether the client is there
+        cycle.message_event.set()  # ends the wait for the client to leave
         return True
 
 
 class _Api(ABC):
-    """An ASGI application that answers requests one by one; a client that leaves gets none."""
+    """An ASGI application that answers requests one by one, except for clients that leave."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -173,7 +172,7 @@ class _Api(ABC):
 
     @abstractmethod
     async def _answer(self, request: Request) -> Response:
-        """The answer to one request."""
+        """Return the answer to one request."""
 
 
 class JsonApi(_Api):
@@ -216,7 +215,7 @@ class JsonApi(_Api):
         return await self._dispatcher.run(work) if size > _LARGE_BYTES else work()
 
     async def _asked(self, request: Request, raw: bytes, context: RpcContext) -> bytes:
-        """The response of the RPC; a Pull is cancelled when its client leaves, or half-closes, before there is one."""
+        """Return the response of the RPC. A Pull is cancelled if its client leaves or half-closes before it."""
         asking = asyncio.ensure_future(self._dispatcher.unary(raw, context))
         if context.method == _PULL:
             leaving = asyncio.ensure_future(request.receive())
@@ -229,7 +228,7 @@ class JsonApi(_Api):
 
 
 class PageOnDemand:
-    """The page, imported and made when a browser first asks for it; others are answered by a document at `/`."""
+    """The page, imported and made when a browser first requests it. Other clients get a document at `/`."""
 
     def __init__(self, make: Callable[[], Page], document: Document, dispatcher: Dispatcher) -> None:
         self._make = make
@@ -257,7 +256,7 @@ class PageOnDemand:
             return self._page
 
     def close(self) -> None:
-        """End the responses that would go on."""
+        """End the open responses."""
         if self._page is not None:
             self._page.close()
 
@@ -282,12 +281,12 @@ class VerbApi(_Api):
 
 
 class _UnreadableError(ValueError):
-    """A body that cannot be read; the message is what the service would say."""
+    """An unreadable body. The message is the one of the service."""
 
 
 async def _body(request: Request) -> bytes:
-    """The body, unpacked; it is refused as soon as it is known to be too large."""
-    _check_size(int(request.headers.get("Content-Length", 0)))  # h11 has seen that it is a number
+    """Return the unpacked body, or refuse it as soon as it is known to be too large."""
+    _check_size(int(request.headers.get("Content-Length", 0)))  # h11 has checked that it is a number
     body = bytearray()
     async for piece in request.stream():
         body += piece
@@ -315,7 +314,7 @@ def _check_size(size: int) -> None:
 
 
 def _by_path(app: Starlette) -> Callable[[Scope, Receive, Send], Any]:
-    """The application for requests that name the server, too."""
+    """Return the application, also for requests that name the server."""
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
         scope["path"] = _SERVER.sub("", scope["path"]) or "/"
@@ -330,7 +329,7 @@ def _peer(request: Request) -> str:
 
 
 def _metadata(headers: Iterable[tuple[str, str]]) -> Metadata:
-    """Google's headers, as far as gRPC takes them as text."""
+    """Return Google's headers, as far as gRPC accepts them as text."""
     return tuple((name, value) for name, value in headers if _NAME.fullmatch(name) and _PRINTABLE.fullmatch(value))
 
 

@@ -1,11 +1,11 @@
-"""One port for gRPC and for the JSON API: the first bytes of a connection tell which it speaks.
+"""One port for gRPC and for the JSON API: the first bytes of a connection show its protocol.
 
-An HTTP/2 connection opens with `PRI * HTTP/2.0`, and is gRPC's; everything else is HTTP/1.1. On a TLS port, where the
-encryption ends here, the two agree on a protocol: who offers `h2` alone speaks gRPC, all others HTTP/1.1.
+An HTTP/2 connection opens with `PRI * HTTP/2.0`, and is gRPC's. Everything else is HTTP/1.1. On a TLS port, where the
+encryption ends here, the two agree on a protocol: a client that offers only `h2` speaks gRPC, all others HTTP/1.1.
 
-grpcio takes no connections that someone else has accepted. So its server has a port of its own on the loopback, and for
-each gRPC client a second connection goes there: bytes are passed on both ways, no faster than they are taken. An HTTP
-connection is handed to the ASGI server's protocol, which then is alone with it.
+grpcio cannot serve a connection that another listener accepted. So its server has a port of its own on the loopback,
+and for each gRPC client a second connection goes there. Bytes are passed on both ways, as fast as they are taken. An
+HTTP connection is handed to the ASGI server's protocol, which then is alone with it.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ _FRAME_HEADER_BYTES = 9  # of HTTP/2: length (3), type, flags, stream (4)
 _PING = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00"
 _PING_ACK = b"\x00\x00\x08\x06\x01\x00\x00\x00\x00"
 _PING_ACK_BYTES = _FRAME_HEADER_BYTES + 8
-_HELLO_SECONDS = 10  # for a connection to say something, or to agree on keys
+_HELLO_SECONDS = 10  # for a connection to send its first bytes, or to agree on keys
 _BACKLOG = 1024
 _BUFFER_BYTES = 1 << 20  # on their way to a connection that is slower than the other
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there, 0 for any free port; OSError when it cannot be had."""
+    """Return a listening socket (port 0: any free port). Raise OSError if the address is not available."""
     if not 0 <= port <= 65535:
         raise OSError(f"The emulator cannot listen on port {port}. A port is a number from 0 to 65535.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=host == "::")
     except OSError as problem:
-        why = (problem.strerror or str(problem)).partition(" (")[0]  # Python adds what it tried
+        why = (problem.strerror or str(problem)).partition(" (")[0]  # Python adds the address that it tried
         raise OSError(
             f"The emulator cannot listen on `{host}:{port}`: {why}. Give it another host or port."
         ) from problem
 
 
 def address(host: str, port: int) -> str:
-    """`host:port`, in which an IPv6 address has brackets."""
+    """Return `host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def tls_context(key: bytes, certificate: bytes) -> ssl.SSLContext:
-    """The TLS context of a PEM key and certificate; OSError when they are not such a pair."""
+    """Return the TLS context of a PEM key and certificate. Raise OSError if they are not such a pair."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.NamedTemporaryFile() as key_file, tempfile.NamedTemporaryFile() as certificate_file:
         for file, content in ((key_file, key), (certificate_file, certificate)):
             file.write(content)  # `ssl` reads them from files only
             file.flush()
         try:
-            # Without a password Python would ask the terminal for that of an encrypted key.
+            # Without a password Python would ask the terminal for the password of an encrypted key.
             context.load_cert_chain(certificate_file.name, key_file.name, password="")
         except ssl.SSLError as problem:
             raise OSError(
@@ -74,9 +74,9 @@ def tls_context(key: bytes, certificate: bytes) -> ssl.SSLContext:
 class GrpcConnection:
     """One client's connection: the bytes of responses that it has not taken, and how far it has read them.
 
-    An HTTP/2 client acknowledges a PING when it has read what was sent before it. That is the one sign that a response
-    has reached it. grpcio sends no PING on demand, so it is put between two frames on their way to the client. Its ack
-    goes on to grpcio, which ignores it.
+    An HTTP/2 client acknowledges a PING after it has read everything sent before it. That is the only sign that a
+    response has reached it. grpcio sends no PING on demand, so it is put between two frames on their way to the client.
+    Its ack is passed on to grpcio, which ignores it.
     """
 
     def __init__(self, peer: str, client: asyncio.Transport | None = None) -> None:
@@ -84,11 +84,11 @@ class GrpcConnection:
         self._client = client
         self._unsent_bytes = 0
         self._released = asyncio.Event()
-        self._frame_bytes = 0  # to come of the frame that was sent in part
+        self._frame_bytes = 0  # the missing bytes of a frame that was sent in part
         self._header = b""  # of a frame, as far as it was sent
         self._unread: list[Callable[[], None]] = []  # wait for the next PING
         self._pings: dict[bytes, list[Callable[[], None]]] = {}  # by the bytes of the ack
-        self._received = b""  # the last bytes, for an ack that comes in two pieces
+        self._received = b""  # the last bytes, in case an ack arrives in two pieces
 
     def when_read(self, then: Callable[[], None]) -> None:
         """Call `then` when the client has read the responses that grpcio has written, or is gone."""
@@ -98,7 +98,7 @@ class GrpcConnection:
         self._unread.append(then)
         if len(self._unread) == 1:
             loop = asyncio.get_running_loop()
-            # The loop reads sockets between two rounds of callbacks: by the second the responses were passed on.
+            # The loop reads sockets between two rounds of callbacks: by the second one the responses were passed on.
             loop.call_soon(loop.call_soon, self._ping)
 
     def _ping(self) -> None:
@@ -124,7 +124,7 @@ class GrpcConnection:
             self._ping()
 
     def received(self, data: bytes) -> None:
-        """Find the acks of PINGs in what the client sends."""
+        """Find the acks of PINGs in the client's bytes."""
         if not self._pings:
             return
         text = self._received + data
@@ -134,7 +134,7 @@ class GrpcConnection:
         self._received = text[1 - _PING_ACK_BYTES :] if self._pings else b""
 
     def lost(self) -> None:
-        """The client is gone."""
+        """Call all waiting callbacks, because the client is gone."""
         for then in (*self._unread, *(each for waiting in self._pings.values() for each in waiting)):
             then()
         self._unread, self._pings, self._client = [], {}, None
@@ -154,7 +154,7 @@ class GrpcConnection:
 
 
 class Listener:
-    """Accepts connections on a socket until closed; `http` makes the protocol of one, None serves gRPC alone."""
+    """A listener on a socket until closed. `http` makes the protocol of a connection, None serves gRPC alone."""
 
     def __init__(
         self, listening: socket.socket, http: Callable[[], asyncio.Protocol] | None, tls: ssl.SSLContext | None
@@ -166,10 +166,10 @@ class Listener:
         self.grpc_port = 0
         self._listening = listening
         if tls is not None:
-            tls.set_alpn_protocols(["http/1.1", "h2"] if http else ["h2"])  # the first that a client offers too
+            tls.set_alpn_protocols(["http/1.1", "h2"] if http else ["h2"])  # the first that a client also offers
 
     async def start(self, grpc_port: int) -> None:
-        """Begin to accept; gRPC goes to this port of the loopback."""
+        """Begin to accept. gRPC goes to this port of the loopback."""
         self.grpc_port = grpc_port
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Opening(self), sock=self._listening, backlog=_BACKLOG)
@@ -196,8 +196,8 @@ class _Opening(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._listener.open.add(transport)
-        # asyncio does that where a socket has its protocol number, and an accepted one has not. Without it a message
-        # behind a response waits 40 ms for the client's acknowledgement of that.
+        # asyncio does that if a socket has its protocol number, which an accepted one lacks. Without it a message
+        # behind a response waits 40 ms for the client's acknowledgement of that response.
         with contextlib.suppress(OSError):  # the client has left
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._listener.tls is not None:
@@ -224,7 +224,7 @@ class _Opening(asyncio.Protocol):
                 self._hand_over(listener.http())
             else:
                 accepted.abort()
-        except OSError:  # among them those of TLS and of time
+        except OSError:  # TLS errors and timeouts included
             accepted.abort()
         except Exception:
             _log.exception("A connection could not be served")
@@ -233,12 +233,12 @@ class _Opening(asyncio.Protocol):
             listener.open.discard(accepted)
 
     async def _speaks_grpc(self) -> bool:
-        """Whether the first bytes are those of gRPC."""
+        """Return whether the first bytes are those of gRPC."""
         await self._heard.wait()
         return self._opening.startswith(_PREFACE)
 
     async def _encrypt(self, tls: ssl.SSLContext) -> bool:
-        """Do the TLS handshake; whether ALPN chose gRPC's protocol."""
+        """Do the TLS handshake and return whether ALPN chose gRPC's protocol."""
         encrypted = await asyncio.get_running_loop().start_tls(
             self._transport, self, tls, server_side=True, ssl_handshake_timeout=_HELLO_SECONDS
         )
@@ -266,20 +266,20 @@ class _Opening(asyncio.Protocol):
 
     def _take_over(self, protocol: asyncio.Protocol) -> None:
         self._transport.set_protocol(protocol)
-        if self._opening:  # with TLS there may be nothing yet, and no bytes mean an end to h11
+        if self._opening:  # with TLS there may be nothing yet, and h11 treats no bytes as the end
             protocol.data_received(bytes(self._opening))
         self._transport.resume_reading()
 
 
 class _Half(asyncio.Protocol):
-    """One of two joined connections: its bytes are sent on the other, no faster than that takes them."""
+    """One of two joined connections. Its bytes are sent on the other, as fast as that one takes them."""
 
     def __init__(
         self, listener: Listener, other: asyncio.Transport, passed: Callable[[bytes], None], address: str = ""
     ) -> None:
         self._listener = listener
         self._other = other
-        self._passed = passed  # hears of the bytes
+        self._passed = passed  # called with the bytes
         self._address = address  # of the client's half, among the listener's connections
         self._has_ended = False  # whether the connection has sent its last byte
 
@@ -294,7 +294,7 @@ class _Half(asyncio.Protocol):
         self._passed(data)
 
     def eof_received(self) -> bool:
-        """Pass on the end of one direction; with TLS there is only that of both."""
+        """Pass on the end of one direction. TLS can only end both."""
         if not self._other.can_write_eof() or not self._transport.can_write_eof():
             return False
         self._has_ended = True
@@ -316,6 +316,6 @@ class _Half(asyncio.Protocol):
 
 
 def _grpc_address(name: Any) -> str:
-    """The address of a socket, as gRPC names it; None is that of a client that has left."""
+    """Return the address of a socket in gRPC's form. None is that of a client that has left."""
     host, port, *rest = name or ("unknown", 0)
     return f"ipv6:[{host}]:{port}" if rest else f"ipv4:{host}:{port}"

@@ -1,14 +1,14 @@
-"""The guard against foreign pages in a browser: of verbs, metrics and the page of the emulator, and of its API.
+"""The guard against foreign pages in a browser: for verbs, metrics and the page of the emulator, and for its API.
 
 A page on the web can make a browser send requests to a server on the same machine. Two rules refuse them:
 
     Host     a foreign name that was made to resolve to this machine (DNS rebinding) is refused. Accepted are IP
              literals, names without a dot, `*.localhost`, the host that the server is bound to, and the names allowed.
-    Origin   a request that a browser sends for another site names that site, and is refused. The Origin, where there
+    Origin   a request that a browser sends for another site names that site, and is refused. The Origin, if there
              is one, must be the server's own. The API and the verbs also accept the sites of `allow_origins`.
 
-The API has the second rule alone: containers and proxies reach it under names that nobody told it, and whoever reaches
-the port may use it, as with every emulator.
+The API has only the second rule. Containers and proxies reach it under names that the emulator does not know, and any
+client that reaches the port may use it, as with every emulator.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OriginError(ValueError):
 
 
 class Guard:
-    """An ASGI application that answers 403, with one sentence, what the rules refuse; the rest goes to `app`."""
+    """An ASGI application that refuses requests by the rules with 403 and one sentence. The rest goes to `app`."""
 
     def __init__(
         self, app: ASGIApp, allowed_hosts: Collection[str] | None, allowed_origins: Collection[str] = ()
@@ -45,7 +45,7 @@ class Guard:
 
 
 def site(text: str) -> str:
-    """The origin of a site as browsers send it; OriginError when the text is not that of a site."""
+    """Return the origin of a site as browsers send it. Raise OriginError if the text is not that of a site."""
     parts = urlsplit(text.lower().removesuffix("/"))
     if (
         parts.scheme not in ("http", "https")
@@ -63,9 +63,9 @@ def refusal(
     allowed_hosts: Collection[str] | None,
     allowed_origins: Collection[str] = (),
 ) -> str | None:
-    """Why a request with these headers is refused, as one sentence; None when it is accepted.
+    """Return the reason to refuse a request with these headers, as one sentence, or None if it is accepted.
 
-    allowed_hosts: names beside those that are accepted always, in lower case; None accepts every name.
+    allowed_hosts: names in addition to those that are always accepted, in lower case. None accepts every name.
     allowed_origins: other sites whose pages may send requests.
     """
     if allowed_hosts is not None and not _is_accepted(_name(host).lower(), allowed_hosts):
@@ -80,7 +80,7 @@ def refusal(
 
 
 def _name(host: str) -> str:
-    """The name or address in a Host header, without its port."""
+    """Return the name or address in a Host header, without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]

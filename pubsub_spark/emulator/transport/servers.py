@@ -14,7 +14,7 @@ from pubsub_spark.emulator.transport.listener import Listener
 
 
 class Servers:
-    """One port and what it serves; without content for HTTP it is gRPC alone. To be used on the event loop."""
+    """One port and its protocols: gRPC, and HTTP if there is content for it. To be used on the event loop."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """The JSON of the v1 API as protobuf requests, and responses as JSON again, without a socket.
 
-Pure. Which request stands for which RPC is in `routes`. A few parameters say how to answer: `fields` which part of it,
-`prettyPrint` with or without white space, `alt=proto` as a serialized message. A body may be a serialized message, too.
-`callback` is refused: JSONP lets any page that a browser shows read what the emulator has.
+Pure. `routes` maps requests to RPCs. A few parameters set the format of the answer: `fields` selects a part of it,
+`prettyPrint` adds or omits white space, `alt=proto` returns a serialized message. A body may also be a serialized
+message. `callback` is refused: JSONP lets any page that a browser shows read the emulator's data.
 
 The JSON is protobuf's: base64 bytes, `"600s"`, RFC 3339, 64-bit integers as strings, defaults left out, names in
 camelCase (both spellings are read). An unknown field is an error, as in the service.
@@ -28,7 +28,7 @@ from pubsub_spark.emulator.api.errors import invalid
 from pubsub_spark.emulator.api.routes import Route
 from pubsub_spark.emulator.transport import field_selector
 
-# Parameters of every Google API that say how to answer, not what to do.
+# Parameters of every Google API for the format of the answer.
 _SYSTEM_PARAMETERS = frozenset(
     {"access_token", "alt", "callback", "fields", "key", "oauth_token", "prettyPrint", "quotaUser", "uploadType"}
     | {"upload_protocol", "userProject", "$alt", "$callback", "$fields", "$key", "$prettyPrint", "$unique", "$.xgafv"}
@@ -44,7 +44,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 
 
 class Call(NamedTuple):
-    """An RPC with its request, and how its answer is to be written."""
+    """An RPC with its request, and the format of its answer."""
 
     route: Route
     request: Any
@@ -52,7 +52,7 @@ class Call(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The format of an answer; `fields` are the paths of the wanted fields."""
+    """The format of an answer. `fields` are the paths of the wanted fields."""
 
     serialized: bool
     integer_enums: bool
@@ -61,7 +61,7 @@ class Form(NamedTuple):
 
 
 def read(route: Route, path: str, query: str, body: bytes, content_type: str = "") -> Call:
-    """The RPC that a request on this route asks for; an RpcError says what cannot be read."""
+    """Return the RPC that a request on this route asks for. Raise RpcError if a part cannot be read."""
     request = route.request()
     parameters = parse_qsl(query, keep_blank_values=True)
     if route.body is not None and body.strip():
@@ -84,7 +84,7 @@ def read(route: Route, path: str, query: str, body: bytes, content_type: str = "
 
 
 def _form(parameters: Mapping[str, str], route: Route) -> Form:
-    """The form of the answer that the system parameters ask for. https://cloud.google.com/apis/docs/system-parameters"""
+    """Return the answer's format from the system parameters. https://cloud.google.com/apis/docs/system-parameters"""
     alt, *options = parameters.get("alt", "json").split(";")
     if alt not in _ALTS:
         raise invalid(f"Invalid value at 'alt': `{alt}`; it is json or proto.")
@@ -98,7 +98,7 @@ def _form(parameters: Mapping[str, str], route: Route) -> Form:
 
 
 def answer(call: Call, response: Any) -> bytes:
-    """The body of a successful answer."""
+    """Return the body of a successful answer."""
     document = json_format.MessageToDict(response, use_integers_for_enums=call.form.integer_enums)
     document = field_selector.select(document, call.form.fields)
     if call.form.serialized:
@@ -108,12 +108,12 @@ def answer(call: Call, response: Any) -> bytes:
 
 
 def media_type(call: Call) -> str:
-    """The media type of a successful answer."""
+    """Return the media type of a successful answer."""
     return _SERIALIZED[0] if call.form.serialized else JSON
 
 
 def http_status(code: str) -> int:
-    """HTTP's status for a code of gRPC, as google/rpc/code.proto maps them."""
+    """Return HTTP's status for a code of gRPC, as google/rpc/code.proto maps them."""
     # UNKNOWN and DATA_LOSS have no class of their own.
     return int(
         exceptions.exception_class_for_grpc_status(grpc.StatusCode[code]).code or HTTPStatus.INTERNAL_SERVER_ERROR
@@ -121,7 +121,7 @@ def http_status(code: str) -> int:
 
 
 def failure(code: str, message: str, details: bytes = b"") -> tuple[int, bytes]:
-    """HTTP's status and the body of an error; `details` is a serialized google.rpc.Status."""
+    """Return HTTP's status and the body of an error. `details` is a serialized google.rpc.Status."""
     status = http_status(code)
     error: dict[str, Any] = {"code": status, "message": message, "status": code}
     if readable := _readable(details):
@@ -130,7 +130,7 @@ def failure(code: str, message: str, details: bytes = b"") -> tuple[int, bytes]:
 
 
 def _readable(details: bytes) -> list[Any]:
-    """The details in JSON; one of a type that google.rpc does not define has no JSON form and is left out."""
+    """Return the details in JSON. Types that google.rpc does not define have no JSON form and are left out."""
     known = error_details_pb2.DESCRIPTOR.message_types_by_name
     return [
         json_format.MessageToDict(detail)
@@ -140,12 +140,12 @@ def _readable(details: bytes) -> list[Any]:
 
 
 def _segment(text: str) -> str:
-    """A percent-decoded path segment, save the slash that would make two segments of one."""
+    """Return a percent-decoded path segment, except for a slash, which would make two segments of one."""
     return "%2F".join(unquote(part) for part in re.split("%2[Ff]", text))
 
 
 def _with_camel_case_masks(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with its update mask as protobuf reads it: the service takes snake case and mixed masks, too."""
+    """Return the document with its update mask in protobuf's form. The service also accepts snake case and mixtures."""
     masks = {
         name: _UNDERSCORE.sub(lambda match: match[1].upper(), text)
         for name in ("updateMask", "update_mask")
@@ -174,7 +174,7 @@ def _json(body: bytes) -> Any:
 
 
 def _check_base64(message: descriptor.Descriptor, document: dict[str, Any]) -> None:
-    """Refuse bytes that are not base64; protobuf's own reader would skip what it cannot read."""
+    """Refuse bytes that are not base64, because protobuf's own reader would skip invalid characters."""
     for name, value in document.items():
         field = message.fields_by_camelcase_name.get(name) or message.fields_by_name.get(name)
         if field is None:
@@ -200,7 +200,7 @@ def _fill(message: Any, document: dict[str, Any]) -> None:
 
 
 def _nested(message: descriptor.Descriptor, name: str, text: str) -> dict[str, Any]:
-    """A query parameter `a.b=text` as the JSON `{"a": {"b": text}}`, with the types that JSON wants there."""
+    """Return a query parameter `a.b=text` as the JSON `{"a": {"b": text}}`, with the types of that JSON."""
     head, _, rest = name.partition(".")
     field = message.fields_by_camelcase_name.get(head) or message.fields_by_name.get(head)
     if field is None:

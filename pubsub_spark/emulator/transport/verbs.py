@@ -1,10 +1,10 @@
 """The verbs of the emulator over HTTP: methods of `Emulator` at `/_emulator/NAME`, for tests in any language.
 
-A GET looks and takes its fields from the query; a POST changes something and takes a JSON object. Which fields there
-are, their kinds and their defaults are those of the method's parameters, in camelCase, and the answer is what the
-method returns: bytes in base64, records as objects, `{}` for nothing.
+A GET reads, with fields from the query. A POST changes something, with a JSON object. The fields, their kinds and their
+defaults are those of the method's parameters, in camelCase. The answer is the return value of the method: bytes in
+base64, records as objects, `{}` for nothing.
 
-No I/O. What is wrong is an RpcError with one sentence, which names the field.
+No I/O. An invalid request is an RpcError with one sentence that names the field.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_WHOLE = 2**63 - 1
 
 
 class Kind(NamedTuple):
-    """A kind of field: what it is called, and its value from a JSON value, which may raise ValueError or TypeError."""
+    """A kind of field: its description, and its value from a JSON value. `read` may raise ValueError or TypeError."""
 
     what: str
     read: Callable[[Any], Any]
@@ -46,7 +46,7 @@ class Verb:
         }
 
     def run(self, query: str, body: bytes) -> bytes:
-        """The answer as JSON; RpcError for what is wrong with the request."""
+        """Call the method and return its result as JSON. Raise RpcError for an invalid request."""
         given = dict(parse_qsl(query, keep_blank_values=True)) if self.http_method == "GET" else self._object(body)
         arguments = self._arguments(given)
         try:
@@ -66,7 +66,7 @@ class Verb:
         return given
 
     def _arguments(self, given: Mapping[str, Any]) -> list[Any]:
-        """The method's arguments, in the order of its parameters."""
+        """Return the method's arguments, in the order of its parameters."""
         if unknown := sorted(set(given) - set(self.parameters)):
             raise invalid(f"`{unknown[0]}` is not a field of `{self.name}`; {self._fields}.")
         arguments: list[Any] = []
@@ -103,14 +103,14 @@ class Verb:
 
 
 def table(looks: Mapping[str, Callable[..., Any]], changes: Mapping[str, Callable[..., Any]]) -> dict[str, Verb]:
-    """The verbs by their names in camelCase."""
+    """Return the verbs by their names in camelCase."""
     verbs = [Verb(name, "GET", function) for name, function in looks.items()]
     verbs += [Verb(name, "POST", function) for name, function in changes.items()]
     return {verb.name: verb for verb in verbs}
 
 
 def find(verbs: Mapping[str, Verb], http_method: str, name: str) -> Verb:
-    """The verb of a request; RpcError when there is none of that name, or it wants another method."""
+    """Return the verb of a request. Raise RpcError if the name is unknown, or the verb has another method."""
     verb = verbs.get(name)
     if verb is None:
         raise RpcError("NOT_FOUND", f"`{name}` is not a verb of the emulator; those are {', '.join(sorted(verbs))}.")
@@ -122,7 +122,7 @@ def find(verbs: Mapping[str, Verb], http_method: str, name: str) -> Verb:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
-    value.encode()  # half of a surrogate pair, which JSON can say, is no text
+    value.encode()  # half of a surrogate pair, which JSON can contain, is not text
     return value
 
 
@@ -139,7 +139,7 @@ def _number(value: Any) -> float:
 
 
 def _message(value: Any) -> dict[str, Any]:
-    """A PubsubMessage as the JSON API has it, as `Emulator.publish` takes it."""
+    """Return a PubsubMessage of the JSON API in the form of `Emulator.publish`."""
     message = json_format.ParseDict(value, protos.PubsubMessage())
     return {"data": message.data, "attributes": dict(message.attributes), "ordering_key": message.ordering_key}
 
@@ -161,7 +161,7 @@ KINDS = {
 
 
 def _shown(value: Any) -> Any:
-    """A value that a method returns, as JSON can say it."""
+    """Convert a method's return value to JSON data."""
     if value is None:
         return {}
     if is_dataclass(value) and not isinstance(value, type):
