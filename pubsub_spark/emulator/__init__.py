@@ -3,20 +3,20 @@
     with Emulator() as emulator:
         os.environ["PUBSUB_EMULATOR_HOST"] = emulator.endpoint
 
-The layers, from the outside in; each imports only those below it:
+The layers, from the outside in. Each layer imports only those below it:
 
-    page       the web page: views, forms, live charts; imported when a browser first asks
+    page       the web page: views, forms, live charts, imported when a browser first requests it
     transport  listener (one port, two protocols), grpc_server, http_app and transcoding (JSON), verbs, event_loop
-    rpc        dispatcher, registry (which RPC, which handler), context, interceptors, status
+    rpc        dispatcher, registry (the handler of each RPC), context, interceptors, status
     handlers   publisher, subscriber, streaming_pull, snapshots, schemas, iam: parse, check, ask the broker once, reply
-    resources  what a resource may be: validation, limits, field masks, pagination, filters
+    resources  the rules of resources: validation, limits, field masks, pagination, filters
     runtime    engine (the one lock, the waking of consumers), clock, faults
-    state      broker, subscription, its queues, leases, message, events: pure; no lock, no clock
+    state      broker, subscription, its queues, leases, message, events: pure, without lock and clock
     api        protobuf messages, the table of RPCs and their HTTP routes, errors
 
-`sinks`, which push, export and ingest, stand on runtime and state, `metrics` on rpc too. The emulator stands alone: of
-this package it imports `names`, `memory` and `schema`; the connector never imports it. What it needs
-beyond the connector is the extra `emulator`.
+`sinks`, which push, export and ingest, are above runtime and state, `metrics` also above rpc. The emulator is
+independent: of this package it imports `names`, `memory` and `schema`, and the connector never imports it. The extra
+`emulator` has its dependencies beyond those of the connector.
 """
 
 import os
@@ -37,10 +37,10 @@ _PACKAGES = frozenset(
 
 
 def __getattr__(name: str) -> Any:
-    """A name of `__all__`, imported when it is first asked for: pytest loads the plugin also where it is not used."""
+    """Import a name of `__all__` on first use, because pytest loads the plugin even if it is not used."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Processes that are started beside an emulator (Spark's JVM) would now and then die in gRPC's handlers of forks.
+    # Processes that are started next to an emulator (Spark's JVM) would sometimes die in gRPC's handlers of forks.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

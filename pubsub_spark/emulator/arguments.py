@@ -1,6 +1,6 @@
 """The arguments of the methods of an Emulator, from Python values to protobuf messages. Pure.
 
-Seconds stand for a Duration, bytes, a text or a mapping for a PubsubMessage, a name for a number of an enum.
+Seconds become a Duration, bytes, a text or a mapping a PubsubMessage, a name the number of an enum.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DURATIONS = frozenset({"message_retention_duration", "minimum_backoff", "maximu
 
 
 def message(given: Publishable) -> Any:
-    """The PubsubMessage of bytes, a text, or a mapping of its fields; TypeError or ValueError for another."""
+    """Return the PubsubMessage of bytes, a text, or a mapping of its fields, or raise TypeError or ValueError."""
     fields: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"data": given}
     data = fields.get("data")
     if isinstance(data, str):
@@ -36,7 +36,7 @@ def message(given: Publishable) -> Any:
 
 
 def resource(kind: Any, name: str, **settings: Any) -> Any:
-    """The resource of this name. settings: its fields. TypeError names the nearest field for an unknown one."""
+    """Return the resource of this name. settings: its fields. TypeError names the nearest field for an unknown one."""
     _refuse_unknown(kind.DESCRIPTOR, settings)
     return kind(name=name, **with_durations(settings))
 
@@ -53,7 +53,7 @@ def _refuse_unknown(message_type: Any, settings: Mapping[str, Any]) -> None:
 
 
 def with_durations(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with Durations for seconds where the resource, or a policy in it, has those."""
+    """Return the settings with Durations instead of seconds, if the resource, or a policy in it, has those."""
     made = {name: with_durations(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
     seconds = {name: value for name, value in made.items() if name in _DURATIONS and isinstance(value, int | float)}
     return made | {name: _duration(name, value) for name, value in seconds.items()}
@@ -63,13 +63,13 @@ def _duration(name: str, seconds: float) -> Any:
     duration = duration_pb2.Duration()
     try:
         duration.FromNanoseconds(round(seconds * 1e9))
-    except (ValueError, OverflowError):  # no number, or infinity
+    except (ValueError, OverflowError):  # not a number, or infinity
         raise ValueError(f"`{name}` is a number of seconds; got {seconds}.") from None
     return duration
 
 
 def one_of(table: Mapping[str, int], name: str, field: str) -> int:
-    """The number of a name in a table; ValueError names the field where it is not there."""
+    """Return the number of a name in a table. ValueError names the field if the table does not have the name."""
     if name not in table:
         raise ValueError(f"`{field}` is one of {', '.join(table)}; got {name}.")
     return table[name]

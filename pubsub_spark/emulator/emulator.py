@@ -1,7 +1,7 @@
 """The emulator as a Python object: start, stop, and the methods for tests.
 
-With them a test creates resources, inspects messages, moves the clock and injects faults without sending an RPC, which
-would show up among the calls that it inspects.
+With them a test creates resources, inspects messages, moves the clock and injects faults without an RPC, which would
+appear among the calls that it inspects.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from pubsub_spark.schema.schema_types import ENCODING_NUMBERS, SCHEMA_TYPE_NUMBE
 
 
 class EmulatorFailedError(RuntimeError):
-    """The end of an emulator by an exception on one of its background threads, which is the cause."""
+    """The end of an emulator by an exception on one of its background threads. The exception is the cause."""
 
 
 class Workers(Protocol):
-    """Threads that follow what happens to resources: pushes, exports, ingestion."""
+    """Threads that follow the events of resources: pushes, exports, ingestion."""
 
     def follow(self, events: Sequence[Event], /) -> None: ...
 
@@ -66,7 +66,7 @@ class Workers(Protocol):
 
 @dataclass(frozen=True)
 class _Parts:
-    """The parts of a running emulator; `ending` stops it."""
+    """The parts of a running emulator. `ending` stops it."""
 
     engine: Engine
     faults: Faults
@@ -85,12 +85,14 @@ class Emulator(EmulatorOptions):
     an exception on a background thread has ended the emulator, every method raises EmulatorFailedError.
     """
 
-    is_restored = False  # whether it began with what its data directory held
+    is_restored = False  # whether it began with the contents of its data directory
     _parts: _Parts | None = None
 
     def start(self) -> Self:
-        """Start to serve; OSError when the port is taken or TLS cannot be served, DataDirError for its directory,
-        OriginError for an allowed origin that is none.
+        """Start to serve.
+
+        Raise OSError if the port is taken or TLS cannot be served, DataDirError for its directory, OriginError for an
+        invalid allowed origin.
         """
         if self._parts is not None:
             raise RuntimeError("The emulator is running; stop it before it is started again.")
@@ -147,7 +149,7 @@ class Emulator(EmulatorOptions):
         return self
 
     def _begin(self, clock: Clock, ending: ExitStack) -> tuple[State, Journal | None]:
-        """The state to begin with, and the journal that keeps it."""
+        """Return the initial state, and the journal that stores it."""
         if self.data_dir is None:
             return State(remembered=self.remembered, started=clock.now()), None
         journal = Journal(Path(self.data_dir), self.fsync, now=clock.now(), remembered=self.remembered)
@@ -157,7 +159,7 @@ class Emulator(EmulatorOptions):
         return journal.state, journal
 
     def _http_content(self, signer: Signer, metrics: Callable[[], str]) -> HttpContent:
-        """The paths served beside the JSON API."""
+        """Return the paths served in addition to the JSON API."""
         documents = {
             **dict.fromkeys(("/", "/healthz"), lambda: "Ok\n"),
             "/oauth2/v1/certs": signer.certificates,
@@ -167,7 +169,7 @@ class Emulator(EmulatorOptions):
         return HttpContent(documents, self._verbs(), metrics, self._page, (self.host, *self.allow_hosts), origins)
 
     def _page(self) -> Page:
-        """The web page, imported when a browser first asks for it."""
+        """Return the web page, imported when a browser first requests it."""
         from pubsub_spark.emulator.page import app
 
         running = self._running
@@ -175,7 +177,7 @@ class Emulator(EmulatorOptions):
         return app.PageApp(parts, self._verbs(), (self.host, *self.allow_hosts))
 
     def _verbs(self) -> dict[str, Verb]:
-        """The methods that are served over HTTP."""
+        """Return the methods that are served over HTTP."""
         looks: dict[str, Callable[..., Any]] = {
             "backlog": self._backlogs,
             "calls": self._recorded,
@@ -196,7 +198,7 @@ class Emulator(EmulatorOptions):
         return verbs.table(looks, changes)
 
     def stop(self) -> None:
-        """End every call, stop listening, delete everything; EmulatorFailedError when it has ended by itself."""
+        """End every call, stop listening, delete everything. Raise EmulatorFailedError if it has ended by itself."""
         if self._parts is not None:
             parts, self._parts = self._parts, None
             parts.ending.close()
@@ -216,12 +218,12 @@ class Emulator(EmulatorOptions):
 
     @property
     def endpoint(self) -> str:
-        """`host:port`, as PUBSUB_EMULATOR_HOST wants it."""
+        """`host:port`, in the form of PUBSUB_EMULATOR_HOST."""
         return address(self.host, self.port)
 
     @property
     def calls(self) -> list[Recorded]:
-        """The calls so far, with their metadata; empty unless `record=True`."""
+        """The calls so far, with their metadata, or no calls unless `record=True`."""
         return self._running.recorder.calls
 
     def _recorded(self) -> list[Recorded]:
@@ -230,11 +232,11 @@ class Emulator(EmulatorOptions):
         return self.calls
 
     def _recent_calls(self) -> list[RecentCall]:
-        """The latest 500 calls, with status and duration, the newest last."""
+        """Return the latest 500 calls, with status and duration, the newest last."""
         return list(self._running.recent_calls.calls)
 
     def _backlogs(self) -> dict[str, dict[str, float]]:
-        """The backlog of each subscription."""
+        """Return the backlog of each subscription."""
         with self._running.engine.open() as (broker, now):
             return backlogs(broker, now)
 
@@ -243,7 +245,7 @@ class Emulator(EmulatorOptions):
     def create_topic(
         self, name: str, schema: str | None = None, encoding: Encoding = "BINARY", **settings: Any
     ) -> None:
-        """A topic; `settings` are fields of the Topic resource."""
+        """Create a topic. `settings` are fields of the Topic resource."""
         resource = arguments.resource(protos.Topic, name, **settings)
         if schema is not None:
             resource.schema_settings.schema = schema
@@ -252,13 +254,13 @@ class Emulator(EmulatorOptions):
             services.publisher.create_topic(resource)
 
     def create_subscription(self, name: str, topic: str, **settings: Any) -> None:
-        """A subscription; `settings` are fields of the Subscription resource, durations in seconds."""
+        """Create a subscription. `settings` are fields of the Subscription resource, durations in seconds."""
         resource = arguments.resource(protos.Subscription, name, topic=topic, **settings)
         with self._changing() as services:
             services.subscriber.create_subscription(resource)
 
     def create_schema(self, name: str, type: SchemaType, definition: str) -> None:  # noqa: A002 - Pub/Sub's name for it
-        """A schema with its first revision."""
+        """Create a schema with its first revision."""
         parsed = names.parse(name, "schemas")
         schema = protos.Schema(type_=arguments.one_of(SCHEMA_TYPE_NUMBERS, type, "type"), definition=definition)
         request = protos.CreateSchemaRequest(parent=f"projects/{parsed.project}", schema_id=parsed.id, schema=schema)
@@ -266,12 +268,12 @@ class Emulator(EmulatorOptions):
             services.schemas.create_schema(request)
 
     def load(self, path: Path) -> None:
-        """Create the resources of a seed file (see `seed_file`); SeedFileError says what is wrong with it."""
+        """Create the resources of a seed file (see `seed_file`). SeedFileError names the problem in it."""
         with self._changing() as services:
             seed_file.load(path, services)
 
     def publish(self, topic: str, *messages: Publishable) -> list[str]:
-        """Publish bytes, texts, or mappings of PubsubMessage's fields; returns the message ids."""
+        """Publish bytes, texts, or mappings of PubsubMessage's fields. Return the message ids."""
         ids: list[str] = []
         with self._changing() as services:
             for each in messages:
@@ -283,28 +285,28 @@ class Emulator(EmulatorOptions):
     # Looking inside
 
     def messages(self, subscription: str) -> list[Record]:
-        """The history of every message of a subscription, in the order of publishing."""
+        """Return the history of every message of a subscription, in the order of publishing."""
         with self._running.engine.open() as (broker, now):
             known = {message_of(each).number: each for each in find(broker, subscription).deliveries()}
             return [record_of(known[number], now) for number in sorted(known)]
 
     def backlog(self, subscription: str) -> int:
-        """The number of messages that are not acked, the leased ones included."""
+        """Return the number of unacknowledged messages, the leased ones included."""
         with self._running.engine.open() as (broker, _):
             return broker.backlog(find(broker, subscription))
 
     def streams(self) -> int:
-        """The number of open StreamingPulls."""
+        """Return the number of open StreamingPulls."""
         return self._running.dispatcher.streams()
 
     # Time and faults
 
     def advance(self, seconds: float) -> None:
-        """Move the emulator's clock; leases that run out meanwhile have run out when this returns."""
+        """Move the emulator's clock. Leases that run out meanwhile have expired when this returns."""
         self._running.engine.advance(seconds)
 
     def fail(self, rpc: str, code: Code | None, count: int = 1, delay: float = 0, message: str = "") -> None:
-        """Let the next `count` calls of `rpc` (`*`: any) fail with `code` after `delay` seconds; None only delays."""
+        """Let the next `count` calls of `rpc` (`*`: any) fail with `code` after `delay` seconds. None only delays."""
         if count < 1 or code not in (None, *NUMBERS):
             codes = ", ".join(NUMBERS)
             raise ValueError(
@@ -320,7 +322,7 @@ class Emulator(EmulatorOptions):
     def fail_acks(self, count: int = 1, outcome: str = "TRANSIENT_FAILURE_UNORDERED_ACK_ID") -> None:
         """Let the next `count` requests with acks or deadlines of exactly-once subscriptions fail, id by id.
 
-        A client retries after an outcome that begins with TRANSIENT_FAILURE; PERMANENT_FAILURE_INVALID_ACK_ID is final.
+        A client retries after an outcome that begins with TRANSIENT_FAILURE. PERMANENT_FAILURE_INVALID_ACK_ID is final.
         """
         if count < 1 or not outcome.startswith(("TRANSIENT_FAILURE_", "PERMANENT_FAILURE_")):
             outcomes = "PERMANENT_FAILURE_* or TRANSIENT_FAILURE_*"
@@ -330,10 +332,10 @@ class Emulator(EmulatorOptions):
         self._running.faults.inject(count, outcome)
 
     def chaos(self, seed: int | None) -> None:
-        """Reorder and redeliver messages and end leases early, as at-least-once delivery allows; None stops it.
+        """Reorder and redeliver messages and end leases early, as at-least-once delivery allows. None stops it.
 
-        The order of a key and exactly-once delivery stay as promised. The same seed and the same requests give the
-        same result.
+        Ordering by key and exactly-once delivery remain guaranteed. The same seed and the same requests have the same
+        result.
         """
         with self._running.engine.open() as (broker, _):
             broker.set_chaos(seed)
@@ -341,7 +343,7 @@ class Emulator(EmulatorOptions):
     def reset(self) -> None:
         """Delete every resource, message, recorded call and fault, and set the clock back to the machine's time.
 
-        Streams that are open end with NOT_FOUND.
+        Open streams end with NOT_FOUND.
         """
         with self._changing() as services:
             services.reset()
@@ -350,14 +352,14 @@ class Emulator(EmulatorOptions):
         self.chaos(None)
 
     def close_streams(self, code: Code = "UNAVAILABLE", message: str = "The server is closing the stream.") -> int:
-        """End every open StreamingPull with `code`; returns how many there were."""
+        """End every open StreamingPull with `code` and return their number."""
         if code not in NUMBERS:
             raise ValueError(f"A stream ends with one of {', '.join(NUMBERS)} (`code`); got {code}.")
         return self._running.dispatcher.close_streams(RpcError(code, message))
 
     @contextmanager
     def _changing(self) -> Iterator[Registry]:
-        """The handlers; what they changed is kept at the end."""
+        """Yield the handlers. Their changes are stored at the end."""
         parts = self._running
         yield parts.services
         if parts.engine.journal is not None:
@@ -377,5 +379,5 @@ def _check(engine: Engine) -> None:
 
 
 def _process() -> dict[str, int]:
-    """The process of the emulator, so that nobody ends another's."""
+    """Return the process of the emulator, so that no caller ends another one."""
     return {"pid": os.getpid()}

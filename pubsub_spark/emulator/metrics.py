@@ -1,11 +1,11 @@
 """The metrics of the emulator at `/metrics`: Cloud Monitoring's by their names, and those of RPCs and of the process.
 
-Counting has two sources. As an interceptor, Metrics sees every call with its status and duration; as a listener of the
-engine, what happened to messages, under the engine's lock. Backlogs and open streams are read when somebody asks.
+Counting has two sources. As an interceptor, Metrics sees every call with its status and duration. As a listener of the
+engine, it sees the events of messages, under the engine's lock. Backlogs and open streams are read on request.
 
 The cost is per call or batch, never per message: the time of a delivery is kept once for a batch. Labels are bounded:
-only topics and subscriptions that exist have any, and their numbers go with them. prometheus_client is imported when
-the first text is made.
+only existing topics and subscriptions have any, and their numbers are deleted with them. prometheus_client is imported
+when the first text is made.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from pubsub_spark.emulator.state.wire_format import SPAN, subscription_and_rest
 
 _RPC_BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)  # seconds
 _ACK_BOUNDS = (1.0, 5.0, 10.0, 50.0, 100.0, 500.0, 1_000.0, 5_000.0, 10_000.0, 60_000.0, 600_000.0)  # milliseconds
-_MAX_BATCHES = 50_000  # whose time of delivery is kept; the acks of an older one are in no histogram
+_MAX_BATCHES = 50_000  # with a stored delivery time. Acks of older batches are in no histogram
 _MAX_NAME_BYTES = 1000
 
-# By resource, as events tell them.
+# By resource, from events.
 _COUNTS = {
     "topic_send_message_operation_count": "Messages published, dead letters included.",
     "topic_byte_cost": "Bytes of the publish requests that succeeded.",
@@ -53,7 +53,7 @@ _COUNTS = {
     "subscription_dead_letter_message_count": "Messages forwarded to the dead-letter topic.",
     "subscription_seek_request_count": "Seeks.",
 }
-# By resource and status, as calls tell them: the RPC whose requests they count.
+# By resource and status, from calls: the RPC whose requests they count.
 _REQUESTS = {
     "Publish": ("topic_send_request_count", "Publish requests."),
     "Pull": ("subscription_pull_request_count", "Pull requests."),
@@ -86,7 +86,7 @@ class Histogram:
         self.sum += value * times
 
     def buckets(self) -> list[tuple[str, float]]:
-        """The cumulative counts by bounds, as Prometheus wants them."""
+        """Return the cumulative counts by bounds, in Prometheus' form."""
         return list(zip([*map(str, self._bounds), "+Inf"], accumulate(self._counts), strict=True))
 
 
@@ -141,21 +141,21 @@ class Metrics:
         self._rpcs[rpc, code] += 1
         self._rpc_seconds[rpc].add(seconds)
         if rpc in _REQUESTS:
-            name, _ = subscription_and_rest(context.request[:_MAX_NAME_BYTES])  # a PublishRequest begins alike
+            name, _ = subscription_and_rest(context.request[:_MAX_NAME_BYTES])  # a PublishRequest begins the same way
             counts = self._of(name)
             counts.requests[_REQUESTS[rpc][0], code] += 1
             if rpc == "Publish" and code == "OK":
                 counts.messages["topic_byte_cost"] += len(context.request)
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Count what happened to messages: a listener of the engine."""
+        """Count the events of messages: a listener of the engine."""
         for event in events:
             handler = self._handlers.get(type(event))
             if handler is not None:
                 handler(event)
 
     def _of(self, name: str) -> Counts:
-        """The counts of a topic or subscription; those of one that is not there are lost."""
+        """Return the counts of a topic or subscription. Those of a resource that does not exist are lost."""
         counts = self._resources.get(name)
         if counts is None:
             counts = Counts()
@@ -191,10 +191,10 @@ class Metrics:
             pass
 
     def _ended(self, numbers: Sequence[int]) -> Iterator[tuple[float, int]]:
-        """The deliveries that these leases were part of: when it was, and how many of them; they are over."""
+        """End the deliveries of these leases. Yield the time of each delivery, and the number of its leases."""
         if isinstance(numbers, range):  # of one batch
             batches: Iterable[tuple[int, int]] = ((numbers.start // SPAN, len(numbers)),)
-        elif (first := min(numbers) // SPAN) == max(numbers) // SPAN:  # less than half of what counting takes
+        elif (first := min(numbers) // SPAN) == max(numbers) // SPAN:  # in less than half of the time of counting
             batches = ((first, len(numbers)),)
         else:
             batches = Counter(number // SPAN for number in numbers).items()
@@ -217,7 +217,7 @@ class Metrics:
         self._of(event.subscription).messages["subscription_seek_request_count"] += 1
 
     def text(self, streams: Callable[[], Mapping[str, int]]) -> str:
-        """The metrics in Prometheus' text format; `streams` says how many are open, by subscription."""
+        """Return the metrics in Prometheus' text format. `streams` counts the open streams by subscription."""
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
         if self._registry is None:
@@ -228,7 +228,7 @@ class Metrics:
         return generate_latest(self._registry).decode()
 
     def collect(self) -> Iterator[Any]:
-        """The families of metrics, as prometheus_client asks for them."""
+        """Yield the families of metrics, as prometheus_client asks for them."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         with self._engine.open() as (broker, now):
@@ -280,11 +280,11 @@ class Metrics:
 
 
 def _labels(metric: str) -> tuple[str, str]:
-    """The labels of a metric of topics or of subscriptions, as Cloud Monitoring has them."""
+    """Return the labels of a metric of topics or of subscriptions, by Cloud Monitoring's names."""
     return "project_id", f"{metric.partition('_')[0]}_id"
 
 
 def _ids(name: str) -> tuple[str, str]:
-    """Project and id of a full name."""
+    """Return project and id of a full name."""
     _, project, _, resource_id = name.split("/")
     return project, resource_id

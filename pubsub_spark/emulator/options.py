@@ -22,7 +22,7 @@ LogFormat = Literal["text", "json"]
 class EmulatorOptions:
     """The options of `Emulator(...)`. An unknown keyword is a TypeError that names the nearest option.
 
-    tls: private key and certificate, both PEM. rest: whether the JSON API is served; without it, gRPC has the port to
+    tls: private key and certificate, both PEM. rest: whether the JSON API is served. Without it, gRPC has the port to
     itself. remembered: how many acknowledged messages of a subscription `messages` still shows. on_failure: called on
     any thread after an exception on a background thread has ended the emulator.
     """

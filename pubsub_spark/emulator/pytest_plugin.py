@@ -49,7 +49,7 @@ def pubsub_local_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail the test when a client of this process would leave this machine: a channel, a socket, a name to look up."""
     import grpc
 
-    on_threads: list[str] = []  # a failure there would end the thread only
+    on_threads: list[str] = []  # a failure on another thread would only end that thread
 
     def refuse(what: str) -> None:
         sentence = (
@@ -83,7 +83,7 @@ def pubsub_local_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _far_target(target: str, *_: Any, **__: Any) -> str | None:
-    """The target of a gRPC channel if it is not this machine."""
+    """Return the target of a gRPC channel if it is not this machine."""
     if target.startswith(("unix:", "unix-abstract:")):
         return None
     address = re.sub(r"^(dns|ipv4|ipv6):|.*/", "", target)
@@ -91,7 +91,7 @@ def _far_target(target: str, *_: Any, **__: Any) -> str | None:
 
 
 def _far_address(_: socket.socket, address: Any) -> str | None:
-    """The address of a socket if it is not this machine. That of a Unix socket is a path."""
+    """Return the address of a socket if it is not this machine. That of a Unix socket is a path."""
     return None if not isinstance(address, tuple) or _is_here(str(address[0])) else f"{address[0]}:{address[1]}"
 
 

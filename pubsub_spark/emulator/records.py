@@ -23,11 +23,11 @@ class Record:
     modacks: int  # deadline changes, nacks among them
     failures: int  # nacks and passed deadlines
     acked: bool
-    ack_deadline: float | None  # when the present lease runs out; None when nobody holds the message
+    ack_deadline: float | None  # when the present lease runs out, or None without a lease
 
 
 def backlogs(broker: Broker, now: float) -> dict[str, dict[str, float]]:
-    """The backlog of each subscription: unacked messages, those that are leased, the age of the oldest in seconds."""
+    """Return the backlog of each subscription: unacked messages, leased messages, the age of the oldest in seconds."""
     return {
         name: {
             "undelivered": broker.backlog(subscription),
@@ -39,7 +39,7 @@ def backlogs(broker: Broker, now: float) -> dict[str, dict[str, float]]:
 
 
 def record_of(entry: Any, now: float) -> Record:
-    """The history of a message, by its entry in a subscription."""
+    """Return the history of a message, by its entry in a subscription."""
     message = message_of(entry)
     known = entry if isinstance(entry, Delivery) else Delivery(message)
     lease_ends = known.deadline if known.holder is not None and known.deadline > now else None

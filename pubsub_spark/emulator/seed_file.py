@@ -2,7 +2,7 @@
 
     project: my-project                  # of every short id below
     schemas:
-      flight: {type: AVRO, definition: '{"type": "record", ...}'}  # or definitionFile: flight.avsc, beside this file
+      flight: {type: AVRO, definition: '{"type": "record", ...}'}  # or definitionFile: flight.avsc, next to this file
     topics:
       flights: {schemaSettings: {schema: flight, encoding: BINARY}}
       dead: {}
@@ -10,8 +10,8 @@
       flights-sub: {topic: flights, ackDeadlineSeconds: 60, deadLetterPolicy: {deadLetterTopic: dead}}
 
 Every field of a Topic or a Subscription is written as in the JSON API (`messageRetentionDuration: 600s`), or
-as in the protos (`message_retention_duration: 600s`). Names are short ids of the project, or full. The first thing that
-is wrong ends the loading, with one sentence that says where; resources before it have been created.
+as in the protos (`message_retention_duration: 600s`). Names are short ids of the project, or full. The first error ends
+the loading, with one sentence that names its position. Resources before it have been created.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pubsub_spark.schema.schema_types import SCHEMA_TYPE_NUMBERS
 
 _SECTIONS = ("project", "schemas", "topics", "subscriptions")
 _SCHEMA_FIELDS = ("type", "definition", "definitionFile")
-_MAX_VALUES = 100_000  # of a file: an alias repeats what it names, and a few lines of them can be billions
+_MAX_VALUES = 100_000  # of a file: an alias repeats its target, so a few lines of aliases can be billions
 
 
 class SeedFileError(ValueError):
@@ -40,7 +40,7 @@ class SeedFileError(ValueError):
 
 
 def load(path: Path, services: Registry) -> None:
-    """Create the resources of the file; SeedFileError says what is wrong with it."""
+    """Create the resources of the file. SeedFileError names the problem in it."""
     try:
         text = path.read_text()
         _check(path, yaml.compose(text, yaml.SafeLoader))
@@ -49,7 +49,7 @@ def load(path: Path, services: Registry) -> None:
         raise
     except OSError as problem:
         raise SeedFileError(f"`{path}` cannot be read: {problem.strerror}. Give the path of a YAML file.") from None
-    # A date that is none, bytes that are no text, a thousand brackets.
+    # An invalid date, bytes that are not text, a thousand brackets.
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
         raise SeedFileError(f"`{path}` is not YAML: {' '.join(str(problem).split())}.") from None
     seeds = _SeedFile(path, {} if document is None else document, services)
@@ -60,7 +60,7 @@ def load(path: Path, services: Registry) -> None:
 
 
 def _check(path: Path, root: Any) -> None:
-    """Refuse a file that repeats too much by aliases, or a key in one mapping, of which PyYAML takes the last."""
+    """Refuse a file that repeats too much by aliases, or a key twice in one mapping (PyYAML takes the last)."""
     for count, node in enumerate(_nodes(root), 1):
         if count > _MAX_VALUES:
             raise SeedFileError(f"`{path}` has more than {_MAX_VALUES:,} values, with what its aliases repeat.")
@@ -71,7 +71,7 @@ def _check(path: Path, root: Any) -> None:
 
 
 def _nodes(node: Any) -> Iterator[Any]:
-    """A node of YAML, and all that are below it, those of an alias each time that it stands there."""
+    """Yield a node of YAML and all nodes below it. Those of an alias are repeated for each use."""
     yield node
     if isinstance(node, yaml.MappingNode):
         for _, value in node.value:
@@ -97,14 +97,14 @@ class _SeedFile:
             raise SeedFileError(f"`project` in `{path}` must be a text.")
 
     def section(self, name: str) -> dict[str, Any]:
-        """A section by full or short names; empty when the file has none."""
+        """Return a section by full or short names, which is empty if the file has none."""
         section = self._document.get(name) or {}
         if not isinstance(section, dict):
             raise SeedFileError(f"`{name}` in `{self._path}` must be a mapping of names.")
         return {str(key): value for key, value in section.items()}
 
     def create(self, section: str, name: str, fields: Any, create: Callable[[str, dict[str, Any]], None]) -> None:
-        """Create a resource; SeedFileError says where in the file it is."""
+        """Create a resource. SeedFileError names its position in the file."""
         place = f"`{section}.{name}` in `{self._path}`"
         if not isinstance(fields or {}, Mapping):
             raise SeedFileError(f"{place} must be a mapping of fields.")

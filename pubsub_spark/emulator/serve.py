@@ -26,11 +26,11 @@ from pubsub_spark.emulator.transport.origin import OriginError
 from pubsub_spark.memory import keep_freed_memory, release_when_idle
 
 _STOPS = {signal.SIGINT, signal.SIGTERM}
-_SWITCH_SECONDS = 0.0005  # a thread that compiles a schema lets the event loop work so soon, and not after 5 ms
+_SWITCH_SECONDS = 0.0005  # until a thread that compiles a schema lets the event loop work, instead of 5 ms
 
 
 def serve(options: ServeOptions, prepare: Callable[[str], object] | None = None, as_json: bool = False) -> int:
-    """Run until Ctrl-C or SIGTERM; the exit code. To be called from the main thread, because of the signals.
+    """Run until Ctrl-C or SIGTERM and return the exit code. To be called from the main thread, because of the signals.
 
     If the data directory is empty, the resources of `options.config` (see `seed_file`) are created, and `prepare` is
     called with the endpoint before the line is printed.
@@ -41,11 +41,11 @@ def serve(options: ServeOptions, prepare: Callable[[str], object] | None = None,
     is_json = options.log_format == "json"
     handler.setFormatter(JsonFormatter() if is_json else logging.Formatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, handlers=[handler])
-    # Messages are many, small and free of cycles; looking through all of them as often as Python would costs a third.
+    # Messages are many, small and free of cycles. Checking all of them as often as Python would costs a third.
     gc.set_threshold(50_000, 20, 100)
     sys.setswitchinterval(_SWITCH_SECONDS)
     keep_freed_memory()
-    # Blocked before there are threads, so that the signals wait for `sigwait`; a handler that sets an Event can meet
+    # Blocked before there are threads, so that the signals wait for `sigwait`. A handler that sets an Event can meet
     # the very lock that the main thread holds on its way into `wait`, and then nothing stops any more.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
@@ -70,7 +70,7 @@ def serve(options: ServeOptions, prepare: Callable[[str], object] | None = None,
 
 
 def _page_of(emulator: Emulator) -> str:
-    """The address of the page in a browser of this machine."""
+    """Return the address of the page in a browser of this machine."""
     host = {"0.0.0.0": "localhost", "::": "localhost"}.get(emulator.host)  # noqa: S104 (nothing is bound)
     return f"http://{f'{host}:{emulator.port}' if host else emulator.endpoint}/"
 
