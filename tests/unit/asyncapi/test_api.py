@@ -1,4 +1,4 @@
-"""Documents of both versions as what Pub/Sub has, and every complaint about them at once."""
+"""Documents of both versions read as Pub/Sub resources, with all errors of a document at once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_example_is_read():
 
 
 def test_version_2_is_seen_from_the_other_side(tmp_path: Path):
-    """In 2.x `publish` is what the application receives. Channels of other protocols are ignored."""
+    """In 2.x the application receives the messages of `publish`. Channels of other protocols are ignored."""
     path = tmp_path / "api.yaml"
     path.write_text(VERSION_2)
     api = read(path, "p")
@@ -59,7 +59,7 @@ def test_version_2_is_seen_from_the_other_side(tmp_path: Path):
 
 
 def test_format_of_a_payload_may_stand_in_a_trait(tmp_path: Path):
-    """2.x lets a trait say what the payloads of several messages are written in."""
+    """In 2.x a trait may set the format of the payloads of several messages."""
     path = tmp_path / "api.yaml"
     path.write_text("""
 asyncapi: 2.6.0
@@ -78,7 +78,7 @@ channels:
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path):
-    """One error has every complaint: names, actions, schemas that contradict each other."""
+    """One error lists every complaint: names, actions, schemas that contradict each other."""
     path = tmp_path / "api.yaml"
     path.write_text("""
 asyncapi: 3.0.0
@@ -104,7 +104,7 @@ operations:
 
 
 def test_ids_need_a_project(tmp_path: Path):
-    """A document with ids says which project is missing."""
+    """The error for ids without a project names the missing project."""
     with pytest.raises(AsyncApiError, match="needs a project"):
         read(EXAMPLE, None)
 
@@ -125,7 +125,7 @@ channels:
 
 
 def test_payload_that_refers_to_itself_ends(tmp_path: Path):
-    """A `$ref` from within a payload to that payload is a complaint at its place, and no endless one."""
+    """A `$ref` from within a payload to that payload is a complaint at its place. It does not loop."""
     path = tmp_path / "api.yaml"
     path.write_text("""
 asyncapi: 3.0.0
@@ -173,7 +173,7 @@ components:
     ],
 )
 def test_what_would_be_left_out_in_silence_is_told(tmp_path: Path, lines: str, sentence: str):
-    """A channel, message or operation that is none has its sentence."""
+    """An invalid channel, message or operation has its error message."""
     path = tmp_path / "api.yaml"
     path.write_text(f"asyncapi: 3.0.0\n\nchannels:\n  topic-a:\n    bindings: {{googlepubsub: {{}}}}\n{lines}\n")
 
@@ -183,7 +183,7 @@ def test_what_would_be_left_out_in_silence_is_told(tmp_path: Path, lines: str, s
 
 
 def test_document_of_another_protocol_is_told(tmp_path: Path):
-    """A document without any channel of Pub/Sub says what makes one. One without channels is empty."""
+    """The error for a document without a Pub/Sub channel says how to make one. One without any channel is empty."""
     path = tmp_path / "api.yaml"
     path.write_text("asyncapi: 3.0.0\nchannels: {flights: {address: flights}}\n")
     with pytest.raises(AsyncApiError, match="no channel is one of Pub/Sub: add a `googlepubsub` binding"):
@@ -196,7 +196,7 @@ def test_document_of_another_protocol_is_told(tmp_path: Path):
 
 
 def test_fields_of_a_protobuf_payload_are_known(tmp_path: Path):
-    """Whether an ordering key is a field is known of Protocol Buffers, too."""
+    """The fields of a Protocol Buffers payload are also known, so an ordering key can be one of them."""
     path = tmp_path / "api.yaml"
     path.write_text("""
 asyncapi: 3.0.0

@@ -1,4 +1,4 @@
-"""The googlepubsub bindings: every property, both versions, and what is refused with which sentence."""
+"""The googlepubsub bindings: every property, both versions, and the error message of each refusal."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_every_property_of_a_channel(tmp_path: Path):
 
 
 def test_every_property_of_a_message(tmp_path: Path):
-    """Each property of the message binding is read. The version is 0.2.0 where none is given."""
+    """Each property of the message binding is read. The version defaults to 0.2.0."""
     binding = {"attributes": {"a": "b"}, "orderingKey": "userId", "schema": {"name": "s-1"}}
 
     assert MessageBinding({"a": "b"}, "userId", "s-1") == message_binding(owner(tmp_path, binding))
 
 
 def test_version_0_1_0_has_topic_and_type(tmp_path: Path):
-    """The older version names the topic in the channel, and the type of the schema in the message."""
+    """The older version names the topic in the channel and the schema's type in the message."""
     channel = channel_binding(owner(tmp_path, {"bindingVersion": "0.1.0", "topic": "t-1"}))
     schema = {"name": "s-1", "type": "avro"}
     message = message_binding(owner(tmp_path, {"bindingVersion": "0.1.0", "schema": schema}))
@@ -64,7 +64,7 @@ def test_version_0_1_0_has_topic_and_type(tmp_path: Path):
     ],
 )
 def test_bindings_of_traits_are_merged(tmp_path: Path, version: str, key: str, attributes: dict[str, str]):
-    """In 3.x what a message says itself wins, in 2.x what its traits say. Of two traits the later."""
+    """In 3.x the message's own properties win, in 2.x those of its traits. The later of two traits wins."""
     path = tmp_path / "api.yaml"
     path.write_text(f"""
 asyncapi: {version}
@@ -109,7 +109,7 @@ it:
     ],
 )
 def test_wrong_binding_is_told_with_its_place(tmp_path: Path, kind: str, binding: object, sentence: str):
-    """Unknown versions and properties, missing and malformed values are a sentence each, with line and path."""
+    """Unknown versions or properties, and missing or malformed values each have an error message with line and path."""
     it = owner(tmp_path, binding)
     read = {
         "channel": channel_binding,

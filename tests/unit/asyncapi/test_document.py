@@ -1,4 +1,4 @@
-"""AsyncAPI documents as values with places: references, and what cannot be read. Files, and no service."""
+"""AsyncAPI documents as values with places: references, and documents that cannot be read. Files, without a service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def written(folder: Path, text: str, name: str = "api.yaml") -> Path:
 
 
 def test_references_are_followed_inside_and_to_files(tmp_path: Path):
-    """A reference leads to a place of the document, of another file, or to a whole `.proto`."""
+    """A reference leads to a place in the document or another file, or to a whole `.proto`."""
     written(tmp_path, '{"a": {"b": 7}}', "other.json")
     written(tmp_path, 'syntax = "proto3";', "flight.proto")
     document = load(
@@ -47,7 +47,7 @@ def test_references_are_followed_inside_and_to_files(tmp_path: Path):
     ],
 )
 def test_reference_that_leads_nowhere_has_its_place(tmp_path: Path, reference: str, sentence: str):
-    """A wrong reference is a sentence with line and path. A circle of references ends."""
+    """A wrong reference is an error with line and path. A circle of references ends."""
     text = f"asyncapi: 3.0.0\ncircle: {{$ref: '#/x'}}\nx: {{$ref: '{reference}'}}\n"
     document = load(written(tmp_path, text))
 
@@ -73,20 +73,20 @@ def test_reference_that_leads_nowhere_has_its_place(tmp_path: Path, reference: s
     ],
 )
 def test_document_that_is_none_is_refused(tmp_path: Path, text: str, sentence: str):
-    """What is no AsyncAPI document is refused with the reason."""
+    """A text that is not an AsyncAPI document is refused with the reason."""
     with pytest.raises(AsyncApiError) as refused:
         load(written(tmp_path, text))
     assert sentence in str(refused.value)
 
 
 def test_missing_file_is_a_sentence(tmp_path: Path):
-    """A document that is not there is named."""
+    """The error for a missing document names it."""
     with pytest.raises(AsyncApiError, match="cannot be read: No such file or directory"):
         load(tmp_path / "none.yaml")
 
 
 def test_few_lines_of_aliases_are_not_millions_of_values(tmp_path: Path):
-    """A document whose aliases repeat each other without end is refused, and not unfolded."""
+    """A document whose aliases repeat each other without end is refused instead of unfolded."""
     lines = [f"{name}: &{name} [{', '.join([f'*{before}'] * 20)}]" for before, name in itertools.pairwise("abcdefgh")]
     path = written(tmp_path, "\n".join(["asyncapi: 3.0.0", "a: &a 1", *lines]))
 
@@ -95,7 +95,7 @@ def test_few_lines_of_aliases_are_not_millions_of_values(tmp_path: Path):
 
 
 def test_yaml_that_is_not_json(tmp_path: Path):
-    """A date is the text that it is written as, and a merge key brings the entries of another mapping."""
+    """A date is the text as written, and a merge key brings the entries of another mapping."""
     text = "asyncapi: 3.0.0\nday: 2026-01-31\nx: &x {a: 1, b: 1}\ny: {<<: *x, a: 2}\nz: {<<: [{b: 3}, *x]}\n"
     document = load(written(tmp_path, text))
 

@@ -1,4 +1,4 @@
-"""The document of what a project has, as a value."""
+"""The document of a project's resources, as a value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pubsub_spark.asyncapi.export import document
 
 
 def test_names_that_mean_something_in_a_reference(tmp_path: Path):
-    """An id may have `~1` or `%41` in it, which a `$ref` has to escape."""
+    """An id may contain `~1` or `%41`, which a `$ref` has to escape."""
     topic = types.Topic(name="projects/p/topics/a~1b%41")
     subscription = types.Subscription(name="projects/p/subscriptions/sub", topic=topic.name)
     for as_json in (False, True):

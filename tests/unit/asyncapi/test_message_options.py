@@ -1,4 +1,4 @@
-"""The options that a message of a document gives, beside those of the user."""
+"""The options that a message of a document sets, in addition to those of the user."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_read_is_as_the_message_says():
 
 
 def test_what_the_user_gives_wins():
-    """An option beside the document is taken as it is."""
+    """An option that the user sets overrides the document."""
     options = parse(WriteOptions, {"asyncapi": EXAMPLE, "topicid": "other", "orderingKey": "carrier"}, PROJECT)
 
     assert ("projects/p/topics/other", "carrier") == (options.topic, options.ordering_key)
@@ -41,7 +41,7 @@ def test_what_the_user_gives_wins():
 
 
 def test_ordering_key_without_such_a_field_is_a_text(tmp_path: Path):
-    """A key that is no field of the payload is the ordering key itself."""
+    """A key that is not a field of the payload is the ordering key itself."""
     document = tmp_path / "api.yaml"
     document.write_text("""
 asyncapi: 3.0.0
@@ -76,7 +76,7 @@ operations:
     ("cls", "given"), [(WriteOptions, {"topicId": "new"}), (ReadOptions, {"subscriptionId": "from-new"})]
 )
 def test_message_of_two_channels_is_that_of_the_topic(tmp_path: Path, cls, given):
-    """Of messages with one name the topic, or the subscription's topic, tells which is meant."""
+    """The topic, or the subscription's topic, selects one of the messages with the same name."""
     document = tmp_path / "api.yaml"
     document.write_text(TWO_CHANNELS)
 
@@ -86,7 +86,7 @@ def test_message_of_two_channels_is_that_of_the_topic(tmp_path: Path, cls, given
 
 
 def test_message_that_two_channels_describe_differently_is_refused(tmp_path: Path):
-    """Without a topic none of them is taken by chance."""
+    """Without a topic no message is chosen by chance."""
     document = tmp_path / "api.yaml"
     document.write_text(TWO_CHANNELS)
     sentence = "`event`, which the channels of the topics `projects/p/topics/old` and `projects/p/topics/new` describe"
@@ -96,7 +96,7 @@ def test_message_that_two_channels_describe_differently_is_refused(tmp_path: Pat
 
 
 def test_unknown_message_is_a_sentence():
-    """The error about a message has the names that there are."""
+    """The error about an unknown message lists the known names."""
     with pytest.raises(
         OptionsError, match="`message` names `flight`, but the document's messages are `flightDeparted`"
     ):

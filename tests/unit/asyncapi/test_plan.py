@@ -1,4 +1,4 @@
-"""The plan: what is created and updated, what stays, and what is a conflict. Pure."""
+"""The plan: resources that are created, updated or unchanged, and conflicts. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ API = Api({SCHEMA.name: SCHEMA}, {TOPIC.name: TOPIC}, {SUBSCRIPTION.name: SUBSCR
 
 
 def made() -> Existing:
-    """What there is after the plan of nothing was carried out."""
+    """Return the resources that exist after the plan was carried out in an empty project."""
     settings = types.SchemaSettings(schema=SCHEMA.name, encoding=types.Encoding.BINARY)
     topic = types.Topic(name=TOPIC.name, labels={"a": "b"}, schema_settings=settings)
     topic.message_retention_duration = datetime.timedelta(seconds=600)
@@ -38,12 +38,12 @@ def test_everything_is_created_in_order():
 
 
 def test_second_plan_has_nothing_to_do():
-    """What is as the document says is not changed. White space in a definition is no difference."""
+    """A resource that matches the document is not changed. White space in a definition is not a difference."""
     assert [] == plan(API, made()).changes
 
 
 def test_only_what_differs_is_updated():
-    """The fields to update are those that the document says and that differ."""
+    """The fields to update are the differing fields that the document sets."""
     other = replace(TOPIC, binding=replace(TOPIC.binding, labels={"a": "c"}, retention_seconds=None))
 
     [step] = plan(replace(API, topics={TOPIC.name: other}), made()).changes
@@ -62,7 +62,9 @@ def test_other_definition_is_a_new_revision():
 
 
 def test_what_cannot_be_changed_is_a_conflict():
-    """The topic and ordering of a subscription, a schema's type, what cannot follow its revision: a sentence each."""
+    """A subscription's topic and ordering, a schema's type, and a definition that cannot follow its revision are
+    conflicts, each with an error message.
+    """
     for api, sentence in (
         (replace(API, subscriptions={SUBSCRIPTION.name: replace(SUBSCRIPTION, topic="other")}), "is of Topic"),
         (replace(API, subscriptions={SUBSCRIPTION.name: replace(SUBSCRIPTION, ordering=True)}), "does not deliver"),
