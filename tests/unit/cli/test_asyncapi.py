@@ -1,4 +1,4 @@
-"""What `pubsub-spark emulator --config` takes for an AsyncAPI document."""
+"""AsyncAPI documents as `pubsub-spark emulator --config` recognizes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pubsub_spark.cli.asyncapi import is_document
     ],
 )
 def test_document_is_known_by_its_first_level(tmp_path: Path, content: str, expected: bool):
-    """A key `asyncapi` on the first level makes it, wherever it stands; one further within does not."""
+    """A key `asyncapi` on the first level marks a document, at any position. A nested key does not."""
     path = tmp_path / "config"
     path.write_text(content, encoding="utf-8")
 

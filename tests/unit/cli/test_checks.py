@@ -25,7 +25,7 @@ def program(folder: Path, name: str, script: str) -> str:
 
 @pytest.mark.parametrize(("version", "state"), [("1.8.0_392", "wrong"), ("17.0.15", "ok"), ("21-ea", "ok")])
 def test_java_must_be_17(tmp_path: Path, version: str, state: str):
-    """The Java of JAVA_HOME is named with its version; one before 17 is wrong."""
+    """The Java of JAVA_HOME is named with its version. A version before 17 is wrong."""
     program(tmp_path, "bin/java", f"echo 'openjdk version \"{version}\"' >&2")
 
     found = checks.java({"JAVA_HOME": str(tmp_path)})
@@ -34,14 +34,14 @@ def test_java_must_be_17(tmp_path: Path, version: str, state: str):
 
 
 def test_missing_java(tmp_path: Path):
-    """A JAVA_HOME without Java is wrong, and the remedy says what to install."""
+    """A JAVA_HOME without Java is wrong, and the remedy names the package to install."""
     found = checks.java({"JAVA_HOME": str(tmp_path)})
 
     assert ("wrong", "Install a JRE 17 or newer, or point JAVA_HOME at one.") == (found.state, found.remedy)
 
 
 def test_this_python_as_worker():
-    """Workers that are this very Python have its version and the package."""
+    """Workers that run this very Python have its version and the package."""
     assert ["ok", "ok"] == [each.state for each in checks.worker_python({"PYSPARK_PYTHON": sys.executable})]
 
 
@@ -63,7 +63,7 @@ def test_this_python_as_worker():
     ],
 )
 def test_workers_that_are_unfit(tmp_path: Path, said: str, check: str, sentence: str):
-    """A worker's Python of another version, without the package or with another release of it is wrong."""
+    """A worker's Python is wrong if it has another version, no package, or another release of it."""
     python = program(tmp_path, "python", f"echo '{said}'")
 
     wrong = [each for each in checks.worker_python({"PYSPARK_PYTHON": python}) if each.state == "wrong"]
@@ -83,14 +83,14 @@ def test_workers_that_are_unfit(tmp_path: Path, said: str, check: str, sentence:
     ],
 )
 def test_names_of_the_source(columns: Any, state: str, found: str):
-    """A name is ours by its columns; it may be unknown, or another source's."""
+    """A name is ours by its columns. It may also be unknown, or another source's."""
     finding = checks.source_finding("pubsub", columns)
 
     assert (state, found) == (finding.state, finding.found)
 
 
 def test_permissions_follow_the_options():
-    """Each option that does something to a resource needs the permission for it."""
+    """Each option that acts on a resource needs the permission for it."""
     read = ReadOptions(
         subscription_id=SUB, decode="topic", dead_letter_topic=DEAD, delete_subscription_on_stream_stop=True
     )
@@ -106,7 +106,7 @@ def test_permissions_follow_the_options():
 
 
 def test_permissions_on_a_schema_and_a_snapshot():
-    """A schema that is named must be readable, one that is given as text need not; a snapshot is for a seek."""
+    """A named schema must be readable. A schema passed as text need not. A snapshot is for a seek."""
     named = ReadOptions(subscription_id=SUB, decode="topic", schema="record", project="p", starting_snapshot="before")
     inline = ReadOptions(subscription_id=SUB, decode="topic", schema='{"type": "record"}')
 
@@ -118,7 +118,7 @@ def test_permissions_on_a_schema_and_a_snapshot():
 
 
 class Rights:
-    """Resources of which the caller has these permissions; names in `missing` do not exist."""
+    """Resources on which the caller has these permissions. Names in `missing` do not exist."""
 
     def __init__(self, *granted: str, missing: str = "", tells: bool = True) -> None:
         self._granted, self._missing, self._tells = frozenset(granted), missing, tells
@@ -133,7 +133,7 @@ class Rights:
 
 
 def test_permission_that_is_not_granted():
-    """The role to grant is named; a caller who may not look at the resource may still have the permission."""
+    """The role to grant is named. A caller that may not look at the resource may still have the permission."""
     wanted = checks.needed(ReadOptions(subscription_id=SUB), WriteOptions(topic_id=TOPIC, encode="none"))
     rights: Any = Rights("pubsub.subscriptions.consume")
 
@@ -144,7 +144,7 @@ def test_permission_that_is_not_granted():
 
 
 def test_service_that_does_not_tell_permissions():
-    """Permissions that the service does not tell are skipped, not wrong."""
+    """Permissions that the service does not report are skipped instead of wrong."""
     rights: Any = Rights(tells=False)
 
     assert ["skipped"] == [
@@ -153,7 +153,9 @@ def test_service_that_does_not_tell_permissions():
 
 
 def test_subscription_that_the_first_start_creates():
-    """With a topic a missing subscription is no fault, but needs the right to attach it; without, it is one."""
+    """With a topic a missing subscription is not a fault, but needs the right to attach it. Without a topic it is a
+    fault.
+    """
     wanted = checks.needed(ReadOptions(subscription_id=SUB), None)
     rights: Any = Rights("pubsub.topics.attachSubscription", missing=SUB)
 
@@ -173,7 +175,7 @@ def test_clock_that_is_off(seconds: float, state: str):
 
 
 def test_staging_round_trip(tmp_path: Path):
-    """A folder takes a file once and gives it back, and nothing of it is left; a file is no folder."""
+    """A folder stores a file and returns it, and nothing of it remains. A file is not a folder."""
     (tmp_path / "file").touch()
 
     def state(name: str) -> str:
@@ -186,7 +188,7 @@ def test_staging_round_trip(tmp_path: Path):
 
 
 def test_staging_area_is_that_of_the_options(monkeypatch: pytest.MonkeyPatch):
-    """Its store gets the credentials of the options and `failAfter`, as in a query."""
+    """The store gets the credentials of the options and `failAfter`, as in a query."""
     opened: list[tuple[Any, ...]] = []
 
     def open_store(*arguments: Any) -> Any:
@@ -210,7 +212,7 @@ def test_endpoint_that_nobody_serves():
 
 
 def test_endpoint_behind_a_proxy(monkeypatch: pytest.MonkeyPatch):
-    """Where calls go through a proxy, the machine itself may not reach the endpoint, and need not."""
+    """If calls go through a proxy, this machine need not reach the endpoint."""
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
 
     assert ("skipped", "192.0.2.1:443 is called through the proxy of `https_proxy`") == (

@@ -1,4 +1,4 @@
-"""Pulled dead letters: each is one once, whatever Pub/Sub delivers again during a long run."""
+"""Pulled dead letters: each counts once, however often Pub/Sub redelivers it during a long run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUB = "projects/p/subscriptions/dead"
 
 
 class _Admin:
-    """A service that delivers these lists of messages (ack id, message id), one list a pull."""
+    """A service that delivers these lists of messages (ack id, message id), one list per pull."""
 
     def __init__(self, *deliveries: list[tuple[str, str]]) -> None:
         self._deliveries = list(deliveries)
@@ -39,7 +39,7 @@ def letters(pulled: _Pulled) -> Any:
 
 
 def test_a_redelivery_is_no_second_dead_letter():
-    """Of one that is held the last ack id counts; one that was redriven is acknowledged again."""
+    """The last ack id of a held message counts. A message that was already redriven is acknowledged again."""
     admin: Any = _Admin([("a1", "a"), ("b1", "b")], [("a2", "a"), ("b2", "b")])
     pulled = _Pulled(admin, SUB)
     run = letters(pulled)

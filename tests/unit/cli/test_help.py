@@ -1,4 +1,4 @@
-"""Each `--help` has an example that can be run, plain kinds of values, whole sentences."""
+"""Each `--help`: an example that runs, plain kinds of values, whole sentences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = typer.main.get_command(app)
 
 
 def every(command: Any = ROOT, names: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Each command and group, by its words."""
+    """Return each command and group, by its words."""
     yield " ".join(names), command
     for name, child in getattr(command, "commands", {}).items():
         yield from every(child, (*names, name))
@@ -29,7 +29,7 @@ HELPS = {words: CliRunner().invoke(app, [*words.split(), "-h"], terminal_width=8
 
 
 def test_every_command_has_an_example():
-    """Each help ends with its examples, of that very command. There is no example of another."""
+    """Each help ends with examples of its own command. No other command has an example."""
     assert {*EXAMPLES} == {*HELPS}
     for words, output in HELPS.items():
         _, examples = output.split("\n\nExamples:\n")
@@ -38,7 +38,7 @@ def test_every_command_has_an_example():
 
 @pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
 def test_examples_can_be_meant(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """An example names a command, and arguments and options that this command has."""
+    """An example names a command, and uses arguments and options of this command."""
     (tmp_path / "order.avsc").touch()
     monkeypatch.chdir(tmp_path)
     _, *words = shlex.split(re.sub(r'^eval "\$\((.*)\)"$', r"\1", line))

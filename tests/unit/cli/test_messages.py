@@ -1,4 +1,4 @@
-"""What `pubsub-spark tail` does when the service is lost while it follows."""
+"""The behaviour of `pubsub-spark tail` when the service is lost while it follows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pubsub_spark.errors import ForbiddenError, PubSubError, ServiceError
 
 
 class Lost:
-    """The calls of `tail`, of which each pull fails."""
+    """The calls of `tail`, with pulls that all fail."""
 
     def __init__(self, error: PubSubError) -> None:
         self._error = error
         self.deleted: list[str] = []
 
     def create(self, *_: Any) -> None:
-        """The temporary subscription is made."""
+        """Create the temporary subscription."""
 
     def topic(self, _: str) -> Any:
         return SimpleNamespace(schema_settings=SimpleNamespace(schema=""))
@@ -45,7 +45,7 @@ class Lost:
 def test_a_service_that_is_lost_is_not_asked_to_delete(
     monkeypatch: pytest.MonkeyPatch, error: PubSubError, deleted: list[str]
 ):
-    """`tail` ends with the error of its pull; it deletes its subscription only where the service still answers."""
+    """`tail` ends with the error of its pull. It deletes its subscription only if the service still answers."""
     lost = Lost(error)
 
     @contextmanager
