@@ -42,7 +42,7 @@ def text(*files: FileDescriptorProto, root: str = "air.Flight") -> str:
 
 
 def changed(file: FileDescriptorProto, message: int, **field: object) -> FileDescriptorProto:
-    """The file with another first field in one of its messages."""
+    """Return the file with another first field in one of its messages."""
     copy = FileDescriptorProto.FromString(file.SerializeToString())
     for name, value in field.items():
         setattr(copy.message_type[message].field[0], name, value)
@@ -50,7 +50,7 @@ def changed(file: FileDescriptorProto, message: int, **field: object) -> FileDes
 
 
 def test_several_files_and_messages_validate_what_their_root_is():
-    """The order of the files does not matter; the message in `root_message` is the schema's."""
+    """The order of the files does not matter. The message in `root_message` is the schema's."""
     definition = schema_types.parse("PROTOCOL_BUFFER", text(FLIGHT, CITY))
 
     definition.validate(b'{"number": 7, "origin": {"name": "JFK"}, "crew": {"pilot": "A"}}', "JSON")

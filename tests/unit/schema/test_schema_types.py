@@ -1,4 +1,4 @@
-"""The table of schema types: what it lists, and what its use brings into a process."""
+"""The table of schema types: its entries, and the imports that its use brings into a process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = {
 
 
 def test_table_has_each_schema_type_and_encoding_of_the_service():
-    """Names and numbers are those of Google's client library, but for the ones that mean unspecified."""
+    """Names and numbers are those of Google's client library, except the unspecified ones."""
     assert {number: types.Schema.Type(number).name for number in SCHEMA_TYPES_BY_NUMBER} == SCHEMA_TYPES_BY_NUMBER
     assert {number: types.Encoding(number).name for number in ENCODINGS_BY_NUMBER} == ENCODINGS_BY_NUMBER
     assert set(get_args(SchemaType)) == set(SCHEMA_TYPES)
@@ -34,14 +34,14 @@ def test_table_has_each_schema_type_and_encoding_of_the_service():
 
 
 def test_unknown_schema_type_is_refused():
-    """The sentence names the types that there are."""
+    """The error message lists the known types."""
     with pytest.raises(InvalidSchema, match=r"^A schema's type is AVRO or PROTOCOL_BUFFER, not `THRIFT`$"):
         parse("THRIFT", "")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("schema_type", SCHEMA_TYPES)
 def test_packages_of_a_schema_type_offer_what_is_asked_of_it(schema_type):
-    """A definition of that type, and the three functions of a codec."""
+    """Each package has a definition of its type, and the three functions of a codec."""
     assert schema_type == parse(schema_type, SMALL[schema_type]).type
     assert all(callable(getattr(codec_of(schema_type), name)) for name in ("value_type", "decoder", "encoder"))
 

@@ -1,4 +1,4 @@
-"""Avro schema text: what is taken, what is refused with which sentence, and which revision may follow which."""
+"""Avro schema text: accepted schemas, the error message of each refusal, and allowed revisions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("situation", REFUSED)
 def test_what_is_no_schema_is_refused_with_its_place(situation):
-    """An invalid schema is refused in one sentence that names the field or the type."""
+    """An invalid schema is refused with an error message that names the field or the type."""
     declared, sentence = REFUSED[situation]
 
     with pytest.raises(InvalidSchema) as refused:
@@ -98,7 +98,7 @@ def test_text_that_is_no_tree_is_refused(text, sentence):
 
 
 def test_schema_that_multiplies_is_refused():
-    """A schema of forty records that each use the next twice is refused at once, not walked."""
+    """A schema of forty records that each use the next twice is refused at once, without a walk."""
     declared: Any = "null"
     for level in range(40):
         again = f"R{level - 1}" if level else "null"
@@ -115,7 +115,7 @@ def test_type_of_schema_that_does_not_exist_is_refused():
 
 
 def test_names_are_looked_up_in_their_namespace():
-    """A short name means its neighbour, a full name itself, and a record's namespace holds inside of it."""
+    """A short name refers to its neighbour, a full name to itself, and a record's namespace applies inside it."""
     inner = {"type": "enum", "name": "E", "symbols": ["A"]}
     declared = record(("a", inner), ("b", "E"), ("c", "x.y.E"), namespace="x.y")
 
@@ -128,7 +128,7 @@ def test_names_are_looked_up_in_their_namespace():
 
 
 def test_a_name_with_dots_is_full_already():
-    """A name with dots is a full name: the namespace attribute is not put in front of it."""
+    """A name with dots is a full name. The namespace attribute is not put in front of it."""
     node = parser.parse(
         json.dumps({"type": "fixed", "name": "p.F", "namespace": "q", "size": 2, "aliases": ["Old", "r.Old"]})
     )
@@ -152,7 +152,7 @@ def test_a_name_with_dots_is_full_already():
     ],
 )
 def test_name_that_java_accepts_is_read(name, namespace, full):
-    """Letters of any script in a name, any characters in a namespace; null is the enclosing namespace."""
+    """A name may have letters of any script, a namespace any characters. A null namespace is the enclosing one."""
     fixed = {"type": "fixed", "name": name, "namespace": namespace, "size": 1}
 
     root = parser.parse(json.dumps(record(("a", fixed), ("b", full), namespace="outer")))
@@ -166,7 +166,7 @@ def test_name_that_java_accepts_is_read(name, namespace, full):
 
 @pytest.mark.parametrize("name", ["", "a.", "1a", "٣", "a-b", "a b", "½", "Ⅷ", "a\u0300", "\ud800.F", "\x00.F"])
 def test_name_that_java_refuses_is_refused(name):
-    """A name of other characters than letters, digits and underscores; a namespace that has no text."""
+    """A name with characters other than letters, digits and underscores is refused. So is a namespace without text."""
     with pytest.raises(InvalidSchema, match="illegal name"):
         parser.parse(json.dumps({"type": "fixed", "name": name, "size": 1}))
 
@@ -186,7 +186,7 @@ def test_name_that_java_refuses_is_refused(name):
     ],
 )
 def test_logical_type_that_does_not_fit_is_ignored(declared):
-    """The specification: readers fall back to the underlying type."""
+    """By the specification, readers fall back to the underlying type."""
     node = parser.parse(json.dumps(declared))
 
     assert isinstance(node, Primitive | Fixed)
@@ -194,7 +194,7 @@ def test_logical_type_that_does_not_fit_is_ignored(declared):
 
 
 def test_defaults_are_parsed_as_what_they_stand_for():
-    """Bytes as text, a union by the first branch that fits."""
+    """The default of bytes is read from text, and that of a union by the first branch that fits."""
     root = parser.parse(json.dumps(field(["null", "int", "bytes"], default="\u00ff")))
     array = parser.parse(json.dumps(field({"type": "array", "items": "double"}, default=[1])))
 
@@ -224,7 +224,7 @@ def test_default_of_a_union_is_of_the_first_branch_that_it_fits(branches, defaul
 
 @pytest.mark.parametrize("kind", ["float", "double"])
 def test_default_of_a_number_may_be_infinite_in_words(kind):
-    """Java's Avro writes a default that JSON has no number for as a string."""
+    """A default without a JSON number is a string, as Java's Avro writes it."""
     root = parser.parse(json.dumps(field(kind, default="-Infinity", order="DESCENDING")))
 
     assert isinstance(root, Record)
@@ -250,7 +250,7 @@ TAKEN: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("situation", TAKEN)
 def test_revision_that_each_can_read_is_taken(situation):
-    """A revision is taken when the old one can read the new and the new the old."""
+    """A revision is accepted if the old one can read the new and the new the old."""
     old, new = (parse("AVRO", json.dumps(declared)) for declared in TAKEN[situation])
 
     check_compatible(old, new)
@@ -297,7 +297,7 @@ BROKEN: dict[str, tuple[Any, Any, str]] = {
 
 @pytest.mark.parametrize("situation", BROKEN)
 def test_revision_that_one_cannot_read_is_refused(situation):
-    """The sentence says which of the two cannot read the other, where and why."""
+    """The error message says which of the two cannot read the other, where and why."""
     old, new, sentence = BROKEN[situation]
 
     with pytest.raises(IncompatibleSchema) as refused:
@@ -306,7 +306,7 @@ def test_revision_that_one_cannot_read_is_refused(situation):
 
 
 def test_definitions_need_no_spark():
-    """The emulator parses, validates and compares schemas where PySpark is not installed."""
+    """The emulator parses, validates and compares schemas without PySpark."""
     program = (
         "import sys; sys.modules['pyspark'] = None\n"
         "from pubsub_spark.schema.schema_types import check_compatible, parse\n"

@@ -1,4 +1,4 @@
-"""A `.proto` definition: what parses, which messages fit it, which revision may follow."""
+"""A `.proto` definition: texts that parse, messages that fit, revisions that may follow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ message M {
 
 
 def verdict(text: str, data: bytes, encoding: Encoding) -> str | None:
-    """The reason why validation refuses a message, or None."""
+    """Return the reason why validation refuses a message, or None."""
     try:
         parse(text).validate(data, encoding)
     except InvalidMessage as error:
@@ -44,7 +44,7 @@ def verdict(text: str, data: bytes, encoding: Encoding) -> str | None:
 
 
 def objection(old: str, new: str) -> str | None:
-    """The reason why a revision is refused, or None."""
+    """Return the reason why a revision is refused, or None."""
     try:
         schema_types.check_compatible(parse(old), parse(new))
     except IncompatibleSchema as error:
@@ -53,7 +53,7 @@ def objection(old: str, new: str) -> str | None:
 
 
 def test_a_definition_is_asked_for_by_its_type():
-    """`codec.schema_types.parse` hands PROTOCOL_BUFFER texts to this codec."""
+    """`codec.schema_types.parse` passes PROTOCOL_BUFFER texts to this codec."""
     parsed = schema_types.parse("PROTOCOL_BUFFER", FLIGHT)
 
     assert "PROTOCOL_BUFFER" == parsed.type
@@ -85,7 +85,7 @@ def test_a_definition_is_asked_for_by_its_type():
     ],
 )
 def test_what_is_no_definition_is_refused(text, sentence):
-    """The sentence says what is wrong and where."""
+    """The error message names the fault and its place."""
     with pytest.raises(InvalidSchema) as refused:
         parse(text)
 
@@ -96,8 +96,9 @@ def test_what_is_no_definition_is_refused(text, sentence):
     "name", ["other.proto", "google/protobuf/descriptor.proto", "google/protobuf/../../etc/passwd"]
 )
 def test_only_well_known_types_are_imported(name):
-    """A schema may import well-known types only: not other files, and not those that let protoc recurse through custom
-    options."""
+    """A schema may import well-known types only. Other files are refused, and so are those that let protoc recurse
+    through custom options.
+    """
     with pytest.raises(InvalidSchema, match=f"^The definition imports `{name}`, and only `google/protobuf/any.proto`"):
         parse(f'import "{name}"; message M {{}}')
 
@@ -118,7 +119,7 @@ def test_depth_is_no_harm(text):
 
 
 def test_a_well_known_import_that_is_not_used_is_no_news(capfd):
-    """Nothing is written to standard error, whatever protoc would say there."""
+    """Nothing is written to standard error, whatever protoc would report there."""
     parsed = parse('import "google/protobuf/timestamp.proto"; message M {}')
 
     assert "M" == parsed.message.name
@@ -126,7 +127,7 @@ def test_a_well_known_import_that_is_not_used_is_no_news(capfd):
 
 
 def test_revisions_of_one_message_live_side_by_side():
-    """Two definitions of the same name do not meet: each has its own pool."""
+    """Two definitions of the same name do not meet, because each has its own pool."""
     old, new = parse("message M { optional int32 a = 1; }"), parse("message M { optional string a = 1; }")
 
     assert 1 == old.message_class(a=1).a
@@ -175,7 +176,8 @@ def test_a_message_of_the_schema_is_valid(data):
 )
 def test_a_payload_that_does_not_fit_is_explained(data, sentence):
     """The reason for a payload that does not fit has path, byte and cause. Validation is strict, so unknown fields
-    count."""
+    count.
+    """
     assert sentence in str(verdict(STRICT, data, "BINARY"))
 
 
@@ -187,14 +189,14 @@ def test_the_search_for_a_fault_has_an_end():
 
 
 def test_text_that_is_not_utf8_is_malformed_in_proto3():
-    """A proto3 string that is not UTF-8 makes the payload malformed; proto2 lets it pass."""
+    """A proto3 string that is not UTF-8 makes the payload malformed. In proto2 it is accepted."""
     assert "Field `legs.origin` is not valid UTF-8" == verdict(FLIGHT, b"\x1a\x04\x0a\x02\xff\xfe", "BINARY")
     assert None is verdict(STRICT, b"\x08\x01\x12\x02\xff\xfe", "BINARY")
 
 
 @pytest.mark.parametrize("data", [b"{}", b'{"carrier": "UA", "legs": [{"origin": "JFK"}, {}]}', b'{"number": "12"}'])
 def test_json_of_the_schema_is_valid(data):
-    """The proto3 mapping: numbers may be strings, what is left out is absent."""
+    """By the proto3 mapping, numbers may be strings, and omitted fields are absent."""
     assert None is verdict(FLIGHT, data, "JSON")
 
 
@@ -219,7 +221,7 @@ def test_json_of_the_schema_is_valid(data):
     ],
 )
 def test_json_that_does_not_fit_is_refused(data):
-    """JSON is read as strictly as the mapping is, and hostile text is refused in a sentence, too."""
+    """JSON is read as strictly as the mapping is. Hostile text also has its error message."""
     sentence = str(verdict(FLIGHT, data, "JSON"))
 
     assert sentence.startswith("The message ")
@@ -231,7 +233,7 @@ def test_json_that_does_not_fit_is_refused(data):
     ("kind", "text"), [("Value", "{}"), ("Value", '{{"a": [{}]}}'), ("Struct", '{{"a": {}}}'), ("ListValue", "[0, {}]")]
 )
 def test_value_without_a_finite_number_is_refused(kind, text, number):
-    """`struct.proto`: a Value must not be NaN or infinite. The same text in quotes is a string."""
+    """A Value of `struct.proto` must not be NaN or infinite. The same text in quotes is a string."""
     definition = (
         f'syntax = "proto3"; import "google/protobuf/struct.proto"; message M {{ google.protobuf.{kind} v = 1; }}'
     )
@@ -245,13 +247,13 @@ def test_value_without_a_finite_number_is_refused(kind, text, number):
 
 
 def test_missing_required_fields_are_missed_in_json():
-    """JSON without a required field is refused, which json_format does not check."""
+    """JSON without a required field is refused, although json_format does not check it."""
     assert "Field `a` is required and missing" == verdict(STRICT, b'{"s": "x"}', "JSON")
 
 
 @pytest.mark.parametrize("bad", [0, 3, 999])
 def test_the_first_invalid_of_a_request_is_found(bad):
-    """Messages are looked at all at once; one by one only when something is wrong."""
+    """Messages are checked all at once, and one by one only if something is wrong."""
     messages = [b"\x08\x01"] * 1000
     messages[bad] = b"\x38\x01"
 
@@ -260,7 +262,7 @@ def test_the_first_invalid_of_a_request_is_found(bad):
 
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
 def test_a_request_without_invalid_messages_has_no_first(encoding):
-    """The first invalid message of a request without any, or without messages, is None."""
+    """The first invalid message is None if there are no messages, or only valid ones."""
     good = {"BINARY": b"\x08\x01", "JSON": b'{"a": 1}'}[encoding]
 
     assert None is parse(STRICT).first_invalid([], encoding)
@@ -304,7 +306,7 @@ def revision(*edits: tuple[str, str], name: str = "M") -> str:
     ],
 )
 def test_optional_fields_come_and_go(edit):
-    """A revision may add and remove optional fields, nested ones as well, and add values to an enum."""
+    """A revision may add and remove optional fields, including nested ones, and add values to an enum."""
     assert None is objection(revision(), revision(edit))
 
 
@@ -336,7 +338,7 @@ def test_optional_fields_come_and_go(edit):
     ],
 )
 def test_other_edits_are_refused(edit, sentence):
-    """Pub/Sub's rule is narrower than the wire's: existing fields stay as they are."""
+    """Pub/Sub's rule is narrower than the wire's: existing fields must not change."""
     said = str(objection(revision(), revision(edit)))
 
     assert said.startswith(sentence)
@@ -349,7 +351,7 @@ def test_the_message_may_be_renamed():
 
 
 def test_the_syntax_stays():
-    """A change of syntax is refused, because it changes what an absent field means."""
+    """A change of syntax is refused, because it changes the meaning of an absent field."""
     said = str(objection("message M {}", 'syntax = "proto3"; message M {}'))
 
     assert said.startswith("The syntax changes from proto2 to proto3")
@@ -357,7 +359,7 @@ def test_the_syntax_stays():
 
 @pytest.mark.parametrize(("old", "new"), [("", "required int32 a = 1;"), ("required int32 a = 1;", "")])
 def test_required_fields_neither_come_nor_go(old, new):
-    """A revision may not add or remove a required field: messages of the other one would be malformed."""
+    """A revision may not add or remove a required field, because messages of the other one would be malformed."""
     said = str(objection(f"message M {{ {old} }}", f"message M {{ {new} }}"))
 
     assert said.startswith("Field `a` is required and is")

@@ -1,4 +1,4 @@
-"""Protocol Buffers payloads that are none: the reason in the place of each row, and the rows beside it."""
+"""Malformed Protocol Buffers payloads: the reason in place of each row, and the neighbouring rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.unit.codec.protobuf.definitions import proto2, proto3, read
     ],
 )
 def test_a_payload_without_a_row_says_why(body, payload, sentence):
-    """A payload without a row has a reason; the rows before and after it are decoded."""
+    """A payload without a row has a reason. The rows before and after it are decoded."""
     good, reason, also_good = read(proto3(body), b"", payload, b"")
 
     assert good == also_good
@@ -44,14 +44,14 @@ def test_a_payload_without_a_row_says_why(body, payload, sentence):
 
 
 def test_text_must_be_utf8_in_proto2_as_well():
-    """protobuf lets it through, a string column cannot."""
+    """protobuf accepts text that is not UTF-8, but a string column cannot hold it."""
     assert ["Field `s` is not valid UTF-8", {"s": "x"}] == read(
         proto2("optional string s = 1;"), b"\x0a\x01\xff", b"\x0a\x01x"
     )
 
 
 def test_required_fields_are_required():
-    """A payload without a required field, at any depth, has a reason, also an empty payload."""
+    """A payload without a required field, at any depth, has a reason. An empty payload also has one."""
     text = proto2("required int32 a = 1; message N { required string x = 1; } repeated N ns = 2;")
 
     assert [
@@ -62,7 +62,7 @@ def test_required_fields_are_required():
 
 
 class Counting(ProtobufDecoder):
-    """Counts the payloads that are looked at one by one."""
+    """A decoder that counts the payloads that it checks one by one."""
 
     looked_at = 0
 
@@ -72,7 +72,7 @@ class Counting(ProtobufDecoder):
 
 
 def test_a_bad_payload_leaves_its_neighbours_on_the_fast_path():
-    """Of a hundred thousand, only the bad one is looked at alone."""
+    """Of a hundred thousand payloads, only the bad one is checked alone."""
     count, bad = 100_000, 54_321
     payloads = [b"\x08\x05"] * count
     payloads[bad] = b"\x08"
@@ -89,7 +89,9 @@ def test_a_bad_payload_leaves_its_neighbours_on_the_fast_path():
 
 @pytest.mark.parametrize("syntax", ["proto2", "proto3"])
 def test_bad_payloads_anywhere_are_replaced_by_reasons(syntax):
-    """In all places of the parts that are parsed at once, between messages whose length takes one to three bytes."""
+    """Bad payloads are found anywhere in the parts that are parsed at once, among messages whose length takes one to
+    three bytes.
+    """
     sizes = [0, 1, 127, 128, 16_383, 16_384, 20_000]
     good = [b"\x08\x05" + _bytes_field(b"x" * sizes[row % len(sizes)]) for row in range(211)]
     bad = {row: payload for row, payload in enumerate(good) if row % 7 == 3 or row in (0, 15, 16, 31, 32, 33, 210)}
@@ -116,7 +118,7 @@ def _bytes_field(value: bytes) -> bytes:
 
 
 def test_nothing_but_bad_payloads_is_as_many_reasons():
-    """A block of bad payloads alone has a reason for each; no row is lost or added."""
+    """A block of bad payloads alone has a reason for each. No row is lost or added."""
     rows = read(proto3("int32 i = 1;"), *[b"\x08"] * 2000)
 
     assert ["Field `i` breaks off in a number at byte 1"] * 2000 == rows
@@ -126,7 +128,7 @@ def test_nothing_but_bad_payloads_is_as_many_reasons():
     "field", ["repeated float f = 1;", "map<string, int32> f = 1;", "google.protobuf.Duration f = 1;"]
 )
 def test_a_reason_is_text_whatever_it_quotes(field):
-    """Half of a surrogate pair, which JSON may have and UTF-8 not, is escaped where the reason quotes it."""
+    """Half of a surrogate pair, allowed in JSON and not in UTF-8, is escaped where the reason quotes it."""
     [reason, other] = read(proto3(field), b'{"f": "\\ud800"}', b"{}", encoding="JSON")
 
     assert r"\ud800" in reason

@@ -1,4 +1,4 @@
-"""The compiler of `.proto` texts: where it says a text is wrong, how long it takes, and what its failure does."""
+"""The compiler of `.proto` texts: the place of an error, the time, and the effect of a failure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pubsub_spark.schema.protobuf import parse, protoc
 
 @pytest.fixture(autouse=True)
 def nothing_compiled():
-    """Each test compiles anew."""
+    """Clear the compiled texts, so that each test compiles again."""
     protoc._compile.cache_clear()
 
 
 def compiled_within(seconds: float, text: str) -> str | None:
-    """The complaint about a text, whose compilation takes less than so many seconds."""
+    """Return the complaint about a text, or None. Its compilation must take less than `seconds`."""
     started = time.monotonic()
     try:
         parse(text)
@@ -31,7 +31,7 @@ def compiled_within(seconds: float, text: str) -> str | None:
 
 @pytest.mark.parametrize("count", [30, 1_000, 10_000])
 def test_leading_block_comments_take_no_time(count):
-    """The search for `syntax` behind many block comments takes time linear in the text; it once doubled with each."""
+    """The search for `syntax` behind many block comments takes time linear in the text."""
     comments = "/* licence */\n" * count
 
     assert None is compiled_within(20, f"{comments}message M {{}}")
@@ -59,7 +59,7 @@ def test_line_and_column_are_those_of_the_text():
 
 
 def test_a_definition_that_imports_itself_is_refused():
-    """A definition that imports itself is refused, though the compiler gives that complaint no line."""
+    """A definition that imports itself is refused, although the compiler reports no line for it."""
     assert (
         compiled_within(20, 'syntax = "proto3"; import "schema.proto"; message M {}')
         == "The definition is wrong: File recursively imports itself: schema.proto -> schema.proto"
@@ -68,12 +68,12 @@ def test_a_definition_that_imports_itself_is_refused():
 
 @pytest.mark.parametrize("name", ["/dev/zero", "/etc/passwd", "schema.proto/x", "pyproject.toml", "any.proto"])
 def test_no_file_of_the_machine_can_be_imported(name):
-    """A schema can import the well-known types alone, and no file of the machine."""
+    """A schema can import the well-known types, but no file of the machine."""
     assert str(compiled_within(20, f'import "{name}"; message M {{}}')).startswith(f"The definition imports `{name}`")
 
 
 def test_a_text_is_compiled_once():
-    """A text costs a process the first time, then nothing; another text has a process of its own."""
+    """The first compilation of a text costs a process, the next ones nothing. Another text has a process of its own."""
     text = 'syntax = "proto3"; message M { int32 a = 1; }'
     first, second = parse(text), parse(text)
 
@@ -82,14 +82,14 @@ def test_a_text_is_compiled_once():
 
 
 def test_a_crash_of_the_compiler_is_an_invalid_definition(monkeypatch):
-    """A crash of the compiler ends its own process and is an invalid definition."""
+    """A crash of the compiler ends only its own process, and the definition is invalid."""
     monkeypatch.setattr(protoc, "_COMMAND", "import os; os.abort()")
 
     assert compiled_within(20, "message M {}") == "The definition cannot be compiled: protoc was ended by signal 6"
 
 
 def test_a_compiler_that_does_not_end_is_stopped(monkeypatch):
-    """A compilation that does not end is stopped, and is an invalid definition."""
+    """A compilation that does not end is stopped, and the definition is invalid."""
     monkeypatch.setattr(protoc, "_COMMAND", "import time; time.sleep(60)")
     monkeypatch.setattr(protoc, "TIMEOUT_SECONDS", 0.5)
 
@@ -104,7 +104,7 @@ def test_a_compiler_that_cannot_start_says_why(monkeypatch):
 
 
 def test_the_compiler_is_found_where_this_process_finds_modules(monkeypatch, tmp_path):
-    """A cluster adds folders to `sys.path` at run time, and environment variables of Python's do not matter."""
+    """Folders that a cluster adds to `sys.path` are searched. Python's environment variables do not matter."""
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setenv("PYTHONINSPECT", "1")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
